@@ -1,0 +1,88 @@
+"""Names of manifests below ``_versions/`` (table format, "Manifest Naming Schemes" and "External Manifest Store").
+
+=========================================  ==============================================================
+name                                       meaning
+=========================================  ==============================================================
+``{version}.manifest``                     V1, final
+``{u64::MAX - version:020}.manifest``      V2, final: names sort from the newest version to the oldest
+either, followed by ``-{uuid}``            staged: written, and not a version of the table (yet)
+=========================================  ==============================================================
+
+Everything else in the directory (version hints, detached manifests, temporary files) is not a version.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from enum import Enum
+
+import attrs
+
+from lancekeep.domain.errors import Damaged
+
+U64_MAX = 2**64 - 1
+_NAME = re.compile(r"(?P<number>\d{1,20})\.manifest(?:-(?P<uuid>[0-9A-Za-z-]+))?")
+
+
+class NamingScheme(Enum):
+    """How a version number becomes the name of its manifest. One table uses one scheme."""
+
+    V1 = "V1"
+    V2 = "V2"
+
+    def final_name(self, version: int) -> str:
+        """The name of the manifest of ``version`` once it is committed."""
+        if self is NamingScheme.V1:
+            return f"{version}.manifest"
+        return f"{U64_MAX - version:020}.manifest"
+
+
+@attrs.frozen
+class ManifestName:
+    """A manifest's file name, understood.
+
+    ``uuid`` is None for a final manifest, and what follows ``.manifest-`` for a staged one.
+    """
+
+    version: int
+    scheme: NamingScheme
+    uuid: str | None = None
+
+    @staticmethod
+    def parse(name: str) -> ManifestName | None:
+        """Understand ``name`` (without its directory); None where it is not the name of a version's manifest.
+
+        Twenty digits mean V2, as the native engine decides it: no V1 table gets to a version that long.
+        """
+        match = _NAME.fullmatch(name)
+        if match is None:
+            return None
+        number, uuid = match["number"], match["uuid"]
+        if len(number) == 20:
+            if int(number) > U64_MAX:
+                return None
+            return ManifestName(U64_MAX - int(number), NamingScheme.V2, uuid)
+        return ManifestName(int(number), NamingScheme.V1, uuid)
+
+    @property
+    def is_staged(self) -> bool:
+        return self.uuid is not None
+
+
+def final_versions(names: Iterable[str], directory: str) -> tuple[NamingScheme | None, list[int]]:
+    """The naming scheme of a ``_versions`` directory and the versions it holds, oldest first.
+
+    Staged manifests and unknown names are passed over.
+
+    Raises:
+        Damaged: both schemes occur. "It is an error for there to be a mixture of these two naming schemes."
+    """
+    finals = [parsed for parsed in map(ManifestName.parse, names) if parsed is not None and not parsed.is_staged]
+    schemes = {parsed.scheme for parsed in finals}
+    if len(schemes) > 1:
+        raise Damaged(
+            f"{directory} mixes the V1 and V2 manifest naming schemes, which is an error in the table format: "
+            "some readers would take an old version for the latest. Rename the manifests of one scheme to the other."
+        )
+    return next(iter(schemes), None), sorted(parsed.version for parsed in finals)

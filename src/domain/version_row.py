@@ -1,0 +1,64 @@
+"""The rows of an external manifest store, and what a claim to one can be answered."""
+
+from __future__ import annotations
+
+import attrs
+
+from lancekeep.domain.naming import ManifestName
+
+_FENCE = "moved-to:"
+
+
+@attrs.frozen
+class VersionRow:
+    """One version of one history.
+
+    base_uri: the dataset root, with scheme and bucket.
+    path: the key of the manifest: staged while the commit is under way, final afterwards.
+    size: bytes of the manifest.
+    committer: who reserved the version, for people to read.
+    """
+
+    base_uri: str
+    version: int
+    path: str
+    size: int
+    committer: str = ""
+
+    @property
+    def is_final(self) -> bool:
+        """The manifest lies under its final name: no path that ends in a UUID (table format, "External Store Reader")."""
+        name = ManifestName.parse(self.path.rpartition("/")[2])
+        return name is not None and not name.is_staged
+
+    @property
+    def moved_to(self) -> str | None:
+        """The URL of the commit store that this history has moved to, where this row is its fence."""
+        return self.path.removeprefix(_FENCE) if self.path.startswith(_FENCE) else None
+
+    @staticmethod
+    def fence(base_uri: str, version: int, new_store: str) -> VersionRow:
+        """A row that ends a history here for good: it takes the next version and never becomes final."""
+        return VersionRow(base_uri, version, _FENCE + new_store, 0)
+
+
+@attrs.frozen
+class Reserved:
+    """The version belongs to the staged manifest that asked for it."""
+
+
+@attrs.frozen
+class Taken:
+    """The version belongs to another manifest, or is final already."""
+
+    row: VersionRow
+
+
+@attrs.frozen
+class NotReady:
+    """The predecessor is missing or still staged, or the history is not empty; ``latest`` is what there is."""
+
+    latest: VersionRow | None
+
+
+Reservation = Reserved | Taken | NotReady

@@ -1,0 +1,84 @@
+"""What Lancekeep needs from the place where tables lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import attrs
+
+
+@attrs.frozen
+class ObjectInfo:
+    """An object, without its content. ``size`` in bytes; ``etag`` is for callers: never stored, never compared."""
+
+    key: str
+    size: int
+    etag: str | None = None
+
+
+@attrs.frozen
+class ObjectStoreGuarantees:
+    """What a store promises; callers choose their way by it, and refuse what nothing vouches for.
+
+    atomic_create: ``put_if_absent`` lets exactly one of any number of racing writers win.
+    atomic_copy: ``copy_if_absent`` does the same without moving the bytes through this process.
+    durable: what was acknowledged survives a power loss.
+    """
+
+    atomic_create: bool
+    atomic_copy: bool
+    durable: bool
+
+
+class ObjectStore(Protocol):
+    """Objects under keys, in one bucket or file system.
+
+    Invariants every adapter keeps:
+
+    - **Atomic visibility**: an object is seen whole or not at all, and never under a half-written name.
+    - **Mutual exclusion**: of racing ``put_if_absent`` and ``copy_if_absent`` calls on one key at most one returns
+      True, where ``guarantees`` says so; where it does not, both raise `UnsafeStore` before writing.
+    - **Read after write**: whatever was acknowledged is seen by the next ``get``, ``head`` and ``list`` anywhere.
+
+    Keys have no scheme, no bucket and no leading slash. Every method raises `StoreUnavailable` where the store did
+    not answer or asks to come back later (the effect is then unknown), and `AccessDenied` where credentials do not
+    permit it. Messages name the key, never a secret. Instances may be shared between threads.
+    """
+
+    root_uri: str
+    """What stands before a key to make its URI, with the trailing slash: ``s3://bucket/``, ``file:///``."""
+
+    guarantees: ObjectStoreGuarantees
+
+    def get(self, key: str) -> bytes:
+        """The content of an object. Raises `ObjectNotFound`."""
+
+    def put(self, key: str, content: bytes) -> None:
+        """Write an object, replacing what is there. Idempotent."""
+
+    def put_if_absent(self, key: str, content: bytes) -> bool:
+        """Write an object where there is none; True where this call created it, False where the key was taken.
+
+        After a lost reply a repeated call answers False although its own first attempt won: the caller compares
+        the content where that matters.
+        """
+
+    def copy_if_absent(self, source: str, target: str) -> bool:
+        """Copy an object to a key that is free; True where this call created it, False where the key was taken.
+
+        Only where ``guarantees.atomic_copy``. Raises `ObjectNotFound` where ``source`` does not exist.
+        """
+
+    def head(self, key: str) -> ObjectInfo | None:
+        """An object's size and ETag; None where it does not exist."""
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Every object whose key starts with ``prefix``, recursively, in the byte order of the keys.
+
+        Lazy: a caller that stops early pays for the pages it read. A prefix that ends in a slash is a directory;
+        one that does not exist is empty.
+        """
+
+    def delete(self, key: str) -> None:
+        """Remove an object. Idempotent: an object that is not there counts as removed."""
