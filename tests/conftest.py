@@ -1,0 +1,85 @@
+"""Servers for a whole test session, and the rule that CI skips nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from typing import TypeVar
+
+import pytest
+
+from servers import Unavailable, moto_container, moto_process, redis_container, redis_process
+
+NO_SKIP = os.environ.get("LANCEKEEP_NO_SKIP") == "1"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def aws_environment() -> Iterator[None]:
+    """Test credentials for everything in this process and its children: no test reaches anybody's account."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            patch.delenv(name)
+        patch.setenv("AWS_ACCESS_KEY_ID", "test")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        patch.setenv("AWS_REGION", "us-east-1")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        patch.setenv("AWS_CONFIG_FILE", os.devnull)
+        patch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+        yield
+
+
+@pytest.fixture(scope="session")
+def moto_endpoint() -> Iterator[str]:
+    """The URL of an S3 and DynamoDB server: credentials test/test, region us-east-1. Shared: name what you create."""
+    yield from _first_available(moto_process)
+
+
+@pytest.fixture(scope="session")
+def moto_container_endpoint() -> Iterator[str]:
+    """As `moto_endpoint`, in a container."""
+    yield from _first_available(moto_container)
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    """The URL of a Redis server: a container, or else a local process. Shared: name what you create."""
+    yield from _first_available(redis_container, redis_process)
+
+
+def _first_available(*servers: Callable[[], AbstractContextManager[str]]) -> Iterator[str]:
+    """The URL of the first server that can be had; skips where none can. In CI only the first will do."""
+    reasons = []
+    for server in servers[:1] if NO_SKIP else servers:
+        with ExitStack() as stack:
+            try:
+                url = stack.enter_context(server())
+            except Unavailable as error:
+                reasons.append(str(error))
+                continue
+            yield url
+            return
+    pytest.skip("; ".join(reasons))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    return _skips_nothing((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    return _skips_nothing((yield))
+
+
+Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
+
+
+def _skips_nothing(report: Report) -> Report:
+    """With LANCEKEEP_NO_SKIP=1 a skipped test has failed: a machine that lacks something must not look green."""
+    if NO_SKIP and report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        skip = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.longrepr = f"{skip} (LANCEKEEP_NO_SKIP=1: nothing may skip here)"
+    return report

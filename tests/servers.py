@@ -1,0 +1,112 @@
+"""The servers that tests run against: moto (AWS) and Redis, as local processes and as containers.
+
+Each is a context manager that yields a URL once the server answers, and stops it at the end. One that cannot be had
+here raises `Unavailable` with the reason; fixtures in ``conftest.py`` turn that into a skip.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import docker
+from docker.errors import APIError, DockerException, ImageNotFound
+from testcontainers.core.container import DockerContainer
+from testcontainers.core.wait_strategies import HttpWaitStrategy, LogMessageWaitStrategy
+
+REDIS_IMAGE = os.environ.get("LANCEKEEP_REDIS_IMAGE", "redis:7")
+MOTO_IMAGE = os.environ.get("LANCEKEEP_MOTO_IMAGE", "motoserver/moto:5.2.5")
+MOTO_SERVER = Path(__file__).with_name("moto_server.py")
+
+
+class Unavailable(Exception):
+    """A server that this machine cannot run; says what is missing."""
+
+
+@contextmanager
+def moto_process() -> Iterator[str]:
+    """moto in a process of its own: tests start many, and none shall wait for another's interpreter lock."""
+    command = [sys.executable, str(MOTO_SERVER), "127.0.0.1", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            port = server.stdout.readline().strip()
+            if not port:
+                raise RuntimeError(f"moto did not start: {' '.join(command)} ended with {server.wait()}")
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.terminate()
+
+
+@contextmanager
+def moto_container() -> Iterator[str]:
+    container = _container(MOTO_IMAGE)
+    container.with_copy_into_container(MOTO_SERVER, "/moto_server.py")
+    container.with_kwargs(entrypoint=["python", "-u", "/moto_server.py", "0.0.0.0", "5000"])
+    container.with_exposed_ports(5000).waiting_for(HttpWaitStrategy(5000, "/moto-api/").with_poll_interval(0.2))
+    with container:
+        yield f"http://{_address(container, 5000)}"
+
+
+@contextmanager
+def redis_container() -> Iterator[str]:
+    container = _container(REDIS_IMAGE)
+    container.with_command(["redis-server", "--save", "", "--appendonly", "no", "--protected-mode", "no"])
+    ready = LogMessageWaitStrategy("Ready to accept connections").with_poll_interval(0.2)
+    with container.with_exposed_ports(6379).waiting_for(ready):
+        yield f"redis://{_address(container, 6379)}/0"
+
+
+@contextmanager
+def redis_process() -> Iterator[str]:
+    binary = shutil.which("redis-server")
+    if binary is None:
+        raise Unavailable("no redis-server on PATH (Debian: apt-get install redis-server)")
+    port = _free_port()
+    command = [binary, "--bind", "127.0.0.1", "--port", str(port), "--save", "", "--appendonly", "no"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            if not any("Ready to accept connections" in line for line in server.stdout):
+                raise RuntimeError(f"redis-server did not start: {' '.join(command)} ended with {server.wait()}")
+            yield f"redis://127.0.0.1:{port}/0"
+        finally:
+            server.terminate()
+
+
+def _container(image: str) -> DockerContainer:
+    """A container of an image that is there or can be pulled; raises `Unavailable`."""
+    try:
+        client = docker.from_env()
+        client.ping()
+    except DockerException as error:
+        raise Unavailable(f"no Docker here: {error}") from error
+    try:
+        try:
+            client.images.get(image)
+        except ImageNotFound:
+            client.images.pull(image)
+    except APIError as error:
+        raise Unavailable(f"no image {image}, and it cannot be pulled: {error}") from error
+    finally:
+        client.close()
+    return DockerContainer(image)
+
+
+def _address(container: DockerContainer, port: int) -> str:
+    """``host:port`` as seen from here; by number, since "localhost" may mean ::1, where Docker need not listen."""
+    host = container.get_container_host_ip().replace("localhost", "127.0.0.1")
+    return f"{host}:{container.get_exposed_port(port)}"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
