@@ -82,6 +82,10 @@ class CommitRefused(Refused):
     """This version may never be committed: it leaves a gap, names a foreign file, or would wipe the table."""
 
 
+class VersionTaken(Refused):
+    """Another writer has committed this very version; nothing of this commit remains."""
+
+
 class CommitStoreMismatch(Refused):
     """The catalog's versions are managed by another commit store than the one it was opened with."""
 

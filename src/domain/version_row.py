@@ -27,7 +27,7 @@ class VersionRow:
 
     @property
     def is_final(self) -> bool:
-        """The manifest lies under its final name: no path that ends in a UUID (table format, "External Store Reader")."""
+        """The manifest lies under its final name: no path ending in a UUID (table format, "External Store Reader")."""
         name = ManifestName.parse(self.path.rpartition("/")[2])
         return name is not None and not name.is_staged
 

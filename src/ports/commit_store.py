@@ -30,8 +30,9 @@ class ExternalCommitStore(Protocol):
 
     - **Mutual exclusion**: of racing ``reserve`` calls for one version exactly one is told `Reserved`; each other is
       told who holds the version.
-    - **No gaps**: a version is reserved only where its predecessor is there and final, or where the history is empty
-      and the caller says so. (Only a concurrent ``delete`` of that very history may come between check and write.)
+    - **No gaps**: a version is reserved only where its predecessor is the latest row and final, or where the history
+      is empty and the caller says so. (Only a concurrent ``delete`` of that very history may come between check and
+      write.) So a version that was deleted can never be claimed again below a later one.
     - **A row moves once**: from its staged path to its final path. A final row never changes again.
     - **Own success is never a conflict**: ``reserve`` with the staged path that the row already holds answers
       `Reserved`, however often it is repeated and whatever a driver retried underneath.
@@ -60,9 +61,9 @@ class ExternalCommitStore(Protocol):
     def reserve(self, row: VersionRow, *, first: bool) -> Reservation:
         """Claim ``row.version`` for the staged manifest ``row.path``: put-if-absent.
 
-        ``first``: the history is empty, and this version begins it. Otherwise version ``row.version - 1`` must be
-        there and final. Answers `Reserved`, `Taken` with the row that holds the version, or `NotReady` with the latest
-        row there is (None for an empty history). Idempotent for one staged path.
+        ``first``: the history must be empty, and this version begins it. Otherwise version ``row.version - 1`` must be
+        the latest row, and final. Answers `Reserved`, `Taken` with the row that holds the version, or `NotReady` with
+        the latest row there is (None for an empty history). Idempotent for one staged path.
         """
 
     def finalize(self, row: VersionRow) -> bool:

@@ -1,0 +1,198 @@
+"""pylance as the engine of tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import lance
+import pyarrow as pa
+from lance.commit import CommitConflictError
+from lance_namespace import DescribeTableRequest, LanceNamespace
+
+from lancekeep.domain.commit import Committed
+from lancekeep.domain.errors import (
+    CommitRefused,
+    CommitUnknown,
+    ConcurrentModification,
+    Damaged,
+    InvalidInput,
+    LancekeepError,
+    VersionNotFound,
+)
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.ports.table_engine import VersionSummary, WriteMode, WritePlan
+
+
+class _Channel(LanceNamespace):
+    """The namespace as the native engine sees it during one write; remembers how its last commit ended.
+
+    The engine turns every exception of a callback into an ``OSError`` with its text; the error itself, with the token
+    of an unknown commit, is kept here.
+    """
+
+    def __init__(self, namespace: LanceNamespace) -> None:
+        self._namespace = namespace
+        self.error: LancekeepError | None = None
+        self.committed: Committed | None = None
+
+    def namespace_id(self) -> str:
+        return self._namespace.namespace_id()
+
+    def describe_table(self, request: Any) -> Any:
+        return self._namespace.describe_table(request)
+
+    def list_table_versions(self, request: Any) -> Any:
+        return self._namespace.list_table_versions(request)
+
+    def describe_table_version(self, request: Any) -> Any:
+        return self._namespace.describe_table_version(request)
+
+    def create_table_version(self, request: Any) -> Any:
+        self.error = None
+        try:
+            response = self._namespace.create_table_version(request)
+        except Exception as error:
+            self.error = error.__cause__ if isinstance(error.__cause__, LancekeepError) else None
+            raise
+        version = response.version
+        if version is not None:
+            self.committed = Committed(version.version, version.manifest_path, version.manifest_size or 0)
+        return response
+
+
+class LanceEngine:
+    """Tables through pylance; ``namespace`` is the one whose callbacks commit."""
+
+    def __init__(self, namespace: LanceNamespace, storage_options: Mapping[str, str]) -> None:
+        self._namespace = namespace
+        self._storage_options = dict(storage_options)
+
+    def reader(self, data: Any) -> Any:
+        if isinstance(data, pa.RecordBatchReader):
+            return data
+        if isinstance(data, pa.RecordBatch):
+            return pa.RecordBatchReader.from_batches(data.schema, [data])
+        if not isinstance(data, pa.Table):
+            data = _table_of_frame(data)
+        return data.to_reader()
+
+    def write(self, table: ObjectId, data: Any, mode: WriteMode) -> Committed:
+        channel = _Channel(self._namespace)
+        with _translated(table, channel):
+            dataset = lance.write_dataset(
+                data,
+                mode="overwrite" if mode is WriteMode.CREATE else mode.value,  # the catalog has declared it already
+                namespace_client=channel,
+                table_id=list(table.names),
+                storage_options=self._storage_options or None,
+            )
+        return _committed(channel, dataset)
+
+    def commit_fragments(self, plan: WritePlan, fragments: Sequence[Any]) -> Committed:
+        metadata = [_fragment(fragment) for fragment in fragments]
+        appends = plan.mode is WriteMode.APPEND
+        operation = (
+            lance.LanceOperation.Append(metadata) if appends else lance.LanceOperation.Overwrite(plan.schema, metadata)
+        )
+        channel = _Channel(self._namespace)
+        managed = self._managed(plan.table)
+        with _translated(plan.table, channel):
+            dataset = lance.LanceDataset.commit(
+                plan.uri,
+                operation,
+                read_version=plan.read_version,
+                storage_options=dict(plan.storage_options) or None,
+                enable_v2_manifest_paths=True,
+                namespace_client=channel,
+                table_id=list(plan.table.names),
+                namespace_client_managed_versioning=managed,
+            )
+        return _committed(channel, dataset)
+
+    def open(self, table: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Any:
+        with _translated(table, _Channel(self._namespace)):
+            dataset = lance.dataset(
+                namespace_client=self._namespace,
+                table_id=list(table.names),
+                version=tag if tag is not None else (version if branch is None else None),
+                storage_options=self._storage_options or None,
+            )
+            return dataset if branch is None else dataset.checkout_version((branch, version))
+
+    def summaries(self, table: ObjectId, versions: Sequence[int]) -> Iterator[VersionSummary]:
+        with _translated(table, _Channel(self._namespace)):
+            dataset = self.open(table, None, None, None)
+            described = {version["version"]: version for version in dataset.versions()}
+            for version in versions:
+                if version in described:
+                    transaction = dataset.read_transaction(version)
+                    yield VersionSummary(
+                        version,
+                        described[version]["timestamp"],
+                        type(transaction.operation).__name__ if transaction is not None else "unknown",
+                        int(described[version]["metadata"]["total_rows"]),
+                    )
+
+    def tagged_versions(self, uri: str) -> set[int]:
+        dataset = lance.dataset(uri, storage_options=self._storage_options or None)
+        return {tag["version"] for tag in dataset.tags.list().values()}
+
+    def _managed(self, table: ObjectId) -> bool:
+        request = DescribeTableRequest(id=list(table.names))
+        return self._namespace.describe_table(request).managed_versioning is True
+
+
+def _table_of_frame(data: Any) -> pa.Table:
+    module = type(data).__module__.partition(".")[0]
+    if module == "pandas":
+        return pa.Table.from_pandas(data, preserve_index=False)
+    if module == "polars":
+        return (data.collect() if hasattr(data, "collect") else data).to_arrow()
+    raise InvalidInput(
+        f"cannot write a {type(data).__module__}.{type(data).__qualname__}; give a pyarrow Table, RecordBatch or "
+        "RecordBatchReader, or a pandas or polars frame"
+    )
+
+
+def _fragment(fragment: Any) -> Any:
+    if isinstance(fragment, lance.FragmentMetadata):
+        return fragment
+    try:
+        return lance.FragmentMetadata.from_json(fragment if isinstance(fragment, str) else json.dumps(fragment))
+    except (TypeError, ValueError, KeyError) as error:
+        raise InvalidInput(f"not the metadata of a fragment, nor its JSON: {fragment!r:.200}") from error
+
+
+def _committed(channel: _Channel, dataset: Any) -> Committed:
+    """Storage-managed tables commit without us: then the dataset is the witness."""
+    return channel.committed or Committed(dataset.version, "", 0)
+
+
+@contextmanager
+def _translated(table: ObjectId, channel: _Channel) -> Iterator[None]:
+    """Errors of the native engine as errors of ours."""
+    try:
+        yield
+    except LancekeepError:
+        raise
+    except CommitConflictError as error:
+        raise ConcurrentModification(f"{table}: others kept changing it; nothing was committed: {error}") from error
+    except (OSError, ValueError, RuntimeError) as error:
+        if isinstance(channel.error, (CommitUnknown, CommitRefused)):
+            raise channel.error from error
+        cause = error.__cause__
+        if isinstance(cause, LancekeepError):
+            raise cause from error
+        raise _classified(table, error) from error
+
+
+def _classified(table: ObjectId, error: Exception) -> LancekeepError:
+    text = str(error)
+    if "not found" in text.lower():
+        return VersionNotFound(f"{table}: {text}")
+    if isinstance(error, ValueError) or "schema" in text.lower() or "invalid" in text.lower():
+        return InvalidInput(f"{table}: {text}")
+    return Damaged(f"{table}: {text}")

@@ -1,0 +1,581 @@
+"""The catalog: what a user does with namespaces, tables and their versions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self
+
+import attrs
+
+from lancekeep.application.table_commits import TableCommits
+from lancekeep.domain.catalog import CatalogView, Change
+from lancekeep.domain.commit import Committed, CommitToken, Conflict, Outcome, Unknown
+from lancekeep.domain.errors import (
+    CommitStoreMismatch,
+    CommitUnknown,
+    InvalidInput,
+    NamespaceAlreadyExists,
+    NamespaceNotFound,
+    Refused,
+    TableAlreadyExists,
+    TableNotFound,
+    VersionNotFound,
+    VersionTaken,
+)
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.layout import DatasetRoot
+from lancekeep.domain.manifest_entry import NAMESPACE, TABLE
+from lancekeep.domain.namespace import Namespace, create_namespace, drop_namespace, find_namespace
+from lancekeep.domain.table import (
+    MARKER_CONTENT,
+    RESERVED_MARKER,
+    Table,
+    add_table,
+    confined,
+    find_table,
+    new_location,
+    remove_table,
+)
+from lancekeep.domain.version_row import VersionRow
+from lancekeep.ports.commit_store import ExternalCommitStore
+from lancekeep.ports.manifest_store import ManifestStore
+from lancekeep.ports.object_store import ObjectStore
+from lancekeep.ports.table_engine import TableEngine, WriteMode, WritePlan
+
+COMMIT_STORE_PROPERTY = "lancekeep.commit_store"
+"""The property of the root namespace that says, without secrets, which commit store manages the tables' versions."""
+
+MOVING_PROPERTY = "lancekeep.commit_store_moving_to"
+"""Set while `Catalog.change_commit_store` is under way."""
+
+Identifier = str | Iterable[str] | ObjectId
+
+
+@attrs.frozen
+class HistoryEntry:
+    """One version of a table.
+
+    timestamp: when it was made, UTC. operation: what its transaction did. rows: how many the table holds at it.
+    committer: who committed it, as far as the commit store knows; empty otherwise.
+    """
+
+    version: int
+    timestamp: datetime
+    operation: str
+    rows: int
+    committer: str
+
+
+@attrs.frozen
+class Description:
+    """A table: where it lies, and its latest version (None while it is only declared)."""
+
+    id: ObjectId
+    uri: str
+    version: int | None
+    properties: Mapping[str, str]
+    managed: bool
+
+
+class Catalog:
+    """Namespaces and tables below one root; `lancekeep.connect` makes it.
+
+    Identifiers are strings with ``.`` between the names, or lists of names. Every operation sees what was acknowledged
+    before it began, by any process. Instances may be shared between threads; they are not pickled: ship the arguments
+    of ``connect``.
+    """
+
+    def __init__(
+        self,
+        manifest: ManifestStore,
+        objects: ObjectStore,
+        root_key: str,
+        commits: TableCommits,
+        engine: Callable[[Catalog], TableEngine],
+        *,
+        uri_of: Callable[[str], str],
+        storage_options: Mapping[str, str],
+        managed: bool,
+        compatible: bool,
+        entropy: Callable[[], str],
+        open_rows: Callable[[str], ExternalCommitStore],
+    ) -> None:
+        self.storage_options = storage_options
+        self.managed = managed
+        self.commits = commits
+        self._manifest = manifest
+        self._objects = objects
+        self._root_key = root_key
+        self._uri_of = uri_of
+        self._compatible = compatible
+        self._entropy = entropy
+        self._open_rows = open_rows
+        self._checked: CatalogView | None = None
+        self._engine = engine(self)
+
+    # -- namespaces ---------------------------------------------------------------------------------------------
+
+    def create_namespace(
+        self, identifier: Identifier, properties: Mapping[str, str] | None = None, *, exist_ok: bool = False
+    ) -> Namespace:
+        """Create a namespace below an existing one.
+
+        With ``exist_ok`` an existing one is kept as it is. Raises `NamespaceAlreadyExists`, `NamespaceNotFound` (its
+        parent), `InvalidInput`.
+        """
+        object_id = ObjectId.of(identifier)
+        properties = _checked_properties(properties)
+        try:
+            self._apply(lambda view: create_namespace(view, object_id, properties))
+        except NamespaceAlreadyExists:
+            if not exist_ok:
+                raise
+            return find_namespace(self.view(), object_id)
+        return Namespace(object_id, properties)
+
+    def describe_namespace(self, identifier: Identifier) -> Namespace:
+        """A namespace and its properties. Raises `NamespaceNotFound`."""
+        return find_namespace(self.view(), ObjectId.of(identifier))
+
+    def namespace_exists(self, identifier: Identifier) -> bool:
+        """Whether the namespace exists; the root always does."""
+        try:
+            self.describe_namespace(identifier)
+        except NamespaceNotFound:
+            return False
+        return True
+
+    def list_namespaces(self, identifier: Identifier = "") -> list[str]:
+        """The names of the namespaces directly below one, in order. Raises `NamespaceNotFound`."""
+        return self.page_of(identifier, NAMESPACE, None, None)[0]
+
+    def drop_namespace(self, identifier: Identifier, *, cascade: bool = False) -> None:
+        """Drop a namespace; with ``cascade`` with everything below it, data included.
+
+        Raises `NamespaceNotFound`, `NamespaceNotEmpty`.
+        """
+        object_id = ObjectId.of(identifier)
+        doomed: list[Table] = []
+
+        def decide(view: CatalogView) -> list[Change]:
+            changes, doomed[:] = drop_namespace(view, object_id, cascade=cascade)
+            return changes
+
+        self._apply(decide)
+        for table in doomed:
+            self._remove_data(table)
+
+    # -- tables -------------------------------------------------------------------------------------------------
+
+    def declare_table(
+        self, identifier: Identifier, properties: Mapping[str, str] | None = None, *, location: str | None = None
+    ) -> Table:
+        """Reserve a name and a directory for a table; its first version is still to come.
+
+        ``location``: a directory below the root, relative or as a URI; chosen when left out. Raises
+        `TableAlreadyExists`, `NamespaceNotFound`, `InvalidInput`.
+        """
+        object_id = ObjectId.of(identifier)
+        if object_id.is_root:
+            raise InvalidInput("a table needs a name; the empty identifier is the root namespace")
+        chosen = location is not None
+        place = self.relative(location) if location is not None else self._new_location(object_id)
+        table = Table(object_id, place, _checked_properties(properties))
+        add_table(self.view(), table)  # a name that is taken is told before anything is written
+        key = self._key(table)
+        if (chosen or not place.endswith(f"_{object_id.key}")) and next(
+            self._objects.list(f"{key}/"), None
+        ) is not None:
+            raise TableAlreadyExists(
+                f"{object_id}: files lie in {place!r} already. Register the table that is there, or remove the files."
+            )
+        marker = f"{key}/{RESERVED_MARKER}"
+        self._objects.put(marker, MARKER_CONTENT)
+        try:
+            self._apply(lambda view: add_table(view, table))
+        except TableAlreadyExists:
+            if find_table(self.view(), object_id).location != place:
+                self._objects.delete(marker)
+            raise
+        return table
+
+    def register_table(
+        self,
+        identifier: Identifier,
+        location: str,
+        properties: Mapping[str, str] | None = None,
+        *,
+        overwrite: bool = False,
+    ) -> Table:
+        """Enter a table whose files lie below the root already; with ``overwrite`` in place of one of that name.
+
+        Raises `TableNotFound` where no table lies there, `TableAlreadyExists`, `InvalidInput` where the location leaves
+        the root or belongs to another table.
+        """
+        table = Table(ObjectId.of(identifier), self.relative(location), _checked_properties(properties))
+        root = self.dataset_root(table)
+        if self.commits.latest(root) is None:
+            raise TableNotFound(f"no Lance table lies at {root.base_uri}: it has no version; nothing was registered")
+        self._apply(lambda view: add_table(view, table, replace=overwrite))
+        return table
+
+    def deregister_table(self, identifier: Identifier) -> Table:
+        """Remove a table from the catalog and leave its files and versions alone. Raises `TableNotFound`."""
+        return self._remove(ObjectId.of(identifier))
+
+    def drop_table(self, identifier: Identifier) -> Table:
+        """Remove a table, its files and its versions; commits to it are refused from then on.
+
+        Raises `TableNotFound`.
+        """
+        table = self._remove(ObjectId.of(identifier))
+        self._remove_data(table)
+        return table
+
+    def find_table(self, identifier: Identifier) -> Table:
+        """A table's entry. Raises `TableNotFound`."""
+        return find_table(self.view(), ObjectId.of(identifier))
+
+    def table_exists(self, identifier: Identifier) -> bool:
+        """Whether the table is in the catalog, declared ones included."""
+        try:
+            self.find_table(identifier)
+        except TableNotFound:
+            return False
+        return True
+
+    def describe_table(self, identifier: Identifier) -> Description:
+        """Where a table lies and its latest version. Raises `TableNotFound`."""
+        table = self.find_table(identifier)
+        latest = self.commits.latest(self.dataset_root(table))
+        version = None if latest is None else latest.version
+        return Description(table.id, self.uri(table), version, table.properties, self.managed)
+
+    def list_tables(self, identifier: Identifier = "") -> list[str]:
+        """The names of the tables directly in a namespace, in order. Raises `NamespaceNotFound`."""
+        return self.page_of(identifier, TABLE, None, None)[0]
+
+    def page_of(
+        self, identifier: Identifier, object_type: str, after: str | None, limit: int | None
+    ) -> tuple[list[str], str | None]:
+        """Names of one type directly in a namespace behind ``after``; and the last of them if more follow."""
+        view = self.view()
+        parent = find_namespace(view, ObjectId.of(identifier)).id
+        return view.children(parent, object_type, after, limit)
+
+    # -- data ---------------------------------------------------------------------------------------------------
+
+    def write(self, identifier: Identifier, data: Any, mode: str = "create") -> Committed:
+        """Write a ``pyarrow`` Table, RecordBatch or RecordBatchReader, or a pandas or polars frame, as one version.
+
+        mode: ``create`` fails where the table exists; ``append`` adds rows to an existing one; ``overwrite`` replaces
+        the rows, and creates the table where there is none.
+
+        Raises `TableAlreadyExists`, `TableNotFound`, `NamespaceNotFound`, `InvalidInput`; then nothing was written.
+        `ConcurrentModification`: nothing was committed. `CommitUnknown`: ask `resolve`.
+        """
+        write_mode = _mode(mode)
+        reader = self._engine.reader(data)
+        object_id = ObjectId.of(identifier)
+        declared = self._declare_for(object_id, write_mode)
+        return self._undeclared_on_failure(
+            object_id, declared, lambda: self._engine.write(object_id, reader, write_mode)
+        )
+
+    def begin_write(self, identifier: Identifier, schema: Any, mode: str = "create") -> WritePlan:
+        """Prepare a distributed write: a plan that pickles, for workers to write fragments by.
+
+        ``commit_fragments`` makes them one version; ``abandon_write`` gives up. Raises as `write` does.
+        """
+        write_mode = _mode(mode)
+        object_id = ObjectId.of(identifier)
+        declared = self._declare_for(object_id, write_mode)
+        table = self.find_table(object_id)
+        latest = self.commits.latest(self.dataset_root(table))
+        if latest is None and write_mode is WriteMode.APPEND:
+            raise TableNotFound(f"the table {object_id} is only declared; create it with its first rows")
+        read_version = 0 if latest is None else latest.version
+        return WritePlan(object_id, self.uri(table), self.storage_options, schema, write_mode, read_version, declared)
+
+    def commit_fragments(self, plan: WritePlan, fragments: Sequence[Any]) -> Committed:
+        """Make fragments one version of the plan's table; each is a ``lance.FragmentMetadata`` or its JSON.
+
+        Raises as `write` does.
+        """
+        return self._undeclared_on_failure(
+            plan.table, plan.declared, lambda: self._engine.commit_fragments(plan, fragments)
+        )
+
+    def abandon_write(self, plan: WritePlan) -> None:
+        """Undo what ``begin_write`` did to the catalog. Idempotent. Fragments that were written are left behind."""
+        if plan.declared and self.table_exists(plan.table) and self.describe_table(plan.table).version is None:
+            self.drop_table(plan.table)
+
+    def open(
+        self, identifier: Identifier, version: int | None = None, *, tag: str | None = None, branch: str | None = None
+    ) -> Any:
+        """A table as a ``lance.LanceDataset`` whose commits go through this catalog.
+
+        At its latest version, or at a version, a tag, or the latest or a given version of a branch. Raises
+        `TableNotFound`, `VersionNotFound`, and `InvalidInput` for a tag together with a version or a branch.
+        """
+        if tag is not None and (version is not None or branch is not None):
+            raise InvalidInput("a tag names a version of its own: give no version or branch beside it")
+        table = self.find_table(identifier)
+        if self.commits.latest(self.dataset_root(table)) is None:
+            raise VersionNotFound(f"the table {table.id} is only declared: it has no version to open yet")
+        return self._engine.open(table.id, version, tag, branch)
+
+    def history(self, identifier: Identifier, limit: int | None = None) -> list[HistoryEntry]:
+        """The versions of a table, newest first, at most ``limit``. Raises `TableNotFound`."""
+        table = self.find_table(identifier)
+        rows = self.commits.page(self.dataset_root(table), None, limit, True)
+        if not rows:
+            return []
+        committers = {row.version: row.committer for row in rows}
+        return [
+            HistoryEntry(entry.version, entry.timestamp, entry.operation, entry.rows, committers[entry.version])
+            for entry in self._engine.summaries(table.id, list(committers))
+        ]
+
+    def resolve(self, token: CommitToken | str) -> Outcome:
+        """Settle a commit whose outcome was unknown, by the token of `CommitUnknown` or of `Unknown`.
+
+        Completes the commit where its version is still free. `Committed` and `Conflict` are final; `Unknown` means the
+        stores still do not answer. Idempotent.
+        """
+        return self.commits.resolve(CommitToken.parse(token) if isinstance(token, str) else token)
+
+    # -- versions -----------------------------------------------------------------------------------------------
+
+    def commit_version(
+        self, object_id: ObjectId, branch: str | None, version: int, manifest_path: str, size: int | None
+    ) -> Outcome:
+        """Make a staged manifest the next version of a table or branch; see `TableCommits.commit`.
+
+        Raises `TableNotFound` also for a table that was dropped since the writer opened it.
+        """
+        root = self.dataset_root(self.find_table(object_id)).branch(branch)
+        return self.commits.commit(root, version, manifest_path, size, branch=branch is not None)
+
+    def delete_versions(self, root: DatasetRoot, versions: Iterable[int]) -> int:
+        """Delete old versions of a table or branch, rows and manifests; see `TableCommits.delete`.
+
+        Raises `Refused` for the latest version, and for one that a tag points at.
+        """
+        doomed = set(versions)
+        tagged = doomed & self._engine.tagged_versions(self._uri_of(root.key))
+        if tagged:
+            raise Refused(f"{root.base_uri}: a tag points at version {min(tagged)}; delete the tag first")
+        return self.commits.delete(root, doomed)
+
+    def change_commit_store(self, url: str) -> int:
+        """Move the versions of every table and branch to the commit store at ``url``; how many rows were moved.
+
+        For each history: the latest version is finished, a fence is put behind it in the old store (from then on the
+        old store admits no commit, in any process), the rows are copied and compared. When all are moved, the catalog
+        remembers the new store and this object uses it; whoever has the catalog open with the old one is refused.
+
+        Stopped at any point, it is completed by calling it again. Raises `Refused` where another such move to a
+        different store is under way.
+        """
+        rows = self._open_rows(url)
+        view = self.view(during_move=True)
+        under_way = view.properties.get(MOVING_PROPERTY)
+        if under_way not in (None, rows.url):
+            raise Refused(f"the catalog's versions are already moving to {under_way}; finish that move first")
+        if view.properties.get(COMMIT_STORE_PROPERTY) == rows.url:
+            return 0
+        view = self._manifest.set_properties({MOVING_PROPERTY: rows.url})
+        target = self.commits.with_rows(rows)
+        tables = [Table.from_entry(entry) for entry in view.entries.values() if entry.object_type == TABLE]
+        moved = sum(
+            self.commits.move_history(history, target)
+            for table in tables
+            for history in self.commits.histories(self.dataset_root(table))
+        )
+        self.commits = target
+        self.managed = True
+        self._manifest.set_properties({COMMIT_STORE_PROPERTY: rows.url, MOVING_PROPERTY: None})
+        return moved
+
+    # -- places -------------------------------------------------------------------------------------------------
+
+    def dataset_root(self, table: Table) -> DatasetRoot:
+        """The dataset root of a table."""
+        key = self._key(table)
+        return DatasetRoot(key, self._objects.root_uri + key)
+
+    def uri(self, table: Table) -> str:
+        """Where the native engine opens the table."""
+        return self._uri_of(self._key(table))
+
+    def relative(self, location: str) -> str:
+        """A location inside the root, given relative to it or as a URI or absolute path, as a relative path.
+
+        Raises `InvalidInput` where it lies elsewhere.
+        """
+        for prefix in (self._uri_of(self._root_key), self._objects.root_uri + self._root_key, "/" + self._root_key):
+            if location.startswith(prefix.rstrip("/") + "/"):
+                return confined(location[len(prefix.rstrip("/")) + 1 :])
+        return confined(location)
+
+    @property
+    def root_uri(self) -> str:
+        """The root of the catalog."""
+        return self._uri_of(self._root_key)
+
+    # -- life ---------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Give back connections. Idempotent."""
+        self.commits.rows.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        store = self.commits.rows.url if self.managed else None
+        return f"Catalog({self.root_uri!r}, commit_store={store!r})"
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    def view(self, *, during_move: bool = False) -> CatalogView:
+        """The catalog as it is now, once it is certain that this object may answer for it."""
+        view = self._manifest.view()
+        if view is not self._checked or during_move:
+            self._require_authority(view, during_move=during_move)
+            self.commits.forget()
+            self._checked = view
+        return view
+
+    def _require_authority(self, view: CatalogView, *, during_move: bool = False) -> None:
+        """Two authorities over one table are how data is lost: refuse a catalog that another store manages."""
+        if view.version == 0:
+            return
+        remembered = view.properties.get(COMMIT_STORE_PROPERTY)
+        moving = view.properties.get(MOVING_PROPERTY)
+        if moving is not None and not during_move:
+            raise CommitStoreMismatch(
+                f"the versions of {self.root_uri} are moving to the commit store {moving}; wait until "
+                "change_commit_store has finished, or call it again if it was stopped"
+            )
+        own = self.commits.rows.url if self.managed else None
+        holds_tables = any(entry.object_type == TABLE for entry in view.entries.values())
+        if remembered == own or (remembered is None and (during_move or not holds_tables)):
+            return
+        if remembered is None:
+            raise CommitStoreMismatch(
+                f"{self.root_uri} holds tables whose versions no commit store manages; opened with {own}. Connect "
+                "without commit_store, or bring them under it with change_commit_store."
+            )
+        raise CommitStoreMismatch(
+            f"the versions of {self.root_uri} are managed by the commit store {remembered}; opened with "
+            f"{own or 'none'}. Connect with commit_store={remembered!r}, or move them with change_commit_store."
+        )
+
+    def _apply(self, decide: Callable[[CatalogView], Sequence[Change]]) -> None:
+        """Change the catalog; the first change makes it, and has it remember its commit store."""
+        view = self.view()
+        if self.managed and COMMIT_STORE_PROPERTY not in view.properties:
+            decide(view)  # what is refused anyway is refused before anything is written
+            self._manifest.set_properties({COMMIT_STORE_PROPERTY: self.commits.rows.url})
+
+        def authorised(view: CatalogView) -> Sequence[Change]:
+            self._require_authority(view)
+            return decide(view)
+
+        self._manifest.apply(authorised)
+
+    def _key(self, table: Table) -> str:
+        return f"{self._root_key}/{table.location}" if self._root_key else table.location
+
+    def _new_location(self, object_id: ObjectId) -> str:
+        return new_location(object_id, self._entropy(), compatible=self._compatible)
+
+    def _remove(self, object_id: ObjectId) -> Table:
+        removed: list[Table] = []
+
+        def decide(view: CatalogView) -> list[Change]:
+            removed[:] = [find_table(view, object_id)]
+            return remove_table(view, object_id)
+
+        self._apply(decide)
+        return removed[0]
+
+    def _remove_data(self, table: Table) -> None:
+        """Rows first: without them no writer that still has the table open can commit; then every file."""
+        self.commits.forget_history(self.dataset_root(table))
+        for key in [info.key for info in self._objects.list(self._key(table) + "/")]:
+            self._objects.delete(key)
+
+    def _declare_for(self, object_id: ObjectId, mode: WriteMode) -> bool:
+        """Declare the table that a write needs; whether this call did."""
+        if mode is WriteMode.CREATE:
+            self.declare_table(object_id)
+            return True
+        if mode is WriteMode.OVERWRITE and not self.table_exists(object_id):
+            try:
+                self.declare_table(object_id)
+            except TableAlreadyExists:
+                return False
+            return True
+        self.find_table(object_id)
+        return False
+
+    def _undeclared_on_failure(self, object_id: ObjectId, declared: bool, write: Callable[[], Committed]) -> Committed:
+        """A table that this write declared goes again when the write fails for certain."""
+        try:
+            return write()
+        except CommitUnknown as unknown:
+            outcome = self.commits.resolve(unknown.token)
+            if isinstance(outcome, Committed):
+                return outcome
+            if isinstance(outcome, Conflict):
+                raise Refused(
+                    f"{object_id}: version {unknown.token.staged.version} went to another writer; nothing was "
+                    "committed. Write again."
+                ) from unknown
+            raise
+        except Exception:
+            if declared and self.describe_table(object_id).version is None:
+                self.drop_table(object_id)
+            raise
+
+
+def raise_unless_committed(outcome: Outcome, name: str) -> Committed:
+    """The committed version, or the outcome as an error."""
+    if isinstance(outcome, Unknown):
+        raise CommitUnknown(
+            f"{name}: whether version {outcome.token.staged.version} was committed could not be learnt: "
+            f"{outcome.reason}. Nothing was removed; settle it with catalog.resolve(error.token).",
+            outcome.token,
+        )
+    if isinstance(outcome, Conflict):
+        raise VersionTaken(f"{name}: the version is taken by {_shown(outcome.winner)}; nothing was committed")
+    return outcome
+
+
+def _shown(winner: VersionRow | None) -> str:
+    return "nobody, and the staged manifest is gone" if winner is None else f"{winner.path} ({winner.committer})"
+
+
+def _mode(mode: str) -> WriteMode:
+    try:
+        return WriteMode(mode)
+    except ValueError:
+        raise InvalidInput(f"unknown write mode {mode!r}; choose create, append or overwrite") from None
+
+
+def _checked_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
+    for key, value in (properties or {}).items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise InvalidInput(f"properties are text: {key!r} has the value {value!r}")
+    return dict(properties or {})

@@ -1,0 +1,450 @@
+"""The versions of tables: committing, reading, listing and deleting them.
+
+This is the runner of the state machine in `lancekeep.domain.commit`: it performs effects on an object store and a
+commit store, and decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from hashlib import sha256
+
+import attrs
+
+from lancekeep.application.retry import Retry
+from lancekeep.domain.commit import (
+    Committed,
+    CommitToken,
+    Conflict,
+    Effect,
+    Event,
+    Kind,
+    Outcome,
+    Progress,
+    StagedManifest,
+    State,
+    Unknown,
+    advance,
+    begin_commit,
+    begin_help,
+    begin_resolve,
+    found_predecessor,
+    understand,
+)
+from lancekeep.domain.errors import (
+    CommitRefused,
+    CommitStoreMismatch,
+    Damaged,
+    LancekeepError,
+    ObjectNotFound,
+    Refused,
+    StoreUnavailable,
+)
+from lancekeep.domain.layout import BRANCHES, VERSIONS, DatasetRoot
+from lancekeep.domain.manifest import refuse_accidental_overwrite
+from lancekeep.domain.naming import ManifestName, NamingScheme, final_versions
+from lancekeep.domain.version_row import Reserved, VersionRow
+from lancekeep.ports.commit_store import ExternalCommitStore
+from lancekeep.ports.object_store import ObjectStore
+
+_REMEMBERED = 4096
+"""Final rows kept in memory: a native commit reads its own version back twice."""
+
+
+class TableCommits:
+    """The commit authority over the datasets of one object store.
+
+    Every method retries transient faults of either store within ``retry``'s patience. Instances may be shared between
+    threads.
+    """
+
+    def __init__(self, objects: ObjectStore, rows: ExternalCommitStore, committer: str, retry: Retry) -> None:
+        self.objects = objects
+        self.rows = rows
+        self._committer = committer
+        self._retry = retry
+        self._final: dict[tuple[str, int], VersionRow] = {}
+        self._effects: Mapping[Effect, Callable[[Progress, bytes | None], Event]] = {
+            Effect.RESERVE: self._reserve,
+            Effect.RESERVE_FIRST: self._reserve_first,
+            Effect.FINALISE_PREDECESSOR: self._finalise_predecessor,
+            Effect.FIND_PREDECESSOR: self._find_predecessor,
+            Effect.RECORD_PREDECESSOR: self._record_predecessor,
+            Effect.COPY: self._copy,
+            Effect.COMPARE: self._compare,
+            Effect.FINALIZE_ROW: self._finalize_row,
+            Effect.RECORD_ROW: self._record_row,
+            Effect.DELETE_STAGED: self._delete_staged,
+            Effect.FIND_STAGED: self._find_staged,
+            Effect.MEASURE_FINAL: self._measure_final,
+            Effect.GET_ROW: self._get_row,
+        }
+
+    # -- committing ---------------------------------------------------------------------------------------------
+
+    def commit(self, root: DatasetRoot, version: int, path: str, size: int | None, *, branch: bool) -> Outcome:
+        """Make the staged manifest at ``path`` version ``version`` of the dataset at ``root``.
+
+        ``size``: its bytes, where the caller knows them, as a check. ``branch``: the history may begin with any
+        version. Idempotent for one staged manifest. Nothing is removed unless the outcome is definite.
+
+        Raises:
+            CommitRefused: the path is not a staged manifest of this dataset and version, the version would leave a
+                gap, or the manifest would wipe the table. Nothing was written.
+            CommitStoreMismatch: the history has moved to another commit store.
+            StoreUnavailable: the staged manifest could not be read; nothing was written.
+        """
+        content = self._read_staged(root, version, path, size)
+        staged = StagedManifest(
+            root.base_uri,
+            version,
+            path,
+            len(content),
+            sha256(content).hexdigest(),
+            begins=branch or version == 1,
+            committer=self._committer,
+        )
+        return self._settle(staged, begin_commit(staged), content)
+
+    def resolve(self, token: CommitToken) -> Outcome:
+        """Settle an unknown commit: complete it where its version is still free, else learn who won.
+
+        Idempotent. Raises as `commit` does.
+        """
+        return self._settle(token.staged, begin_resolve(token), None)
+
+    def _read_staged(self, root: DatasetRoot, version: int, path: str, size: int | None) -> bytes:
+        directory, _, file_name = path.rpartition("/")
+        name = ManifestName.parse(file_name)
+        if directory + "/" != root.versions_key or name is None or not name.is_staged or name.version != version:
+            raise CommitRefused(
+                f"{root.base_uri}: {path!r} is not a staged manifest of version {version} of this table; expected "
+                f"{root.versions_key + NamingScheme.V2.final_name(version) if version >= 0 else root.versions_key}"
+                "-<uuid>. Nothing was committed"
+                + (": detached versions are not part of a managed history." if version < 0 else ".")
+            )
+        try:
+            content = self._retry.call(lambda: self.objects.get(path))
+        except ObjectNotFound as error:
+            raise CommitRefused(f"{root.base_uri}: the staged manifest {path!r} does not exist") from error
+        if size is not None and size != len(content):
+            raise CommitRefused(
+                f"{root.base_uri}: the staged manifest {path!r} has {len(content)} bytes where {size} were announced; "
+                "nothing was committed"
+            )
+        refuse_accidental_overwrite(version, content, root.base_uri)
+        return content
+
+    def _settle(self, staged: StagedManifest, progress: Progress, content: bytes | None) -> Outcome:
+        progress, fault = self._run(progress, content)
+        row = progress.final_row
+        match progress.state:
+            case State.COMMITTED:
+                self._remember(row)
+                return Committed(row.version, row.path, row.size)
+            case State.CONFLICT:
+                return Conflict(progress.met)
+            case State.UNKNOWN:
+                reason = str(fault) if fault else f"the staged manifest {staged.path!r} and the final one are both gone"
+                return Unknown(CommitToken(staged), reason)
+            case State.MOVED:
+                raise moved(progress.met)
+        raise CommitRefused(
+            f"{staged.base_uri}: version {staged.version} would leave a gap: the latest version is "
+            f"{progress.met.version if progress.met else 'none'}. The table was dropped, or recreated, since the "
+            "writer opened it: open it again. Nothing was committed."
+        )
+
+    def _run(self, progress: Progress, content: bytes | None) -> tuple[Progress, LancekeepError | None]:
+        """Drive the machine to an outcome; also the fault that led there, if one did."""
+        deadline = self._retry.deadline()
+        fault: LancekeepError | None = None
+        while (effect := progress.effect) is not None:
+            perform = self._effects[effect]
+            try:
+                event = perform(progress, content)
+            except StoreUnavailable:
+                event, fault = self._perform_again(perform, progress, content, deadline)
+            except LancekeepError as error:
+                event, fault = Event(Kind.FAULT), error
+            progress = advance(progress, event)
+        return progress, fault
+
+    def _perform_again(
+        self,
+        perform: Callable[[Progress, bytes | None], Event],
+        progress: Progress,
+        content: bytes | None,
+        deadline: float,
+    ) -> tuple[Event, LancekeepError | None]:
+        """Every effect is idempotent, so one that failed may simply be repeated."""
+        try:
+            return self._retry.call(lambda: perform(progress, content), deadline), None
+        except LancekeepError as error:
+            return Event(Kind.FAULT), error
+
+    # -- effects ------------------------------------------------------------------------------------------------
+
+    def _reserve(self, progress: Progress, _: bytes | None) -> Event:
+        assert progress.staged is not None
+        return understand(progress.staged, self.rows.reserve(progress.staged.row, first=False))
+
+    def _reserve_first(self, progress: Progress, _: bytes | None) -> Event:
+        assert progress.staged is not None
+        return understand(progress.staged, self.rows.reserve(progress.staged.row, first=True))
+
+    def _finalise_predecessor(self, progress: Progress, _: bytes | None) -> Event:
+        assert progress.met is not None
+        self.finalise(progress.met)
+        return Event(Kind.DONE)
+
+    def _find_predecessor(self, progress: Progress, _: bytes | None) -> Event:
+        return found_predecessor(progress, self._predecessor(progress) is not None)
+
+    def _record_predecessor(self, progress: Progress, _: bytes | None) -> Event:
+        predecessor = self._predecessor(progress)
+        if predecessor is not None:
+            self.rows.record([predecessor])
+        return Event(Kind.DONE)
+
+    def _predecessor(self, progress: Progress) -> VersionRow | None:
+        directory, _, name = progress.row.path.rpartition("/")
+        parsed = ManifestName.parse(name)
+        assert parsed is not None
+        if parsed.version < 2:
+            return None
+        key = f"{directory}/{parsed.scheme.final_name(parsed.version - 1)}"
+        info = self.objects.head(key)
+        return None if info is None else VersionRow(progress.row.base_uri, parsed.version - 1, key, info.size)
+
+    def _copy(self, progress: Progress, content: bytes | None) -> Event:
+        source, target = progress.row.path, progress.final_row.path
+        guarantees = self.objects.guarantees
+        try:
+            if guarantees.atomic_copy:
+                created = self.objects.copy_if_absent(source, target)
+            else:
+                content = self.objects.get(source) if content is None else content
+                if guarantees.atomic_create:
+                    created = self.objects.put_if_absent(target, content)
+                else:  # the winning row alone decides who comes this far; `connect` saw to it that rows are never lost
+                    created = self.objects.head(target) is None
+                    if created:
+                        self.objects.put(target, content)
+        except ObjectNotFound:
+            return Event(Kind.ABSENT)
+        return Event(Kind.DONE if created else Kind.EXISTS)
+
+    def _compare(self, progress: Progress, _: bytes | None) -> Event:
+        assert progress.staged is not None
+        try:
+            content = self.objects.get(progress.final_row.path)
+        except ObjectNotFound:
+            return Event(Kind.ABSENT)
+        if len(content) == progress.staged.size and sha256(content).hexdigest() == progress.staged.digest:
+            return Event(Kind.SAME)
+        winner = attrs.evolve(progress.final_row, size=len(content), committer="")
+        return Event(Kind.DIFFERENT, winner, len(content))
+
+    def _finalize_row(self, progress: Progress, _: bytes | None) -> Event:
+        return Event(Kind.DONE if self.rows.finalize(progress.final_row) else Kind.ABSENT)
+
+    def _record_row(self, progress: Progress, _: bytes | None) -> Event:
+        self.rows.record([progress.final_row])
+        return Event(Kind.DONE)
+
+    def _delete_staged(self, progress: Progress, _: bytes | None) -> Event:
+        self.objects.delete(progress.row.path)
+        return Event(Kind.DONE)
+
+    def _find_staged(self, progress: Progress, _: bytes | None) -> Event:
+        return Event(Kind.ABSENT if self.objects.head(progress.row.path) is None else Kind.PRESENT)
+
+    def _measure_final(self, progress: Progress, _: bytes | None) -> Event:
+        info = self.objects.head(progress.final_row.path)
+        return Event(Kind.ABSENT) if info is None else Event(Kind.PRESENT, size=info.size)
+
+    def _get_row(self, progress: Progress, _: bytes | None) -> Event:
+        row = self.rows.get(progress.row.base_uri, progress.row.version)
+        if row is None:
+            return Event(Kind.ABSENT)
+        if row.is_final:
+            return Event(Kind.FINAL, row)
+        return Event(Kind.UNCHANGED if row.path == progress.row.path else Kind.CHANGED, row)
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def finalise(self, row: VersionRow) -> VersionRow | None:
+        """Bring a row that may be staged to its final path ("External Store Reader"); None where it is gone.
+
+        Raises:
+            CommitStoreMismatch: the row is the fence of a history that moved away.
+            Damaged: neither the staged nor the final manifest exists.
+            LancekeepError: synchronisation failed; the reader has to refuse.
+        """
+        if row.is_final:
+            return row
+        if row.moved_to is not None:
+            raise moved(row)
+        progress, fault = self._run(begin_help(row), None)
+        match progress.state:
+            case State.FINALISED:
+                final = progress.row if progress.row.is_final else progress.final_row
+                self._remember(final)
+                return final
+            case State.VANISHED:
+                return None
+            case State.UNREADABLE if fault is not None:
+                raise fault
+        raise Damaged(
+            f"{row.base_uri}: version {row.version} is recorded at {row.path!r}, but neither that staged manifest nor "
+            f"the final one exists. The version cannot be read; delete its row to go back to version {row.version - 1}."
+        )
+
+    def latest(self, root: DatasetRoot) -> VersionRow | None:
+        """The latest version, final; None where the dataset has none.
+
+        A dataset that lies there without rows (registered, or forgotten by its store) is adopted: its versions are
+        entered in the commit store.
+        """
+        row = self._retry.call(lambda: self.rows.latest(root.base_uri))
+        if row is None:
+            return self._retry.call(lambda: self._adopt(root))
+        return self.finalise(row)
+
+    def get(self, root: DatasetRoot, version: int) -> VersionRow | None:
+        """One version, final; None where the dataset has no such version."""
+        remembered = self._final.get((root.base_uri, version))
+        if remembered is not None:
+            return remembered
+        row = self._retry.call(lambda: self.rows.get(root.base_uri, version))
+        if row is not None:
+            return self.finalise(row)
+        latest = self.latest(root)
+        if latest is None or version > latest.version:
+            return None
+        return self._retry.call(lambda: self._final_object(root, version))
+
+    def page(self, root: DatasetRoot, after: int | None, limit: int | None, descending: bool) -> list[VersionRow]:
+        """Versions in order, at most ``limit``, beginning behind ``after``; all of them final."""
+        if self.latest(root) is None:
+            return []
+        rows = self._retry.call(lambda: self.rows.list(root.base_uri, after=after, limit=limit, descending=descending))
+        return [final for final in map(self.finalise, rows) if final is not None]
+
+    def forget(self) -> None:
+        """Drop what is remembered of final rows: a table may have been replaced by another at the same place."""
+        self._final.clear()
+
+    def _remember(self, row: VersionRow) -> None:
+        if len(self._final) >= _REMEMBERED:
+            self._final.clear()
+        self._final[row.base_uri, row.version] = row
+
+    def _adopt(self, root: DatasetRoot) -> VersionRow | None:
+        infos = {info.key: info for info in self.objects.list(root.versions_key)}
+        names = {
+            key.rpartition("/")[2]: info for key, info in infos.items() if "/" not in key[len(root.versions_key) :]
+        }
+        scheme, versions = final_versions(names, root.versions_key)
+        if scheme is None:
+            return None
+        rows = [
+            VersionRow(
+                root.base_uri, version, root.manifest_key(version, scheme), names[scheme.final_name(version)].size
+            )
+            for version in reversed(versions)
+        ]
+        self.rows.record(rows)  # the newest first: whoever reads meanwhile must not take an old one for the latest
+        return rows[0]
+
+    def _final_object(self, root: DatasetRoot, version: int) -> VersionRow | None:
+        for scheme in (NamingScheme.V2, NamingScheme.V1):
+            key = root.manifest_key(version, scheme)
+            info = self.objects.head(key)
+            if info is not None:
+                return VersionRow(root.base_uri, version, key, info.size)
+        return None
+
+    # -- removing -----------------------------------------------------------------------------------------------
+
+    def delete(self, root: DatasetRoot, versions: Iterable[int]) -> int:
+        """Delete versions: their rows, then their manifests. How many there were. Idempotent.
+
+        Raises:
+            Refused: the latest version is among them. Nothing was deleted.
+        """
+        latest = self.latest(root)
+        doomed = sorted(set(versions))
+        if latest is None or not doomed:
+            return 0
+        if latest.version in doomed:
+            raise Refused(
+                f"{root.base_uri}: version {latest.version} is the latest; deleting it would lose the table. "
+                "Delete older versions only, or drop the table."
+            )
+        found = [row for row in self.page(root, doomed[0] - 1, None, False) if row.version in set(doomed)]
+        self._retry.call(lambda: self.rows.delete(root.base_uri, [row.version for row in found]))
+        for row in found:
+            self._retry.call(lambda key=row.path: self.objects.delete(key))  # type: ignore[misc] # mypy: lambda default
+            self._final.pop((row.base_uri, row.version), None)
+        return len(found)
+
+    def histories(self, root: DatasetRoot) -> list[DatasetRoot]:
+        """The dataset and its branches, as far as they have versions in the object store."""
+        below = f"{root.key}/{BRANCHES}/"
+        marker = f"/{VERSIONS}/"
+        names = {
+            info.key[len(below) :].partition(marker)[0]
+            for info in self.objects.list(below)
+            if marker in info.key[len(below) - 1 :]
+        }
+        return [root, *(root.branch(name) for name in sorted(names))]
+
+    def forget_history(self, root: DatasetRoot) -> None:
+        """Remove every row of a dataset that is being dropped, branches included."""
+        for history in self.histories(root):
+            self._retry.call(lambda uri=history.base_uri: self.rows.delete(uri))  # type: ignore[misc] # as above
+        self.forget()
+
+    # -- moving to another commit store -------------------------------------------------------------------------
+
+    def with_rows(self, rows: ExternalCommitStore) -> TableCommits:
+        """The same authority over another commit store."""
+        return TableCommits(self.objects, rows, self._committer, self._retry)
+
+    def move_history(self, root: DatasetRoot, target: TableCommits) -> int:
+        """Fence a history here and copy its rows to ``target``, compared; how many. Repeating it completes it."""
+        self._retry.call(lambda: self._fence(root, target.rows.url))
+        everything = self.rows.list(root.base_uri, after=None, limit=None, descending=True)
+        rows = [row for row in everything if row.is_final]
+        stale = target.rows.latest(root.base_uri)
+        if stale is not None and stale.moved_to is not None:
+            target.rows.delete(root.base_uri)  # left from an earlier move the other way
+        target.rows.record(rows)
+        found = target.rows.list(root.base_uri, after=None, limit=None, descending=True)
+        missing = {(row.version, row.path) for row in rows} - {(row.version, row.path) for row in found}
+        if missing:
+            raise Damaged(
+                f"{root.base_uri}: {target.rows.url} holds other versions than {self.rows.url}, first {min(missing)}. "
+                "Remove the foreign rows there, then call change_commit_store again."
+            )
+        return len(rows)
+
+    def _fence(self, root: DatasetRoot, new_store: str) -> None:
+        while True:
+            latest = self.rows.latest(root.base_uri) or self._adopt(root)
+            if latest is not None:
+                if latest.moved_to == new_store:
+                    return
+                latest = self.finalise(latest)
+            fence = VersionRow.fence(root.base_uri, latest.version + 1 if latest else 1, new_store)
+            if isinstance(self.rows.reserve(fence, first=latest is None), Reserved):
+                return
+
+
+def moved(fence: VersionRow | None) -> CommitStoreMismatch:
+    """The error for a history that continues in another commit store."""
+    place = "another commit store" if fence is None or fence.moved_to is None else fence.moved_to
+    name = "" if fence is None else f"{fence.base_uri}: "
+    return CommitStoreMismatch(f"{name}the versions of this table moved to {place}. Connect with that commit store.")

@@ -1,0 +1,184 @@
+"""The composition root: from a configuration to a catalog."""
+
+from __future__ import annotations
+
+import difflib
+import getpass
+import secrets
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lancekeep.adapters.commit_stores import open_commit_store
+from lancekeep.adapters.lance.engine import LanceEngine
+from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
+from lancekeep.adapters.namespace_api.catalog_namespace import CatalogNamespace, operation
+from lancekeep.adapters.object_stores import open_object_store, uri_for_lance
+from lancekeep.application.catalog import Catalog
+from lancekeep.application.retry import Retry
+from lancekeep.application.table_commits import TableCommits
+from lancekeep.domain.errors import InvalidInput, UnsafeStore
+from lancekeep.domain.layout import VERSIONS
+from lancekeep.domain.table import MANIFEST_DIRECTORY
+from lancekeep.ports.commit_store import ExternalCommitStore
+from lancekeep.ports.object_store import ObjectStore
+from lancekeep.ports.table_engine import TableEngine
+
+CONDITIONAL_PUT = "conditional-put://"
+OWN_STORAGE_OPTIONS = frozenset({"fsync"})
+"""Storage options that the native engine does not know."""
+
+PROPERTIES = (
+    "root",
+    "commit_store",
+    "committer",
+    "manifest_enabled",
+    "dir_listing_enabled",
+    "vend_input_storage_options",
+)
+NATIVE_ONLY = (
+    "inline_optimization_enabled",
+    "table_version_tracking_enabled",
+    "dir_listing_to_manifest_migration_enabled",
+    "commit_retries",
+)
+
+
+def connect(
+    root: str,
+    *,
+    commit_store: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    commit_store_options: Mapping[str, str] | None = None,
+    v1_names: bool = True,
+    committer: str | None = None,
+) -> Catalog:
+    """Open the catalog below ``root``; the first change makes one where there is none. Opening writes nothing.
+
+    root: a URI (``file://``, ``s3://``, or any scheme of fsspec), or an absolute or relative path.
+    commit_store: the URL of the store that decides which version is current (``sqlite:///…``, ``file:///…``,
+        ``redis://…``, ``rediss://…``, ``dynamodb://…``, ``memory://…``, ``conditional-put://``). Left out, tables are
+        storage-managed: native writers commit by the storage's own atomic primitive.
+    storage_options: of the object store, in the spelling of the native engine. commit_store_options: of the commit
+        store, credentials for instance, which do not belong into a URL.
+    v1_names: tables in the root get V1 directory names, ``{name}.lance`` (compatibility mode, rule 3).
+    committer: who commits, for `Catalog.history`; by default ``user@host``.
+
+    Raises:
+        InvalidInput, MissingExtra: a URL or option cannot be understood, or its adapter is not installed.
+        CommitStoreMismatch: the catalog's versions are managed by another commit store.
+        UnsafeStore: nothing here would make a commit atomic; the message says what to configure.
+        StoreUnavailable, AccessDenied: a store cannot be reached (within 10 s).
+    """
+    options = dict(storage_options or {})
+    objects, root_key = open_object_store(root, options)
+
+    def open_rows(url: str) -> ExternalCommitStore:
+        rows = open_commit_store(url, dict(commit_store_options or {}), objects)
+        _require_safe(objects, rows)
+        return rows
+
+    rows = open_rows(commit_store or CONDITIONAL_PUT)
+    native_options = {key: value for key, value in options.items() if key not in OWN_STORAGE_OPTIONS}
+    manifest_key = f"{root_key}/{MANIFEST_DIRECTORY}" if root_key else MANIFEST_DIRECTORY
+    manifest = LanceManifestStore(
+        uri_for_lance(objects, manifest_key), native_options, objects, f"{manifest_key}/{VERSIONS}/"
+    )
+
+    def engine(catalog: Catalog) -> TableEngine:
+        return LanceEngine(CatalogNamespace(catalog), native_options)
+
+    catalog = Catalog(
+        manifest,
+        objects,
+        root_key,
+        TableCommits(objects, rows, committer or _committer(), Retry()),
+        engine,
+        uri_of=lambda key: uri_for_lance(objects, key),
+        storage_options=native_options,
+        managed=commit_store is not None,
+        compatible=v1_names,
+        entropy=lambda: secrets.token_hex(4),
+        open_rows=open_rows,
+    )
+    catalog.view()
+    return catalog
+
+
+class DirectoryNamespace(CatalogNamespace):
+    """A directory namespace whose commits go through a commit store, with the properties of the native one.
+
+    ``root``, ``storage.*``, ``manifest_enabled`` (only ``true``), ``dir_listing_enabled`` (whether root tables get V1
+    names), ``vend_input_storage_options``, ``commit_store``, ``commit_store.*``, ``committer``. All values are text.
+    ``lance_namespace.connect("lancekeep.DirectoryNamespace", properties)`` makes one. It pickles as its properties,
+    credentials included.
+
+    Raises ``lance_namespace.errors.InvalidInputError`` for a property that is unknown or cannot be honoured.
+    """
+
+    @operation
+    def __init__(self, **properties: str) -> None:
+        known = _known_properties(properties)
+        catalog = connect(
+            properties.get("root", "."),
+            commit_store=properties.get("commit_store"),
+            storage_options=known["storage."],
+            commit_store_options=known["commit_store."],
+            v1_names=_boolean(properties, "dir_listing_enabled"),
+            committer=properties.get("committer"),
+        )
+        if not _boolean(properties, "manifest_enabled"):
+            raise InvalidInput("manifest_enabled=false is not supported: the catalog needs its manifest table")
+        super().__init__(catalog, vend_storage_options=_boolean(properties, "vend_input_storage_options"))
+        self._properties = properties
+
+    @property
+    def catalog(self) -> Catalog:
+        """The catalog behind this namespace."""
+        return self._catalog
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return _restore, (self._properties,)
+
+
+def _restore(properties: Mapping[str, str]) -> DirectoryNamespace:
+    return DirectoryNamespace(**properties)
+
+
+def _known_properties(properties: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """The options behind each prefix. Raises `InvalidInput` for what is unknown, with the nearest known name."""
+    grouped: dict[str, dict[str, str]] = {"storage.": {}, "commit_store.": {}}
+    for name, value in properties.items():
+        prefix = next((prefix for prefix in grouped if name.startswith(prefix)), None)
+        if prefix is not None:
+            grouped[prefix][name.removeprefix(prefix)] = value
+        elif name in NATIVE_ONLY:
+            raise InvalidInput(f"the property {name!r} of the native namespace has no effect here; leave it out")
+        elif name not in PROPERTIES:
+            nearest = difflib.get_close_matches(name, [*PROPERTIES, *grouped], n=1, cutoff=0.0)[0]
+            raise InvalidInput(f"unknown property {name!r}; did you mean {nearest!r}?")
+    return grouped
+
+
+def _boolean(properties: Mapping[str, str], name: str) -> bool:
+    value = str(properties.get(name, "true")).lower()
+    if value not in ("true", "false"):
+        raise InvalidInput(f"the property {name!r} is {properties[name]!r}; give 'true' or 'false'")
+    return value == "true"
+
+
+def _require_safe(objects: ObjectStore, rows: ExternalCommitStore) -> None:
+    """Where neither store can be trusted to keep the first of two writers, a commit could be overwritten."""
+    if not objects.guarantees.atomic_create and not rows.guarantees.remembers:
+        raise UnsafeStore(
+            f"{objects.root_uri} has no create-only write, and {rows.url} may forget a row in a failover: together "
+            "they could lose an acknowledged commit. Use a commit store that never forgets (sqlite://, dynamodb://)."
+        )
+
+
+def _committer() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a process without a user name, as in some containers
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"

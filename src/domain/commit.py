@@ -1,0 +1,393 @@
+"""The protocol of the external manifest store, commit and read, as one pure state machine.
+
+Implements "External Store Commit" and "External Store Reader" of the table format specification, with what a
+participant does when it finds things otherwise. It knows no store: a runner performs the effect of the current state
+(`EFFECTS`), says what came of it (`Event`), and `advance` looks up the next state in `TRANSITIONS` until the state has
+no effect left: that is the outcome. Production and the model checker drive this same machine.
+
+The order is: row with the staged path (this decides who wins) → create-only copy to the final name → row with the
+final path → removal of the staged file. It holds that
+
+- version N+1 is not reserved before N is final, so a reader that knows nothing of the commit store is at most one
+  version behind, and a copy of the directory is a complete table;
+- the final object decides: where it holds another's bytes (the store had lost a row), that commit stands;
+- a file is removed only after a definite outcome; after a fault nothing is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from enum import Enum, auto
+from typing import Final
+
+import attrs
+
+from lancekeep.domain.errors import InvalidInput
+from lancekeep.domain.naming import final_path
+from lancekeep.domain.version_row import NotReady, Reservation, Reserved, VersionRow
+
+
+@attrs.frozen
+class StagedManifest:
+    """A manifest that wants to become a version.
+
+    path: its key, ending in ``.manifest-{uuid}``: the identity by which a writer recognises its own commit.
+    size: in bytes. digest: SHA-256 of the content, in hexadecimal, to recognise it under the final name.
+    begins: the history may begin with this version: version 1, or the first of a branch.
+    """
+
+    base_uri: str
+    version: int
+    path: str
+    size: int
+    digest: str
+    begins: bool = False
+    committer: str = ""
+
+    @property
+    def row(self) -> VersionRow:
+        return VersionRow(self.base_uri, self.version, self.path, self.size, self.committer)
+
+
+@attrs.frozen
+class CommitToken:
+    """What ``resolve`` needs to settle an unknown commit, in this process or another: it has a text form."""
+
+    staged: StagedManifest
+
+    def __str__(self) -> str:
+        return json.dumps(attrs.asdict(self.staged), separators=(",", ":"))
+
+    @staticmethod
+    def parse(text: str) -> CommitToken:
+        """The inverse of ``str(token)``. Raises `InvalidInput`."""
+        try:
+            return CommitToken(StagedManifest(**json.loads(text)))
+        except (TypeError, ValueError) as error:
+            raise InvalidInput(f"not a commit token, which is the JSON text that str(token) gives: {text!r}") from error
+
+
+@attrs.frozen
+class Committed:
+    """The version is the caller's: ``path`` is the key of its manifest, ``size`` in bytes."""
+
+    version: int
+    path: str
+    size: int
+
+
+@attrs.frozen
+class Conflict:
+    """Another manifest is that version (``winner``), or none is and the staged manifest is gone (None)."""
+
+    winner: VersionRow | None
+
+
+@attrs.frozen
+class Unknown:
+    """The outcome could not be learnt; nothing was removed. ``resolve(token)`` settles it."""
+
+    token: CommitToken
+    reason: str
+
+
+Outcome = Committed | Conflict | Unknown
+
+
+class State(Enum):
+    """Where a participant stands."""
+
+    # a writer with a staged manifest of its own
+    RESERVE = auto()
+    RESERVE_FIRST = auto()
+    FINALISE_PREDECESSOR = auto()
+    FIND_PREDECESSOR = auto()
+    ADOPT_PREDECESSOR = auto()
+    RECOGNISE = auto()
+    COPY = auto()
+    COMPARE = auto()
+    PUBLISH = auto()
+    RESTORE = auto()
+    CLEAN = auto()
+    REPAIR = auto()
+    REPAIR_LOST_ROW = auto()
+    ABANDON = auto()
+    # a writer that comes back for a commit it lost sight of
+    FIND_STAGED = auto()
+    SETTLE = auto()
+    # a reader, or any other participant, that meets a staged row
+    HELP_COPY = auto()
+    HELP_MEASURE = auto()
+    HELP_REREAD = auto()
+    HELP_PUBLISH = auto()
+    HELP_RESTORE = auto()
+    HELP_CLEAN = auto()
+    # outcomes
+    COMMITTED = auto()
+    CONFLICT = auto()
+    UNKNOWN = auto()
+    GAP = auto()
+    MOVED = auto()
+    FINALISED = auto()
+    VANISHED = auto()
+    UNREADABLE = auto()
+    LOST = auto()
+
+
+class Effect(Enum):
+    """What a participant does to the world; the subject is its own staged manifest, or the row it helps with."""
+
+    RESERVE = auto()
+    RESERVE_FIRST = auto()
+    FINALISE_PREDECESSOR = auto()
+    FIND_PREDECESSOR = auto()
+    RECORD_PREDECESSOR = auto()
+    COPY = auto()
+    COMPARE = auto()
+    FINALIZE_ROW = auto()
+    RECORD_ROW = auto()
+    DELETE_STAGED = auto()
+    FIND_STAGED = auto()
+    MEASURE_FINAL = auto()
+    GET_ROW = auto()
+
+
+class Kind(Enum):
+    """What came of an effect."""
+
+    RESERVED = auto()
+    TAKEN = auto()
+    PERHAPS_OWN = auto()
+    PREDECESSOR_STAGED = auto()
+    PREDECESSOR_MISSING = auto()
+    MOVED = auto()
+    DONE = auto()
+    EXISTS = auto()
+    PRESENT = auto()
+    ABSENT = auto()
+    SAME = auto()
+    DIFFERENT = auto()
+    MAY_BEGIN = auto()
+    CHANGED = auto()
+    UNCHANGED = auto()
+    FINAL = auto()
+    FAULT = auto()
+
+
+@attrs.frozen
+class Event:
+    """What came of an effect, with the row that was met and the size of the final object where they matter."""
+
+    kind: Kind
+    row: VersionRow | None = None
+    size: int | None = None
+
+
+TRANSITIONS: Final[Mapping[tuple[State, Kind], State]] = {
+    # Who gets the version?
+    (State.RESERVE, Kind.RESERVED): State.COPY,
+    (State.RESERVE, Kind.TAKEN): State.ABANDON,
+    (State.RESERVE, Kind.PERHAPS_OWN): State.RECOGNISE,
+    (State.RESERVE, Kind.PREDECESSOR_STAGED): State.FINALISE_PREDECESSOR,
+    (State.RESERVE, Kind.PREDECESSOR_MISSING): State.FIND_PREDECESSOR,
+    (State.RESERVE, Kind.MOVED): State.MOVED,
+    (State.RESERVE, Kind.FAULT): State.UNKNOWN,
+    (State.RESERVE_FIRST, Kind.RESERVED): State.COPY,
+    (State.RESERVE_FIRST, Kind.TAKEN): State.ABANDON,
+    (State.RESERVE_FIRST, Kind.PERHAPS_OWN): State.RECOGNISE,
+    (State.RESERVE_FIRST, Kind.PREDECESSOR_STAGED): State.FINALISE_PREDECESSOR,
+    (State.RESERVE_FIRST, Kind.PREDECESSOR_MISSING): State.FIND_PREDECESSOR,
+    (State.RESERVE_FIRST, Kind.MOVED): State.MOVED,
+    (State.RESERVE_FIRST, Kind.FAULT): State.UNKNOWN,
+    # The version before it is not final, or has no row: finish it, or take over what lies there.
+    (State.FINALISE_PREDECESSOR, Kind.DONE): State.RESERVE,
+    (State.FINALISE_PREDECESSOR, Kind.FAULT): State.UNKNOWN,
+    (State.FIND_PREDECESSOR, Kind.PRESENT): State.ADOPT_PREDECESSOR,
+    (State.FIND_PREDECESSOR, Kind.MAY_BEGIN): State.RESERVE_FIRST,
+    (State.FIND_PREDECESSOR, Kind.ABSENT): State.GAP,
+    (State.FIND_PREDECESSOR, Kind.FAULT): State.UNKNOWN,
+    (State.ADOPT_PREDECESSOR, Kind.DONE): State.RESERVE,
+    (State.ADOPT_PREDECESSOR, Kind.FAULT): State.UNKNOWN,
+    # The row is final and may be our own: a reply was lost and a reader finished the commit meanwhile.
+    (State.RECOGNISE, Kind.SAME): State.CLEAN,
+    (State.RECOGNISE, Kind.DIFFERENT): State.ABANDON,
+    (State.RECOGNISE, Kind.ABSENT): State.ABANDON,
+    (State.RECOGNISE, Kind.FAULT): State.UNKNOWN,
+    # The version is ours: bring it under its final name, then say so in the row.
+    (State.COPY, Kind.DONE): State.PUBLISH,
+    (State.COPY, Kind.EXISTS): State.COMPARE,
+    (State.COPY, Kind.ABSENT): State.COMPARE,
+    (State.COPY, Kind.FAULT): State.UNKNOWN,
+    (State.COMPARE, Kind.SAME): State.PUBLISH,
+    (State.COMPARE, Kind.DIFFERENT): State.REPAIR,
+    (State.COMPARE, Kind.ABSENT): State.UNKNOWN,
+    (State.COMPARE, Kind.FAULT): State.UNKNOWN,
+    (State.PUBLISH, Kind.DONE): State.CLEAN,
+    (State.PUBLISH, Kind.ABSENT): State.RESTORE,
+    (State.PUBLISH, Kind.FAULT): State.COMMITTED,  # the final object is ours; the next participant sets the row right
+    (State.RESTORE, Kind.DONE): State.CLEAN,
+    (State.RESTORE, Kind.FAULT): State.COMMITTED,
+    (State.CLEAN, Kind.DONE): State.COMMITTED,
+    (State.CLEAN, Kind.FAULT): State.COMMITTED,
+    # The final object holds another's bytes: publish what is there, and step back.
+    (State.REPAIR, Kind.DONE): State.ABANDON,
+    (State.REPAIR, Kind.ABSENT): State.REPAIR_LOST_ROW,
+    (State.REPAIR, Kind.FAULT): State.CONFLICT,
+    (State.REPAIR_LOST_ROW, Kind.DONE): State.ABANDON,
+    (State.REPAIR_LOST_ROW, Kind.FAULT): State.CONFLICT,
+    (State.ABANDON, Kind.DONE): State.CONFLICT,
+    (State.ABANDON, Kind.FAULT): State.CONFLICT,
+    # A commit lost sight of. With its staged manifest still there it is simply tried again: that is idempotent.
+    # Without, a reservation would point at nothing, so the final object alone can answer.
+    (State.FIND_STAGED, Kind.PRESENT): State.RESERVE,
+    (State.FIND_STAGED, Kind.ABSENT): State.SETTLE,
+    (State.FIND_STAGED, Kind.FAULT): State.UNKNOWN,
+    (State.SETTLE, Kind.SAME): State.PUBLISH,
+    (State.SETTLE, Kind.DIFFERENT): State.CONFLICT,
+    (State.SETTLE, Kind.ABSENT): State.CONFLICT,
+    (State.SETTLE, Kind.FAULT): State.UNKNOWN,
+    # Somebody left a staged row: roll it forward. The final object decides what the row says.
+    (State.HELP_COPY, Kind.DONE): State.HELP_MEASURE,
+    (State.HELP_COPY, Kind.EXISTS): State.HELP_MEASURE,
+    (State.HELP_COPY, Kind.ABSENT): State.HELP_MEASURE,
+    (State.HELP_COPY, Kind.FAULT): State.UNREADABLE,
+    (State.HELP_MEASURE, Kind.PRESENT): State.HELP_PUBLISH,
+    (State.HELP_MEASURE, Kind.ABSENT): State.HELP_REREAD,
+    (State.HELP_MEASURE, Kind.FAULT): State.UNREADABLE,
+    (State.HELP_REREAD, Kind.FINAL): State.FINALISED,
+    (State.HELP_REREAD, Kind.CHANGED): State.HELP_COPY,
+    (State.HELP_REREAD, Kind.UNCHANGED): State.LOST,
+    (State.HELP_REREAD, Kind.ABSENT): State.VANISHED,
+    (State.HELP_REREAD, Kind.FAULT): State.UNREADABLE,
+    (State.HELP_PUBLISH, Kind.DONE): State.HELP_CLEAN,
+    (State.HELP_PUBLISH, Kind.ABSENT): State.HELP_RESTORE,
+    (State.HELP_PUBLISH, Kind.FAULT): State.UNREADABLE,  # "return error if synchronization fails"
+    (State.HELP_RESTORE, Kind.DONE): State.HELP_CLEAN,
+    (State.HELP_RESTORE, Kind.FAULT): State.UNREADABLE,
+    (State.HELP_CLEAN, Kind.DONE): State.FINALISED,
+    (State.HELP_CLEAN, Kind.FAULT): State.FINALISED,
+}
+
+EFFECTS: Final[Mapping[State, Effect]] = {
+    State.RESERVE: Effect.RESERVE,
+    State.RESERVE_FIRST: Effect.RESERVE_FIRST,
+    State.FINALISE_PREDECESSOR: Effect.FINALISE_PREDECESSOR,
+    State.FIND_PREDECESSOR: Effect.FIND_PREDECESSOR,
+    State.ADOPT_PREDECESSOR: Effect.RECORD_PREDECESSOR,
+    State.RECOGNISE: Effect.COMPARE,
+    State.COPY: Effect.COPY,
+    State.COMPARE: Effect.COMPARE,
+    State.PUBLISH: Effect.FINALIZE_ROW,
+    State.RESTORE: Effect.RECORD_ROW,
+    State.CLEAN: Effect.DELETE_STAGED,
+    State.REPAIR: Effect.FINALIZE_ROW,
+    State.REPAIR_LOST_ROW: Effect.RECORD_ROW,
+    State.ABANDON: Effect.DELETE_STAGED,
+    State.FIND_STAGED: Effect.FIND_STAGED,
+    State.SETTLE: Effect.COMPARE,
+    State.HELP_COPY: Effect.COPY,
+    State.HELP_MEASURE: Effect.MEASURE_FINAL,
+    State.HELP_REREAD: Effect.GET_ROW,
+    State.HELP_PUBLISH: Effect.FINALIZE_ROW,
+    State.HELP_RESTORE: Effect.RECORD_ROW,
+    State.HELP_CLEAN: Effect.DELETE_STAGED,
+}
+
+
+@attrs.frozen
+class Progress:
+    """A participant between two effects.
+
+    row: what it works on: its own row, or the row it helps with.
+    staged: its own staged manifest; None for a helper.
+    met: the last foreign row it met: the winner, or the predecessor that is in the way.
+    size: bytes of the final object, once known; what the row will say.
+    """
+
+    state: State
+    row: VersionRow
+    staged: StagedManifest | None = None
+    met: VersionRow | None = None
+    size: int | None = None
+
+    @property
+    def effect(self) -> Effect | None:
+        """What to do now; None at an outcome."""
+        return EFFECTS.get(self.state)
+
+    @property
+    def final_row(self) -> VersionRow:
+        """The row as it reads once the manifest lies under its final name."""
+        row = self.row
+        size = row.size if self.size is None else self.size
+        return VersionRow(row.base_uri, row.version, final_path(row.path), size, row.committer)
+
+
+def begin_commit(staged: StagedManifest) -> Progress:
+    """A writer whose manifest is staged (step 1 of "External Store Commit" is done)."""
+    first = staged.begins and staged.version == 1
+    return Progress(State.RESERVE_FIRST if first else State.RESERVE, staged.row, staged)
+
+
+def begin_resolve(token: CommitToken) -> Progress:
+    """A writer that comes back for a commit whose outcome it could not learn."""
+    return Progress(State.FIND_STAGED, token.staged.row, token.staged)
+
+
+def begin_help(row: VersionRow) -> Progress:
+    """Any participant that meets a staged row (step 2 of "External Store Reader")."""
+    return Progress(State.HELP_COPY, row)
+
+
+def advance(progress: Progress, event: Event) -> Progress:
+    """The participant after ``event``.
+
+    Raises:
+        RuntimeError: the event cannot follow from the state's effect; nothing changes. That is a fault of the runner.
+    """
+    following = TRANSITIONS.get((progress.state, event.kind))
+    if following is None:
+        raise RuntimeError(f"{event.kind} cannot follow from {progress.state}")
+    if progress.staged is None and event.kind in (Kind.CHANGED, Kind.FINAL) and event.row is not None:
+        return Progress(following, event.row)
+    met = progress.met if event.row is None else event.row
+    size = progress.size if event.size is None else event.size
+    return Progress(following, progress.row, progress.staged, met, size)
+
+
+def understand(staged: StagedManifest, reservation: Reservation) -> Event:
+    """What the answer of the commit store to a claim means for the writer of ``staged``."""
+    if isinstance(reservation, Reserved):
+        return Event(Kind.RESERVED)
+    if isinstance(reservation, NotReady):
+        return _understand_not_ready(staged, reservation.latest)
+    holder = reservation.row
+    if holder.moved_to is not None:
+        return Event(Kind.MOVED, holder)
+    own_size = holder.is_final and holder.size == staged.size
+    return Event(Kind.PERHAPS_OWN if own_size else Kind.TAKEN, holder)
+
+
+def _understand_not_ready(staged: StagedManifest, latest: VersionRow | None) -> Event:
+    if latest is None:
+        return Event(Kind.PREDECESSOR_MISSING)
+    if latest.moved_to is not None:
+        return Event(Kind.MOVED, latest)
+    if latest.version >= staged.version:
+        return Event(Kind.TAKEN, latest)
+    if latest.version == staged.version - 1 and not latest.is_final:
+        return Event(Kind.PREDECESSOR_STAGED, latest)
+    return Event(Kind.PREDECESSOR_MISSING, latest)
+
+
+def found_predecessor(progress: Progress, present: bool) -> Event:
+    """What it means that the final manifest of the version before is, or is not, in the object store.
+
+    Present: the store has lost the row, or the history was written before it had one. Absent: nothing precedes this
+    version, which is right for the beginning of a history and a gap anywhere else.
+    """
+    if present:
+        return Event(Kind.PRESENT)
+    begins = progress.staged is not None and progress.staged.begins and progress.met is None
+    return Event(Kind.MAY_BEGIN if begins else Kind.ABSENT)

@@ -1,0 +1,78 @@
+"""What a commit layer reads of a manifest before it lets it become a version (table format, ``message Manifest``)."""
+
+from __future__ import annotations
+
+from lancekeep.domain.errors import CommitRefused
+
+_FOOTER = 16  # u64 position of the message, u16 major, u16 minor, "LANC"
+_MAGIC = b"LANC"
+_TRANSACTION_FILE = 12
+_BUILT_ON_NOTHING = bytes([_TRANSACTION_FILE << 3 | 2, 42]) + b"0-"  # the field "0-{uuid}.txn", 42 bytes long
+
+
+def refuse_accidental_overwrite(version: int, content: bytes, name: str) -> None:
+    """Refuse a manifest above version 1 whose transaction was built on version 0.
+
+    The native engine turns an append into an overwrite when it cannot find the latest version on its first look and
+    can on the second: the table would be wiped. Such a transaction says that it read version 0, which no honest
+    append, overwrite, restore or branch of an existing table does. ``content`` is the staged manifest's, ``name`` the
+    table's.
+
+    Raises:
+        CommitRefused: it is one of these, or not a manifest at all.
+    """
+    if content[-4:] != _MAGIC:
+        raise CommitRefused(f"{name}: what is staged for version {version} is not a Lance manifest (no closing 'LANC')")
+    # The bytes can only be there by chance otherwise, so nearly every manifest is passed without being taken apart.
+    if version > 1 and _BUILT_ON_NOTHING in content and transaction_file(content).startswith("0-"):
+        raise CommitRefused(
+            f"{name}: version {version} was built as if the table were empty (its transaction read version 0) and "
+            "would replace every row. A writer does this when it could not see the latest version at first; nothing "
+            "was committed. Open the table again and repeat the write; to replace the rows on purpose, overwrite the "
+            "table from a handle that has read it."
+        )
+
+
+def transaction_file(content: bytes) -> str:
+    """The name of the transaction file of a manifest, ``{read_version}-{uuid}.txn``; empty where there is none.
+
+    Raises `CommitRefused` where the bytes are not a manifest.
+    """
+    try:
+        position = int.from_bytes(content[-_FOOTER : -_FOOTER + 8], "little")
+        length = int.from_bytes(content[position : position + 4], "little")
+        return _field(memoryview(content)[position + 4 : position + 4 + length], _TRANSACTION_FILE).decode()
+    except (IndexError, ValueError) as error:
+        raise CommitRefused(f"the staged manifest cannot be decoded: {error}") from error
+
+
+def _field(message: memoryview, number: int) -> bytes:
+    """The last value of a length-delimited field of a protobuf message; empty where it is absent."""
+    value, at = b"", 0
+    while at < len(message):
+        tag, at = _varint(message, at)
+        wire = tag & 7
+        if wire == 0:
+            _, at = _varint(message, at)
+        elif wire == 2:
+            length, at = _varint(message, at)
+            if tag >> 3 == number:
+                value = bytes(message[at : at + length])
+            at += length
+        elif wire in (1, 5):
+            at += 8 if wire == 1 else 4
+        else:
+            raise ValueError(f"wire type {wire} at byte {at}")
+    return value
+
+
+def _varint(message: memoryview, at: int) -> tuple[int, int]:
+    value, shift = 0, 0
+    while True:
+        byte = message[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at
+        if shift > 63:
+            raise ValueError(f"a varint runs past 64 bits at byte {at}")

@@ -1,0 +1,48 @@
+"""Rows of the manifest table (directory namespace V2, "Manifest Table Schema")."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from lancekeep.domain.identifiers import ObjectId
+
+NAMESPACE = "namespace"
+TABLE = "table"
+
+
+@attrs.frozen
+class ManifestEntry:
+    """One object of the catalog.
+
+    object_id: the names joined by ``$``. object_type: ``namespace``, ``table``, or a type of an extension.
+    location: the table's directory, relative to the root; None for a namespace. metadata: the properties as JSON.
+    extension: the values of ``base_objects`` and of columns that the specification does not know, kept as they are.
+    """
+
+    object_id: str
+    object_type: str
+    location: str | None = None
+    metadata: str | None = None
+    extension: Mapping[str, Any] = attrs.field(factory=dict, eq=False)
+
+    @staticmethod
+    def namespace(object_id: ObjectId, properties: Mapping[str, str]) -> ManifestEntry:
+        return ManifestEntry(object_id.key, NAMESPACE, None, encode_properties(properties))
+
+    @staticmethod
+    def table(object_id: ObjectId, location: str, properties: Mapping[str, str]) -> ManifestEntry:
+        return ManifestEntry(object_id.key, TABLE, location, encode_properties(properties))
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The properties of the namespace or table."""
+        return json.loads(self.metadata) if self.metadata else {}
+
+
+def encode_properties(properties: Mapping[str, str]) -> str | None:
+    """Properties as the native engine stores them: compact JSON, and null where there are none."""
+    return json.dumps(dict(properties), separators=(",", ":"), ensure_ascii=False) if properties else None

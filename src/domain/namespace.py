@@ -1,0 +1,64 @@
+"""Namespaces: what they are, and how they come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from lancekeep.domain.catalog import CatalogView, Change, Put, Remove, require_free, require_namespace
+from lancekeep.domain.errors import NamespaceNotEmpty, NamespaceNotFound, Refused
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
+from lancekeep.domain.table import Table
+
+
+@attrs.frozen
+class Namespace:
+    """A namespace and its properties; the root has those of the catalog."""
+
+    id: ObjectId
+    properties: Mapping[str, str]
+
+
+def find_namespace(view: CatalogView, object_id: ObjectId) -> Namespace:
+    """The namespace of that identifier. Raises `NamespaceNotFound`."""
+    if object_id.is_root:
+        return Namespace(object_id, dict(view.properties))
+    entry = view.find(object_id.key)
+    if entry is None or entry.object_type != NAMESPACE:
+        raise NamespaceNotFound(
+            f"there is no namespace {object_id}" + ("" if entry is None else f": it is a {entry.object_type}")
+        )
+    return Namespace(object_id, entry.properties)
+
+
+def create_namespace(view: CatalogView, object_id: ObjectId, properties: Mapping[str, str]) -> list[Change]:
+    """Add a namespace below an existing one. Raises `NamespaceNotFound`, `NamespaceAlreadyExists`."""
+    require_namespace(view, object_id.parent)
+    require_free(view, object_id, NAMESPACE)
+    return [Put(ManifestEntry.namespace(object_id, properties))]
+
+
+def drop_namespace(view: CatalogView, object_id: ObjectId, *, cascade: bool) -> tuple[list[Change], list[Table]]:
+    """Remove a namespace and, with ``cascade``, all below it; also the tables that lose their entry by it.
+
+    Raises `NamespaceNotFound`, `NamespaceNotEmpty`, and `Refused` for the root or an object of an unknown type.
+    """
+    if object_id.is_root:
+        raise Refused("the root namespace cannot be dropped; it exists as long as its directory does")
+    find_namespace(view, object_id)
+    below = view.descendants(object_id)
+    if below and not cascade:
+        raise NamespaceNotEmpty(
+            f"the namespace {object_id} still holds {len(below)} object(s), such as "
+            f"{ObjectId.from_key(below[0].object_id)}; drop them first, or drop the namespace with cascade"
+        )
+    strangers = [entry for entry in below if entry.object_type not in (NAMESPACE, TABLE)]
+    if strangers:
+        raise Refused(
+            f"the namespace {object_id} holds {ObjectId.from_key(strangers[0].object_id)}, of the unknown type "
+            f"{strangers[0].object_type!r}; drop it with the software that made it"
+        )
+    tables = [Table.from_entry(entry) for entry in below if entry.object_type == TABLE]
+    return [*(Remove(entry.object_id) for entry in below), Remove(object_id.key)], tables

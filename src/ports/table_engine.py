@@ -1,0 +1,74 @@
+"""What Lancekeep needs from the software that reads and writes the data of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from enum import Enum
+from typing import Any, Protocol
+
+import attrs
+
+from lancekeep.domain.commit import Committed
+from lancekeep.domain.identifiers import ObjectId
+
+
+class WriteMode(Enum):
+    """What a write does to a table: fail where it exists, add rows to it, or replace its rows."""
+
+    CREATE = "create"
+    APPEND = "append"
+    OVERWRITE = "overwrite"
+
+
+@attrs.frozen
+class WritePlan:
+    """What distributed writers need to write fragments, and what the one commit afterwards needs; it pickles.
+
+    uri, storage_options: for ``lance.fragment.write_fragments``. schema: a ``pyarrow.Schema``. read_version: the
+    version the write builds on, 0 for a new table. declared: this write made the table.
+    """
+
+    table: ObjectId
+    uri: str
+    storage_options: Mapping[str, str]
+    schema: Any
+    mode: WriteMode
+    read_version: int
+    declared: bool
+
+
+@attrs.frozen
+class VersionSummary:
+    """What a version did: ``operation`` is the transaction's, ``rows`` how many the table holds at it."""
+
+    version: int
+    timestamp: datetime
+    operation: str
+    rows: int
+
+
+class TableEngine(Protocol):
+    """Data goes through the engine; every version it makes is committed through the catalog it belongs to.
+
+    Writes raise `CommitUnknown` where the outcome could not be learnt, `ConcurrentModification` where others kept
+    winning, `InvalidInput` for data it cannot take; then nothing was committed.
+    """
+
+    def reader(self, data: Any) -> Any:
+        """Any supported frame as one stream of Arrow batches. Raises `InvalidInput`, naming what is supported."""
+
+    def write(self, table: ObjectId, data: Any, mode: WriteMode) -> Committed:
+        """Write a stream of batches to an existing (for CREATE: declared) table and commit it as one version."""
+
+    def commit_fragments(self, plan: WritePlan, fragments: Sequence[Any]) -> Committed:
+        """Commit fragments that writers elsewhere have written, as one version."""
+
+    def open(self, table: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Any:
+        """A ``lance.LanceDataset`` whose commits go through the catalog."""
+
+    def summaries(self, table: ObjectId, versions: Sequence[int]) -> Iterator[VersionSummary]:
+        """What each of the versions did, in the order given; versions that were cleaned up are left out."""
+
+    def tagged_versions(self, uri: str) -> set[int]:
+        """The versions of the table or branch at ``uri`` that a tag points at."""

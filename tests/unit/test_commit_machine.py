@@ -1,0 +1,128 @@
+"""The transition table of the commit protocol is complete, reachable, and refuses what cannot happen."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from lancekeep.domain.commit import (
+    EFFECTS,
+    TRANSITIONS,
+    Committed,
+    CommitToken,
+    Conflict,
+    Event,
+    Kind,
+    Progress,
+    StagedManifest,
+    State,
+    Unknown,
+    advance,
+    begin_commit,
+    begin_help,
+    begin_resolve,
+    found_predecessor,
+    understand,
+)
+from lancekeep.domain.errors import CommitUnknown, InvalidInput
+from lancekeep.domain.version_row import NotReady, Reserved, Taken, VersionRow
+
+BASE = "s3://bucket/t.lance"
+DIRECTORY = "t.lance/_versions/"
+STAGED_3 = StagedManifest(BASE, 3, DIRECTORY + "18446744073709551612.manifest-aaaa", 10, "d" * 64)
+FINAL_3 = VersionRow(BASE, 3, DIRECTORY + "18446744073709551612.manifest", 10)
+OTHER_3 = VersionRow(BASE, 3, DIRECTORY + "18446744073709551612.manifest-bbbb", 12)
+
+
+def row(version: int, *, final: bool) -> VersionRow:
+    name = f"{2**64 - 1 - version:020}.manifest"
+    return VersionRow(BASE, version, DIRECTORY + name + ("" if final else "-cccc"), 10)
+
+
+def test_every_state_with_an_effect_is_reached_and_leads_on() -> None:
+    beginnings = {
+        begin_commit(STAGED_3).state,
+        begin_resolve(CommitToken(STAGED_3)).state,
+        begin_help(OTHER_3).state,
+        State.RESERVE_FIRST,
+    }
+    reached, frontier = set(beginnings), set(beginnings)
+    while frontier:
+        frontier = {after for (before, _), after in TRANSITIONS.items() if before in frontier} - reached
+        reached |= frontier
+    assert reached == set(State)
+    assert {before for before, _ in TRANSITIONS} == set(EFFECTS)
+
+
+def test_every_effect_may_fail_and_a_failure_never_deletes() -> None:
+    for state in EFFECTS:
+        after = TRANSITIONS[state, Kind.FAULT]
+        assert after not in EFFECTS, f"{state}: after a fault nothing more is done, so nothing is deleted"
+
+
+def test_an_event_that_cannot_follow_raises_and_changes_nothing() -> None:
+    progress = begin_commit(STAGED_3)
+    with pytest.raises(RuntimeError, match="cannot follow"):
+        advance(progress, Event(Kind.SAME))
+    assert progress == begin_commit(STAGED_3)
+
+
+def test_the_undisturbed_commit_is_reserve_copy_publish_clean() -> None:
+    progress, states = begin_commit(STAGED_3), []
+    for kind in (Kind.RESERVED, Kind.DONE, Kind.DONE, Kind.DONE):
+        states.append(progress.state)
+        progress = advance(progress, Event(kind))
+    assert states == [State.RESERVE, State.COPY, State.PUBLISH, State.CLEAN]
+    assert progress.state is State.COMMITTED
+    assert progress.final_row == FINAL_3
+
+
+def test_the_final_object_decides_when_it_holds_anothers_bytes() -> None:
+    progress = begin_commit(STAGED_3)
+    for event in (Event(Kind.RESERVED), Event(Kind.EXISTS), Event(Kind.DIFFERENT, size=99)):
+        progress = advance(progress, event)
+    assert progress.state is State.REPAIR
+    assert progress.final_row == VersionRow(BASE, 3, FINAL_3.path, 99)
+    assert advance(advance(progress, Event(Kind.DONE)), Event(Kind.DONE)).state is State.CONFLICT
+
+
+@pytest.mark.parametrize(
+    ("reservation", "kind"),
+    [
+        (Reserved(), Kind.RESERVED),
+        (Taken(OTHER_3), Kind.TAKEN),
+        (Taken(FINAL_3), Kind.PERHAPS_OWN),
+        (Taken(VersionRow(BASE, 3, FINAL_3.path, 11)), Kind.TAKEN),
+        (Taken(VersionRow.fence(BASE, 3, "redis://new")), Kind.MOVED),
+        (NotReady(None), Kind.PREDECESSOR_MISSING),
+        (NotReady(row(1, final=True)), Kind.PREDECESSOR_MISSING),
+        (NotReady(row(1, final=False)), Kind.PREDECESSOR_MISSING),
+        (NotReady(row(2, final=False)), Kind.PREDECESSOR_STAGED),
+        (NotReady(row(7, final=True)), Kind.TAKEN),
+        (NotReady(VersionRow.fence(BASE, 2, "redis://new")), Kind.MOVED),
+    ],
+)
+def test_what_a_reservation_means(reservation: Reserved | Taken | NotReady, kind: Kind) -> None:
+    assert understand(STAGED_3, reservation).kind is kind
+
+
+def test_only_an_empty_history_may_begin_and_only_where_the_writer_may() -> None:
+    may = StagedManifest(BASE, 3, STAGED_3.path, 10, "", begins=True)
+    waiting = Progress(State.FIND_PREDECESSOR, may.row, may)
+    assert found_predecessor(waiting, False).kind is Kind.MAY_BEGIN
+    assert found_predecessor(waiting, True).kind is Kind.PRESENT
+    met = Progress(State.FIND_PREDECESSOR, may.row, may, met=row(1, final=True))
+    assert found_predecessor(met, False).kind is Kind.ABSENT
+    assert found_predecessor(Progress(State.FIND_PREDECESSOR, STAGED_3.row, STAGED_3), False).kind is Kind.ABSENT
+
+
+def test_outcomes_errors_and_tokens_pickle_and_tokens_have_a_text_form() -> None:
+    token = CommitToken(STAGED_3)
+    assert CommitToken.parse(str(token)) == token
+    for outcome in (Committed(3, FINAL_3.path, 10), Conflict(OTHER_3), Unknown(token, "no answer")):
+        assert pickle.loads(pickle.dumps(outcome)) == outcome
+    error = pickle.loads(pickle.dumps(CommitUnknown("who knows", token)))
+    assert (str(error), error.token) == ("who knows", token)
+    with pytest.raises(InvalidInput, match="not a commit token"):
+        CommitToken.parse("{}")

@@ -1,0 +1,104 @@
+"""Identifiers and manifest names: what is taken, what is refused, what survives the way there and back."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lancekeep.domain.errors import Damaged, InvalidInput
+from lancekeep.domain.identifiers import LONGEST, ObjectId
+from lancekeep.domain.naming import U64_MAX, ManifestName, NamingScheme, final_path, final_versions
+from lancekeep.domain.table import confined, new_location
+
+NAMES = st.text(
+    st.characters(exclude_categories=["Cc", "Cs"], exclude_characters="/\\$"), min_size=1, max_size=20
+).filter(lambda name: name not in (".", ".."))
+
+
+@given(st.lists(NAMES, max_size=3))
+def test_an_identifier_survives_its_key(names: list[str]) -> None:
+    object_id = ObjectId.of(names)
+    assert ObjectId.from_key(object_id.key) == object_id
+    assert list(object_id.names) == names
+
+
+def test_string_and_list_form_mean_the_same() -> None:
+    assert ObjectId.of("a.b.c") == ObjectId.of(["a", "b", "c"]) == ObjectId.of("a$b$c", delimiter="$")
+    assert ObjectId.of("") == ObjectId.of(None) == ObjectId.of([]) == ObjectId()
+    assert ObjectId.of("a.b").parent == ObjectId.of("a")
+    assert ObjectId.of("a").child("b.c").names == ("a", "b.c")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["a/b"],
+        ["a\\b"],
+        ["a\0b"],
+        [".."],
+        ["."],
+        ["a$b"],
+        [""],
+        ["a", ""],
+        ["tab\t"],
+        ["\ud800"],
+        ["x" * (LONGEST + 1)],
+    ],
+)
+def test_bad_names_are_refused_and_the_message_says_why(names: list[str]) -> None:
+    with pytest.raises(InvalidInput, match=r"name|bytes long"):
+        ObjectId.of(names)
+
+
+def test_what_is_not_text_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="not text"):
+        ObjectId.of([1])  # type: ignore[list-item] # the point of the test
+
+
+@given(st.integers(0, U64_MAX))
+def test_v2_names_sort_from_new_to_old_and_survive(version: int) -> None:
+    name = NamingScheme.V2.final_name(version)
+    assert ManifestName.parse(name) == ManifestName(version, NamingScheme.V2)
+    if version < U64_MAX:
+        assert NamingScheme.V2.final_name(version + 1) < name
+    staged = f"{name}-7b1e5eaa-8371-4c00-912e-00784d3391fc"
+    assert ManifestName.parse(staged) == ManifestName(version, NamingScheme.V2, "7b1e5eaa-8371-4c00-912e-00784d3391fc")
+    assert final_path(f"t/_versions/{staged}") == final_path(f"t/_versions/{name}") == f"t/_versions/{name}"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "latest_version_hint.json",
+        "d18258785679941707074.manifest",
+        ".tmp-1",
+        "1.manifest#2",
+        "-1.manifest",
+        "99999999999999999999.manifest",
+    ],
+)
+def test_other_files_are_not_versions(name: str) -> None:
+    assert ManifestName.parse(name) is None
+
+
+def test_versions_of_a_directory_and_the_mixture() -> None:
+    assert final_versions(["2.manifest", "10.manifest", "11.manifest-aa", "x.json"], "d") == (NamingScheme.V1, [2, 10])
+    assert final_versions([], "d") == (None, [])
+    with pytest.raises(Damaged, match="mixes the V1 and V2"):
+        final_versions(["1.manifest", NamingScheme.V2.final_name(2)], "d")
+
+
+@pytest.mark.parametrize(
+    "location",
+    ["", ".", "..", "/etc", "../x", "a/../../x", "s3://other/t", "a\\b", "a\0", "__manifest", "__manifest/x", "./"],
+)
+def test_a_location_stays_inside_the_root(location: str) -> None:
+    with pytest.raises(InvalidInput):
+        confined(location)
+
+
+def test_new_locations_are_those_of_the_specification() -> None:
+    assert new_location(ObjectId.of("t"), "a1b2c3d4", compatible=True) == "t.lance"
+    assert new_location(ObjectId.of("t"), "a1b2c3d4", compatible=False) == "a1b2c3d4_t"
+    assert new_location(ObjectId.of("ns1.t"), "a1b2c3d4", compatible=True) == "a1b2c3d4_ns1$t"
