@@ -39,10 +39,10 @@ bench: $(VENV)/installed-test ## run the benchmarks
 
 setup: $(VENV)/installed-test ## install everything that development needs into .venv
 
-lock: $(VENV)/installed-test ## bring requirements.lock to the newest versions that pyproject.toml allows
+lock: $(BIN)/python ## pin what pyproject.toml asks for in requirements.lock; all at their newest: make lock UPGRADE=1
 	@$(INSTALL) --quiet uv
-	@$(BIN)/uv pip compile pyproject.toml --extra test --universal --python-version 3.11 --upgrade \
-	    --no-header --no-annotate --quiet --output-file requirements.lock
+	@$(BIN)/uv pip compile pyproject.toml --extra test --universal --python-version 3.11 \
+	    $(if $(UPGRADE),--upgrade) --no-header --no-annotate --quiet --output-file requirements.lock
 
 clean: ## remove .venv and everything else that was made
 	@rm -rf $(VENV) typings build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
