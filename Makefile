@@ -28,7 +28,7 @@ check: $(VENV)/installed-test ## lint, format, types and the direction of import
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
-	@$(BIN)/lint-imports
+	@$(BIN)/lint-imports --no-logo
 
 format: $(VENV)/installed-test ## format the code and sort its imports
 	@$(BIN)/ruff check --fix
