@@ -1,0 +1,93 @@
+"""Commit stores by URL. An adapter, and the driver it needs, is loaded when its URL is first used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import ClassVar, Protocol, cast
+
+import attrs
+
+from lancekeep.adapters.commit_stores.options import StoreUrl, nearest
+from lancekeep.domain.errors import InvalidInput, MissingExtra
+from lancekeep.ports.commit_store import ExternalCommitStore
+from lancekeep.ports.object_store import ObjectStore
+
+
+class _Adapter(Protocol):
+    options: ClassVar[frozenset[str]]
+
+    @staticmethod
+    def canonical(url: StoreUrl) -> str: ...
+
+    @classmethod
+    def open(cls, url: StoreUrl, objects: ObjectStore) -> ExternalCommitStore: ...
+
+
+@attrs.frozen
+class _Source:
+    """Where an adapter is found; ``driver`` is the package that the extra of the same module name installs."""
+
+    module: str
+    name: str
+    driver: str | None = None
+
+    def load(self) -> type[_Adapter]:
+        try:
+            module = import_module(f"{__name__}.{self.module}")
+        except ModuleNotFoundError as error:
+            if self.driver is None or (error.name or "").partition(".")[0] not in (self.driver, "botocore"):
+                raise
+            raise MissingExtra(
+                f"this commit store needs the package {self.driver}: pip install 'lancekeep[{self.module}]'"
+            ) from error
+        return cast(type[_Adapter], getattr(module, self.name))
+
+
+_REDIS = _Source("redis", "RedisCommitStore", "redis")
+_SOURCES: Mapping[str, _Source] = {
+    "memory": _Source("memory", "MemoryCommitStore"),
+    "file": _Source("files", "FilesCommitStore"),
+    "sqlite": _Source("sqlite", "SqliteCommitStore"),
+    "redis": _REDIS,
+    "rediss": _REDIS,
+    "dynamodb": _Source("dynamodb", "DynamoDBCommitStore", "boto3"),
+    "conditional-put": _Source("conditional_put", "ConditionalPutCommitStore"),
+}
+
+
+def open_commit_store(url: str, options: Mapping[str, str], objects: ObjectStore) -> ExternalCommitStore:
+    """The commit store that ``url`` names, for tables in ``objects``. Writes nothing.
+
+    options: the ``commit_store.*`` properties; the URL's query says the same things. Secrets are better placed here.
+
+    Raises:
+        InvalidInput: the URL or an option cannot be understood; the message names the nearest known one.
+        MissingExtra: the store's driver is not installed; the message says how to install it.
+        UnsafeStore: ``conditional-put://`` over an object store without an atomic create.
+    """
+    adapter, location = _understand(url, options)
+    return adapter.open(location, objects)
+
+
+def canonical_url(url: str, options: Mapping[str, str] | None = None) -> str:
+    """The URL of the same store without secrets and tuning: equal exactly where two URLs mean the same rows.
+
+    Opens no connection. Raises as `open_commit_store` does.
+    """
+    adapter, location = _understand(url, options or {})
+    return adapter.canonical(location)
+
+
+def _understand(url: str, options: Mapping[str, str]) -> tuple[type[_Adapter], StoreUrl]:
+    location = StoreUrl.parse(url, options)
+    scheme = location.parts.scheme
+    source = _SOURCES.get(scheme)
+    if source is None:
+        raise InvalidInput(
+            f"no commit store is called {scheme}://{nearest(scheme, _SOURCES)}; there are "
+            f"{', '.join(f'{known}://' for known in _SOURCES)}"
+        )
+    adapter = source.load()
+    location.check_options(adapter.options)
+    return adapter, location

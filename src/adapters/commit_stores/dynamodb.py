@@ -1,0 +1,365 @@
+"""Rows in a DynamoDB table, with the items of the native ``s3+ddb://`` store.
+
+========== ===== ========= ==========================================================================
+attribute  type  key       meaning
+========== ===== ========= ==========================================================================
+base_uri   S     HASH      the dataset root; where the table is shared with native writers, without
+                           scheme and bucket
+version    N     RANGE     the version
+path       S               key of the manifest, staged or final
+size       N               bytes of the manifest
+committer  S               who reserved the version
+========== ===== ========= ==========================================================================
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING, ClassVar
+from urllib.parse import urlencode, urlsplit
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    WaiterError,
+)
+
+from lancekeep.adapters.commit_stores.boundary import boundary
+from lancekeep.adapters.commit_stores.claims import answer, may_claim
+from lancekeep.adapters.commit_stores.options import StoreUrl
+from lancekeep.domain.errors import AccessDenied, Damaged, InvalidInput, LancekeepError, StoreUnavailable
+from lancekeep.domain.version_row import NotReady, Reservation, Reserved, VersionRow
+from lancekeep.ports.commit_store import CommitStoreGuarantees
+from lancekeep.ports.object_store import ObjectStore
+
+if TYPE_CHECKING:
+    from types_boto3_dynamodb import DynamoDBClient
+    from types_boto3_dynamodb.type_defs import (
+        AttributeValueTypeDef,
+        KeySchemaElementTypeDef,
+        WriteRequestUnionTypeDef,
+    )
+
+    Item = Mapping[str, AttributeValueTypeDef]
+    _Requests = Sequence[WriteRequestUnionTypeDef]
+
+BATCH = 25
+"""Items that one BatchWriteItem takes."""
+_KEY_SCHEMA: tuple[KeySchemaElementTypeDef, ...] = (
+    {"AttributeName": "base_uri", "KeyType": "HASH"},
+    {"AttributeName": "version", "KeyType": "RANGE"},
+)
+_CREDENTIALS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
+_DENIED = frozenset(
+    (
+        "AccessDeniedException",
+        "ExpiredTokenException",
+        "IncompleteSignatureException",
+        "InvalidSignatureException",
+        "MissingAuthenticationTokenException",
+        "UnrecognizedClientException",
+    )
+)
+_ABOVE_ALL = 2**63 - 1
+
+
+class DynamoDBCommitStore:
+    """An `ExternalCommitStore` for many machines, durable and consistent.
+
+    The table is made by the first row that needs it, billed on demand; a table that is not there reads as empty.
+    ``shared_with_native``: native ``s3+ddb://`` writers use the same table. They leave scheme and bucket out of
+    ``base_uri``, so two buckets that share one table would collide: give each bucket its own.
+    """
+
+    options: ClassVar[frozenset[str]] = frozenset(("region", "endpoint_url", "shared_with_native", *_CREDENTIALS))
+    guarantees = CommitStoreGuarantees(remembers=True, shared=True)
+
+    def __init__(self, url: str, table: str, client: DynamoDBClient, *, shared_with_native: bool = False) -> None:
+        self.url = url
+        self._table = table
+        self._client = client
+        self._shared_with_native = shared_with_native
+
+    @staticmethod
+    def canonical(url: StoreUrl) -> str:
+        query = {"region": _region(url)}
+        endpoint = url.options.get("endpoint_url")
+        if endpoint is not None:
+            parts = urlsplit(endpoint)
+            if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
+                url.refuse("the option endpoint_url has to be http[s]://HOST[:PORT], without user and password")
+            port = parts.port or {"http": 80, "https": 443}[parts.scheme]
+            query["endpoint_url"] = f"{parts.scheme}://{parts.hostname}:{port}{parts.path.rstrip('/')}"
+        if url.boolean("shared_with_native", False):
+            query["shared_with_native"] = "true"
+        return f"dynamodb://{_table(url)}?{urlencode(query, safe=':/')}"
+
+    @classmethod
+    def open(cls, url: StoreUrl, objects: ObjectStore) -> DynamoDBCommitStore:
+        canonical = cls.canonical(url)
+        credentials = {name: url.options[name] for name in _CREDENTIALS if name in url.options}
+        if len(credentials.keys() & set(_CREDENTIALS[:2])) == 1 or credentials.keys() == {"aws_session_token"}:
+            url.refuse(f"{_CREDENTIALS[0]} and {_CREDENTIALS[1]} are given together or not at all")
+        try:
+            client = boto3.session.Session().client(
+                "dynamodb",
+                region_name=_region(url),
+                endpoint_url=url.options.get("endpoint_url"),
+                aws_access_key_id=credentials.get("aws_access_key_id"),
+                aws_secret_access_key=credentials.get("aws_secret_access_key"),
+                aws_session_token=credentials.get("aws_session_token"),
+                config=Config(  # type: ignore[call-arg] # the stubs do not know ignore_configured_endpoint_urls yet
+                    connect_timeout=2,
+                    read_timeout=4,
+                    retries={"total_max_attempts": 2, "mode": "standard"},
+                    max_pool_connections=64,
+                    ignore_configured_endpoint_urls=True,  # the URL alone says which rows are meant
+                ),
+            )
+        except (BotoCoreError, ValueError) as error:
+            raise InvalidInput(f"{canonical}: {error}") from error
+        return cls(canonical, _table(url), client, shared_with_native=url.boolean("shared_with_native", False))
+
+    def __repr__(self) -> str:
+        return f"DynamoDBCommitStore({self.url!r})"
+
+    @boundary(ClientError, BotoCoreError)
+    def get(self, base_uri: str, version: int) -> VersionRow | None:
+        return self._get(base_uri, version)
+
+    @boundary(ClientError, BotoCoreError)
+    def latest(self, base_uri: str) -> VersionRow | None:
+        return self._latest(base_uri)
+
+    @boundary(ClientError, BotoCoreError)
+    def list(self, base_uri: str, *, after: int | None, limit: int | None, descending: bool) -> list[VersionRow]:
+        return list(islice(self._query(base_uri, after, limit, descending), limit))
+
+    @boundary(ClientError, BotoCoreError)
+    def reserve(self, row: VersionRow, *, first: bool) -> Reservation:
+        latest = self._latest(row.base_uri)
+        if may_claim(row, latest, first=first):
+            held = self._put(row)
+            return Reserved() if held is None else answer(row, held)
+        if latest is None or latest.version < row.version:
+            return NotReady(latest)
+        held = latest if latest.version == row.version else self._get(row.base_uri, row.version)
+        return NotReady(latest) if held is None else answer(row, held)
+
+    @boundary(ClientError, BotoCoreError)
+    def finalize(self, row: VersionRow) -> bool:
+        try:
+            self._client.update_item(
+                TableName=self._table,
+                Key=self._key(row.base_uri, row.version),
+                UpdateExpression="SET #path = :path, #size = :size",
+                ConditionExpression="attribute_exists(version) AND contains(#path, :staged)",
+                ExpressionAttributeNames={"#path": "path", "#size": "size"},
+                ExpressionAttributeValues={
+                    ":path": {"S": row.path},
+                    ":size": {"N": str(row.size)},
+                    ":staged": {"S": ".manifest-"},
+                },
+                ReturnValuesOnConditionCheckFailure="ALL_OLD",
+            )
+        except ClientError as error:
+            match _code(error):
+                case "ConditionalCheckFailedException":
+                    return self._held(error, row) is not None
+                case "ResourceNotFoundException":
+                    return False
+            raise
+        return True
+
+    @boundary(ClientError, BotoCoreError)
+    def record(self, rows: Iterable[VersionRow]) -> None:
+        for row in rows:
+            self._put(row)
+
+    @boundary(ClientError, BotoCoreError)
+    def delete(self, base_uri: str, versions: Iterable[int] | None = None) -> int:
+        wanted = None if versions is None else set(versions)
+        if wanted is not None and not wanted:
+            return 0
+        after, last = (None, None) if wanted is None else (min(wanted) - 1, max(wanted))
+        doomed: list[int] = []
+        for row in self._query(base_uri, after, None, False):
+            if last is not None and row.version > last:
+                break
+            if wanted is None or row.version in wanted:
+                doomed.append(row.version)
+        keys = iter(doomed)  # the newest last: cut short, the latest version is still the latest
+        while batch := list(islice(keys, BATCH)):
+            self._delete([{"DeleteRequest": {"Key": self._key(base_uri, version)}} for version in batch])
+        return len(doomed)
+
+    def close(self) -> None:
+        """Close every connection. The store may be used again afterwards."""
+        self._client.close()
+
+    def _key(self, base_uri: str, version: int) -> Item:
+        return {"base_uri": {"S": self._partition(base_uri)}, "version": {"N": str(version)}}
+
+    def _partition(self, base_uri: str) -> str:
+        if not self._shared_with_native:
+            return base_uri
+        if not base_uri.startswith("s3://"):
+            raise InvalidInput(f"{self.url}: native writers share tables on s3:// only, and this one is {base_uri}")
+        return base_uri.removeprefix("s3://").partition("/")[2]
+
+    def _get(self, base_uri: str, version: int) -> VersionRow | None:
+        try:
+            reply = self._client.get_item(TableName=self._table, Key=self._key(base_uri, version), ConsistentRead=True)
+        except self._client.exceptions.ResourceNotFoundException:
+            return None
+        return self._row(base_uri, reply["Item"]) if "Item" in reply else None
+
+    def _latest(self, base_uri: str) -> VersionRow | None:
+        return next(self._query(base_uri, None, 1, True), None)
+
+    def _query(self, base_uri: str, after: int | None, limit: int | None, descending: bool) -> Iterator[VersionRow]:
+        """Rows in order, page by page; ``limit`` is the size of a page."""
+        comparison, start = ("<", _ABOVE_ALL) if descending else (">", -1)
+        pages = self._client.get_paginator("query").paginate(
+            TableName=self._table,
+            KeyConditionExpression=f"base_uri = :base_uri AND version {comparison} :after",
+            ExpressionAttributeValues={
+                ":base_uri": {"S": self._partition(base_uri)},
+                ":after": {"N": str(start if after is None else after)},
+            },
+            ScanIndexForward=not descending,
+            ConsistentRead=True,
+            PaginationConfig={} if limit is None else {"PageSize": max(limit, 1)},
+        )
+        try:
+            for page in pages:
+                for item in page["Items"]:
+                    yield self._row(base_uri, item)
+        except self._client.exceptions.ResourceNotFoundException:
+            return  # the first row makes the table
+
+    def _put(self, row: VersionRow) -> VersionRow | None:
+        """Enter a row where its version has none, making the table where there is none; the row that is in the way.
+
+        Where the driver repeats a call whose answer was lost, it meets the own row: the caller knows it by its path.
+        """
+        item: Item = {
+            **self._key(row.base_uri, row.version),
+            "path": {"S": row.path},
+            "size": {"N": str(row.size)},
+            "committer": {"S": row.committer},
+        }
+        while True:
+            try:
+                self._client.put_item(
+                    TableName=self._table,
+                    Item=item,
+                    ConditionExpression="attribute_not_exists(version)",
+                    ReturnValuesOnConditionCheckFailure="ALL_OLD",
+                )
+            except ClientError as error:
+                match _code(error):
+                    case "ResourceNotFoundException":
+                        self._create_table()
+                        continue
+                    case "ConditionalCheckFailedException":
+                        held = self._held(error, row)
+                        if held is not None:
+                            return held
+                        continue  # it was deleted meanwhile
+                raise
+            return None
+
+    def _held(self, error: ClientError, row: VersionRow) -> VersionRow | None:
+        """The row that a condition failed on; servers older than the option to send it along are asked again."""
+        item: Item | None = error.response.get("Item")  # type: ignore[assignment] # not in the general error's type
+        return self._row(row.base_uri, item) if item else self._get(row.base_uri, row.version)
+
+    def _row(self, base_uri: str, item: Item) -> VersionRow:
+        try:
+            committer = item.get("committer", {}).get("S", "")
+            return VersionRow(base_uri, int(item["version"]["N"]), item["path"]["S"], int(item["size"]["N"]), committer)
+        except KeyError as error:
+            raise Damaged(
+                f"{self.url}: an item of {base_uri} lacks the attribute {error}; expected base_uri, version, path and "
+                "size, as native s3+ddb:// writers have them. Delete the item."
+            ) from error
+
+    def _create_table(self) -> None:
+        """Make the table and wait until it can be used; another process may be making it, too."""
+        with suppress(self._client.exceptions.ResourceInUseException):
+            self._client.create_table(
+                TableName=self._table,
+                KeySchema=_KEY_SCHEMA,
+                AttributeDefinitions=[
+                    {"AttributeName": "base_uri", "AttributeType": "S"},
+                    {"AttributeName": "version", "AttributeType": "N"},
+                ],
+                BillingMode="PAY_PER_REQUEST",
+            )
+        self._client.get_waiter("table_exists").wait(
+            TableName=self._table, WaiterConfig={"Delay": 1, "MaxAttempts": 60}
+        )
+
+    def _delete(self, requests: _Requests) -> None:
+        for _ in range(10):
+            reply = self._client.batch_write_item(RequestItems={self._table: requests})
+            if not (rest := reply.get("UnprocessedItems", {}).get(self._table)):
+                return
+            requests = rest
+        raise StoreUnavailable(f"{self.url}: the table is throttled; {len(requests)} rows are still to be deleted")
+
+    def understood(self, error: Exception) -> LancekeepError:
+        if isinstance(error, ClientError):
+            # The first line only: a signature error goes on with the signed request, session token included.
+            message = error.response.get("Error", {}).get("Message", "").partition("\n")[0]
+            if _code(error) in _DENIED:
+                return AccessDenied(f"{self.url}: {_code(error)}: {message}")
+            if _code(error) == "ValidationException":
+                return InvalidInput(f"{self.url}: {self._schema_fault() or message}")
+            return StoreUnavailable(f"{self.url}: {_code(error)}: {message}")
+        if isinstance(error, NoCredentialsError | PartialCredentialsError | CredentialRetrievalError):
+            return AccessDenied(
+                f"{self.url}: {error}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or a role, or the "
+                "commit store's options of these names"
+            )
+        if isinstance(error, WaiterError):
+            return StoreUnavailable(f"{self.url}: the new table is not ready yet")
+        return StoreUnavailable(f"{self.url}: {self._client.meta.endpoint_url} did not answer: {error}")
+
+    def _schema_fault(self) -> str | None:
+        """What is wrong with the table's keys, if that is what a validation error was about."""
+        try:
+            keys = self._client.describe_table(TableName=self._table)["Table"]["KeySchema"]
+        except (ClientError, BotoCoreError):
+            return None
+        found = ", ".join(f"{key['KeyType']} {key['AttributeName']}" for key in keys)
+        if found == "HASH base_uri, RANGE version":
+            return None
+        return f"the table has the key {found}; expected HASH base_uri (S), RANGE version (N). Name another table."
+
+
+def _table(url: StoreUrl) -> str:
+    name = url.name_only()
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{3,255}", name):
+        url.refuse("a DynamoDB table's name has 3 to 255 letters, digits, '_', '-' and '.'")
+    return name
+
+
+def _region(url: StoreUrl) -> str:
+    region = url.options.get("region") or boto3.session.Session().region_name
+    if not region:
+        url.refuse("the region is missing: add ?region=…, or set AWS_DEFAULT_REGION")
+    return region
+
+
+def _code(error: ClientError) -> str:
+    return error.response.get("Error", {}).get("Code", "")

@@ -1,0 +1,285 @@
+"""Rows as small files on a local file system; hard links decide who wins a version.
+
+::
+
+    <directory>/<sha-256 of base_uri>/history       the base_uri, for people; every `record` and `delete` adds a byte,
+                                                    so that a version remembered from before is looked for anew
+                                      <version>     one row: size, path, committer
+                                      .<random>     a row that is being written
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable
+from hashlib import sha256
+from typing import ClassVar
+from urllib.parse import quote
+
+from lancekeep.adapters.commit_stores.boundary import boundary
+from lancekeep.adapters.commit_stores.claims import answer, may_claim, may_finalize
+from lancekeep.adapters.commit_stores.options import StoreUrl
+from lancekeep.domain.errors import AccessDenied, Damaged, InvalidInput, LancekeepError, StoreUnavailable, UnsafeStore
+from lancekeep.domain.version_row import NotReady, Reservation, Reserved, VersionRow
+from lancekeep.ports.commit_store import CommitStoreGuarantees
+from lancekeep.ports.object_store import ObjectStore
+
+_NO_HARD_LINKS = frozenset((errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV))
+
+
+class FilesCommitStore:
+    """An `ExternalCommitStore` in a directory that the processes of one machine share.
+
+    A version is claimed by hard-linking a complete file to its name, which succeeds for one claimant only, so no row
+    is ever seen half-written. `finalize` renames a new file over the old one. Against a concurrent `delete` of the
+    same version it has no condition to rest on, and the row may come back; the application deletes final versions
+    only, which `finalize` leaves alone.
+
+    ``fsync``: whether a row is on the disk before it is acknowledged.
+    """
+
+    options: ClassVar[frozenset[str]] = frozenset(("fsync",))
+
+    def __init__(self, directory: str, fsync: bool = True) -> None:
+        self._directory = os.path.realpath(directory)
+        self._fsync = fsync
+        self._known: dict[str, tuple[int, int]] = {}
+        self.url = f"file://{quote(self._directory)}"
+        self.guarantees = CommitStoreGuarantees(remembers=fsync, shared=False)
+
+    @staticmethod
+    def canonical(url: StoreUrl) -> str:
+        return f"file://{quote(url.absolute_path())}"
+
+    @classmethod
+    def open(cls, url: StoreUrl, objects: ObjectStore) -> FilesCommitStore:
+        return cls(url.absolute_path(), url.boolean("fsync", True))
+
+    def __repr__(self) -> str:
+        return f"FilesCommitStore({self.url!r})"
+
+    @boundary(OSError)
+    def get(self, base_uri: str, version: int) -> VersionRow | None:
+        return self._read(self._history(base_uri), base_uri, version)
+
+    @boundary(OSError)
+    def latest(self, base_uri: str) -> VersionRow | None:
+        return self._latest(self._history(base_uri), base_uri)
+
+    @boundary(OSError)
+    def list(self, base_uri: str, *, after: int | None, limit: int | None, descending: bool) -> list[VersionRow]:
+        history = self._history(base_uri)
+        rows: list[VersionRow] = []
+        for version in sorted(_versions(history), reverse=descending):
+            if limit is not None and len(rows) >= limit:
+                break
+            if after is not None and (version >= after if descending else version <= after):
+                continue
+            row = self._read(history, base_uri, version)
+            if row is not None:
+                rows.append(row)
+        return rows
+
+    @boundary(OSError)
+    def reserve(self, row: VersionRow, *, first: bool) -> Reservation:
+        history = self._history(row.base_uri)
+        latest = self._latest(history, row.base_uri)
+        if may_claim(row, latest, first=first) and self._create(history, row):
+            return Reserved()
+        held = self._read(history, row.base_uri, row.version)
+        if held is None:
+            return NotReady(latest)
+        self._sync(history)  # whoever wrote the row may have ended before doing so
+        return answer(row, held)
+
+    @boundary(OSError)
+    def finalize(self, row: VersionRow) -> bool:
+        history = self._history(row.base_uri)
+        held = self._read(history, row.base_uri, row.version)
+        if held is None:
+            return False
+        if may_finalize(held):
+            os.rename(self._write(history, f"{row.size}\0{row.path}\0{held.committer}"), f"{history}/{row.version}")
+            self._sync(history)
+        return True
+
+    @boundary(OSError)
+    def record(self, rows: Iterable[VersionRow]) -> None:
+        changing: set[str] = set()
+        try:
+            for row in rows:
+                history = self._history(row.base_uri)
+                if history not in changing:
+                    self._make(history, row.base_uri)
+                    self._announce_change(history)
+                    changing.add(history)
+                self._create(history, row)
+        finally:
+            for history in changing:
+                self._announce_change(history)
+
+    @boundary(OSError)
+    def delete(self, base_uri: str, versions: Iterable[int] | None = None) -> int:
+        history = self._history(base_uri)
+        present = _versions(history)
+        doomed = present if versions is None else present.intersection(versions)
+        if not doomed:
+            return 0
+        # Announced before, for those who look while rows are going; and after, for those who began to look meanwhile.
+        self._announce_change(history)
+        for version in sorted(doomed):  # the newest last: cut short, the latest version is still the latest
+            _remove(f"{history}/{version}")
+        self._announce_change(history)
+        self._sync(history)
+        return len(doomed)
+
+    def close(self) -> None:
+        """Nothing to give back: no file is held open."""
+
+    def _history(self, base_uri: str) -> str:
+        return f"{self._directory}/{sha256(base_uri.encode()).hexdigest()}"
+
+    def _latest(self, history: str, base_uri: str) -> VersionRow | None:
+        """What is remembered, moved forward over what others have reserved since; else what the directory holds.
+
+        Reservations leave no gaps, so between two announced changes the first missing version ends the history.
+        """
+        while True:
+            changes = _changes(history)
+            known_changes, version = self._known.get(base_uri, (None, 0))
+            if known_changes != changes:
+                versions = _versions(history)
+                if not versions:
+                    return None
+                version = max(versions)
+            while os.access(f"{history}/{version + 1}", os.F_OK):
+                version += 1
+            row = self._read(history, base_uri, version)
+            if row is not None and _changes(history) == changes:
+                self._known[base_uri] = changes, version
+                return row
+            self._known.pop(base_uri, None)
+
+    def _read(self, history: str, base_uri: str, version: int) -> VersionRow | None:
+        try:
+            with open(f"{history}/{version}", "rb", 0) as file:
+                content = file.readall()
+        except FileNotFoundError:
+            return None
+        try:
+            size, path, committer = content.decode().split("\0", 2)
+            return VersionRow(base_uri, version, path, int(size), committer)
+        except ValueError as error:
+            raise Damaged(
+                f"{history}/{version}: expected the row of version {version} of {base_uri}, found {len(content)} bytes "
+                "that are none: the disk lost it, or fsync was off in a power loss. Remove the file; the row is put "
+                "back from the manifest where that is final."
+            ) from error
+
+    def _create(self, history: str, row: VersionRow) -> bool:
+        """Enter a row where its version has none; False where it has."""
+        content = f"{row.size}\0{row.path}\0{row.committer}"
+        try:
+            temporary = self._write(history, content)
+        except FileNotFoundError:
+            self._make(history, row.base_uri)
+            temporary = self._write(history, content)
+        created = self._place(temporary, f"{history}/{row.version}")
+        self._sync(history)
+        return created
+
+    def _place(self, temporary: str, path: str) -> bool:
+        """Give a complete file its name, where that is free; False where it is taken."""
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno not in _NO_HARD_LINKS:
+                raise
+            raise UnsafeStore(
+                f"{self.url}: this file system has no hard links ({error.strerror}), and without them two writers "
+                "could both be given one version. Put the directory on a file system that has them, or use another "
+                "commit store, such as sqlite:///…"
+            ) from error
+        finally:
+            _remove(temporary)
+        return True
+
+    def _write(self, history: str, text: str) -> str:
+        """The path of a new file that holds the text, under a name that nobody takes for a version."""
+        path = f"{history}/.{os.urandom(8).hex()}"
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        try:
+            content = text.encode()
+            if os.write(file, content) < len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+            if self._fsync:
+                os.fsync(file)
+        except OSError:
+            _remove(path)
+            raise
+        finally:
+            os.close(file)
+        return path
+
+    def _make(self, history: str, base_uri: str) -> None:
+        """Make the directory of a history, and the store's own, but not what lies above: that may be misspelt."""
+        for directory in (self._directory, history):
+            try:
+                os.mkdir(directory)
+            except FileExistsError:
+                continue
+            self._sync(os.path.dirname(directory))
+        if not os.access(f"{history}/history", os.F_OK):
+            self._place(self._write(history, base_uri + "\n"), f"{history}/history")
+
+    def _announce_change(self, history: str) -> None:
+        file = os.open(f"{history}/history", os.O_WRONLY | os.O_APPEND)
+        try:
+            os.write(file, b".")
+        finally:
+            os.close(file)
+
+    def _sync(self, directory: str) -> None:
+        if not self._fsync:
+            return
+        file = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
+
+    def understood(self, error: Exception) -> LancekeepError:
+        assert isinstance(error, OSError)
+        where = error.filename or self._directory
+        if isinstance(error, PermissionError) or error.errno == errno.EROFS:
+            return AccessDenied(f"{self.url}: {where}: {error.strerror}; the commit store has to be writable")
+        if isinstance(error, FileNotFoundError | NotADirectoryError):
+            return InvalidInput(
+                f"{self.url}: {where}: {error.strerror}. Expected a directory, or a name inside one that exists; "
+                "create the directories above it first"
+            )
+        return StoreUnavailable(f"{self.url}: {where}: {error.strerror}")
+
+
+def _versions(history: str) -> set[int]:
+    try:
+        return {int(name) for name in os.listdir(history) if name.isdecimal()}
+    except FileNotFoundError:
+        return set()
+
+
+def _changes(history: str) -> int:
+    try:
+        return os.stat(f"{history}/history").st_size
+    except FileNotFoundError:
+        return 0  # nothing was written yet
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return

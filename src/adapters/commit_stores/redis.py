@@ -1,0 +1,258 @@
+"""Rows in Redis, single or cluster: one sorted set per history, one script per step.
+
+The key is ``lancekeep:{base_uri}``, braces and per cent signs in the base URI percent-encoded, so that the hash tag is
+the whole base URI and a history lies in one slot. The score of a member is its version; the member is
+``version NUL state NUL size NUL path NUL committer``, where the state is F for a final row, S for a staged one and M
+for the fence of a history that moved away. NUL occurs in no path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from itertools import groupby, islice
+from typing import Any, ClassVar
+from urllib.parse import unquote
+
+from redis import Redis, RedisCluster
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    ConnectionError,  # noqa: A004 - the driver's name for it, used in this module only
+    NoPermissionError,
+    RedisError,
+    ResponseError,
+)
+from redis.retry import Retry
+
+from lancekeep.adapters.commit_stores.boundary import boundary
+from lancekeep.adapters.commit_stores.claims import answer, may_finalize
+from lancekeep.adapters.commit_stores.options import StoreUrl
+from lancekeep.domain.errors import AccessDenied, Damaged, LancekeepError, StoreUnavailable
+from lancekeep.domain.version_row import NotReady, Reservation, Reserved, VersionRow
+from lancekeep.ports.commit_store import CommitStoreGuarantees
+from lancekeep.ports.object_store import ObjectStore
+
+DEFAULT_PORT = 6379
+BATCH = 500
+"""Rows per script call: a script keeps the server busy for as long as it runs."""
+_Members = list[str]
+
+_RESERVE = """
+local held = redis.call('ZRANGEBYSCORE', KEYS[1], ARGV[1], ARGV[1])[1]
+if held then return {1, held} end
+local latest = redis.call('ZREVRANGE', KEYS[1], 0, 0)[1]
+local predecessor = ARGV[3]
+local may_claim
+if predecessor == '' then
+    may_claim = not latest
+else
+    may_claim = latest and string.sub(latest, 1, #predecessor) == predecessor
+end
+if may_claim then
+    redis.call('ZADD', KEYS[1], ARGV[1], ARGV[2])
+    return {0}
+end
+return {2, latest}
+"""
+_FINALIZE = """
+local held = redis.call('ZRANGEBYSCORE', KEYS[1], ARGV[1], ARGV[1])[1]
+if not held then return 0 end
+local version, size, path, committer = string.match(held, '^(%d+)%zS%z(%d+)%z([^%z]*)%z(.*)$')
+if version then
+    redis.call('ZREM', KEYS[1], held)
+    redis.call('ZADD', KEYS[1], ARGV[1], ARGV[2] .. committer)
+end
+return 1
+"""
+_RECORD = """
+for i = 1, #ARGV, 2 do
+    if redis.call('ZCOUNT', KEYS[1], ARGV[i], ARGV[i]) == 0 then
+        redis.call('ZADD', KEYS[1], ARGV[i], ARGV[i + 1])
+    end
+end
+"""
+_DELETE = """
+local count = 0
+for i = 1, #ARGV do
+    count = count + redis.call('ZREMRANGEBYSCORE', KEYS[1], ARGV[i], ARGV[i])
+end
+return count
+"""
+_DELETE_HISTORY = """
+local count = redis.call('ZCARD', KEYS[1])
+redis.call('UNLINK', KEYS[1])
+return count
+"""
+
+
+class RedisCommitStore:
+    """An `ExternalCommitStore` for many machines. Connects with the first call.
+
+    ``address``: what ``redis.Redis`` takes to reach the server. ``remembers`` is never promised: whether Redis keeps
+    what it acknowledged depends on settings that a client cannot see (see the guide to commit stores).
+    """
+
+    options: ClassVar[frozenset[str]] = frozenset(
+        ("username", "password", "cluster", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname")
+    )
+    guarantees = CommitStoreGuarantees(remembers=False, shared=True)
+
+    def __init__(self, url: str, address: dict[str, Any], *, cluster: bool = False) -> None:
+        self.url = url
+        self._cluster = cluster
+        self._address = {
+            "decode_responses": True,
+            "socket_connect_timeout": 3.0,
+            "socket_timeout": 5.0,
+            # A pooled connection may have died since; the scripts bear repetition. More patience is the caller's.
+            "retry": Retry(NoBackoff(), 1, supported_errors=(ConnectionError,)),
+            **address,
+        }
+
+    @staticmethod
+    def canonical(url: StoreUrl) -> str:
+        host, port, database = _address(url)
+        shown = f"[{host}]" if ":" in host else host
+        return f"{url.parts.scheme}://{shown}:{port}/{database}"
+
+    @classmethod
+    def open(cls, url: StoreUrl, objects: ObjectStore) -> RedisCommitStore:
+        host, port, database = _address(url)
+        cluster = url.boolean("cluster", False)
+        if cluster and database:
+            url.refuse("a Redis cluster has database 0 only")
+        address: dict[str, Any] = {"host": host, "port": port}
+        if not cluster:
+            address["db"] = database
+        for name, in_url in (("username", url.parts.username), ("password", url.parts.password)):
+            if in_url and name in url.options:
+                url.refuse(f"the {name} is given twice; say it once")
+            value = unquote(in_url) if in_url else url.options.get(name)
+            if value is not None:
+                address[name] = value
+        tls = {name: value for name, value in url.options.items() if name.startswith("ssl_")}
+        if tls and url.parts.scheme != "rediss":
+            url.refuse(f"the option {min(tls)} is for TLS, and this URL is not; write rediss://")
+        if url.parts.scheme == "rediss":
+            address |= {"ssl": True, **tls, "ssl_check_hostname": url.boolean("ssl_check_hostname", True)}
+        return cls(cls.canonical(url), address, cluster=cluster)
+
+    def __repr__(self) -> str:
+        return f"RedisCommitStore({self.url!r})"
+
+    @boundary(RedisError, OSError)
+    def get(self, base_uri: str, version: int) -> VersionRow | None:
+        return self._row(base_uri, self._server.client.zrangebyscore(_key(base_uri), version, version))
+
+    @boundary(RedisError, OSError)
+    def latest(self, base_uri: str) -> VersionRow | None:
+        return self._row(base_uri, self._server.client.zrevrange(_key(base_uri), 0, 0))
+
+    @boundary(RedisError, OSError)
+    def list(self, base_uri: str, *, after: int | None, limit: int | None, descending: bool) -> list[VersionRow]:
+        key, count = _key(base_uri), -1 if limit is None else limit
+        if descending:
+            start = "+inf" if after is None else f"({after}"
+            members = self._server.client.zrevrangebyscore(key, start, "-inf", 0, count)
+        else:
+            start = "-inf" if after is None else f"({after}"
+            members = self._server.client.zrangebyscore(key, start, "+inf", 0, count)
+        return [self._parse(base_uri, member) for member in members]
+
+    @boundary(RedisError, OSError)
+    def reserve(self, row: VersionRow, *, first: bool) -> Reservation:
+        final_predecessor = "" if first else f"{row.version - 1}\0F\0"
+        reply = self._server.reserve([_key(row.base_uri)], [row.version, _member(row), final_predecessor])
+        match reply:
+            case [0]:
+                return Reserved()
+            case [1, held]:
+                return answer(row, self._parse(row.base_uri, held))
+            case [2, *latest]:
+                return NotReady(self._row(row.base_uri, [member for member in latest if member]))
+        raise Damaged(f"{self.url}: the script that reserves a version answered {reply!r}")
+
+    @boundary(RedisError, OSError)
+    def finalize(self, row: VersionRow) -> bool:
+        without_committer = f"{row.version}\0F\0{row.size}\0{row.path}\0"
+        return bool(self._server.finalize([_key(row.base_uri)], [row.version, without_committer]))
+
+    @boundary(RedisError, OSError)
+    def record(self, rows: Iterable[VersionRow]) -> None:
+        for base_uri, group in groupby(rows, lambda row: row.base_uri):
+            while batch := [part for row in islice(group, BATCH) for part in (row.version, _member(row))]:
+                self._server.record([_key(base_uri)], batch)
+
+    @boundary(RedisError, OSError)
+    def delete(self, base_uri: str, versions: Iterable[int] | None = None) -> int:
+        if versions is None:
+            return int(self._server.delete_history([_key(base_uri)]))
+        count, rest = 0, iter(sorted(set(versions)))
+        while batch := list(islice(rest, BATCH)):
+            count += int(self._server.delete([_key(base_uri)], batch))
+        return count
+
+    def close(self) -> None:
+        """Close every connection. The store may be used again afterwards."""
+        server = self.__dict__.pop("_server", None)
+        if server is not None:
+            server.client.close()
+
+    @cached_property
+    def _server(self) -> _Server:
+        return _Server(RedisCluster(**self._address) if self._cluster else Redis(**self._address))
+
+    def _row(self, base_uri: str, members: _Members) -> VersionRow | None:
+        return self._parse(base_uri, members[0]) if members else None
+
+    def _parse(self, base_uri: str, member: str) -> VersionRow:
+        try:
+            version, _, size, path, committer = member.split("\0", 4)
+            return VersionRow(base_uri, int(version), path, int(size), committer)
+        except ValueError as error:
+            raise Damaged(
+                f"{self.url}: the key {_key(base_uri)!r} holds {member!r}, which is not a row. Somebody else writes "
+                "there; give Lancekeep a database of its own."
+            ) from error
+
+    def understood(self, error: Exception) -> LancekeepError:
+        if isinstance(error, AuthenticationError | AuthorizationError | NoPermissionError):
+            return AccessDenied(
+                f"{self.url}: {error}; check user and password, and the user's permission to run scripts"
+            )
+        if isinstance(error, ResponseError) and str(error).startswith("WRONGTYPE"):
+            return Damaged(f"{self.url}: a key below 'lancekeep:' is not a sorted set: somebody else writes there")
+        return StoreUnavailable(f"{self.url}: {error}")
+
+
+class _Server:
+    """A client and the scripts it knows; a server that has forgotten a script is taught it again."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        self.reserve = client.register_script(_RESERVE)
+        self.finalize = client.register_script(_FINALIZE)
+        self.record = client.register_script(_RECORD)
+        self.delete = client.register_script(_DELETE)
+        self.delete_history = client.register_script(_DELETE_HISTORY)
+
+
+def _address(url: StoreUrl) -> tuple[str, int, int]:
+    """Host, port and database number."""
+    host = url.parts.hostname
+    database = url.parts.path.strip("/") or "0"
+    if not host or not database.isdecimal():
+        url.refuse(f"expected {url.parts.scheme}://HOST[:PORT][/DATABASE], the database being a number")
+    return host, url.parts.port or DEFAULT_PORT, int(database)
+
+
+def _key(base_uri: str) -> str:
+    escaped = base_uri.replace("%", "%25").replace("{", "%7B").replace("}", "%7D")
+    return f"lancekeep:{{{escaped}}}"
+
+
+def _member(row: VersionRow) -> str:
+    state = "F" if row.is_final else "S" if may_finalize(row) else "M"
+    return f"{row.version}\0{state}\0{row.size}\0{row.path}\0{row.committer}"

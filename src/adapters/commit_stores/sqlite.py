@@ -1,0 +1,248 @@
+"""Rows in a SQLite database in WAL mode: the store for the processes of one machine."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import ClassVar
+from urllib.parse import quote
+
+from lancekeep.adapters.commit_stores.boundary import boundary
+from lancekeep.adapters.commit_stores.claims import answer
+from lancekeep.adapters.commit_stores.options import StoreUrl
+from lancekeep.domain.errors import AccessDenied, Damaged, InvalidInput, LancekeepError, StoreUnavailable
+from lancekeep.domain.version_row import NotReady, Reservation, Reserved, VersionRow
+from lancekeep.ports.commit_store import CommitStoreGuarantees
+from lancekeep.ports.object_store import ObjectStore
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS version_rows (
+    base_uri TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    path TEXT NOT NULL,
+    size INTEGER NOT NULL,
+    committer TEXT NOT NULL,
+    final INTEGER NOT NULL,
+    PRIMARY KEY (base_uri, version)
+) WITHOUT ROWID
+"""
+_COLUMNS = "SELECT version, path, size, committer FROM version_rows WHERE base_uri = ?"
+_GET = f"{_COLUMNS} AND version = ?"
+_LATEST = f"{_COLUMNS} ORDER BY version DESC LIMIT 1"
+_LIST = f"{_COLUMNS} AND version > ? ORDER BY version LIMIT ?"
+_LIST_DESCENDING = f"{_COLUMNS} AND version < ? ORDER BY version DESC LIMIT ?"
+_RESERVE = """
+INSERT INTO version_rows (base_uri, version, path, size, committer, final)
+SELECT ?1, ?2, ?3, ?4, ?5, 0
+WHERE (?6, ?7) IS (SELECT version, final FROM version_rows WHERE base_uri = ?1 ORDER BY version DESC LIMIT 1)
+"""
+_FINALIZE = """
+UPDATE version_rows SET path = ?3, size = ?4, final = 1
+WHERE base_uri = ?1 AND version = ?2 AND NOT final AND path NOT LIKE 'moved-to:%'
+"""
+_RECORD = "INSERT INTO version_rows VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+_DELETE = "DELETE FROM version_rows WHERE base_uri = ? AND version = ?"
+_DELETE_HISTORY = "DELETE FROM version_rows WHERE base_uri = ?"
+_ABOVE_ALL = 2**63 - 1
+_Rows = list[VersionRow]
+
+_inherited: list[sqlite3.Connection] = []
+"""Connections that came over a fork. Closing one, even by collecting it, would release the parent's file locks."""
+
+
+class SqliteCommitStore:
+    """An `ExternalCommitStore` in one database file.
+
+    ``synchronous``: ``full`` writes to the disk before a row is acknowledged; ``normal`` leaves that to the next
+    checkpoint, so that a power loss may cost the last rows. ``timeout``: seconds to wait for another writer.
+
+    The file is created with the first row. Connections are pooled rather than kept per thread, because a native
+    writer's callback arrives on a thread that Python forgets afterwards.
+    """
+
+    options: ClassVar[frozenset[str]] = frozenset(("synchronous", "timeout"))
+
+    def __init__(self, path: str, synchronous: str = "full", timeout: float = 5.0) -> None:
+        self._path = os.path.realpath(path)
+        self._synchronous = synchronous
+        self._timeout = timeout
+        self._idle: list[sqlite3.Connection] = []
+        self._origin: tuple[int, int | None] = os.getpid(), None
+        self.url = f"sqlite://{quote(self._path)}"
+        self.guarantees = CommitStoreGuarantees(remembers=synchronous == "full", shared=False)
+
+    @staticmethod
+    def canonical(url: StoreUrl) -> str:
+        return f"sqlite://{quote(url.absolute_path())}"
+
+    @classmethod
+    def open(cls, url: StoreUrl, objects: ObjectStore) -> SqliteCommitStore:
+        synchronous = url.choice("synchronous", {"normal": "normal", "full": "full"}, "full")
+        return cls(url.absolute_path(), synchronous, url.seconds("timeout", 5.0))
+
+    def __repr__(self) -> str:
+        return f"SqliteCommitStore({self.url!r})"
+
+    @boundary(sqlite3.Error, OSError)
+    def get(self, base_uri: str, version: int) -> VersionRow | None:
+        return next(iter(self._read(_GET, base_uri, version)), None)
+
+    @boundary(sqlite3.Error, OSError)
+    def latest(self, base_uri: str) -> VersionRow | None:
+        return next(iter(self._read(_LATEST, base_uri)), None)
+
+    @boundary(sqlite3.Error, OSError)
+    def list(self, base_uri: str, *, after: int | None, limit: int | None, descending: bool) -> list[VersionRow]:
+        count = -1 if limit is None else limit
+        if descending:
+            return self._read(_LIST_DESCENDING, base_uri, _ABOVE_ALL if after is None else after, count)
+        return self._read(_LIST, base_uri, -1 if after is None else after, count)
+
+    @boundary(sqlite3.Error, OSError)
+    def reserve(self, row: VersionRow, *, first: bool) -> Reservation:
+        with self._connection() as connection:
+            predecessor = (None, None) if first else (row.version - 1, 1)
+            values = (row.base_uri, row.version, row.path, row.size, row.committer, *predecessor)
+            if connection.execute(_RESERVE, values).rowcount == 1:
+                return Reserved()
+        held = self.get(row.base_uri, row.version)
+        if held is None:
+            return NotReady(self.latest(row.base_uri))
+        return answer(row, held)
+
+    @boundary(sqlite3.Error, OSError)
+    def finalize(self, row: VersionRow) -> bool:
+        if self._file() is None:
+            return False
+        with self._connection() as connection:
+            if connection.execute(_FINALIZE, (row.base_uri, row.version, row.path, row.size)).rowcount == 1:
+                return True
+        return self.get(row.base_uri, row.version) is not None
+
+    @boundary(sqlite3.Error, OSError)
+    def record(self, rows: Iterable[VersionRow]) -> None:
+        with self._transaction() as connection:
+            connection.executemany(
+                _RECORD, ((row.base_uri, row.version, row.path, row.size, row.committer, row.is_final) for row in rows)
+            )
+
+    @boundary(sqlite3.Error, OSError)
+    def delete(self, base_uri: str, versions: Iterable[int] | None = None) -> int:
+        if self._file() is None:
+            return 0
+        with self._transaction() as connection:
+            if versions is None:
+                return connection.execute(_DELETE_HISTORY, (base_uri,)).rowcount
+            return connection.executemany(_DELETE, ((base_uri, version) for version in versions)).rowcount
+
+    def close(self) -> None:
+        """Close what is idle. The store may be used again afterwards."""
+        while self._idle and self._origin[0] == os.getpid():
+            self._idle.pop().close()
+
+    def _read(self, statement: str, base_uri: str, *values: int) -> _Rows:
+        if self._file() is None:
+            self._check_directory()
+            return []
+        with self._connection() as connection:
+            return [VersionRow(base_uri, *columns) for columns in connection.execute(statement, (base_uri, *values))]
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        """A connection that nobody else uses meanwhile, each statement being its own transaction."""
+        origin = os.getpid(), self._file()
+        if origin != self._origin:
+            self._leave(origin)
+        idle = self._idle
+        try:
+            connection = idle.pop()
+        except IndexError:
+            connection = self._connect()
+        try:
+            yield connection
+        except BaseException:
+            connection.close()
+            raise
+        idle.append(connection)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._connection() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            yield connection  # an error closes the connection, and that rolls back
+            connection.execute("COMMIT")
+
+    def _leave(self, origin: tuple[int, int | None]) -> None:
+        """Turn away from connections of another process, or to a file that is no longer the database."""
+        if origin[0] != self._origin[0]:
+            _inherited.extend(self._idle)
+        self._idle, self._origin = [], origin
+
+    def _file(self) -> int | None:
+        """Which file the database is at this moment, None for none: it may have been removed and made anew."""
+        try:
+            return os.stat(self._path).st_ino
+        except FileNotFoundError:
+            return None
+
+    def _connect(self) -> sqlite3.Connection:
+        if self._file() is None:
+            self._create()
+        connection = self._open(self._path)
+        connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        connection.execute(_SCHEMA)
+        return connection
+
+    def _open(self, path: str) -> sqlite3.Connection:
+        return sqlite3.connect(
+            f"file:{quote(path)}?mode=rw", self._timeout, isolation_level=None, check_same_thread=False, uri=True
+        )
+
+    def _create(self) -> None:
+        """Make the database under another name and link it into place whole: switching to WAL cannot be raced."""
+        self._check_directory()
+        temporary = f"{self._path}.{os.urandom(8).hex()}"
+        try:
+            os.close(os.open(temporary, os.O_CREAT | os.O_EXCL, 0o644))
+            connection = self._open(temporary)
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute(_SCHEMA)
+            connection.close()
+            try:
+                os.link(temporary, self._path)
+            except FileExistsError:
+                return
+            directory = os.open(os.path.dirname(self._path), os.O_RDONLY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+        finally:
+            if os.path.exists(temporary):
+                os.unlink(temporary)
+
+    def _check_directory(self) -> None:
+        directory = os.path.dirname(self._path)
+        if not os.path.isdir(directory):
+            raise InvalidInput(f"{self.url}: {directory} is not a directory; create it first")
+
+    def understood(self, error: Exception) -> LancekeepError:
+        if isinstance(error, OSError):
+            if isinstance(error, PermissionError):
+                return AccessDenied(f"{self.url}: {error.filename}: {error.strerror}; the directory has to be writable")
+            return StoreUnavailable(f"{self.url}: {error.filename}: {error.strerror}")
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            return Damaged(
+                f"{self.url}: {error}. Restore the file from a backup, or move it away: the rows are put back from the "
+                "manifests that are final."
+            )
+        if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
+            return AccessDenied(f"{self.url}: {error}; the file and its directory have to be writable")
+        if code == sqlite3.SQLITE_CANTOPEN and not os.access(self._path, os.R_OK | os.W_OK):
+            return AccessDenied(f"{self.url}: {error}; the file has to be readable and writable")
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return StoreUnavailable(f"{self.url}: {error}: another process kept writing for {self._timeout} s")
+        return StoreUnavailable(f"{self.url}: {error}")
