@@ -101,6 +101,8 @@ def connect(
         entropy=lambda: secrets.token_hex(4),
         open_rows=open_rows,
     )
+    rows.latest(objects.root_uri + root_key)  # a store that does not answer is told now, not at the first commit
+    manifest.view()
     catalog.view()
     return catalog
 

@@ -280,8 +280,9 @@ class Catalog:
         reader = self._engine.reader(data)
         object_id = ObjectId.of(identifier)
         declared = self._declare_for(object_id, write_mode)
+        engine_mode = WriteMode.CREATE if declared else write_mode
         return self._undeclared_on_failure(
-            object_id, declared, lambda: self._engine.write(object_id, reader, write_mode)
+            object_id, declared, lambda: self._engine.write(object_id, reader, engine_mode)
         )
 
     def begin_write(self, identifier: Identifier, schema: Any, mode: str = "create") -> WritePlan:
@@ -449,7 +450,7 @@ class Catalog:
 
     def view(self, *, during_move: bool = False) -> CatalogView:
         """The catalog as it is now, once it is certain that this object may answer for it."""
-        view = self._manifest.view()
+        view = self.commits.retry.call(self._manifest.view)
         if view is not self._checked or during_move:
             self._require_authority(view, during_move=during_move)
             self.commits.forget()

@@ -62,7 +62,7 @@ class TableCommits:
         self.objects = objects
         self.rows = rows
         self._committer = committer
-        self._retry = retry
+        self.retry = retry
         self._final: dict[tuple[str, int], VersionRow] = {}
         self._effects: Mapping[Effect, Callable[[Progress, bytes | None], Event]] = {
             Effect.RESERVE: self._reserve,
@@ -124,7 +124,7 @@ class TableCommits:
                 + (": detached versions are not part of a managed history." if version < 0 else ".")
             )
         try:
-            content = self._retry.call(lambda: self.objects.get(path))
+            content = self.retry.call(lambda: self.objects.get(path))
         except ObjectNotFound as error:
             raise CommitRefused(f"{root.base_uri}: the staged manifest {path!r} does not exist") from error
         if size is not None and size != len(content):
@@ -157,7 +157,7 @@ class TableCommits:
 
     def _run(self, progress: Progress, content: bytes | None) -> tuple[Progress, LancekeepError | None]:
         """Drive the machine to an outcome; also the fault that led there, if one did."""
-        deadline = self._retry.deadline()
+        deadline = self.retry.deadline()
         fault: LancekeepError | None = None
         while (effect := progress.effect) is not None:
             perform = self._effects[effect]
@@ -179,7 +179,7 @@ class TableCommits:
     ) -> tuple[Event, LancekeepError | None]:
         """Every effect is idempotent, so one that failed may simply be repeated."""
         try:
-            return self._retry.call(lambda: perform(progress, content), deadline), None
+            return self.retry.call(lambda: perform(progress, content), deadline), None
         except LancekeepError as error:
             return Event(Kind.FAULT), error
 
@@ -307,9 +307,9 @@ class TableCommits:
         A dataset that lies there without rows (registered, or forgotten by its store) is adopted: its versions are
         entered in the commit store.
         """
-        row = self._retry.call(lambda: self.rows.latest(root.base_uri))
+        row = self.retry.call(lambda: self.rows.latest(root.base_uri))
         if row is None:
-            return self._retry.call(lambda: self._adopt(root))
+            return self.retry.call(lambda: self._adopt(root))
         return self.finalise(row)
 
     def get(self, root: DatasetRoot, version: int) -> VersionRow | None:
@@ -317,19 +317,19 @@ class TableCommits:
         remembered = self._final.get((root.base_uri, version))
         if remembered is not None:
             return remembered
-        row = self._retry.call(lambda: self.rows.get(root.base_uri, version))
+        row = self.retry.call(lambda: self.rows.get(root.base_uri, version))
         if row is not None:
             return self.finalise(row)
         latest = self.latest(root)
         if latest is None or version > latest.version:
             return None
-        return self._retry.call(lambda: self._final_object(root, version))
+        return self.retry.call(lambda: self._final_object(root, version))
 
     def page(self, root: DatasetRoot, after: int | None, limit: int | None, descending: bool) -> list[VersionRow]:
         """Versions in order, at most ``limit``, beginning behind ``after``; all of them final."""
         if self.latest(root) is None:
             return []
-        rows = self._retry.call(lambda: self.rows.list(root.base_uri, after=after, limit=limit, descending=descending))
+        rows = self.retry.call(lambda: self.rows.list(root.base_uri, after=after, limit=limit, descending=descending))
         return [final for final in map(self.finalise, rows) if final is not None]
 
     def forget(self) -> None:
@@ -384,9 +384,9 @@ class TableCommits:
                 "Delete older versions only, or drop the table."
             )
         found = [row for row in self.page(root, doomed[0] - 1, None, False) if row.version in set(doomed)]
-        self._retry.call(lambda: self.rows.delete(root.base_uri, [row.version for row in found]))
+        self.retry.call(lambda: self.rows.delete(root.base_uri, [row.version for row in found]))
         for row in found:
-            self._retry.call(lambda key=row.path: self.objects.delete(key))  # type: ignore[misc] # mypy: lambda default
+            self.retry.call(lambda key=row.path: self.objects.delete(key))  # type: ignore[misc] # mypy: lambda default
             self._final.pop((row.base_uri, row.version), None)
         return len(found)
 
@@ -404,18 +404,18 @@ class TableCommits:
     def forget_history(self, root: DatasetRoot) -> None:
         """Remove every row of a dataset that is being dropped, branches included."""
         for history in self.histories(root):
-            self._retry.call(lambda uri=history.base_uri: self.rows.delete(uri))  # type: ignore[misc] # as above
+            self.retry.call(lambda uri=history.base_uri: self.rows.delete(uri))  # type: ignore[misc] # as above
         self.forget()
 
     # -- moving to another commit store -------------------------------------------------------------------------
 
     def with_rows(self, rows: ExternalCommitStore) -> TableCommits:
         """The same authority over another commit store."""
-        return TableCommits(self.objects, rows, self._committer, self._retry)
+        return TableCommits(self.objects, rows, self._committer, self.retry)
 
     def move_history(self, root: DatasetRoot, target: TableCommits) -> int:
         """Fence a history here and copy its rows to ``target``, compared; how many. Repeating it completes it."""
-        self._retry.call(lambda: self._fence(root, target.rows.url))
+        self.retry.call(lambda: self._fence(root, target.rows.url))
         everything = self.rows.list(root.base_uri, after=None, limit=None, descending=True)
         rows = [row for row in everything if row.is_final]
         stale = target.rows.latest(root.base_uri)

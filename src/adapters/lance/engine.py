@@ -10,7 +10,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 from lance.commit import CommitConflictError
-from lance_namespace import DescribeTableRequest, LanceNamespace
+from lance_namespace import DeclareTableResponse, DescribeTableRequest, LanceNamespace
 
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import (
@@ -40,6 +40,15 @@ class _Channel(LanceNamespace):
 
     def namespace_id(self) -> str:
         return self._namespace.namespace_id()
+
+    def declare_table(self, request: Any) -> Any:
+        """The catalog has declared the table before it let the engine write."""
+        described = self._namespace.describe_table(DescribeTableRequest(id=request.id))
+        return DeclareTableResponse(
+            location=described.location,
+            storage_options=described.storage_options,
+            managed_versioning=described.managed_versioning,
+        )
 
     def describe_table(self, request: Any) -> Any:
         return self._namespace.describe_table(request)
@@ -84,7 +93,7 @@ class LanceEngine:
         with _translated(table, channel):
             dataset = lance.write_dataset(
                 data,
-                mode="overwrite" if mode is WriteMode.CREATE else mode.value,  # the catalog has declared it already
+                mode=mode.value,
                 namespace_client=channel,
                 table_id=list(table.names),
                 storage_options=self._storage_options or None,

@@ -1,0 +1,67 @@
+"""Doubles that go around a port: they count its calls, fail them on command, or kill the caller."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from lancekeep.domain.errors import StoreUnavailable
+
+
+class Crash(BaseException):
+    """The process dies here: nothing may catch this."""
+
+
+class Faulty:
+    """A port object whose calls can fail, before or after they had their effect.
+
+    ``decide(method, nth)`` is asked before each call (``nth`` counts all calls from 0) and answers None, or a pair of
+    ``"before"`` or ``"after"`` and the exception to raise.
+    """
+
+    def __init__(
+        self, target: Any, decide: Callable[[str, int], tuple[str, BaseException] | None] | None = None
+    ) -> None:
+        self._target = target
+        self.decide = decide
+        self.calls: list[str] = []
+
+    @property
+    def counts(self) -> Counter[str]:
+        return Counter(self.calls)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._target, name)
+        if not callable(value):
+            return value
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            fate = self.decide(name, len(self.calls)) if self.decide else None
+            self.calls.append(name)
+            if fate and fate[0] == "before":
+                raise fate[1]
+            result = value(*args, **kwargs)
+            if fate:
+                raise fate[1]
+            return result
+
+        return call
+
+
+def lost_replies(method: str, times: int) -> Callable[[str, int], tuple[str, BaseException] | None]:
+    """The first ``times`` calls of ``method`` have their effect, and their replies are lost."""
+    left = [times]
+
+    def decide(name: str, _: int) -> tuple[str, BaseException] | None:
+        if name != method or left[0] == 0:
+            return None
+        left[0] -= 1
+        return "after", StoreUnavailable(f"{method}: the reply was lost")
+
+    return decide
+
+
+def crash_at(nth: int, when: str) -> Callable[[str, int], tuple[str, BaseException] | None]:
+    """The process dies at the ``nth`` call, ``before`` or ``after`` its effect."""
+    return lambda _, count: (when, Crash()) if count == nth else None

@@ -1,0 +1,522 @@
+"""The catalog and its namespace interface as people use them, native processes beside it, and what they are refused."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import time
+from pathlib import Path
+
+import lance
+import lance_namespace as api
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from deployments import CREDENTIALS, bucket, s3_options
+from lance.namespace import DirectoryNamespace as NativeNamespace
+from lance_namespace import errors as api_errors
+from lance_namespace_urllib3_client.models.version_range import VersionRange
+
+import lancekeep
+from lancekeep.application.table_commits import TableCommits
+from lancekeep.domain.layout import DatasetRoot
+
+TABLE = pa.table({"a": pa.array([1, 2, 3], pa.int64())})
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite://{tmp_path}/commits.db"
+
+
+@pytest.fixture
+def catalog(tmp_path: Path, url: str) -> lancekeep.Catalog:
+    return lancekeep.connect(str(tmp_path / "lake"), commit_store=url)
+
+
+@pytest.fixture
+def namespace(tmp_path: Path, url: str) -> lancekeep.DirectoryNamespace:
+    return lancekeep.DirectoryNamespace(root=str(tmp_path / "lake"), commit_store=url)
+
+
+def stream(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def test_opening_and_looking_write_nothing(tmp_path: Path, catalog: lancekeep.Catalog) -> None:
+    assert catalog.list_namespaces() == catalog.list_tables() == []
+    assert not catalog.table_exists("a.b")
+    assert not (tmp_path / "lake").exists()
+
+
+def test_namespaces_nest_and_carry_properties(catalog: lancekeep.Catalog) -> None:
+    catalog.create_namespace("a", {"owner": "Zoë"})
+    catalog.create_namespace("a.b")
+    catalog.create_namespace(["a", "dotted.name"])
+    assert catalog.list_namespaces() == ["a"]
+    assert catalog.list_namespaces("a") == ["b", "dotted.name"]
+    assert catalog.describe_namespace("a").properties == {"owner": "Zoë"}
+    with pytest.raises(lancekeep.NamespaceAlreadyExists, match="the name a is taken"):
+        catalog.create_namespace("a")
+    assert catalog.create_namespace("a", exist_ok=True).properties == {"owner": "Zoë"}
+    with pytest.raises(lancekeep.NamespaceNotFound, match="no namespace x; create it first"):
+        catalog.create_namespace("x.y")
+    with pytest.raises(lancekeep.NamespaceNotEmpty, match="still holds 2 object"):
+        catalog.drop_namespace("a")
+    catalog.write("a.b.t", TABLE)
+    catalog.drop_namespace("a", cascade=True)
+    assert catalog.list_namespaces() == []
+    with pytest.raises(lancekeep.NamespaceNotFound):
+        catalog.list_tables("a.b")
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        TABLE,
+        TABLE.to_batches()[0],
+        TABLE.to_reader(),
+        pd.DataFrame({"a": [1, 2, 3]}),
+        pl.DataFrame({"a": [1, 2, 3]}),
+        pl.LazyFrame({"a": [1, 2, 3]}),
+    ],
+    ids=lambda frame: f"{type(frame).__module__}.{type(frame).__name__}",
+)
+def test_every_frame_is_taken(catalog: lancekeep.Catalog, frame: object) -> None:
+    assert catalog.write("t", frame).version == 1
+    assert catalog.open("t").to_table() == TABLE
+
+
+def test_write_modes(catalog: lancekeep.Catalog) -> None:
+    with pytest.raises(lancekeep.TableNotFound):
+        catalog.write("t", TABLE, "append")
+    assert catalog.write("t", TABLE, "overwrite").version == 1
+    assert catalog.write("t", TABLE, "append").version == 2
+    assert catalog.write("t", TABLE.slice(0, 1), "overwrite").version == 3
+    with pytest.raises(lancekeep.TableAlreadyExists):
+        catalog.write("t", TABLE)
+    with pytest.raises(lancekeep.InvalidInput, match="choose create, append or overwrite"):
+        catalog.write("t", TABLE, "upsert")
+    with pytest.raises(lancekeep.InvalidInput, match=r"pyarrow Table, RecordBatch or RecordBatchReader"):
+        catalog.write("new", {"a": [1]})
+    with pytest.raises(lancekeep.InvalidInput):
+        catalog.write("t", pa.table({"other": ["x"]}), "append")
+    assert [(entry.version, entry.operation, entry.rows) for entry in catalog.history("t")] == [
+        (3, "Overwrite", 1),
+        (2, "Append", 6),
+        (1, "Overwrite", 3),
+    ]
+    assert [entry.version for entry in catalog.history("t", limit=2)] == [3, 2]
+    assert "@" in catalog.history("t")[0].committer
+    assert catalog.list_tables() == ["t"]
+
+
+def test_a_failed_creation_leaves_no_table(catalog: lancekeep.Catalog, tmp_path: Path) -> None:
+    def broken() -> object:
+        yield TABLE.to_batches()[0]
+        raise RuntimeError("the source broke")
+
+    reader = pa.RecordBatchReader.from_batches(TABLE.schema, broken())
+    with pytest.raises(Exception, match="the source broke"):
+        catalog.write("t", reader)
+    assert not catalog.table_exists("t")
+    assert catalog.write("t", TABLE).version == 1
+
+
+def test_distributed_fragments_become_one_version(catalog: lancekeep.Catalog) -> None:
+    for mode, version, rows in (("create", 1, 6), ("append", 2, 12), ("overwrite", 3, 6)):
+        plan = pickle.loads(pickle.dumps(catalog.begin_write("t", TABLE.schema, mode)))
+        fragments = [
+            fragment
+            for _ in range(2)
+            for fragment in lance.fragment.write_fragments(TABLE, plan.uri, schema=plan.schema, mode=mode)
+        ]
+        assert catalog.commit_fragments(plan, fragments).version == version
+        assert catalog.open("t").count_rows() == rows
+        assert len(catalog.open("t").get_fragments()) == rows // 3
+    plan = catalog.begin_write("new", TABLE.schema)
+    catalog.abandon_write(plan)
+    catalog.abandon_write(plan)
+    assert not catalog.table_exists("new")
+    with pytest.raises(lancekeep.InvalidInput, match="not the metadata of a fragment"):
+        catalog.commit_fragments(catalog.begin_write("t", TABLE.schema, "append"), ["{}"])
+
+
+def test_open_at_a_version_a_tag_or_a_branch(catalog: lancekeep.Catalog) -> None:
+    catalog.write("t", TABLE)
+    catalog.write("t", TABLE, "append")
+    catalog.open("t").tags.create("first", 1)
+    assert catalog.open("t", 1).count_rows() == catalog.open("t", tag="first").count_rows() == 3
+    with pytest.raises(lancekeep.VersionNotFound):
+        catalog.open("t", 9)
+    with pytest.raises(lancekeep.InvalidInput, match="a tag names a version"):
+        catalog.open("t", 1, tag="first")
+    catalog.declare_table("declared")
+    with pytest.raises(lancekeep.VersionNotFound, match="only declared"):
+        catalog.open("declared")
+
+
+def test_another_processs_change_is_seen_by_the_next_operation(tmp_path: Path, url: str) -> None:
+    first = lancekeep.connect(str(tmp_path / "lake"), commit_store=url)
+    second = lancekeep.connect(str(tmp_path / "lake"), commit_store=url)
+    first.create_namespace("a")
+    assert second.list_namespaces() == ["a"]
+    second.write("a.t", TABLE)
+    assert first.open("a.t").count_rows() == 3
+    first.drop_table("a.t")
+    with pytest.raises(lancekeep.TableNotFound):
+        second.open("a.t")
+
+
+def test_native_processes_share_the_directory(tmp_path: Path, catalog: lancekeep.Catalog) -> None:
+    catalog.create_namespace("ours", {"k": "v"})
+    catalog.write("ours.t", TABLE)
+    native = NativeNamespace(root=str(tmp_path / "lake"))
+    assert native.list_namespaces(api.ListNamespacesRequest(id=[])).namespaces == ["ours"]
+    assert native.list_tables(api.ListTablesRequest(id=["ours"])).tables == ["t"]
+    assert native.describe_namespace(api.DescribeNamespaceRequest(id=["ours"])).properties == {"k": "v"}
+    location = native.describe_table(api.DescribeTableRequest(id=["ours", "t"])).location
+    assert lance.dataset(location).count_rows() == 3
+    native.create_namespace(api.CreateNamespaceRequest(id=["theirs"], properties={"x": "y"}))
+    native.create_namespace(api.CreateNamespaceRequest(id=["theirs", "deep"]))
+    assert catalog.list_namespaces() == ["ours", "theirs"]
+    assert catalog.list_namespaces("theirs") == ["deep"]
+    assert catalog.describe_namespace("theirs").properties == {"x": "y"}
+    catalog.write("theirs.deep.t", TABLE)  # after a rewrite by native: what the catalog remembers is still there
+    assert native.list_tables(api.ListTablesRequest(id=["theirs", "deep"])).tables == ["t"]
+    native.deregister_table(api.DeregisterTableRequest(id=["ours", "t"]))
+    assert catalog.list_tables("ours") == []
+
+
+def test_what_native_does_not_know_survives_our_writes(tmp_path: Path, catalog: lancekeep.Catalog) -> None:
+    catalog.create_namespace("a")
+    uri = str(tmp_path / "lake" / "__manifest")
+    lance.dataset(uri).add_columns(pa.field("extra", pa.string()))
+    lance.dataset(uri).update({"extra": "'kept'"})
+    row = pa.table(
+        {
+            "object_id": ["a$view"],
+            "object_type": ["view"],
+            "location": pa.nulls(1, pa.string()),
+            "metadata": pa.nulls(1, pa.string()),
+            "base_objects": pa.array([["a$t"]], pa.list_(pa.field("object_id", pa.string()))),
+            "extra": ["view"],
+        },
+        schema=lance.dataset(uri).schema,
+    )
+    lance.write_dataset(row, uri, mode="append")
+    for number in range(40):  # past the number of fragments at which all is rewritten
+        catalog.create_namespace(f"n{number}")
+    catalog.drop_namespace("n0")
+    rows = {row["object_id"]: row for row in lance.dataset(uri).to_table().to_pylist()}
+    assert rows["a"]["extra"] == "kept"
+    assert (rows["a$view"]["object_type"], rows["a$view"]["extra"], rows["a$view"]["base_objects"]) == (
+        "view",
+        "view",
+        ["a$t"],
+    )
+    assert rows["n1"]["extra"] is None
+    with pytest.raises(lancekeep.Refused, match="of the unknown type 'view'"):
+        catalog.drop_namespace("a", cascade=True)
+
+
+def test_unknown_feature_bits_are_refused(tmp_path: Path, catalog: lancekeep.Catalog, url: str) -> None:
+    catalog.create_namespace("a")
+    dataset = lance.dataset(str(tmp_path / "lake" / "__manifest"))
+    dataset.update_metadata({"lance.namespace.manifest.writer_feature_flags": "2"})
+    assert catalog.list_namespaces() == ["a"]
+    with pytest.raises(lancekeep.Refused, match=r"features that this version .*writer_feature_flags = 2"):
+        catalog.create_namespace("b")
+    dataset.update_metadata({"lance.namespace.manifest.reader_feature_flags": "1"})
+    with pytest.raises(lancekeep.Refused, match="use a newer version"):
+        lancekeep.connect(str(tmp_path / "lake"), commit_store=url)
+
+
+def test_deregister_and_register(tmp_path: Path, catalog: lancekeep.Catalog) -> None:
+    catalog.create_namespace("a")
+    catalog.write("a.t", TABLE)
+    table = catalog.deregister_table("a.t")
+    assert catalog.list_tables("a") == []
+    catalog.register_table("a.again", table.location)
+    assert catalog.open("a.again").count_rows() == 3
+    catalog.write("a.again", TABLE, "append")
+    lance.write_dataset(TABLE, str(tmp_path / "lake" / "plain.lance"))
+    lance.write_dataset(TABLE, str(tmp_path / "lake" / "plain.lance"), mode="append")
+    catalog.register_table("plain", "plain.lance")  # a history that never had rows is adopted
+    catalog.write("plain", TABLE, "append")
+    assert [entry.version for entry in catalog.history("plain")] == [3, 2, 1]
+    with pytest.raises(lancekeep.InvalidInput, match="overlaps the directory of the table plain"):
+        catalog.register_table("twice", "plain.lance")
+    with pytest.raises(lancekeep.TableNotFound, match="no Lance table lies at"):
+        catalog.register_table("ghost", "ghost.lance")
+    for location in ("../out", "/etc", "s3://bucket/t", "__manifest"):
+        with pytest.raises(lancekeep.InvalidInput):
+            catalog.register_table("x", location)
+
+
+def test_a_catalog_is_not_opened_with_another_commit_store(
+    tmp_path: Path, catalog: lancekeep.Catalog, url: str
+) -> None:
+    catalog.write("t", TABLE)
+    for other in (None, f"sqlite://{tmp_path}/other.db"):
+        with pytest.raises(lancekeep.CommitStoreMismatch, match="are managed by the commit store sqlite://"):
+            lancekeep.connect(str(tmp_path / "lake"), commit_store=other)
+    plain = lancekeep.connect(str(tmp_path / "plain"))
+    assert plain.write("t", TABLE).version == 1
+    with pytest.raises(lancekeep.CommitStoreMismatch, match="no commit store manages"):
+        lancekeep.connect(str(tmp_path / "plain"), commit_store=url)
+
+
+def test_changing_the_commit_store_moves_every_history_and_closes_the_old_one(
+    tmp_path: Path, catalog: lancekeep.Catalog, redis_url: str
+) -> None:
+    catalog.create_namespace("a")
+    catalog.write("a.t", TABLE)
+    catalog.open("a.t").create_branch("b").insert(TABLE)
+    catalog.declare_table("a.declared")
+    held = catalog.open("a.t")
+    stale = lancekeep.connect(str(tmp_path / "lake"), commit_store=catalog.commits.rows.url)
+    rows = catalog.commits.rows
+    assert catalog.change_commit_store(redis_url) == 3
+    assert catalog.change_commit_store(redis_url) == 0
+    with pytest.raises(lancekeep.CommitStoreMismatch):
+        stale.write("a.t", TABLE, "append")
+    latest = rows.latest(catalog.dataset_root(catalog.find_table("a.t")).base_uri)
+    assert latest is not None
+    assert latest.moved_to == catalog.commits.rows.url
+    held.insert(TABLE)  # its namespace is this catalog's, which commits through the new store now
+    again = lancekeep.connect(str(tmp_path / "lake"), commit_store=redis_url)
+    assert [entry.version for entry in again.history("a.t")] == [2, 1]
+    assert again.open("a.t", branch="b").count_rows() == 6
+    again.write("a.t", TABLE, "append")
+    assert again.open("a.t").count_rows() == 9
+
+
+def test_an_unmanaged_catalog_comes_under_a_commit_store(tmp_path: Path, url: str) -> None:
+    native = NativeNamespace(root=str(tmp_path / "lake"))
+    native.create_table(api.CreateTableRequest(id=["t"]), stream(TABLE))
+    catalog = lancekeep.connect(str(tmp_path / "lake"))
+    assert catalog.write("t", TABLE, "append").version == 2
+    assert catalog.change_commit_store(url) == 2
+    assert catalog.write("t", TABLE, "append").version == 3
+    managed = lancekeep.connect(str(tmp_path / "lake"), commit_store=url)
+    assert [entry.rows for entry in managed.history("t")] == [9, 6, 3]
+
+
+@pytest.mark.parametrize("step", range(4))
+def test_a_change_of_commit_store_that_was_stopped_is_completed(tmp_path: Path, url: str, step: int) -> None:
+    catalog = lancekeep.connect(str(tmp_path / "lake"), commit_store=url)
+    for number in range(4):
+        catalog.write(f"t{number}", TABLE)
+    target = f"sqlite://{tmp_path}/new.db"
+    moved = catalog.commits.move_history
+    done: list[int] = []
+
+    def stop(root: DatasetRoot, target: TableCommits) -> int:
+        if len(done) == step:
+            raise KeyboardInterrupt
+        done.append(1)
+        return moved(root, target)
+
+    catalog.commits.move_history = stop  # type: ignore[method-assign] # the stop
+    with pytest.raises(KeyboardInterrupt):
+        catalog.change_commit_store(target)
+    with pytest.raises(lancekeep.CommitStoreMismatch, match="are moving to the commit store"):
+        lancekeep.connect(str(tmp_path / "lake"), commit_store=target)
+    catalog.commits.move_history = moved  # type: ignore[method-assign] # as it was
+    catalog.change_commit_store(target)
+    again = lancekeep.connect(str(tmp_path / "lake"), commit_store=target)
+    for number in range(4):
+        assert again.write(f"t{number}", TABLE, "append").version == 2
+
+
+# -- the namespace interface -------------------------------------------------------------------------------------
+
+
+def test_the_interface_over_the_catalog(namespace: lancekeep.DirectoryNamespace) -> None:
+    namespace.create_namespace(api.CreateNamespaceRequest(id=["n"], properties={"a": "b"}))
+    assert namespace.describe_namespace(api.DescribeNamespaceRequest(id=["n"])).properties == {"a": "b"}
+    created = namespace.create_table(api.CreateTableRequest(id=["n", "t"]), stream(TABLE))
+    assert created.version == 1
+    assert lance.dataset(created.location).count_rows() == 3
+    namespace.create_table(api.CreateTableRequest(id=["n", "t"], mode="ExistOk"), stream(TABLE))
+    assert namespace.create_table(api.CreateTableRequest(id=["n", "t"], mode="overwrite"), stream(TABLE)).version == 2
+    described = namespace.describe_table(
+        api.DescribeTableRequest(id=["n", "t"], with_table_uri=True, check_declared=True)
+    )
+    assert described.managed_versioning is True
+    assert described.is_only_declared is False
+    assert described.table_uri == described.location
+    declared = namespace.declare_table(api.DeclareTableRequest(id=["n", "d"]))
+    assert declared.managed_versioning is True
+    assert namespace.describe_table(api.DescribeTableRequest(id=["n", "d"], check_declared=True)).is_only_declared
+    assert namespace.list_tables(api.ListTablesRequest(id=["n"])).tables == ["d", "t"]
+    page = namespace.list_tables(api.ListTablesRequest(id=["n"], limit=1))
+    assert (page.tables, page.page_token) == (["d"], "d")
+    page = namespace.list_tables(api.ListTablesRequest(id=["n"], limit=1, page_token="d"))
+    assert (page.tables, page.page_token) == (["t"], None)
+    namespace.table_exists(api.TableExistsRequest(id=["n", "t"]))
+    namespace.drop_table(api.DropTableRequest(id=["n", "t"]))
+    for act, error in (
+        (lambda: namespace.table_exists(api.TableExistsRequest(id=["n", "t"])), api_errors.TableNotFoundError),
+        (lambda: namespace.drop_table(api.DropTableRequest(id=["n", "t"])), api_errors.TableNotFoundError),
+        (
+            lambda: namespace.describe_namespace(api.DescribeNamespaceRequest(id=["x"])),
+            api_errors.NamespaceNotFoundError,
+        ),
+        (
+            lambda: namespace.create_namespace(api.CreateNamespaceRequest(id=["n"])),
+            api_errors.NamespaceAlreadyExistsError,
+        ),
+        (lambda: namespace.drop_namespace(api.DropNamespaceRequest(id=["n"])), api_errors.NamespaceNotEmptyError),
+        (
+            lambda: namespace.create_table(api.CreateTableRequest(id=["n", "d"]), stream(TABLE)),
+            api_errors.TableAlreadyExistsError,
+        ),
+        (
+            lambda: namespace.create_table(api.CreateTableRequest(id=["n", "z"]), b"not arrow"),
+            api_errors.InvalidInputError,
+        ),
+        (
+            lambda: namespace.create_namespace(api.CreateNamespaceRequest(id=["n"], mode="Overwrite")),
+            api_errors.InvalidInputError,
+        ),
+        (lambda: namespace.list_tables(api.ListTablesRequest(id=["n"], limit=0)), api_errors.InvalidInputError),
+    ):
+        with pytest.raises(error):
+            act()
+    namespace.drop_namespace(api.DropNamespaceRequest(id=["n"], behavior="Cascade"))
+    namespace.drop_namespace(api.DropNamespaceRequest(id=["n"], mode="Skip"))
+
+
+def test_versions_by_models_with_working_paging(namespace: lancekeep.DirectoryNamespace) -> None:
+    for mode in ("create", "append", "append", "append", "append"):
+        namespace.catalog.write("t", TABLE, mode)
+    for descending, expected in ((True, [5, 4, 3, 2, 1]), (False, [1, 2, 3, 4, 5])):
+        seen: list[int] = []
+        token = None
+        while True:
+            page = namespace.list_table_versions(
+                api.ListTableVersionsRequest(id=["t"], limit=2, page_token=token, descending=descending)
+            )
+            seen += [version.version for version in page.versions]
+            token = page.page_token
+            if token is None:
+                break
+        assert seen == expected
+    described = namespace.describe_table_version(api.DescribeTableVersionRequest(id=["t"], version=3)).version
+    assert described.version == 3
+    assert "manifest-" not in described.manifest_path
+    with pytest.raises(api_errors.TableVersionNotFoundError):
+        namespace.describe_table_version(api.DescribeTableVersionRequest(id=["t"], version=9))
+    namespace.catalog.open("t").tags.create("kept", 2)
+
+    def delete(start: int, end: int) -> int | None:
+        ranges = [VersionRange(start_version=start, end_version=end)]
+        return namespace.batch_delete_table_versions(
+            api.BatchDeleteTableVersionsRequest(id=["t"], ranges=ranges)
+        ).deleted_count
+
+    with pytest.raises(api_errors.InvalidTableStateError, match="is the latest"):
+        delete(3, -1)
+    with pytest.raises(api_errors.InvalidTableStateError, match="a tag points at version 2"):
+        delete(1, 4)
+    assert delete(3, 5) == 2
+    assert delete(3, 5) == 0
+    assert [entry.version for entry in namespace.catalog.history("t")] == [5, 2, 1]
+
+
+def test_lance_namespace_connects_to_it_by_name_and_it_pickles(tmp_path: Path, url: str) -> None:
+    properties = {"root": str(tmp_path / "lake"), "commit_store": url}
+    namespace = api.connect("lancekeep.DirectoryNamespace", properties)
+    lance.write_dataset(TABLE, namespace_client=namespace, table_id=["t"], mode="create")
+    copy = pickle.loads(pickle.dumps(namespace))
+    lance.write_dataset(TABLE, namespace_client=copy, table_id=["t"], mode="append")
+    assert lance.dataset(namespace_client=namespace, table_id=["t"]).count_rows() == 6
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("properties", "message"),
+    [
+        ({"comit_store": "x"}, "did you mean 'commit_store'"),
+        ({"storage_region": "x"}, "did you mean 'storage.'"),
+        ({"storage.fsink": "x"}, "fsync"),
+        ({"commit_store": "sqlite:///x.db?synchronus=full"}, "synchronous"),
+        ({"commit_store": "redi://h"}, "redis"),
+        ({"commit_store": "nonsense"}, "scheme"),
+        ({"commit_retries": "3"}, "has no effect here"),
+        ({"manifest_enabled": "false"}, "needs its manifest table"),
+        ({"dir_listing_enabled": "perhaps"}, "give 'true' or 'false'"),
+        ({"root": "nope://x"}, "nope"),
+    ],
+)
+def test_wrong_properties_are_refused_before_anything_is_written(
+    tmp_path: Path, properties: dict[str, str], message: str
+) -> None:
+    with pytest.raises(api_errors.InvalidInputError, match=message):
+        lancekeep.DirectoryNamespace(**{"root": str(tmp_path / "lake"), **properties})
+    assert not (tmp_path / "lake").exists()
+
+
+@pytest.mark.parametrize("name", ["a/b", "a\\b", "a\0b", "..", "a$b", "", "x" * 300])
+def test_bad_names_write_nothing(catalog: lancekeep.Catalog, tmp_path: Path, name: str) -> None:
+    for act in (
+        lambda: catalog.create_namespace([name]),
+        lambda: catalog.write([name], TABLE),
+        lambda: catalog.declare_table(["ok", name]),
+    ):
+        with pytest.raises(lancekeep.InvalidInput):
+            act()
+    assert not (tmp_path / "lake").exists()
+
+
+@pytest.mark.parametrize("scheme", ["redis", "dynamodb", "s3"])
+def test_an_unreachable_store_is_named_within_ten_seconds_without_its_password(tmp_path: Path, scheme: str) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    endpoint = f"http://127.0.0.1:{port}"
+    secret = "hunter2secret"
+    options = {**s3_options(endpoint), "aws_secret_access_key": secret} if scheme == "s3" else None
+    begin = time.monotonic()
+    with pytest.raises(lancekeep.StoreUnavailable) as raised:
+        lancekeep.connect(
+            "s3://bucket/lake" if scheme == "s3" else str(tmp_path / "lake"),
+            commit_store={
+                "redis": f"redis://user:{secret}@127.0.0.1:{port}/0",
+                "dynamodb": f"dynamodb://Commits?region=us-east-1&endpoint_url={endpoint}",
+                "s3": "conditional-put://",
+            }[scheme],
+            storage_options=options,
+            commit_store_options={**CREDENTIALS, "aws_secret_access_key": secret} if scheme == "dynamodb" else None,
+        )
+    assert time.monotonic() - begin < 10  # the bound that is promised, not a measurement
+    assert f"127.0.0.1:{port}" in str(raised.value)
+    assert secret not in str(raised.value) + repr(raised.value)
+
+
+# -- DynamoDB beside native s3+ddb:// writers ----------------------------------------------------------------------
+
+
+def test_a_dynamodb_table_is_shared_with_native_writers(moto_endpoint: str) -> None:
+    options = s3_options(moto_endpoint)
+    name = bucket(moto_endpoint)
+    store = f"dynamodb://shared-{name}?region=us-east-1&endpoint_url={moto_endpoint}&shared_with_native=true"
+    catalog = lancekeep.connect(f"s3://{name}/lake", commit_store=store, storage_options=options)
+    catalog.write("t", TABLE)
+    key = catalog.dataset_root(catalog.find_table("t")).key
+    native_uri = f"s3+ddb://{name}/{key}?ddbTableName=shared-{name}"
+    native_options = {**options, "dynamodb_endpoint": moto_endpoint}
+    for turn in range(3):
+        lance.write_dataset(TABLE, native_uri, mode="append", storage_options=native_options)
+        assert catalog.open("t").count_rows() == 3 + turn * 6 + 3
+        catalog.write("t", TABLE, "append")
+        assert lance.dataset(native_uri, storage_options=native_options).count_rows() == 3 + turn * 6 + 6
+    assert [entry.version for entry in catalog.history("t")] == [7, 6, 5, 4, 3, 2, 1]

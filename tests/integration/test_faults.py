@@ -1,0 +1,115 @@
+"""Native writers over stores that lose replies, and directories copied in the middle of a commit."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import lance
+import pytest
+import writers
+from faults import Crash, Faulty, crash_at, lost_replies
+
+import lancekeep
+from lancekeep.application.retry import Retry
+from lancekeep.application.table_commits import TableCommits
+from lancekeep.domain.errors import StoreUnavailable
+
+
+@pytest.fixture
+def namespace(tmp_path: Path) -> lancekeep.DirectoryNamespace:
+    namespace = lancekeep.DirectoryNamespace(
+        root=str(tmp_path / "lake"), commit_store=f"sqlite://{tmp_path}/commits.db"
+    )
+    namespace.catalog.create_namespace("hot")
+    namespace.catalog.write("hot.t", writers.row(0, 0))
+    return namespace
+
+
+def through(namespace: lancekeep.DirectoryNamespace, objects: object, rows: object, patience: float) -> None:
+    """Put doubles between the namespace and its stores."""
+    namespace.catalog.commits = TableCommits(objects, rows, "tester", Retry(patience, sleep=lambda _: None))  # type: ignore[arg-type] # doubles
+
+
+@pytest.mark.parametrize("replies", [1, 3])
+@pytest.mark.parametrize("method", ["reserve", "finalize", "copy_if_absent", "delete", "get", "latest"])
+def test_a_native_append_under_lost_replies_lands_once(
+    namespace: lancekeep.DirectoryNamespace, method: str, replies: int
+) -> None:
+    commits = namespace.catalog.commits
+    through(
+        namespace,
+        Faulty(commits.objects, lost_replies(method, replies)),
+        Faulty(commits.rows, lost_replies(method, replies)),
+        5.0,
+    )
+    writers.append(namespace, 1, 1)
+    assert sorted(namespace.catalog.open("hot.t").to_table()["number"].to_pylist()) == [0, 1]
+    assert [entry.version for entry in namespace.catalog.history("hot.t")] == [2, 1]
+
+
+def test_an_unknown_commit_is_raised_with_its_token_and_resolved_later(
+    namespace: lancekeep.DirectoryNamespace,
+) -> None:
+    catalog = namespace.catalog
+    healthy = catalog.commits
+    broken = [False]
+
+    def down(name: str, _: int) -> tuple[str, BaseException] | None:
+        if name == "reserve":
+            broken[0] = True
+            return "after", StoreUnavailable("the reply was lost")
+        return ("before", StoreUnavailable("down")) if broken[0] else None
+
+    objects, rows = Faulty(healthy.objects, down), Faulty(healthy.rows, down)
+    through(namespace, objects, rows, 0.05)
+    with pytest.raises(lancekeep.CommitUnknown) as raised:
+        catalog.write("hot.t", writers.row(1, 1), "append")
+    assert "delete" not in objects.calls
+    catalog.commits = healthy
+    for _ in range(2):  # settling is idempotent
+        assert catalog.resolve(str(raised.value.token)) == catalog.resolve(raised.value.token)
+    assert isinstance(catalog.resolve(raised.value.token), lancekeep.Committed)
+    assert sorted(catalog.open("hot.t").to_table()["number"].to_pylist()) == [0, 1]
+
+
+def test_a_copied_directory_is_a_complete_table(namespace: lancekeep.DirectoryNamespace, tmp_path: Path) -> None:
+    catalog = namespace.catalog
+    directory = Path("/" + catalog.dataset_root(catalog.find_table("hot.t")).key)
+    writers.append(namespace, 1, 1)
+    shutil.copytree(directory, tmp_path / "idle")
+    plain = lance.dataset(str(tmp_path / "idle"))
+    assert (plain.version, plain.count_rows()) == (2, 2)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("method", ["reserve", "copy_if_absent", "finalize", "delete"])
+def test_a_directory_copied_between_steps_is_at_most_one_version_behind(
+    namespace: lancekeep.DirectoryNamespace, tmp_path: Path, method: str, when: str
+) -> None:
+    catalog = namespace.catalog
+    healthy = catalog.commits
+    directory = Path("/" + catalog.dataset_root(catalog.find_table("hot.t")).key)
+    dead = [False]
+
+    def die(name: str, count: int) -> tuple[str, BaseException] | None:
+        if dead[0]:
+            return "before", Crash()
+        if name == method:
+            dead[0] = True
+            return crash_at(count, when)(name, count)
+        return None
+
+    through(namespace, Faulty(healthy.objects, die), Faulty(healthy.rows, die), 1.0)
+    with pytest.raises(BaseException):  # noqa: B017, PT011 # whatever the native engine makes of a dead callback
+        writers.append(namespace, 1, 1)
+    shutil.copytree(directory, tmp_path / "copy")
+    plain = lance.dataset(str(tmp_path / "copy"))
+    copied = plain.version in (2,) or (plain.version == 1 and method in ("reserve", "copy_if_absent"))
+    assert copied
+    catalog.commits = healthy
+    catalog.commits.forget()
+    writers.append(namespace, 2, 2)
+    rows = catalog.open("hot.t").to_table()["number"].to_pylist()
+    assert rows in ([0, 1, 2], [0, 2])
+    assert (rows == [0, 2]) == (method == "reserve" and when == "before")

@@ -1,0 +1,398 @@
+"""The runner of the commit protocol under lost replies, crashes, lost rows and foreign finalisers, in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha256
+from itertools import count
+
+import pytest
+from faults import Crash, Faulty, crash_at, lost_replies
+
+from lancekeep.adapters.commit_stores.memory import MemoryCommitStore
+from lancekeep.adapters.object_stores.memory import MemoryObjectStore
+from lancekeep.application.retry import Retry
+from lancekeep.application.table_commits import TableCommits
+from lancekeep.domain.commit import Committed, CommitToken, Conflict, StagedManifest, Unknown
+from lancekeep.domain.errors import CommitRefused, CommitStoreMismatch, Damaged, Refused, StoreUnavailable
+from lancekeep.domain.layout import DatasetRoot
+from lancekeep.domain.naming import ManifestName, NamingScheme
+from lancekeep.domain.version_row import VersionRow
+from lancekeep.ports.object_store import ObjectStoreGuarantees
+
+NAMES = count()
+UUIDS = count()
+
+
+class World:
+    """One dataset, its object store and its commit store, and a way to commit to it."""
+
+    def __init__(self) -> None:
+        self.objects = MemoryObjectStore()
+        self.rows = MemoryCommitStore(f"world-{next(NAMES)}")
+        self.root = DatasetRoot("t.lance", self.objects.root_uri + "t.lance")
+
+    def commits(self, *, objects: object = None, rows: object = None, patience: float = 5.0) -> TableCommits:
+        clock = count(0.0, 0.001)
+        retry = Retry(patience, clock=lambda: next(clock), sleep=lambda _: None, jitter=lambda: 0.5)
+        return TableCommits(objects or self.objects, rows or self.rows, "tester", retry)  # type: ignore[arg-type] # doubles
+
+    def stage(self, version: int, text: str = "") -> str:
+        name = NamingScheme.V2.final_name(version)
+        path = f"{self.root.versions_key}{name}-{next(UUIDS):08x}"
+        self.objects.put(path, f"{path}{text}LANC".encode())
+        return path
+
+    def commit(self, version: int, commits: TableCommits | None = None, path: str | None = None) -> object:
+        path = path or self.stage(version)
+        return (commits or self.commits()).commit(self.root, version, path, None, branch=False)
+
+    def fill(self, versions: int) -> None:
+        for version in range(1, versions + 1):
+            assert isinstance(self.commit(version), Committed)
+
+    def history(self) -> dict[int, bytes]:
+        """What a plain reader of the directory sees; and no gap in it."""
+        found = {}
+        for info in self.objects.list(self.root.versions_key):
+            name = ManifestName.parse(info.key.rpartition("/")[2])
+            if name is not None and not name.is_staged:
+                found[name.version] = self.objects.get(info.key)
+        assert sorted(found) == list(range(1, len(found) + 1))
+        return found
+
+    def staged(self) -> list[str]:
+        return [info.key for info in self.objects.list(self.root.versions_key) if ".manifest-" in info.key]
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_commit_is_one_reserve_one_copy_one_publish_one_delete_and_no_list(world: World) -> None:
+    world.fill(2)
+    objects, rows = Faulty(world.objects), Faulty(world.rows)
+    path = world.stage(3)
+    commits = world.commits(objects=objects, rows=rows)
+    assert isinstance(world.commit(3, commits, path), Committed)
+    assert dict(rows.counts) == {"reserve": 1, "finalize": 1}
+    assert dict(objects.counts) == {"get": 1, "copy_if_absent": 1, "delete": 1}
+    rows.calls.clear()
+    objects.calls.clear()
+    assert commits.get(world.root, 3) is not None  # native reads its own version back: that costs nothing
+    assert not rows.calls
+    assert world.commits(objects=objects, rows=rows).latest(world.root)
+    assert dict(rows.counts) == {"latest": 1}
+    assert not objects.calls
+
+
+@pytest.mark.parametrize("replies", [1, 3])
+@pytest.mark.parametrize("method", ["reserve", "finalize", "copy_if_absent", "delete"])
+def test_lost_replies_commit_exactly_once(world: World, method: str, replies: int) -> None:
+    world.fill(1)
+    path = world.stage(2)
+    content = world.objects.get(path)
+    objects, rows = Faulty(world.objects), Faulty(world.rows)
+    (rows if method in ("reserve", "finalize") else objects).decide = lost_replies(method, replies)
+    assert isinstance(world.commit(2, world.commits(objects=objects, rows=rows), path), Committed)
+    assert world.history()[2] == content
+    assert not world.staged()
+    assert [row.version for row in world.rows.list(world.root.base_uri, after=None, limit=None, descending=False)] == [
+        1,
+        2,
+    ]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [("reserve", Unknown), ("copy_if_absent", Unknown), ("finalize", Committed), ("delete", Committed)],
+)
+def test_an_unreachable_store_gives_the_right_outcome_and_deletes_nothing(
+    world: World, method: str, expected: type, when: str
+) -> None:
+    world.fill(1)
+    path = world.stage(2)
+    content = world.objects.get(path)
+
+    def down(name: str, _: int) -> tuple[str, BaseException] | None:
+        return (when, StoreUnavailable("down")) if name == method else None
+
+    objects, rows = Faulty(world.objects, down), Faulty(world.rows, down)
+    outcome = world.commit(2, world.commits(objects=objects, rows=rows, patience=0.05), path)
+    assert isinstance(outcome, expected)
+    if isinstance(outcome, Unknown):
+        assert "delete" not in objects.calls
+        assert world.objects.get(path) == content
+        for token in (outcome.token, CommitToken.parse(str(outcome.token))):
+            assert isinstance(world.commits().resolve(token), Committed)
+    assert world.commits().latest(world.root) == world.commits().get(world.root, 2)
+    assert world.history()[2] == content
+
+
+def test_resolve_says_conflict_where_another_writer_got_the_version(world: World) -> None:
+    world.fill(1)
+    path = world.stage(2)
+
+    def down(name: str, _: int) -> tuple[str, BaseException] | None:
+        return ("before", StoreUnavailable("down")) if name == "reserve" else None
+
+    outcome = world.commit(2, world.commits(rows=Faulty(world.rows, down), patience=0.05), path)
+    assert isinstance(outcome, Unknown)
+    other = world.stage(2)
+    assert isinstance(world.commit(2, path=other), Committed)
+    settled = world.commits().resolve(outcome.token)
+    assert isinstance(settled, Conflict)
+    assert settled.winner is not None
+    assert settled.winner.version == 2
+    assert world.commits().resolve(outcome.token) == Conflict(settled.winner)
+    assert world.history()[2] == other.encode() + b"LANC"
+    assert not world.staged()
+
+
+def test_resolve_without_the_staged_manifest_reserves_nothing(world: World) -> None:
+    world.fill(1)
+    path = world.stage(2)
+    content = world.objects.get(path)
+    staged = StagedManifest(world.root.base_uri, 2, path, len(content), sha256(content).hexdigest())
+    world.objects.delete(path)
+    assert world.commits().resolve(CommitToken(staged)) == Conflict(None)
+    assert world.rows.get(world.root.base_uri, 2) is None
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("nth", range(5))
+def test_a_crash_at_any_port_call_is_repaired_by_the_next_participant(world: World, nth: int, when: str) -> None:
+    world.fill(2)
+    path = world.stage(3)
+    content = world.objects.get(path)
+    calls: list[str] = []
+
+    def decide(name: str, _: int) -> tuple[str, BaseException] | None:
+        calls.append(name)
+        return crash_at(nth, when)(name, len(calls) - 1)
+
+    commits = world.commits(objects=Faulty(world.objects, decide), rows=Faulty(world.rows, decide))
+    with pytest.raises(Crash):
+        world.commit(3, commits, path)
+    assert len(world.history()) in (2, 3)  # who knows nothing of the commit store is at most one version behind
+    latest = world.commits().latest(world.root)
+    assert latest is not None
+    assert latest.version == len(world.history())
+    if latest.version == 3:
+        assert world.history()[3] == content
+        left = [path] if (nth, when) in ((3, "after"), (4, "before")) else []
+        assert world.staged() == left  # published but not removed: a file that nothing refers to
+    following = world.commit(latest.version + 1)
+    assert isinstance(following, Committed)
+    assert len(world.history()) == latest.version + 1
+
+
+@pytest.mark.parametrize("nth", range(5))
+def test_a_crash_of_the_helper_is_repaired_by_the_next_one(world: World, nth: int) -> None:
+    world.fill(1)
+    path = world.stage(2)
+    assert world.rows.reserve(VersionRow(world.root.base_uri, 2, path, 9), first=False)
+    calls: list[str] = []
+
+    def decide(name: str, _: int) -> tuple[str, BaseException] | None:
+        calls.append(name)
+        return crash_at(nth, "after")(name, len(calls) - 1)
+
+    with pytest.raises(Crash):
+        world.commits(objects=Faulty(world.objects, decide), rows=Faulty(world.rows, decide)).latest(world.root)
+    latest = world.commits().latest(world.root)
+    assert latest is not None
+    assert latest.is_final
+    assert latest.size == len(world.objects.get(latest.path))
+    assert world.staged() == ([path] if nth == 3 else [])
+
+
+def test_a_writer_whose_commit_a_reader_finished_recognises_it(world: World) -> None:
+    """The reply of reserve is lost, a reader finishes the commit, staged file and all; the writer tries again."""
+    world.fill(1)
+    path = world.stage(2)
+    content = world.objects.get(path)
+    first = [True]
+
+    def decide(name: str, _: int) -> tuple[str, BaseException] | None:
+        if name == "reserve" and first[0]:
+            first[0] = False
+            return "after", StoreUnavailable("the reply was lost")
+        if name == "reserve":
+            assert world.commits().latest(world.root) == VersionRow(
+                world.root.base_uri, 2, path.partition("-")[0], len(content), "tester"
+            )
+        return None
+
+    assert isinstance(world.commit(2, world.commits(rows=Faulty(world.rows, decide)), path), Committed)
+    assert world.history()[2] == content
+
+
+def test_a_row_the_store_lost_is_put_back_when_it_is_published(world: World) -> None:
+    world.fill(1)
+    path = world.stage(2)
+
+    def forget(name: str, _: int) -> tuple[str, BaseException] | None:
+        if name == "finalize":
+            world.rows.delete(world.root.base_uri, [2])
+        return None
+
+    assert isinstance(world.commit(2, world.commits(rows=Faulty(world.rows, forget)), path), Committed)
+    row = world.rows.get(world.root.base_uri, 2)
+    assert row is not None
+    assert row.is_final
+
+
+def test_a_lost_row_never_lets_an_acknowledged_version_be_overwritten(world: World) -> None:
+    """A failover forgot version 3: its object stands, and the next writer of 3 steps back."""
+    world.fill(3)
+    before = world.history()
+    world.rows.delete(world.root.base_uri, [3])
+    assert isinstance(world.commit(3), Conflict)
+    assert world.history() == before
+    assert not world.staged()
+    assert isinstance(world.commit(4), Committed)
+
+
+@pytest.mark.parametrize("scheme", list(NamingScheme))
+def test_a_history_without_rows_is_adopted_newest_first(world: World, scheme: NamingScheme) -> None:
+    for version in (1, 2, 3, 12):
+        world.objects.put(world.root.manifest_key(version, scheme), b"manifest LANC")
+    entered: list[int] = []
+    rows = Faulty(world.rows)
+
+    class Spy:
+        url = guarantees = None
+
+        def __getattr__(self, name: str) -> Callable[..., object]:
+            def call(*args: object, **kwargs: object) -> object:
+                if name == "record":
+                    entered.extend(row.version for row in args[0])  # type: ignore[attr-defined] # rows
+                return getattr(rows, name)(*args, **kwargs)
+
+            return call
+
+    commits = world.commits(rows=Spy())
+    latest = commits.latest(world.root)
+    assert latest is not None
+    assert latest.version == 12
+    assert entered == [12, 3, 2, 1]
+    assert [row.version for row in commits.page(world.root, None, None, True)] == [12, 3, 2, 1]
+    assert [row.version for row in commits.page(world.root, 1, 2, False)] == [2, 3]
+
+
+def test_a_mixture_of_naming_schemes_is_an_error(world: World) -> None:
+    world.objects.put(world.root.manifest_key(1, NamingScheme.V1), b"LANC")
+    world.objects.put(world.root.manifest_key(2, NamingScheme.V2), b"LANC")
+    with pytest.raises(Damaged, match="mixes the V1 and V2"):
+        world.commits().latest(world.root)
+
+
+def test_a_row_without_staged_and_final_manifest_is_a_clear_error(world: World) -> None:
+    world.fill(1)
+    path = world.stage(2)
+    world.rows.reserve(VersionRow(world.root.base_uri, 2, path, 9), first=False)
+    world.objects.delete(path)
+    with pytest.raises(Damaged, match="neither that staged manifest nor the final one exists"):
+        world.commits().latest(world.root)
+
+
+def test_gaps_are_refused(world: World) -> None:
+    world.fill(2)
+    for version in (4, 9):
+        with pytest.raises(CommitRefused, match="leave a gap"):
+            world.commit(version)
+    assert isinstance(world.commit(2), Conflict)
+    assert isinstance(world.commit(1), Conflict)
+    assert len(world.history()) == 2
+
+
+def test_a_branch_begins_with_its_parents_number_and_only_once(world: World) -> None:
+    world.fill(4)
+    branch = world.root.branch("b1")
+
+    def stage(version: int) -> str:
+        path = f"{branch.versions_key}{NamingScheme.V2.final_name(version)}-{next(UUIDS):08x}"
+        world.objects.put(path, b"LANC" + path.encode() + b"LANC")
+        return path
+
+    commits = world.commits()
+    assert isinstance(commits.commit(branch, 4, stage(4), None, branch=True), Committed)
+    assert isinstance(commits.commit(branch, 5, stage(5), None, branch=True), Committed)
+    with pytest.raises(CommitRefused, match="leave a gap"):
+        commits.commit(branch, 8, stage(8), None, branch=True)
+    assert [history.key for history in commits.histories(world.root)] == ["t.lance", "t.lance/tree/b1"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "other.lance/_versions/18446744073709551613.manifest-aaaa",
+        "t.lance/_versions/18446744073709551613.manifest",
+        "t.lance/_versions/18446744073709551612.manifest-aaaa",
+        "t.lance/_versions/../_versions/18446744073709551613.manifest-aaaa",
+        "t.lance/data/18446744073709551613.manifest-aaaa",
+        "t.lance/_versions/d18446744073709551613.manifest-aaaa",
+        "/t.lance/_versions/18446744073709551613.manifest-aaaa",
+        "",
+    ],
+)
+def test_only_a_staged_manifest_of_this_very_table_and_version_is_taken(world: World, path: str) -> None:
+    world.fill(1)
+    with pytest.raises(CommitRefused, match="not a staged manifest"):
+        world.commits().commit(world.root, 2, path, None, branch=False)
+
+
+def test_missing_truncated_and_foreign_content_is_refused(world: World) -> None:
+    world.fill(1)
+    path = world.stage(2)
+    with pytest.raises(CommitRefused, match=r"has \d+ bytes where 7 were announced"):
+        world.commits().commit(world.root, 2, path, 7, branch=False)
+    world.objects.put(path, b"not a manifest")
+    with pytest.raises(CommitRefused, match="not a Lance manifest"):
+        world.commits().commit(world.root, 2, path, None, branch=False)
+    world.objects.delete(path)
+    with pytest.raises(CommitRefused, match="does not exist"):
+        world.commits().commit(world.root, 2, path, None, branch=False)
+    assert world.rows.get(world.root.base_uri, 2) is None
+
+
+def test_deleting_versions_spares_the_latest_and_leaves_no_claimable_hole(world: World) -> None:
+    world.fill(5)
+    commits = world.commits()
+    with pytest.raises(Refused, match="is the latest"):
+        commits.delete(world.root, [4, 5])
+    assert commits.delete(world.root, [1, 2, 4, 99]) == 3
+    assert commits.delete(world.root, [1, 2, 4]) == 0
+    assert commits.get(world.root, 4) is None
+    assert isinstance(world.commit(4), Conflict)
+    assert isinstance(world.commit(6), Committed)
+
+
+def test_a_moved_history_is_closed_in_the_old_store(world: World) -> None:
+    world.fill(3)
+    commits = world.commits()
+    new = MemoryCommitStore(f"world-{next(NAMES)}")
+    target = commits.with_rows(new)
+    assert commits.move_history(world.root, target) == 3
+    assert commits.move_history(world.root, target) == 3  # repeating it completes it
+    for version in (4, 5):
+        with pytest.raises(CommitStoreMismatch, match="moved to memory://"):
+            world.commit(version)
+    with pytest.raises(CommitStoreMismatch, match="Connect with that commit store"):
+        world.commits().latest(world.root)
+    assert isinstance(world.commit(4, world.commits(rows=new)), Committed)
+    assert target.move_history(world.root, commits) == 4  # and back again
+    assert isinstance(world.commit(5), Committed)
+
+
+def test_a_store_without_atomic_create_copies_behind_the_winning_row(world: World) -> None:
+    class Plain(Faulty):
+        guarantees = ObjectStoreGuarantees(atomic_create=False, atomic_copy=False, durable=True)
+
+    objects = Plain(world.objects)
+    assert isinstance(world.commit(1, world.commits(objects=objects)), Committed)
+    assert not {"put_if_absent", "copy_if_absent"} & set(objects.calls)
+    assert len(world.history()) == 1
