@@ -1,0 +1,129 @@
+"""Object stores by URI: the adapters of `lancekeep.ports.object_store.ObjectStore`, loaded where they are needed."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import NoReturn
+from urllib.parse import quote, unquote
+
+from lancekeep.domain.errors import InvalidInput, MissingExtra
+from lancekeep.ports.object_store import ObjectStore
+
+_LOCAL_URI = "file:///"
+_URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/]*)/*(?P<path>.*)", re.DOTALL)
+_BOOLEANS = {"true": True, "false": False}
+
+
+def open_object_store(root: str, storage_options: Mapping[str, str]) -> tuple[ObjectStore, str]:
+    """The store that holds ``root``, and the key of ``root`` in it, without a trailing slash.
+
+    ``root`` is a path, absolute or from the working directory, or a URI, in which ``%20`` and the like are decoded, as
+    the native engine decodes them: ``file:///…``, ``s3://bucket/…``, ``memory:///…`` (one store for the process), or
+    of any scheme that fsspec knows. Local paths are resolved through symbolic links, so one place has one key.
+
+    ``storage_options``: ``fsync`` (true or false) for files; for S3 see `s3_client.s3_client`; otherwise the arguments
+    of the fsspec implementation.
+
+    Raises:
+        InvalidInput: the root or an option cannot be understood.
+        MissingExtra: the adapter's package is not installed; the message says how to install it.
+    """
+    for name, value in storage_options.items():
+        if not isinstance(value, str):
+            raise InvalidInput(f"storage option {name!r} is of type {type(value).__name__}; expected text")
+    if "://" not in root:
+        return _open_local(root, storage_options)
+    uri = _URI.fullmatch(root)
+    if uri is None:
+        raise InvalidInput(f"root {root!r} is neither a path nor a URI, as scheme://place/path")
+    scheme, authority, path = uri["scheme"].lower(), uri["authority"], uri["path"]
+    if "@" in authority and ":" in authority.rpartition("@")[0]:
+        raise InvalidInput(f"root {scheme}://…: a password does not belong into a URI; give it as a storage option")
+    if re.search(r"[?#]", authority + path):
+        raise InvalidInput(f"root {root!r}: the native engine ends a URI at '?' and '#'; write %3F and %23 in a name")
+    if scheme == "file":
+        if authority not in ("", "localhost"):
+            raise InvalidInput(f"root {root!r} names the host {authority!r}; expected file:/// and an absolute path")
+        return _open_local(f"/{unquote(path)}", storage_options)
+    key = unquote(path).rstrip("/")
+    if scheme == "memory":
+        _refuse_unknown(storage_options, (), "memory")
+        return _memory(), f"{authority}/{key}".strip("/")
+    if scheme == "s3":
+        return _open_s3(authority, storage_options), key
+    return _open_fsspec(scheme, f"{scheme}://{authority}/", storage_options), key
+
+
+def uri_for_lance(store: ObjectStore, key: str) -> str:
+    """The URI under which the native engine opens what lies under ``key``; `open_object_store` reads it back.
+
+    The engine decodes percent escapes and ends a URI at ``?`` and ``#``, in any scheme. Files get every unusual
+    character escaped; elsewhere a key is left as it is, save for what would be taken for something else.
+    """
+    if store.root_uri == _LOCAL_URI:
+        return _LOCAL_URI + quote(key, safe="/$")
+    return store.root_uri + re.sub(r"[\x00-\x20%#?\x7f]", lambda found: quote(found[0], safe=""), key)
+
+
+def _open_local(path: str, options: Mapping[str, str]) -> tuple[ObjectStore, str]:
+    from lancekeep.adapters.object_stores.local import LocalObjectStore
+
+    _refuse_unknown(options, ("fsync",), "local files")
+    fsync = options.get("fsync", "true").lower()
+    if fsync not in _BOOLEANS:
+        raise InvalidInput(f"storage option fsync is {fsync!r}; expected true or false")
+    if not path or "\0" in path:
+        raise InvalidInput(f"root {path!r} is not a path; expected one such as ./lake, or a URI")
+    return LocalObjectStore(_BOOLEANS[fsync]), os.path.realpath(os.path.expanduser(path)).strip("/")
+
+
+def _open_s3(bucket: str, options: Mapping[str, str]) -> ObjectStore:
+    if not bucket:
+        raise InvalidInput("root s3:// names no bucket; expected s3://bucket/path")
+    try:
+        from lancekeep.adapters.object_stores.s3 import S3ObjectStore
+        from lancekeep.adapters.object_stores.s3_client import s3_client
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("boto3", "botocore"):
+            raise
+        raise MissingExtra("s3:// needs boto3, which is not installed: pip install 'lancekeep[s3]'") from error
+    return S3ObjectStore(bucket, s3_client(bucket, options))
+
+
+def _open_fsspec(scheme: str, root_uri: str, options: Mapping[str, str]) -> ObjectStore:
+    from fsspec.registry import known_implementations, registry
+
+    if scheme not in known_implementations and scheme not in registry:
+        _refuse_scheme(scheme, {"file", "memory", "s3", *known_implementations, *registry})
+    from lancekeep.adapters.object_stores.fsspec_store import open_fsspec
+
+    return open_fsspec(scheme, root_uri, options)
+
+
+@cache
+def _memory() -> ObjectStore:
+    from lancekeep.adapters.object_stores.memory import MemoryObjectStore
+
+    return MemoryObjectStore()
+
+
+def _refuse_scheme(scheme: str, known: set[str]) -> NoReturn:
+    raise InvalidInput(f"unknown scheme {scheme}://{_nearest(scheme, known)}; known are {', '.join(sorted(known))}")
+
+
+def _refuse_unknown(options: Mapping[str, str], known: tuple[str, ...], what: str) -> None:
+    for name in options:
+        if name not in known:
+            raise InvalidInput(
+                f"unknown storage option {name!r} for {what}{_nearest(name, known)}; known are: "
+                f"{', '.join(known) or 'none'}"
+            )
+
+
+def _nearest(name: str, known: tuple[str, ...] | set[str]) -> str:
+    matches = difflib.get_close_matches(name, known, 1)
+    return f" (did you mean {matches[0]!r}?)" if matches else ""

@@ -1,0 +1,171 @@
+"""Objects on any storage that has an fsspec implementation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import fsspec
+
+from lancekeep.adapters.object_stores.keys import check_key, check_prefix
+from lancekeep.domain.errors import (
+    AccessDenied,
+    InvalidInput,
+    LancekeepError,
+    MissingExtra,
+    ObjectNotFound,
+    StoreUnavailable,
+    UnsafeStore,
+)
+from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees
+
+
+class FsspecObjectStore:
+    """An `ObjectStore` below ``root_uri`` of an fsspec file system.
+
+    fsspec promises little, so nothing is promised here: its exclusive create may check first and write then, hence
+    `put_if_absent` and `copy_if_absent` raise `UnsafeStore` before they write. With a commit store that remembers its
+    rows the one writer who holds a version may write its final name by `head` and `put`.
+
+    `put` is fsspec's ``pipe_file``: one upload, seen whole, on cloud storage; on implementations that write a file in
+    place (sftp, smb, local) a reader may see a part of it, and a crash may leave one. What has been read from a
+    listing is forgotten before each look, so that others' writes are seen.
+    """
+
+    guarantees = ObjectStoreGuarantees(atomic_create=False, atomic_copy=False, durable=False)
+
+    def __init__(self, filesystem: fsspec.AbstractFileSystem, root_uri: str) -> None:
+        self.root_uri = root_uri
+        self._filesystem = filesystem
+        self._root: str = filesystem._strip_protocol(root_uri).rstrip("/")
+
+    def __repr__(self) -> str:
+        return f"FsspecObjectStore({self.root_uri!r})"
+
+    def get(self, key: str) -> bytes:
+        path = self._path(key)
+        with self._boundary(key):
+            content: bytes = self._filesystem.cat_file(path)
+            return content
+
+    def put(self, key: str, content: bytes) -> None:
+        path = self._path(key)
+        with self._boundary(key):
+            try:
+                self._filesystem.pipe_file(path, content)
+            except FileNotFoundError:  # a storage with real directories
+                self._filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
+                self._filesystem.pipe_file(path, content)
+
+    def put_if_absent(self, key: str, content: bytes) -> bool:
+        raise self._unsafe(key)
+
+    def copy_if_absent(self, source: str, target: str) -> bool:
+        raise self._unsafe(target)
+
+    def head(self, key: str) -> ObjectInfo | None:
+        path = self._path(key)
+        with self._boundary(key):
+            try:
+                self._filesystem.invalidate_cache()
+                found = self._filesystem.info(path)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            return None if found["type"] == "directory" else _info(key, found)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        check_prefix(prefix)
+        directory, slash, name = prefix.rpartition("/")
+        return self._walk(directory + slash, name)
+
+    def delete(self, key: str) -> None:
+        path = self._path(key)
+        with self._boundary(key), suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            self._filesystem.rm_file(path)
+
+    def _walk(self, directory: str, start: str) -> Iterator[ObjectInfo]:
+        """The objects below ``directory`` (empty, or with its slash) in names that begin with ``start``.
+
+        A directory sorts as its name with a slash, as the keys below it do.
+        """
+        below = f"{self._root}/{directory}"
+        with self._boundary(directory):
+            try:
+                self._filesystem.invalidate_cache()
+                listed = self._filesystem.ls(below.rstrip("/") or "/", detail=True)
+            except (FileNotFoundError, NotADirectoryError):
+                return
+            entries = {}
+            for found in listed:
+                path = found["name"]
+                name = path.rstrip("/").removeprefix(below)
+                if name.startswith(start) and "/" not in name and name:
+                    entries[f"{name}/" if found["type"] == "directory" else name] = found
+        for name in sorted(entries):
+            if name.endswith("/"):
+                yield from self._walk(directory + name, "")
+            else:
+                yield _info(directory + name, entries[name])
+
+    def _path(self, key: str) -> str:
+        check_key(key)
+        return f"{self._root}/{key}"
+
+    def _unsafe(self, key: str) -> UnsafeStore:
+        return UnsafeStore(
+            f"{self.root_uri}{key}: not written, since nothing here creates an object for one writer only. Choose a "
+            "commit store (sqlite://, redis://, dynamodb://) to decide who commits"
+        )
+
+    @contextmanager
+    def _boundary(self, key: str) -> Iterator[None]:
+        """Where errors of any implementation become ours. Their texts are left out: they may hold credentials."""
+        try:
+            yield
+        except Exception as error:  # implementations raise whatever their own library does
+            raise _understood(error, self.root_uri + key) from error
+
+
+def open_fsspec(scheme: str, root_uri: str, options: Mapping[str, str]) -> FsspecObjectStore:
+    """The store at ``root_uri``; ``options`` are arguments of the implementation.
+
+    Raises:
+        InvalidInput: fsspec does not know the scheme, or the implementation not the options.
+        MissingExtra: the implementation is not installed.
+        AccessDenied, StoreUnavailable: the storage could not be reached.
+    """
+    try:
+        implementation: Any = fsspec.get_filesystem_class(scheme)
+    except ImportError as error:
+        package = getattr(error.__cause__, "name", None)
+        raise MissingExtra(
+            f"{scheme}:// needs a package that is not installed. {error}"
+            + (f" (pip install {package})" if package else "")
+        ) from error
+    try:
+        filesystem = implementation(**{**implementation._get_kwargs_from_urls(root_uri), **options})
+    except Exception as error:
+        if isinstance(error, TypeError | ValueError):
+            raise InvalidInput(
+                f"{root_uri}: {implementation.__name__} of fsspec does not take the storage options {sorted(options)}"
+            ) from error
+        raise _understood(error, root_uri) from error
+    return FsspecObjectStore(filesystem, root_uri)
+
+
+def _info(key: str, found: Mapping[str, Any]) -> ObjectInfo:
+    return ObjectInfo(key, int(found["size"]), found.get("ETag") or found.get("etag"))
+
+
+def _understood(error: Exception, uri: str) -> LancekeepError:
+    kind = type(error).__name__
+    if isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError):
+        return ObjectNotFound(f"{uri}: no such object")
+    if isinstance(error, PermissionError):
+        return AccessDenied(f"{uri}: the credentials at hand do not permit this ({kind})")
+    if isinstance(error, UnicodeError):
+        return InvalidInput(f"{uri!r}: not a key that this storage can encode")
+    if isinstance(error, NotImplementedError):
+        return UnsafeStore(f"{uri}: this storage cannot do that; choose one that reads, writes, lists and deletes")
+    return StoreUnavailable(f"{uri}: the storage failed ({kind}); whether it did what it was asked is not known")

@@ -1,0 +1,251 @@
+"""Objects as files of a local or mounted file system: the key ``a/b`` is the file ``/a/b``."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import wraps
+from stat import S_ISREG
+from typing import Concatenate, ParamSpec, TypeVar
+
+from lancekeep.adapters.object_stores.keys import check_key, check_prefix
+from lancekeep.domain.errors import (
+    AccessDenied,
+    InvalidInput,
+    LancekeepError,
+    ObjectNotFound,
+    StoreUnavailable,
+    UnsafeStore,
+)
+from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_TEMPORARY = ".tmp-"
+_NO_HARD_LINKS = frozenset((errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV))
+_NOT_A_PLACE = frozenset((errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.EILSEQ))
+
+
+def _boundary(
+    method: Callable[Concatenate[LocalObjectStore, str, P], T],
+) -> Callable[Concatenate[LocalObjectStore, str, P], T]:
+    """Where errors of the operating system become ours; ValueError is what Python says to a name it cannot encode."""
+
+    @wraps(method)
+    def mapped(self: LocalObjectStore, key: str, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(self, key, *args, **kwargs)
+        except (OSError, UnicodeError) as error:
+            raise _understood(error, key) from error
+
+    return mapped
+
+
+class LocalObjectStore:
+    """An `ObjectStore` on a file system that has atomic rename and hard links.
+
+    An object is written under a temporary name beside its own and then renamed (`put`) or hard-linked
+    (`put_if_absent`, `copy_if_absent`): a hard link is made for one claimant only and shows the whole file at once,
+    where ``O_EXCL`` would show an empty one first. A crash leaves at most a file ``.tmp-<random>``, which is never
+    listed.
+
+    ``fsync``: files and the directories that name them are on the disk before a call returns, also where the answer
+    is that another created the object, since the caller will rely on it.
+    """
+
+    root_uri = "file:///"
+
+    def __init__(self, fsync: bool = True) -> None:
+        self._fsync = fsync
+        self.guarantees = ObjectStoreGuarantees(atomic_create=True, atomic_copy=True, durable=fsync)
+
+    @_boundary
+    def get(self, key: str) -> bytes:
+        try:
+            with open(_path(key), "rb", 0) as file:
+                return file.readall()
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+            raise ObjectNotFound(f"/{key}: no such file") from error
+
+    @_boundary
+    def put(self, key: str, content: bytes) -> None:
+        path = _path(key)
+        temporary = self._write_beside(path, content)
+        try:
+            os.rename(temporary, path)
+        except OSError:
+            _remove(temporary)
+            raise
+        self._sync_directory_of(path)
+
+    @_boundary
+    def put_if_absent(self, key: str, content: bytes) -> bool:
+        path = _path(key)
+        temporary = self._write_beside(path, content)
+        try:
+            created = _link(temporary, path)
+        finally:
+            _remove(temporary)
+        self._sync_directory_of(path)
+        return created
+
+    @_boundary
+    def copy_if_absent(self, source: str, target: str) -> bool:
+        """As the port says; no bytes move, since both names mean one file."""
+        source_path, path = _path(source), _path(target)
+        try:
+            self._sync_file(source_path)  # whoever wrote it need not have
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise ObjectNotFound(f"/{source}: no such file") from error
+        try:
+            created = _link(source_path, path)
+        except FileNotFoundError:
+            self._make_directory(os.path.dirname(path))
+            created = _link(source_path, path)
+        self._sync_directory_of(path)
+        return created
+
+    @_boundary
+    def head(self, key: str) -> ObjectInfo | None:
+        try:
+            status = os.stat(_path(key))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        if not S_ISREG(status.st_mode):
+            return None
+        return ObjectInfo(key, status.st_size, f"{status.st_ino:x}-{status.st_mtime_ns // 1000:x}-{status.st_size:x}")
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        check_prefix(prefix)
+        directory, slash, name = prefix.rpartition("/")
+        return self._walk(directory + slash, name)
+
+    @_boundary
+    def delete(self, key: str) -> None:
+        """As the port says; directories stay, since another may be about to write there.
+
+        Not brought to the disk: every commit would pay for it, and a staged file or an old version that a power loss
+        brings back does no harm.
+        """
+        with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            os.unlink(_path(key))
+
+    def _walk(self, directory: str, start: str) -> Iterator[ObjectInfo]:
+        """The objects below ``directory`` (empty, or with its slash) in names that begin with ``start``.
+
+        A directory sorts as its name with a slash, as the keys below it do: ``a.b`` comes before ``a/b``.
+        """
+        try:
+            with os.scandir(f"/{directory}") as entries:
+                names = sorted(
+                    (
+                        f"{entry.name}/" if entry.is_dir() else entry.name
+                        for entry in entries
+                        if entry.name.startswith(start) and not entry.name.startswith(_TEMPORARY)
+                    ),
+                    key=os.fsencode,
+                )
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise _understood(error, directory) from error
+        for name in names:
+            if name.endswith("/"):
+                yield from self._walk(directory + name, "")
+            else:
+                info = self.head(directory + name)
+                if info is not None:
+                    yield info
+
+    def _write_beside(self, path: str, content: bytes) -> str:
+        """The path of a new temporary file with this content, in the directory of ``path``."""
+        directory = os.path.dirname(path)
+        temporary = f"{directory}/{_TEMPORARY}{os.urandom(16).hex()}"
+        try:
+            file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        except FileNotFoundError:
+            self._make_directory(directory)
+            file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            try:
+                rest = memoryview(content)
+                while rest:
+                    rest = rest[os.write(file, rest) :]
+                if self._fsync:
+                    os.fsync(file)
+            finally:
+                os.close(file)
+        except BaseException:
+            _remove(temporary)
+            raise
+        return temporary
+
+    def _make_directory(self, path: str) -> None:
+        try:
+            os.mkdir(path)
+        except FileExistsError:
+            pass  # made by another meanwhile, who need not have synced it yet
+        except FileNotFoundError:
+            self._make_directory(os.path.dirname(path))
+            self._make_directory(path)
+            return
+        self._sync_directory_of(path)
+
+    def _sync_directory_of(self, path: str) -> None:
+        if self._fsync:
+            self._sync(os.path.dirname(path) or "/", os.O_DIRECTORY)
+
+    def _sync_file(self, path: str) -> None:
+        """Bring a file to the disk. Raises FileNotFoundError also where nothing has to be brought."""
+        if self._fsync:
+            self._sync(path, 0)
+        else:
+            os.stat(path)
+
+    def _sync(self, path: str, flags: int) -> None:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
+
+
+def _path(key: str) -> str:
+    check_key(key)
+    return f"/{key}"
+
+
+def _link(source: str, target: str) -> bool:
+    """Give a file a second name; False where the name is taken."""
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_HARD_LINKS:
+            raise
+        raise UnsafeStore(
+            f"{os.path.dirname(target)}: a hard link was refused ({error.strerror}), and nothing else here creates a "
+            "file both whole and for one writer only. Nothing was written. Needed is a file system with hard links "
+            "for the whole table, and files of one owner: keep the catalog on such a file system, or in an object store"
+        ) from error
+    return True
+
+
+def _remove(path: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def _understood(error: OSError | UnicodeError, key: str) -> LancekeepError:
+    if isinstance(error, UnicodeError):
+        return InvalidInput(f"{key!r} is not a key of this file system: it cannot be encoded as a file name")
+    where, reason = error.filename or f"/{key}", error.strerror
+    if isinstance(error, PermissionError) or error.errno == errno.EROFS:
+        return AccessDenied(f"{where}: {reason}. This process has to be allowed to read and write there")
+    if error.errno in _NOT_A_PLACE:
+        return InvalidInput(f"{where}: {reason}. No object can be there: choose another key")
+    return StoreUnavailable(f"{where}: {reason}")

@@ -1,0 +1,60 @@
+"""Objects in the memory of this process, for tests and trials."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from threading import Lock
+
+from lancekeep.adapters.object_stores.keys import check_key, check_prefix
+from lancekeep.domain.errors import ObjectNotFound
+from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees
+
+
+class MemoryObjectStore:
+    """An `ObjectStore` that ends with its process. Not shared with the native engine's own ``memory://``."""
+
+    guarantees = ObjectStoreGuarantees(atomic_create=True, atomic_copy=True, durable=False)
+
+    def __init__(self, root_uri: str = "memory:///") -> None:
+        self.root_uri = root_uri
+        self._objects: dict[str, bytes] = {}
+        self._lock = Lock()
+
+    def get(self, key: str) -> bytes:
+        check_key(key)
+        try:
+            return self._objects[key]
+        except KeyError as error:
+            raise ObjectNotFound(f"{self.root_uri}{key}: no such object") from error
+
+    def put(self, key: str, content: bytes) -> None:
+        check_key(key)
+        with self._lock:
+            self._objects[key] = bytes(content)
+
+    def put_if_absent(self, key: str, content: bytes) -> bool:
+        check_key(key)
+        with self._lock:
+            if key in self._objects:
+                return False
+            self._objects[key] = bytes(content)
+            return True
+
+    def copy_if_absent(self, source: str, target: str) -> bool:
+        return self.put_if_absent(target, self.get(source))
+
+    def head(self, key: str) -> ObjectInfo | None:
+        check_key(key)
+        content = self._objects.get(key)
+        return None if content is None else ObjectInfo(key, len(content))
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        check_prefix(prefix)
+        with self._lock:
+            keys = sorted(key for key in self._objects if key.startswith(prefix))  # by code point, as UTF-8 bytes sort
+        return (info for info in map(self.head, keys) if info is not None)
+
+    def delete(self, key: str) -> None:
+        check_key(key)
+        with self._lock:
+            self._objects.pop(key, None)

@@ -1,0 +1,220 @@
+"""Objects in a bucket of S3, or of a server that speaks its protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Literal, TypedDict
+from urllib.parse import urlsplit
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    NoCredentialsError,
+    ParamValidationError,
+    PartialCredentialsError,
+    TokenRetrievalError,
+)
+
+from lancekeep.adapters.object_stores.keys import check_key, check_prefix
+from lancekeep.domain.errors import (
+    AccessDenied,
+    InvalidInput,
+    LancekeepError,
+    NotFound,
+    ObjectNotFound,
+    StoreUnavailable,
+    UnsafeStore,
+)
+from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
+
+_ATTEMPTS = 5
+_CREDENTIALS = (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError, TokenRetrievalError)
+_EXPIRED = frozenset(("ExpiredToken", "InvalidToken", "TokenRefreshRequired"))
+_LATER = frozenset(("RequestTimeout", "SlowDown", "NoSuchUpload"))
+_ELSEWHERE = frozenset(("PermanentRedirect", "TemporaryRedirect", "AuthorizationHeaderMalformed"))
+
+
+class _Condition(TypedDict, total=False):
+    IfNoneMatch: Literal["*"]
+
+
+_WHERE_NONE_IS: _Condition = {"IfNoneMatch": "*"}
+
+
+class S3ObjectStore:
+    """An `ObjectStore` in one bucket. `put_if_absent` rests on ``If-None-Match: *``.
+
+    ``client`` has to be one that does not retry (as `s3_client` makes it): after a lost reply a retry inside the SDK
+    hears 412 about its own success, and `put_if_absent` would tell the winner that it lost without anybody having
+    seen a fault. So every fault goes to the caller, who retries and compares the content.
+
+    Content above ``multipart_limit`` bytes goes in parts of ``part_size`` bytes; S3 takes at most 5 GiB at once, and
+    10,000 parts of 5 MiB or more.
+
+    `copy_if_absent` is refused: CopyObject takes the condition, but several servers ignore it and overwrite.
+    """
+
+    guarantees = ObjectStoreGuarantees(atomic_create=True, atomic_copy=False, durable=True)
+
+    def __init__(
+        self, bucket: str, client: S3Client, *, multipart_limit: int = 5 * 2**30, part_size: int = 64 * 2**20
+    ) -> None:
+        self.root_uri = f"s3://{bucket}/"
+        self._bucket = bucket
+        self._client = client
+        self._multipart_limit = multipart_limit
+        self._part_size = part_size
+
+    def __repr__(self) -> str:
+        return f"S3ObjectStore({self._bucket!r} at {self._server})"
+
+    def get(self, key: str) -> bytes:
+        check_key(key)
+        with self._boundary(key):
+            return self._client.get_object(Bucket=self._bucket, Key=key)["Body"].read()
+
+    def put(self, key: str, content: bytes) -> None:
+        check_key(key)
+        with self._boundary(key):
+            self._write(key, content, {})
+
+    def put_if_absent(self, key: str, content: bytes) -> bool:
+        check_key(key)
+        for _ in range(_ATTEMPTS):
+            with self._boundary(key):
+                try:
+                    self._write(key, content, _WHERE_NONE_IS)
+                except ClientError as error:
+                    if _status(error) == 412:
+                        return False
+                    if _status(error) != 409:
+                        raise
+                else:
+                    return True
+            # 409: another request on this key was under way. It may have created the object, or removed one.
+            if self.head(key) is not None:
+                return False
+        raise StoreUnavailable(f"{self.root_uri}{key}: {self._server} answered 409 (conflict) {_ATTEMPTS} times")
+
+    def copy_if_absent(self, source: str, target: str) -> bool:
+        raise UnsafeStore(
+            f"{self.root_uri}{target}: not copied, since some S3 servers ignore the condition of CopyObject and "
+            "overwrite; read the source and use put_if_absent"
+        )
+
+    def head(self, key: str) -> ObjectInfo | None:
+        """As the port says; HEAD does not tell a missing bucket from a missing object."""
+        check_key(key)
+        with self._boundary(key):
+            try:
+                found = self._client.head_object(Bucket=self._bucket, Key=key)
+            except ClientError as error:
+                if _status(error) == 404:
+                    return None
+                raise
+        return ObjectInfo(key, found["ContentLength"], found["ETag"])
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        check_prefix(prefix)
+        return self._pages(prefix)
+
+    def delete(self, key: str) -> None:
+        check_key(key)
+        with self._boundary(key):
+            self._client.delete_object(Bucket=self._bucket, Key=key)
+
+    def _pages(self, prefix: str) -> Iterator[ObjectInfo]:
+        with self._boundary(prefix):
+            for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix):
+                for found in page.get("Contents", ()):
+                    yield ObjectInfo(found["Key"], found["Size"], found["ETag"])
+
+    def _write(self, key: str, content: bytes, condition: _Condition) -> None:
+        if len(content) <= self._multipart_limit:
+            self._client.put_object(Bucket=self._bucket, Key=key, Body=content, **condition)
+            return
+        upload = self._client.create_multipart_upload(Bucket=self._bucket, Key=key)["UploadId"]
+        try:
+            self._client.complete_multipart_upload(
+                Bucket=self._bucket,
+                Key=key,
+                UploadId=upload,
+                MultipartUpload={
+                    "Parts": [
+                        {"PartNumber": number, "ETag": self._write_part(key, upload, number, content, start)}
+                        for number, start in enumerate(range(0, len(content), self._part_size), 1)
+                    ]
+                },
+                **condition,
+            )
+        except BaseException:
+            # Parts cost money until they are aborted. Where the upload was completed after all, there is nothing left
+            # to abort and the object stays.
+            with suppress(ClientError, BotoCoreError):
+                self._client.abort_multipart_upload(Bucket=self._bucket, Key=key, UploadId=upload)
+            raise
+
+    def _write_part(self, key: str, upload: str, number: int, content: bytes, start: int) -> str:
+        part = content[start : start + self._part_size]
+        return self._client.upload_part(Bucket=self._bucket, Key=key, UploadId=upload, PartNumber=number, Body=part)[
+            "ETag"
+        ]
+
+    @property
+    def _server(self) -> str:
+        """Host and port, and nothing else of the endpoint's URL."""
+        url = urlsplit(self._client.meta.endpoint_url)
+        return f"{url.hostname}:{url.port or (80 if url.scheme == 'http' else 443)}"
+
+    @contextmanager
+    def _boundary(self, key: str) -> Iterator[None]:
+        """Where errors of the SDK become ours. Their texts are left out: a server may put anything into them."""
+        try:
+            yield
+        except ClientError as error:
+            raise self._answered(error, f"{self.root_uri}{key}") from error
+        except _CREDENTIALS as error:
+            raise AccessDenied(
+                f"{self.root_uri}{key}: no credentials for {self._server} ({type(error).__name__}). Set "
+                "access_key_id and secret_access_key in the storage options, or any source that boto3 knows"
+            ) from error
+        except (ParamValidationError, UnicodeError) as error:
+            raise InvalidInput(f"{self.root_uri}{key!r}: not a bucket and key that S3 knows") from error
+        except BotoCoreError as error:
+            raise StoreUnavailable(
+                f"{self.root_uri}{key}: no answer from {self._server} ({type(error).__name__})"
+            ) from error
+
+    def _answered(self, error: ClientError, uri: str) -> LancekeepError:
+        """What a refusal of the server means for the caller."""
+        status, code = _status(error), error.response.get("Error", {}).get("Code", "")
+        answer = f"{uri}: {self._server} answered {status} {code}"
+        if status in (401, 403) or code in _EXPIRED:
+            return AccessDenied(
+                f"{answer}. The credentials need s3:GetObject, PutObject, DeleteObject, AbortMultipartUpload and "
+                "ListBucket here (without the last, S3 says 403 for an object that does not exist), and have to be "
+                "in date"
+            )
+        if code == "NoSuchBucket":
+            return NotFound(f"{uri}: {self._server} has no bucket {self._bucket!r}; create it, or correct its name")
+        if (status >= 500 and status != 501) or status in (408, 409, 429) or code in _LATER:
+            return StoreUnavailable(answer)
+        if status == 404:
+            return ObjectNotFound(f"{uri}: no such object on {self._server}")
+        if status == 501:
+            return UnsafeStore(
+                f"{answer}: this server cannot create an object only where there is none (If-None-Match). Use one "
+                "that can, or a commit store that does not rest on it"
+            )
+        if code in _ELSEWHERE or status in (301, 307):
+            return InvalidInput(f"{answer}. The bucket is in another region: set region in the storage options")
+        return InvalidInput(answer)
+
+
+def _status(error: ClientError) -> int:
+    return error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)

@@ -1,0 +1,322 @@
+"""What every `ObjectStore` has to do, whichever adapter it is: subclass, and give `store` and `probe`."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.queues import SimpleQueue
+from multiprocessing.synchronize import Barrier as ProcessBarrier
+from threading import Barrier
+from typing import Protocol, TypeVar
+
+import pytest
+
+from lancekeep.domain.errors import InvalidInput, LancekeepError, ObjectNotFound, UnsafeStore
+from lancekeep.ports.object_store import ObjectStore
+
+T = TypeVar("T")
+
+STRANGE_NAMES = (
+    "with space",
+    "50%",
+    "100%25",
+    "a#b",
+    "a?b=c&d",
+    "straße",
+    "日本/語",
+    "e\u0301",
+    "😀",
+    "a$b",
+    "a+b",
+    "[x]{y}~",
+    'it\'s "so"',
+    "back\\slash",
+    "tab\there",
+    "-",
+    "*",
+)
+BAD_KEYS = ("", "/a", "a/", "a//b", ".", "..", "../a", "a/../b", "a/./b", "a\0b")
+
+
+class Probe(Protocol):
+    """The same storage, seen around the adapter. Keys begin with ``home``, which belongs to one test."""
+
+    home: str
+
+    def read(self, key: str) -> bytes: ...
+
+    def write(self, key: str, content: bytes) -> None: ...
+
+    def remove(self, key: str) -> None: ...
+
+    def stored(self) -> list[str]:
+        """Every key, sorted."""
+
+
+def race(contenders: int, act: Callable[[int], T]) -> list[T]:
+    """What each of several threads got from ``act``, all let go at once."""
+    barrier = Barrier(contenders)
+
+    def contend(number: int) -> T:
+        barrier.wait()
+        return act(number)
+
+    with ThreadPoolExecutor(contenders) as pool:
+        return list(pool.map(contend, range(contenders)))
+
+
+def claim_each(
+    store: ObjectStore, keys: list[str], me: int, barrier: ProcessBarrier, results: SimpleQueue[tuple[int, list[bool]]]
+) -> None:
+    """In a process of its own: try to create every key at the same moment as the others, and tell which were won."""
+    won = []
+    for key in keys:
+        barrier.wait(60)
+        won.append(store.put_if_absent(key, b"%d" % me))
+    results.put((me, won))
+
+
+class ObjectStoreContract:
+    """Subclasses define the fixtures `store` and `probe`."""
+
+    # -- one object ---------------------------------------------------------------------------------------------
+
+    def test_what_was_put_is_there_whole(self, store: ObjectStore, probe: Probe) -> None:
+        key = probe.home + "t.lance/_versions/1.manifest"
+        store.put(key, b"one")
+        assert probe.read(key) == b"one"
+        assert store.get(key) == b"one"
+        info = store.head(key)
+        assert info is not None
+        assert (info.key, info.size) == (key, 3)
+
+    def test_put_replaces_and_is_idempotent(self, store: ObjectStore, probe: Probe) -> None:
+        key = probe.home + "a"
+        for content in (b"first, and longer", b"second", b"second"):
+            store.put(key, content)
+        assert probe.read(key) == b"second"
+        assert probe.stored() == [key]
+
+    def test_what_others_wrote_is_seen(self, store: ObjectStore, probe: Probe) -> None:
+        key = probe.home + "d/a"
+        assert store.head(key) is None
+        assert list(store.list(probe.home)) == []
+        probe.write(key, b"theirs")
+        assert store.get(key) == b"theirs"
+        assert store.head(key) is not None
+        assert [info.key for info in store.list(probe.home)] == [key]
+        probe.remove(key)
+        assert store.head(key) is None
+        assert list(store.list(probe.home)) == []
+
+    def test_an_empty_object_is_an_object(self, store: ObjectStore, probe: Probe) -> None:
+        key = probe.home + "empty"
+        store.put(key, b"")
+        assert store.get(key) == b""
+        info = store.head(key)
+        assert info is not None
+        assert info.size == 0
+
+    def test_large_content_comes_back(self, store: ObjectStore, probe: Probe) -> None:
+        key, content = probe.home + "large", bytes(range(256)) * (8 * 2**20 // 256)
+        store.put(key, content)
+        assert probe.read(key) == content
+        assert store.get(key) == content
+
+    @pytest.mark.parametrize("name", STRANGE_NAMES)
+    def test_a_name_is_only_a_name(self, store: ObjectStore, probe: Probe, name: str) -> None:
+        key = probe.home + f"lake/{name}/{name}.bin"
+        store.put(key, b"content")
+        assert probe.stored() == [key]
+        assert store.get(key) == b"content"
+        assert [info.key for info in store.list(probe.home)] == [key]
+        assert [info.key for info in store.list(key[:-5])] == [key]
+        store.delete(key)
+        assert probe.stored() == []
+
+    def test_what_is_not_there(self, store: ObjectStore, probe: Probe) -> None:
+        probe.write(probe.home + "d/a", b"a")
+        for key in (probe.home + "b", probe.home + "d", probe.home + "no/such/a", probe.home + "d/a/b"):
+            assert store.head(key) is None, key
+            with pytest.raises(ObjectNotFound) as caught:
+                store.get(key)
+            assert key in str(caught.value)
+
+    def test_delete_is_idempotent_and_touches_nothing_else(self, store: ObjectStore, probe: Probe) -> None:
+        probe.write(probe.home + "d/a", b"a")
+        probe.write(probe.home + "d/ab", b"ab")
+        for key in ("d/a", "d/a", "no/such/a", "d"):
+            store.delete(probe.home + key)
+        assert probe.stored() == [probe.home + "d/ab"]
+
+    @pytest.mark.parametrize("key", BAD_KEYS)
+    def test_what_is_not_a_key_is_refused(self, store: ObjectStore, probe: Probe, key: str) -> None:
+        calls: list[Callable[[], object]] = [
+            lambda: store.get(key),
+            lambda: store.put(key, b""),
+            lambda: store.head(key),
+            lambda: store.delete(key),
+        ]
+        if store.guarantees.atomic_create:
+            calls.append(lambda: store.put_if_absent(key, b""))
+        if store.guarantees.atomic_copy:
+            probe.write(probe.home + "source", b"")
+            calls.append(lambda: store.copy_if_absent(probe.home + "source", key))
+            calls.append(lambda: store.copy_if_absent(key, probe.home + "target"))
+        before = probe.stored()
+        for call in calls:
+            with pytest.raises(InvalidInput):
+                call()
+        assert probe.stored() == before
+
+    # -- listing ------------------------------------------------------------------------------------------------
+
+    def test_list_is_recursive_and_in_byte_order(self, store: ObjectStore, probe: Probe) -> None:
+        names = ["a!/x", "a-b", "a.b/c", "a/b.c/d", "a/b/c", "a0", "b/Z", "b/a", "b/é", "b/日", "b/😀", "z"]
+        for name in reversed(names):
+            probe.write(probe.home + name, name.encode())
+        expected = sorted((probe.home + name for name in names), key=str.encode)
+        assert [(info.key, info.size) for info in store.list(probe.home)] == [
+            (key, len(key.removeprefix(probe.home).encode())) for key in expected
+        ]
+
+    @pytest.mark.parametrize(
+        ("prefix", "expected"),
+        [
+            ("t", ["t.lance/_versions/1.manifest", "t.lance/data/a", "t2.lance/x", "tt"]),
+            ("t.lance", ["t.lance/_versions/1.manifest", "t.lance/data/a"]),
+            ("t.lance/", ["t.lance/_versions/1.manifest", "t.lance/data/a"]),
+            ("t.lance/d", ["t.lance/data/a"]),
+            ("t.lance/data/a", ["t.lance/data/a"]),
+            ("tt/", []),
+            ("u", []),
+            ("no/such/directory/", []),
+            ("no/such/name", []),
+        ],
+    )
+    def test_a_prefix_may_end_anywhere(
+        self, store: ObjectStore, probe: Probe, prefix: str, expected: list[str]
+    ) -> None:
+        for name in ("s", "t.lance/_versions/1.manifest", "t.lance/data/a", "t2.lance/x", "tt"):
+            probe.write(probe.home + name, b"")
+        listed = [info.key.removeprefix(probe.home) for info in store.list(probe.home + prefix)]
+        assert listed == expected
+
+    @pytest.mark.parametrize("prefix", ["/", "/a", "a//b", "../a", "a/../b", "a\0", "a/\0"])
+    def test_what_begins_no_key_is_refused(self, store: ObjectStore, prefix: str) -> None:
+        with pytest.raises(InvalidInput):
+            list(store.list(prefix))
+
+    def test_objects_may_vanish_while_they_are_listed(self, store: ObjectStore, probe: Probe) -> None:
+        names = [f"{directory}/{number}" for directory in "abc" for number in range(3)]
+        for name in names:
+            probe.write(probe.home + name, b"")
+        listing = store.list(probe.home)
+        first = next(listing)
+        for name in names[1:-1]:
+            store.delete(probe.home + name)
+        rest = [info.key for info in listing]
+        assert first.key == probe.home + names[0]
+        assert rest[-1] == probe.home + names[-1]
+        assert set(rest) <= {probe.home + name for name in names[1:]}
+
+    def test_what_is_not_guaranteed_is_refused(self, store: ObjectStore, probe: Probe) -> None:
+        assert store.guarantees.atomic_create == isinstance(self, CreatingContract)
+        assert store.guarantees.atomic_copy == isinstance(self, CopyingContract)
+        probe.write(probe.home + "source", b"")
+        refused: list[Callable[[], bool]] = []
+        if not store.guarantees.atomic_create:
+            refused.append(lambda: store.put_if_absent(probe.home + "target", b""))
+        if not store.guarantees.atomic_copy:
+            refused.append(lambda: store.copy_if_absent(probe.home + "source", probe.home + "target"))
+        for call in refused:
+            with pytest.raises(UnsafeStore, match="target"):
+                call()
+        assert probe.stored() == [probe.home + "source"]
+
+    # -- errors and the rest ------------------------------------------------------------------------------------
+
+    def test_errors_pickle(self, store: ObjectStore, probe: Probe) -> None:
+        for key in (probe.home + "no", "../no"):
+            with pytest.raises(LancekeepError) as caught:
+                store.get(key)
+            copy = pickle.loads(pickle.dumps(caught.value))
+            assert (type(copy), str(copy)) == (type(caught.value), str(caught.value))
+
+    def test_the_root_uri_ends_in_a_slash(self, store: ObjectStore) -> None:
+        assert store.root_uri.endswith("/")
+
+    def test_threads_share_a_store(self, store: ObjectStore, probe: Probe) -> None:
+        def use(me: int) -> list[bytes]:
+            seen = []
+            for number in range(10):
+                key = probe.home + f"{me}/{number}"
+                store.put(key, key.encode())
+                seen.append(store.get(key))
+                store.delete(key)
+            return seen
+
+        assert race(4, use) == [[f"{probe.home}{me}/{n}".encode() for n in range(10)] for me in range(4)]
+        assert probe.stored() == []
+
+
+class CreatingContract(ObjectStoreContract):
+    """And what it has to do where it guarantees `atomic_create`."""
+
+    def test_put_if_absent_creates_once(self, store: ObjectStore, probe: Probe) -> None:
+        key = probe.home + "d/a"
+        assert store.put_if_absent(key, b"mine") is True
+        # A writer that lost the reply asks again: False, and the content says whose it is.
+        assert store.put_if_absent(key, b"mine") is False
+        assert store.put_if_absent(key, b"theirs") is False
+        assert probe.read(key) == b"mine"
+        assert probe.stored() == [key]
+
+    def test_what_was_deleted_may_be_created_again(self, store: ObjectStore, probe: Probe) -> None:
+        key = probe.home + "a"
+        store.put_if_absent(key, b"first")
+        store.delete(key)
+        assert store.put_if_absent(key, b"second") is True
+        assert probe.read(key) == b"second"
+
+    @pytest.mark.parametrize("attempt", range(10))
+    def test_of_racing_creators_one_wins(self, store: ObjectStore, probe: Probe, attempt: int) -> None:
+        key = probe.home + "new/a"
+        won = race(8, lambda me: store.put_if_absent(key, b"%d" % me * 10_000))
+        assert sorted(won) == [False] * 7 + [True]
+        assert probe.read(key) == b"%d" % won.index(True) * 10_000
+        assert probe.stored() == [key]
+
+
+class CopyingContract(CreatingContract):
+    """And what it has to do where it guarantees `atomic_copy`."""
+
+    def test_copy_if_absent_creates_once(self, store: ObjectStore, probe: Probe) -> None:
+        probe.write(probe.home + "staged", b"mine")
+        probe.write(probe.home + "other", b"theirs")
+        key = probe.home + "new/final"
+        assert store.copy_if_absent(probe.home + "staged", key) is True
+        assert store.copy_if_absent(probe.home + "staged", key) is False
+        assert store.copy_if_absent(probe.home + "other", key) is False
+        store.delete(probe.home + "staged")
+        assert probe.read(key) == b"mine"
+        for target in (key, probe.home + "free"):
+            with pytest.raises(ObjectNotFound) as caught:
+                store.copy_if_absent(probe.home + "staged", target)
+            assert "staged" in str(caught.value)
+
+    def test_a_copy_and_its_source_part(self, store: ObjectStore, probe: Probe) -> None:
+        probe.write(probe.home + "source", b"source")
+        store.copy_if_absent(probe.home + "source", probe.home + "copy")
+        store.put(probe.home + "copy", b"changed")
+        assert probe.read(probe.home + "source") == b"source"
+
+    @pytest.mark.parametrize("attempt", range(10))
+    def test_of_racing_copies_one_wins(self, store: ObjectStore, probe: Probe, attempt: int) -> None:
+        for number in range(8):
+            probe.write(probe.home + f"staged-{number}", b"%d" % number)
+        key = probe.home + "new/final"
+        won = race(8, lambda me: store.copy_if_absent(probe.home + f"staged-{me}", key))
+        assert sorted(won) == [False] * 7 + [True]
+        assert probe.read(key) == b"%d" % won.index(True)

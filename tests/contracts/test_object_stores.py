@@ -1,0 +1,676 @@
+"""Every adapter of the port `ObjectStore` under its contract, and what is particular to each."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import boto3
+import pytest
+from botocore.awsrequest import AWSPreparedRequest, AWSResponse
+from botocore.compat import HTTPHeaders
+from botocore.exceptions import ConnectionClosedError
+from botocore.httpsession import URLLib3Session
+from botocore.stub import Stubber
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
+
+from contracts.object_store import CopyingContract, CreatingContract, ObjectStoreContract, Probe, claim_each
+from lancekeep.adapters.object_stores import open_object_store
+from lancekeep.adapters.object_stores.fsspec_store import FsspecObjectStore
+from lancekeep.adapters.object_stores.local import LocalObjectStore
+from lancekeep.adapters.object_stores.memory import MemoryObjectStore
+from lancekeep.adapters.object_stores.s3 import S3ObjectStore
+from lancekeep.adapters.object_stores.s3_client import s3_client
+from lancekeep.domain.errors import (
+    AccessDenied,
+    InvalidInput,
+    LancekeepError,
+    NotFound,
+    ObjectNotFound,
+    StoreUnavailable,
+    UnsafeStore,
+)
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
+
+SECRET = "hunter2-very-secret"
+
+
+class Files:
+    """A directory, as the operating system shows it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.home = f"{str(directory)[1:]}/"
+
+    def read(self, key: str) -> bytes:
+        return Path(f"/{key}").read_bytes()
+
+    def write(self, key: str, content: bytes) -> None:
+        Path(f"/{key}").parent.mkdir(parents=True, exist_ok=True)
+        Path(f"/{key}").write_bytes(content)
+
+    def remove(self, key: str) -> None:
+        Path(f"/{key}").unlink()
+
+    def stored(self) -> list[str]:
+        return sorted(str(path)[1:] for path in Path(f"/{self.home}").rglob("*") if path.is_file())
+
+
+class TestMemory(CopyingContract):
+    @pytest.fixture
+    def store(self) -> MemoryObjectStore:
+        return MemoryObjectStore()
+
+    @pytest.fixture
+    def probe(self, store: MemoryObjectStore) -> Probe:
+        class Dictionary:
+            home = "lake/"
+            _objects = store._objects
+
+            def read(self, key: str) -> bytes:
+                return self._objects[key]
+
+            def write(self, key: str, content: bytes) -> None:
+                self._objects[key] = content
+
+            def remove(self, key: str) -> None:
+                del self._objects[key]
+
+            def stored(self) -> list[str]:
+                return sorted(self._objects)
+
+        return Dictionary()
+
+
+# -- local ------------------------------------------------------------------------------------------------------
+
+
+class TestLocal(CopyingContract):
+    @pytest.fixture(params=[True, False], ids=["fsync", "no-fsync"])
+    def store(self, request: pytest.FixtureRequest) -> LocalObjectStore:
+        return LocalObjectStore(request.param)
+
+    @pytest.fixture
+    def probe(self, tmp_path: Path) -> Probe:
+        return Files(tmp_path)
+
+    def test_durable_is_what_fsync_says(self) -> None:
+        assert LocalObjectStore().guarantees.durable
+        assert not LocalObjectStore(fsync=False).guarantees.durable
+
+    @pytest.mark.parametrize("refusal", [errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV])
+    def test_a_file_system_without_hard_links_is_refused(
+        self, store: LocalObjectStore, probe: Probe, monkeypatch: pytest.MonkeyPatch, refusal: int
+    ) -> None:
+        probe.write(probe.home + "source", b"s")
+        monkeypatch.setattr(os, "link", failing(refusal))
+        calls: list[Callable[[], bool]] = [
+            lambda: store.put_if_absent(probe.home + "target", b"t"),
+            lambda: store.copy_if_absent(probe.home + "source", probe.home + "target"),
+        ]
+        for call in calls:
+            with pytest.raises(UnsafeStore, match="hard link") as caught:
+                call()
+            assert probe.home[:-1] in str(caught.value)
+        assert probe.stored() == [probe.home + "source"]
+
+    @pytest.mark.parametrize(
+        ("number", "error"),
+        [
+            (errno.EACCES, AccessDenied),
+            (errno.EROFS, AccessDenied),
+            (errno.ENOSPC, StoreUnavailable),
+            (errno.EIO, StoreUnavailable),
+            (errno.ETIMEDOUT, StoreUnavailable),
+            (errno.ESTALE, StoreUnavailable),
+            (errno.ENAMETOOLONG, InvalidInput),
+        ],
+    )
+    @pytest.mark.parametrize("call", ["open", "write", "rename", "link"])
+    def test_errors_of_the_system_are_ours(
+        self,
+        store: LocalObjectStore,
+        probe: Probe,
+        monkeypatch: pytest.MonkeyPatch,
+        call: str,
+        number: int,
+        error: type[LancekeepError],
+    ) -> None:
+        monkeypatch.setattr(os, call, failing(number))
+        with pytest.raises(error, match="target"):
+            store.put_if_absent(probe.home + "target", b"") if call == "link" else store.put(
+                probe.home + "target", b"x"
+            )
+        monkeypatch.undo()
+        assert probe.stored() == []
+
+    def test_unreadable_places_are_access_denied(
+        self, store: LocalObjectStore, probe: Probe, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for call, act in (
+            ("stat", lambda: store.head(probe.home + "a")),
+            ("scandir", lambda: list(store.list(probe.home))),
+            ("unlink", lambda: store.delete(probe.home + "a")),
+        ):
+            with monkeypatch.context() as patch:
+                patch.setattr(os, call, failing(errno.EACCES))
+                with pytest.raises(AccessDenied):
+                    act()
+
+    def test_a_file_where_the_key_needs_a_directory(self, store: LocalObjectStore, probe: Probe) -> None:
+        probe.write(probe.home + "a", b"a")
+        for write in (store.put, store.put_if_absent):
+            with pytest.raises(InvalidInput, match="a"):
+                write(probe.home + "a/b", b"")
+        with pytest.raises(InvalidInput):
+            store.copy_if_absent(probe.home + "a", probe.home + "a/b")
+
+    @pytest.mark.parametrize("step", ["write", "fsync", "link", "rename"])
+    def test_a_crash_before_the_name_is_given_leaves_nothing_to_see(
+        self, probe: Probe, monkeypatch: pytest.MonkeyPatch, step: str
+    ) -> None:
+        store = LocalObjectStore()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, step, crash)
+            patch.setattr(os, "unlink", crash)  # the dead do not tidy up
+            with pytest.raises(Crash):
+                (store.put if step == "rename" else store.put_if_absent)(probe.home + "target", b"content")
+        assert [Path(key).name[:5] for key in probe.stored()] == [".tmp-"]
+        assert store.head(probe.home + "target") is None
+        assert list(store.list(probe.home)) == []
+        assert store.put_if_absent(probe.home + "target", b"the next") is True
+
+    def test_content_is_synced_before_it_has_a_name_and_the_name_before_it_is_acknowledged(
+        self, probe: Probe, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store, home = LocalObjectStore(), probe.home
+        probe.write(home + "staged", b"s")
+        events = spy_on_the_disk(monkeypatch)
+
+        store.put_if_absent(home + "new/dir/a", b"a")
+        assert events == [
+            ("fsync", f"/{home}"[:-1]),
+            ("fsync", f"/{home}new"),
+            ("fsync", "temporary"),
+            ("link", f"/{home}new/dir/a"),
+            ("fsync", f"/{home}new/dir"),
+        ]
+        events.clear()
+        store.put_if_absent(home + "new/dir/a", b"a")  # the loser relies on what it found, so that has to stay
+        assert events == [("fsync", "temporary"), ("fsync", f"/{home}new/dir")]
+        events.clear()
+        store.put(home + "b", b"b")
+        assert events == [("fsync", "temporary"), ("rename", f"/{home}b"), ("fsync", f"/{home}"[:-1])]
+        events.clear()
+        for _ in range(2):
+            store.copy_if_absent(home + "staged", home + "final")
+        assert events == [
+            ("fsync", f"/{home}staged"),
+            ("link", f"/{home}final"),
+            ("fsync", f"/{home}"[:-1]),
+            ("fsync", f"/{home}staged"),
+            ("fsync", f"/{home}"[:-1]),
+        ]
+
+    def test_nothing_is_synced_where_nothing_is_promised(self, probe: Probe, monkeypatch: pytest.MonkeyPatch) -> None:
+        events = spy_on_the_disk(monkeypatch)
+        store = LocalObjectStore(fsync=False)
+        store.put_if_absent(probe.home + "d/a", b"")
+        store.copy_if_absent(probe.home + "d/a", probe.home + "b")
+        assert [event for event, _ in events] == ["link", "link"]
+
+    def test_a_copy_moves_no_bytes(self, store: LocalObjectStore, probe: Probe) -> None:
+        probe.write(probe.home + "staged", b"s")
+        store.copy_if_absent(probe.home + "staged", probe.home + "final")
+        assert os.path.samefile(f"/{probe.home}staged", f"/{probe.home}final")
+
+    def test_a_listing_opens_only_the_directories_it_gets_to(
+        self, store: LocalObjectStore, probe: Probe, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("a/1", "a/2", "b/1", "c/1"):
+            probe.write(probe.home + name, b"")
+        opened = []
+        scandir = os.scandir
+
+        def spy(path: str) -> object:
+            opened.append(path)
+            return scandir(path)
+
+        monkeypatch.setattr(os, "scandir", spy)
+        listing = store.list(probe.home)
+        assert [next(listing).key, next(listing).key] == [probe.home + "a/1", probe.home + "a/2"]
+        assert opened == [f"/{probe.home}", f"/{probe.home}a/"]
+
+    def test_a_name_that_is_no_unicode_is_listed_and_read(self, store: LocalObjectStore, probe: Probe) -> None:
+        Path(os.fsdecode(f"/{probe.home}".encode() + b"\xff")).write_bytes(b"x")
+        (info,) = store.list(probe.home)
+        assert store.get(info.key) == b"x"
+        with pytest.raises(InvalidInput):
+            store.put(probe.home + "\ud800", b"")
+
+    @pytest.mark.slow
+    def test_of_racing_processes_one_wins_each_key(self, store: LocalObjectStore, probe: Probe) -> None:
+        keys = [f"{probe.home}new/{number}" for number in range(50)]
+        spawn = multiprocessing.get_context("spawn")
+        barrier, results = spawn.Barrier(4), spawn.SimpleQueue()
+        processes = [spawn.Process(target=claim_each, args=(store, keys, me, barrier, results)) for me in range(4)]
+        for process in processes:
+            process.start()
+        won = dict(results.get() for _ in processes)
+        for process in processes:
+            process.join()
+        for number, key in enumerate(keys):
+            (winner,) = [me for me, answers in won.items() if answers[number]]
+            assert probe.read(key) == b"%d" % winner
+        assert len(probe.stored()) == 50
+
+
+class Crash(BaseException):
+    """The process is gone."""
+
+
+def crash(*_: object, **__: object) -> NoReturn:
+    raise Crash
+
+
+def failing(number: int) -> Callable[..., NoReturn]:
+    def fail(*args: object, **_: object) -> NoReturn:
+        path = args[-1] if args and isinstance(args[-1], str) else None
+        raise OSError(number, os.strerror(number), path)
+
+    return fail
+
+
+def spy_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """What is brought to the disk and what is named, in order, from now on."""
+    events: list[tuple[str, str]] = []
+    fsync, link, rename = os.fsync, os.link, os.rename
+
+    def spy_fsync(file: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{file}")
+        events.append(("fsync", "temporary" if "/.tmp-" in path else path))
+        fsync(file)
+
+    def spy_link(source: str, target: str) -> None:
+        link(source, target)
+        events.append(("link", target))
+
+    def spy_rename(source: str, target: str) -> None:
+        rename(source, target)
+        events.append(("rename", target))
+
+    monkeypatch.setattr(os, "fsync", spy_fsync)
+    monkeypatch.setattr(os, "link", spy_link)
+    monkeypatch.setattr(os, "rename", spy_rename)
+    return events
+
+
+# -- S3 ---------------------------------------------------------------------------------------------------------
+
+
+class Bucket:
+    """A bucket, as a client of its own shows it."""
+
+    home = "lake/"
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+        self.name = f"objects-{uuid4()}"
+        self.client: S3Client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
+        self.client.create_bucket(Bucket=self.name)
+
+    def read(self, key: str) -> bytes:
+        return self.client.get_object(Bucket=self.name, Key=key)["Body"].read()
+
+    def write(self, key: str, content: bytes) -> None:
+        self.client.put_object(Bucket=self.name, Key=key, Body=content)
+
+    def remove(self, key: str) -> None:
+        self.client.delete_object(Bucket=self.name, Key=key)
+
+    def stored(self) -> list[str]:
+        return sorted(found["Key"] for found in self.client.list_objects_v2(Bucket=self.name).get("Contents", ()))
+
+    def uploads(self) -> int:
+        return len(self.client.list_multipart_uploads(Bucket=self.name).get("Uploads", ()))
+
+
+class Server:
+    """Stands between a client and its server: answers instead of it, or loses its replies."""
+
+    def __init__(self, client: S3Client) -> None:
+        self.requests: list[str] = []
+        self._script: dict[str, list[Callable[[AWSPreparedRequest], AWSResponse]]] = {}
+        intercept: Callable[..., Any] = self._intercept
+        client.meta.events.register("before-send.s3.*", intercept)
+
+    def answers(self, operation: str, *answers: tuple[int, str]) -> None:
+        """The next requests of one operation are answered with a status and a code, and nothing is done."""
+        self._script.setdefault(operation, []).extend(_error(*answer) for answer in answers)
+
+    def loses_the_reply(self, operation: str) -> None:
+        """The next request of one operation is done, and its reply is lost."""
+        self._script.setdefault(operation, []).append(_lost)
+
+    def _intercept(self, request: AWSPreparedRequest, event_name: str, **_: Any) -> AWSResponse | None:
+        operation = event_name.rpartition(".")[2]
+        self.requests.append(operation)
+        planned = self._script.get(operation)
+        return planned.pop(0)(request) if planned else None
+
+
+def _error(status: int, code: str) -> Callable[[AWSPreparedRequest], AWSResponse]:
+    body = f"<Error><Code>{code}</Code><Message>{SECRET}</Message></Error>".encode() if code else b""
+
+    def answer(request: AWSPreparedRequest) -> AWSResponse:
+        response = AWSResponse(request.url, status, HTTPHeaders(), None)
+        response._content = body  # type: ignore[attr-defined] # what reading the raw reply would set
+        return response
+
+    return answer
+
+
+def _lost(request: AWSPreparedRequest) -> AWSResponse:
+    URLLib3Session().send(request)
+    raise ConnectionClosedError(endpoint_url=request.url)
+
+
+def connect(bucket: Bucket, **options: Any) -> tuple[S3ObjectStore, Server]:
+    credentials = {"access_key_id": "test", "secret_access_key": SECRET, "region": "us-east-1"}
+    client = s3_client(bucket.name, {"endpoint": bucket.endpoint, "allow_http": "true", **credentials})
+    return S3ObjectStore(bucket.name, client, **options), Server(client)
+
+
+class S3Contract(CreatingContract):
+    @pytest.fixture
+    def store(self, probe: Bucket) -> S3ObjectStore:
+        return connect(probe)[0]
+
+
+class TestS3(S3Contract):
+    @pytest.fixture
+    def probe(self, moto_endpoint: str) -> Bucket:
+        return Bucket(moto_endpoint)
+
+    def test_412_says_that_the_key_was_taken(self, probe: Bucket) -> None:
+        store, server = connect(probe)
+        server.answers("PutObject", (412, "PreconditionFailed"))
+        assert store.put_if_absent("a", b"") is False
+        assert server.requests == ["PutObject"]
+
+    def test_409_says_nothing_and_is_asked_again(self, probe: Bucket) -> None:
+        store, server = connect(probe)
+        server.answers("PutObject", (409, "ConditionalRequestConflict"), (409, "ConditionalRequestConflict"))
+        assert store.put_if_absent("a", b"mine") is True
+        assert probe.read("a") == b"mine"
+        assert server.requests == ["PutObject", "HeadObject", "PutObject", "HeadObject", "PutObject"]
+
+    def test_409_beside_an_object_means_that_the_key_is_taken(self, probe: Bucket) -> None:
+        store, server = connect(probe)
+        probe.write("a", b"theirs")
+        server.answers("PutObject", (409, "ConditionalRequestConflict"))
+        assert store.put_if_absent("a", b"mine") is False
+        assert probe.read("a") == b"theirs"
+
+    def test_409_without_end_is_given_up(self, probe: Bucket) -> None:
+        store, server = connect(probe)
+        server.answers("PutObject", *[(409, "ConditionalRequestConflict")] * 9)
+        with pytest.raises(StoreUnavailable, match="409"):
+            store.put_if_absent("a", b"mine")
+        assert server.requests.count("PutObject") == 5
+
+    def test_after_a_lost_reply_the_caller_hears_of_the_fault_and_not_of_a_conflict(self, probe: Bucket) -> None:
+        store, server = connect(probe)
+        server.loses_the_reply("PutObject")
+        with pytest.raises(StoreUnavailable):
+            store.put_if_absent("a", b"mine")
+        assert server.requests == ["PutObject"]
+        assert store.put_if_absent("a", b"mine") is False
+        assert store.get("a") == b"mine"
+
+    @pytest.mark.parametrize(
+        ("answer", "error"),
+        [
+            ((500, "InternalError"), StoreUnavailable),
+            ((502, ""), StoreUnavailable),
+            ((503, "SlowDown"), StoreUnavailable),
+            ((429, "TooManyRequests"), StoreUnavailable),
+            ((400, "RequestTimeout"), StoreUnavailable),
+            ((403, "AccessDenied"), AccessDenied),
+            ((403, "SignatureDoesNotMatch"), AccessDenied),
+            ((400, "ExpiredToken"), AccessDenied),
+            ((404, "NoSuchBucket"), NotFound),
+            ((400, "AuthorizationHeaderMalformed"), InvalidInput),
+            ((400, "KeyTooLongError"), InvalidInput),
+        ],
+    )
+    def test_refusals_are_ours_name_the_server_and_hide_secrets(
+        self, probe: Bucket, answer: tuple[int, str], error: type[LancekeepError]
+    ) -> None:
+        store, server = connect(probe)
+        calls: dict[str, Callable[[], object]] = {
+            "GetObject": lambda: store.get("d/a"),
+            "PutObject": lambda: store.put("d/a", b""),
+            "DeleteObject": lambda: store.delete("d/a"),
+            "ListObjectsV2": lambda: list(store.list("d/a")),
+        }
+        for operation, call in calls.items():
+            server.answers(operation, answer)
+            with pytest.raises(error) as caught:
+                call()
+            assert not isinstance(caught.value, ObjectNotFound)
+            assert "d/a" in str(caught.value)
+            assert urlsplit(probe.endpoint).netloc in str(caught.value)
+            assert SECRET not in f"{caught.value} {caught.value!r} {store!r}"
+            assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+        assert server.requests == list(calls), "the SDK must not retry"
+
+    @pytest.mark.parametrize(("status", "error"), [(403, AccessDenied), (503, StoreUnavailable)])
+    def test_head_tells_a_refusal_from_absence(self, probe: Bucket, status: int, error: type[LancekeepError]) -> None:
+        store, server = connect(probe)
+        server.answers("HeadObject", (status, ""))
+        with pytest.raises(error):
+            store.head("a")
+
+    def test_a_server_without_the_condition_is_unsafe(self, probe: Bucket) -> None:
+        store, server = connect(probe)
+        server.answers("PutObject", (501, "NotImplemented"))
+        with pytest.raises(UnsafeStore, match="If-None-Match"):
+            store.put_if_absent("a", b"")
+
+    def test_the_bucket_is_missing(self, probe: Bucket) -> None:
+        store = S3ObjectStore("no-such-bucket", connect(probe)[0]._client)
+        for call in (lambda: store.get("a"), lambda: store.put("a", b""), lambda: list(store.list(""))):
+            with pytest.raises(NotFound, match="no bucket 'no-such-bucket'"):
+                call()
+
+    def test_an_endpoint_that_nobody_serves(self) -> None:
+        options = {"endpoint": "http://127.0.0.1:9", "allow_http": "true", "secret_access_key": SECRET}
+        store, key = open_object_store("s3://bucket/lake", {**options, "access_key_id": "test"})
+        for call in (lambda: store.head(key), lambda: store.put_if_absent(key, b""), lambda: list(store.list(key))):
+            with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:9 ") as caught:
+                call()
+            assert SECRET not in str(caught.value)
+
+    def test_nothing_is_waited_for_longer_than_an_operator_would(self, probe: Bucket) -> None:
+        config: Any = connect(probe)[0]._client.meta.config
+        assert config.connect_timeout == 3
+        assert config.retries["total_max_attempts"] == 1
+
+    def test_without_credentials_it_says_so(self, probe: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+        monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+        client = s3_client(probe.name, {"endpoint": probe.endpoint, "allow_http": "true"})
+        with pytest.raises(AccessDenied, match="no credentials"):
+            S3ObjectStore(probe.name, client).get("a")
+
+    def test_a_listing_asks_for_the_pages_it_gets_to(self, probe: Bucket) -> None:
+        store, server = connect(probe)
+        pages = [
+            {"Contents": [_found("a"), _found("b")], "IsTruncated": True, "NextContinuationToken": "more"},
+            {"Contents": [_found("c")], "IsTruncated": False},
+        ]
+        with Stubber(store._client) as stub:
+            for page in pages:
+                stub.add_response("list_objects_v2", page)
+            listing = store.list("")
+            assert [next(listing).key, next(listing).key] == ["a", "b"]
+            with pytest.raises(AssertionError, match="responses remaining"):
+                stub.assert_no_pending_responses()
+            assert next(listing).key == "c"
+            stub.assert_no_pending_responses()
+        assert server.requests == []
+
+    # -- in parts: moto, as S3, takes no part below 5 MiB but the last
+
+    @pytest.fixture
+    def parts(self, probe: Bucket) -> tuple[S3ObjectStore, Server]:
+        return connect(probe, multipart_limit=6 * 2**20, part_size=5 * 2**20)
+
+    @pytest.fixture
+    def large(self) -> bytes:
+        return os.urandom(1024) * (11 * 1024)
+
+    def test_large_content_is_created_once(
+        self, probe: Bucket, parts: tuple[S3ObjectStore, Server], large: bytes
+    ) -> None:
+        store, server = parts
+        assert store.put_if_absent("a", large) is True
+        assert probe.read("a") == large
+        assert server.requests.count("UploadPart") == 3
+        assert "PutObject" not in server.requests
+        assert store.put_if_absent("a", large[::-1]) is False
+        assert probe.read("a") == large
+        store.put("a", large[::-1])
+        assert probe.read("a") == large[::-1]
+        assert probe.uploads() == 0
+
+    def test_a_large_content_meets_409(self, probe: Bucket, parts: tuple[S3ObjectStore, Server], large: bytes) -> None:
+        store, server = parts
+        server.answers("CompleteMultipartUpload", (409, "ConditionalRequestConflict"))
+        assert store.put_if_absent("a", large) is True
+        assert probe.read("a") == large
+        assert probe.uploads() == 0
+
+    @pytest.mark.parametrize("operation", ["UploadPart", "CompleteMultipartUpload"])
+    def test_an_upload_that_fails_is_aborted(
+        self, probe: Bucket, parts: tuple[S3ObjectStore, Server], large: bytes, operation: str
+    ) -> None:
+        store, server = parts
+        server.answers(operation, (503, "SlowDown"))
+        with pytest.raises(StoreUnavailable, match="SlowDown"):
+            store.put_if_absent("a", large)
+        assert probe.uploads() == 0
+        assert probe.stored() == []
+
+    def test_the_fault_is_told_even_where_the_abort_fails_too(
+        self, parts: tuple[S3ObjectStore, Server], large: bytes
+    ) -> None:
+        store, server = parts
+        server.answers("UploadPart", (403, "AccessDenied"))
+        server.answers("AbortMultipartUpload", (503, "SlowDown"))
+        with pytest.raises(AccessDenied):
+            store.put("a", large)
+
+    def test_a_completion_whose_reply_was_lost_stays(
+        self, probe: Bucket, parts: tuple[S3ObjectStore, Server], large: bytes
+    ) -> None:
+        store, server = parts
+        server.loses_the_reply("CompleteMultipartUpload")
+        with pytest.raises(StoreUnavailable):
+            store.put_if_absent("a", large)
+        assert probe.read("a") == large
+        assert store.put_if_absent("a", large) is False
+
+
+class TestS3InAContainer(S3Contract):
+    @pytest.fixture
+    def probe(self, moto_container_endpoint: str) -> Bucket:
+        return Bucket(moto_container_endpoint)
+
+
+def _found(key: str) -> dict[str, object]:
+    return {"Key": key, "Size": 1, "ETag": '"e"'}
+
+
+# -- fsspec -----------------------------------------------------------------------------------------------------
+
+
+class TestFsspecMemory(ObjectStoreContract):
+    @pytest.fixture
+    def store(self) -> Iterator[FsspecObjectStore]:
+        yield FsspecObjectStore(MemoryFileSystem(), "memory://")
+        MemoryFileSystem().rm("/", recursive=True)
+
+    @pytest.fixture
+    def probe(self) -> Probe:
+        class Tree:
+            home = "lake/"
+            _filesystem = MemoryFileSystem()
+
+            def read(self, key: str) -> bytes:
+                content: bytes = self._filesystem.cat_file(f"/{key}")
+                return content
+
+            def write(self, key: str, content: bytes) -> None:
+                self._filesystem.pipe_file(f"/{key}", content)
+
+            def remove(self, key: str) -> None:
+                self._filesystem.rm_file(f"/{key}")
+
+            def stored(self) -> list[str]:
+                return sorted(path[1:] for path in self._filesystem.find("/"))
+
+        return Tree()
+
+
+class TestFsspecFiles(ObjectStoreContract):
+    @pytest.fixture
+    def store(self) -> FsspecObjectStore:
+        return FsspecObjectStore(LocalFileSystem(), "file:///")
+
+    @pytest.fixture
+    def probe(self, tmp_path: Path) -> Probe:
+        return Files(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("raised", "error"),
+    [
+        (RuntimeError(SECRET), StoreUnavailable),
+        (OSError(errno.EIO, SECRET), StoreUnavailable),
+        (TimeoutError(SECRET), StoreUnavailable),
+        (PermissionError(SECRET), AccessDenied),
+        (NotImplementedError(SECRET), UnsafeStore),
+    ],
+)
+def test_errors_of_an_fsspec_implementation_are_ours(
+    monkeypatch: pytest.MonkeyPatch, raised: Exception, error: type[LancekeepError]
+) -> None:
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise raised
+
+    filesystem = MemoryFileSystem(skip_instance_cache=True)
+    for method in ("cat_file", "pipe_file", "info", "ls", "rm_file"):
+        monkeypatch.setattr(filesystem, method, fail)
+    store = FsspecObjectStore(filesystem, "memory://")
+    calls: list[Callable[[], object]] = [
+        lambda: store.get("d/a"),
+        lambda: store.put("d/a", b""),
+        lambda: store.head("d/a"),
+        lambda: list(store.list("d/a")),
+        lambda: store.delete("d/a"),
+    ]
+    for call in calls:
+        with pytest.raises(error, match="d/") as caught:
+            call()
+        assert SECRET not in str(caught.value)
