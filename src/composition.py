@@ -111,8 +111,8 @@ class DirectoryNamespace(CatalogNamespace):
     """A directory namespace whose commits go through a commit store, with the properties of the native one.
 
     ``root``, ``storage.*``, ``manifest_enabled`` (only ``true``), ``dir_listing_enabled`` (whether root tables get V1
-    names), ``vend_input_storage_options``, ``commit_store``, ``commit_store.*``, ``committer``. All values are text.
-    ``lance_namespace.connect("lancekeep.DirectoryNamespace", properties)`` makes one. It pickles as its properties,
+    names), ``vend_input_storage_options`` (``false``: credentials stay out of answers), ``commit_store``,
+    ``commit_store.*``, ``committer``. All values are text. ``lance_namespace.connect("lancekeep.DirectoryNamespace", properties)`` makes one. It pickles as its properties,
     credentials included.
 
     Raises ``lance_namespace.errors.InvalidInputError`` for a property that is unknown or cannot be honoured.
@@ -131,7 +131,7 @@ class DirectoryNamespace(CatalogNamespace):
         )
         if not _boolean(properties, "manifest_enabled"):
             raise InvalidInput("manifest_enabled=false is not supported: the catalog needs its manifest table")
-        super().__init__(catalog, vend_storage_options=_boolean(properties, "vend_input_storage_options"))
+        super().__init__(catalog, vend_storage_options=_boolean(properties, "vend_input_storage_options", "false"))
         self._properties = properties
 
     @property
@@ -162,8 +162,8 @@ def _known_properties(properties: Mapping[str, str]) -> dict[str, dict[str, str]
     return grouped
 
 
-def _boolean(properties: Mapping[str, str], name: str) -> bool:
-    value = str(properties.get(name, "true")).lower()
+def _boolean(properties: Mapping[str, str], name: str, default: str = "true") -> bool:
+    value = str(properties.get(name, default)).lower()
     if value not in ("true", "false"):
         raise InvalidInput(f"the property {name!r} is {properties[name]!r}; give 'true' or 'false'")
     return value == "true"

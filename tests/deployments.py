@@ -24,7 +24,8 @@ class Deployment:
     def properties(self) -> dict[str, str]:
         """As properties of ``lancekeep.DirectoryNamespace``."""
         storage = {f"storage.{key}": value for key, value in self.storage_options.items()}
-        return {"root": self.root, "commit_store": self.commit_store, **storage}
+        vend = {"vend_input_storage_options": "true"} if storage else {}
+        return {"root": self.root, "commit_store": self.commit_store, **storage, **vend}
 
 
 def s3_options(endpoint: str) -> dict[str, str]:

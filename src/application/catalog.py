@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
@@ -13,11 +14,15 @@ from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain.catalog import CatalogView, Change
 from lancekeep.domain.commit import Committed, CommitToken, Conflict, Outcome, Unknown
 from lancekeep.domain.errors import (
+    AlreadyExists,
     CommitStoreMismatch,
     CommitUnknown,
+    ConcurrentModification,
     InvalidInput,
+    LancekeepError,
     NamespaceAlreadyExists,
     NamespaceNotFound,
+    NotFound,
     Refused,
     TableAlreadyExists,
     TableNotFound,
@@ -180,23 +185,20 @@ class Catalog:
         object_id = ObjectId.of(identifier)
         if object_id.is_root:
             raise InvalidInput("a table needs a name; the empty identifier is the root namespace")
-        chosen = location is not None
         place = self.relative(location) if location is not None else self._new_location(object_id)
         table = Table(object_id, place, _checked_properties(properties))
         add_table(self.view(), table)  # a name that is taken is told before anything is written
-        key = self._key(table)
-        if (chosen or not place.endswith(f"_{object_id.key}")) and next(
-            self._objects.list(f"{key}/"), None
-        ) is not None:
+        own = location is None and place.endswith(f"_{object_id.key}")  # its name is new with every attempt
+        if not own and next(self._objects.list(self._key(table) + "/"), None) is not None:
             raise TableAlreadyExists(
                 f"{object_id}: files lie in {place!r} already. Register the table that is there, or remove the files."
             )
-        marker = f"{key}/{RESERVED_MARKER}"
+        marker = f"{self._key(table)}/{RESERVED_MARKER}"
         self._objects.put(marker, MARKER_CONTENT)
         try:
             self._apply(lambda view: add_table(view, table))
-        except TableAlreadyExists:
-            if find_table(self.view(), object_id).location != place:
+        except (AlreadyExists, NotFound, ConcurrentModification):
+            if own:
                 self._objects.delete(marker)
             raise
         return table
@@ -281,9 +283,15 @@ class Catalog:
         object_id = ObjectId.of(identifier)
         declared = self._declare_for(object_id, write_mode)
         engine_mode = WriteMode.CREATE if declared else write_mode
-        return self._undeclared_on_failure(
-            object_id, declared, lambda: self._engine.write(object_id, reader, engine_mode)
-        )
+        try:
+            return self._settled(object_id, lambda: self._engine.write(object_id, reader, engine_mode))
+        except CommitUnknown:
+            raise
+        except Exception:
+            if declared:
+                with suppress(LancekeepError):  # what went wrong first is what the caller has to hear
+                    self._drop_if_empty(object_id)
+            raise
 
     def begin_write(self, identifier: Identifier, schema: Any, mode: str = "create") -> WritePlan:
         """Prepare a distributed write: a plan that pickles, for workers to write fragments by.
@@ -305,14 +313,12 @@ class Catalog:
 
         Raises as `write` does.
         """
-        return self._undeclared_on_failure(
-            plan.table, plan.declared, lambda: self._engine.commit_fragments(plan, fragments)
-        )
+        return self._settled(plan.table, lambda: self._engine.commit_fragments(plan, fragments))
 
     def abandon_write(self, plan: WritePlan) -> None:
         """Undo what ``begin_write`` did to the catalog. Idempotent. Fragments that were written are left behind."""
-        if plan.declared and self.table_exists(plan.table) and self.describe_table(plan.table).version is None:
-            self.drop_table(plan.table)
+        if plan.declared and self.table_exists(plan.table):
+            self._drop_if_empty(plan.table)
 
     def open(
         self, identifier: Identifier, version: int | None = None, *, tag: str | None = None, branch: str | None = None
@@ -352,13 +358,10 @@ class Catalog:
     # -- versions -----------------------------------------------------------------------------------------------
 
     def commit_version(
-        self, object_id: ObjectId, branch: str | None, version: int, manifest_path: str, size: int | None
+        self, table: Table, branch: str | None, version: int, manifest_path: str, size: int | None
     ) -> Outcome:
-        """Make a staged manifest the next version of a table or branch; see `TableCommits.commit`.
-
-        Raises `TableNotFound` also for a table that was dropped since the writer opened it.
-        """
-        root = self.dataset_root(self.find_table(object_id)).branch(branch)
+        """Make a staged manifest the next version of a table or branch; see `TableCommits.commit`."""
+        root = self.dataset_root(table).branch(branch)
         return self.commits.commit(root, version, manifest_path, size, branch=branch is not None)
 
     def delete_versions(self, root: DatasetRoot, versions: Iterable[int]) -> int:
@@ -531,24 +534,24 @@ class Catalog:
         self.find_table(object_id)
         return False
 
-    def _undeclared_on_failure(self, object_id: ObjectId, declared: bool, write: Callable[[], Committed]) -> Committed:
-        """A table that this write declared goes again when the write fails for certain."""
+    def _drop_if_empty(self, object_id: ObjectId) -> None:
+        if self.describe_table(object_id).version is None:
+            self.drop_table(object_id)
+
+    def _settled(self, object_id: ObjectId, write: Callable[[], Committed]) -> Committed:
+        """The outcome of a write, an unknown one settled if it can be."""
         try:
             return write()
         except CommitUnknown as unknown:
             outcome = self.commits.resolve(unknown.token)
-            if isinstance(outcome, Committed):
-                return outcome
             if isinstance(outcome, Conflict):
-                raise Refused(
+                raise VersionTaken(
                     f"{object_id}: version {unknown.token.staged.version} went to another writer; nothing was "
                     "committed. Write again."
                 ) from unknown
-            raise
-        except Exception:
-            if declared and self.describe_table(object_id).version is None:
-                self.drop_table(object_id)
-            raise
+            if isinstance(outcome, Unknown):
+                raise
+            return outcome
 
 
 def raise_unless_committed(outcome: Outcome, name: str) -> Committed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import unicodedata
+import re
 from collections.abc import Iterable
 
 import attrs
@@ -17,6 +17,8 @@ MANIFEST_DELIMITER = "$"
 
 LONGEST = 246
 """Bytes of an object id: behind ``{hash}_`` it has to fit a file name of 255 bytes."""
+
+_FORBIDDEN = re.compile(r"[/\\$\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 @attrs.frozen(order=True)
@@ -91,11 +93,11 @@ def _check_name(name: object, names: tuple[object, ...]) -> None:
         raise InvalidInput(f"the identifier {_shown(names)} holds an empty name; give every level a name")
     if name in (".", ".."):
         raise InvalidInput(f"{name!r} in the identifier {_shown(names)} names a directory; choose another name")
-    for character in name:
-        if character in "/\\$" or unicodedata.category(character) in ("Cc", "Cs"):
-            raise InvalidInput(
-                f"the name {name!r} holds {character!r}; '/', '\\', '$' and control characters cannot be part of a name"
-            )
+    forbidden = _FORBIDDEN.search(name)
+    if forbidden:
+        raise InvalidInput(
+            f"the name {name!r} holds {forbidden[0]!r}; '/', '\\', '$' and control characters cannot be part of a name"
+        )
 
 
 def _shown(names: tuple[object, ...]) -> str:

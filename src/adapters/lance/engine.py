@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC
 from typing import Any
 
 import lance
@@ -137,13 +138,10 @@ class LanceEngine:
             described = {version["version"]: version for version in dataset.versions()}
             for version in versions:
                 if version in described:
-                    transaction = dataset.read_transaction(version)
-                    yield VersionSummary(
-                        version,
-                        described[version]["timestamp"],
-                        type(transaction.operation).__name__ if transaction is not None else "unknown",
-                        int(described[version]["metadata"]["total_rows"]),
-                    )
+                    summary = described[version]
+                    rows = int(summary["metadata"]["total_rows"])
+                    when = summary["timestamp"].astimezone(UTC)  # pylance gives local time without a zone
+                    yield VersionSummary(version, when, _operation(dataset, version), rows)
 
     def tagged_versions(self, uri: str) -> set[int]:
         dataset = lance.dataset(uri, storage_options=self._storage_options or None)
@@ -173,6 +171,14 @@ def _fragment(fragment: Any) -> Any:
         return lance.FragmentMetadata.from_json(fragment if isinstance(fragment, str) else json.dumps(fragment))
     except (TypeError, ValueError, KeyError) as error:
         raise InvalidInput(f"not the metadata of a fragment, nor its JSON: {fragment!r:.200}") from error
+
+
+def _operation(dataset: Any, version: int) -> str:
+    try:
+        transaction = dataset.read_transaction(version)
+    except TypeError:  # pylance 14 cannot build the one operation that rewrites indexes
+        return "Rewrite"
+    return "unknown" if transaction is None else type(transaction.operation).__name__
 
 
 def _committed(channel: _Channel, dataset: Any) -> Committed:

@@ -64,10 +64,11 @@ class CatalogNamespace(api.LanceNamespace):
     """Any catalog as a Lance namespace.
 
     With a commit store the catalog answers ``managed_versioning=True``, and every native commit goes through
-    `create_table_version`.
+    `create_table_version`. Storage options, which may hold credentials, are in answers only with
+    ``vend_storage_options``.
     """
 
-    def __init__(self, catalog: Catalog, *, vend_storage_options: bool = True) -> None:
+    def __init__(self, catalog: Catalog, *, vend_storage_options: bool = False) -> None:
         self._catalog = catalog
         self._vend = vend_storage_options
 
@@ -205,11 +206,11 @@ class CatalogNamespace(api.LanceNamespace):
     @operation
     def create_table_version(self, request: Any) -> api.CreateTableVersionResponse:
         field = _fields(request)
-        object_id = self._id_of_version(request)
+        table = self._table_of_version(request)
         outcome = self._catalog.commit_version(
-            object_id, field("branch"), field("version"), field("manifest_path"), field("manifest_size")
+            table, field("branch"), field("version"), field("manifest_path"), field("manifest_size")
         )
-        committed = raise_unless_committed(outcome, str(object_id))
+        committed = raise_unless_committed(outcome, str(table.id))
         version = api.TableVersion(
             version=committed.version, manifest_path=committed.path, manifest_size=committed.size
         )
@@ -276,20 +277,24 @@ class CatalogNamespace(api.LanceNamespace):
             raise errors.VersionNotFound(f"the table {table.id} has no version {version}")
         return row
 
-    def _id_of_version(self, request: Any) -> ObjectId:
+    def _table_of_version(self, request: Any) -> Table:
         """The table a version operation names.
 
         A native writer that asks here holds a table open. Were it told `TableNotFound`, it would scan the object
         store and go on with what it finds of a table that was dropped; any other error stops it.
         """
         object_id = _id(request)
-        if isinstance(request, dict) and not self._catalog.table_exists(object_id):
-            raise errors.Refused(f"the table {object_id} was dropped or renamed since it was opened; open it again")
-        return object_id
+        try:
+            return self._catalog.find_table(object_id)
+        except errors.TableNotFound as error:
+            if not isinstance(request, dict):
+                raise
+            raise errors.Refused(
+                f"the table {object_id} was dropped or renamed since it was opened; open it again"
+            ) from error
 
     def _root_of_version(self, request: Any) -> DatasetRoot:
-        table = self._catalog.find_table(self._id_of_version(request))
-        return self._root(table, _fields(request)("branch"))
+        return self._root(self._table_of_version(request), _fields(request)("branch"))
 
 
 def _fields(request: Any) -> Callable[[str], Any]:

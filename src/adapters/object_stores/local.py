@@ -136,13 +136,14 @@ class LocalObjectStore:
     def _walk(self, directory: str, start: str) -> Iterator[ObjectInfo]:
         """The objects below ``directory`` (empty, or with its slash) in names that begin with ``start``.
 
-        A directory sorts as its name with a slash, as the keys below it do: ``a.b`` comes before ``a/b``.
+        A directory sorts as its name with a slash, as the keys below it do: ``a.b`` comes before ``a/b``. Symbolic
+        links to directories are not followed: what is listed may be deleted, and must lie where it seems to lie.
         """
         try:
             with os.scandir(f"/{directory}") as entries:
                 names = sorted(
                     (
-                        f"{entry.name}/" if entry.is_dir() else entry.name
+                        f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name
                         for entry in entries
                         if entry.name.startswith(start) and not entry.name.startswith(_TEMPORARY)
                     ),
