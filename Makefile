@@ -34,6 +34,9 @@ format: $(VENV)/installed-test ## format the code and sort its imports
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
+soak: java $(VENV)/installed-test ## kill writers 200 times over each commit store: make soak KILLS=1000
+	@LANCEKEEP_KILLS=$(or $(KILLS),200) $(BIN)/python -m pytest tests/integration/test_native_writers.py -k killed
+
 bench: $(VENV)/installed-test ## run the benchmarks
 	@for benchmark in benchmarks/*.py; do echo "== $$benchmark"; $(BIN)/python $$benchmark || exit 1; done
 

@@ -112,7 +112,9 @@ class DirectoryNamespace(CatalogNamespace):
 
     ``root``, ``storage.*``, ``manifest_enabled`` (only ``true``), ``dir_listing_enabled`` (whether root tables get V1
     names), ``vend_input_storage_options`` (``false``: credentials stay out of answers), ``commit_store``,
-    ``commit_store.*``, ``committer``. All values are text. ``lance_namespace.connect("lancekeep.DirectoryNamespace", properties)`` makes one. It pickles as its properties,
+    ``commit_store.*``, ``committer``. All values are text.
+
+    ``lance_namespace.connect("lancekeep.DirectoryNamespace", properties)`` makes one. It pickles as its properties,
     credentials included.
 
     Raises ``lance_namespace.errors.InvalidInputError`` for a property that is unknown or cannot be honoured.
