@@ -12,7 +12,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
 MAKEFLAGS += --no-print-directory
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format bench setup lock clean java
+.PHONY: help demo test check format soak bench setup lock clean java
 
 help: ## say what there is to make
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
@@ -34,7 +34,7 @@ format: $(VENV)/installed-test ## format the code and sort its imports
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-soak: java $(VENV)/installed-test ## kill writers 200 times over each commit store: make soak KILLS=1000
+soak: $(VENV)/installed-test ## kill writers 200 times over each commit store: make soak KILLS=1000
 	@LANCEKEEP_KILLS=$(or $(KILLS),200) $(BIN)/python -m pytest tests/integration/test_native_writers.py -k killed
 
 bench: $(VENV)/installed-test ## run the benchmarks

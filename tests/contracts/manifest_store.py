@@ -82,7 +82,8 @@ class ManifestStoreContract:
 
     def test_of_racing_creators_of_one_name_one_wins(self, store: ManifestStore, other: ManifestStore) -> None:
         for number in range(5):
-            together, won = Barrier(4), []
+            together = Barrier(4)
+            won: list[int] = []
 
             def create(
                 door: ManifestStore, number: int = number, together: Barrier = together, won: list[int] = won
