@@ -90,17 +90,12 @@ class DynamoDBCommitStore:
 
     @staticmethod
     def canonical(url: StoreUrl) -> str:
-        query = {"region": _region(url)}
-        endpoint = url.options.get("endpoint_url")
-        if endpoint is not None:
-            parts = urlsplit(endpoint)
-            if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
-                url.refuse("the option endpoint_url has to be http[s]://HOST[:PORT], without user and password")
-            port = parts.port or {"http": 80, "https": 443}[parts.scheme]
-            query["endpoint_url"] = f"{parts.scheme}://{parts.hostname}:{port}{parts.path.rstrip('/')}"
+        table, query = _table(url), {"region": _region(url)}
+        if "endpoint_url" in url.options:
+            query["endpoint_url"] = _endpoint(url)
         if url.boolean("shared_with_native", False):
             query["shared_with_native"] = "true"
-        return f"dynamodb://{_table(url)}?{urlencode(query, safe=':/')}"
+        return f"dynamodb://{table}?{urlencode(query, safe=':/')}"
 
     @classmethod
     def open(cls, url: StoreUrl, objects: ObjectStore) -> DynamoDBCommitStore:
@@ -359,6 +354,18 @@ def _region(url: StoreUrl) -> str:
     if not region:
         url.refuse("the region is missing: add ?region=…, or set AWS_DEFAULT_REGION")
     return region
+
+
+def _endpoint(url: StoreUrl) -> str:
+    try:
+        parts = urlsplit(url.options["endpoint_url"])
+        port = parts.port or {"http": 80, "https": 443}[parts.scheme]
+    except (ValueError, KeyError):
+        parts, port = urlsplit(""), 0
+    if not parts.hostname or parts.username or parts.password or parts.query:
+        url.refuse("the option endpoint_url has to be http[s]://HOST[:PORT], without user and password")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}:{port}{parts.path.rstrip('/')}"
 
 
 def _code(error: ClientError) -> str:

@@ -86,6 +86,7 @@ class FilesCommitStore:
         history = self._history(row.base_uri)
         latest = self._latest(history, row.base_uri)
         if may_claim(row, latest, first=first) and self._create(history, row):
+            self._sync(history)
             return Reserved()
         held = self._read(history, row.base_uri, row.version)
         if held is None:
@@ -118,6 +119,7 @@ class FilesCommitStore:
         finally:
             for history in changing:
                 self._announce_change(history)
+                self._sync(history)
 
     @boundary(OSError)
     def delete(self, base_uri: str, versions: Iterable[int] | None = None) -> int:
@@ -178,16 +180,14 @@ class FilesCommitStore:
             ) from error
 
     def _create(self, history: str, row: VersionRow) -> bool:
-        """Enter a row where its version has none; False where it has."""
+        """Enter a row where its version has none; False where it has. The directory is still to be synced."""
         content = f"{row.size}\0{row.path}\0{row.committer}"
         try:
             temporary = self._write(history, content)
         except FileNotFoundError:
             self._make(history, row.base_uri)
             temporary = self._write(history, content)
-        created = self._place(temporary, f"{history}/{row.version}")
-        self._sync(history)
-        return created
+        return self._place(temporary, f"{history}/{row.version}")
 
     def _place(self, temporary: str, path: str) -> bool:
         """Give a complete file its name, where that is free; False where it is taken."""

@@ -39,9 +39,9 @@ class StoreUrl:
             parts = urlsplit(url)
             _ = parts.port
             query = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
-        except ValueError as error:
-            # Not chained: the parser's own message quotes the URL, which may hold a password.
-            raise InvalidInput(f"{scheme}://…: not a valid URL; check host, port and the query") from _kind_of(error)
+        except ValueError:
+            # from None: the parser's own message quotes the URL, which may hold a password
+            raise InvalidInput(f"{scheme}://…: not a valid URL; check host, port and the query") from None
         location = StoreUrl(parts, {})
         given = dict(options)
         for name, value in query:
@@ -91,9 +91,9 @@ class StoreUrl:
         value = self.options.get(name)
         if value is None:
             return default
-        if value not in choices:
+        if value.lower() not in choices:
             self.refuse(f"option {name} is {value!r}; expected {' or '.join(choices)}")
-        return choices[value]
+        return choices[value.lower()]
 
     def seconds(self, name: str, default: float) -> float:
         value = self.options.get(name)
@@ -112,7 +112,3 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """A hint at the known name that was probably meant; empty where none is near."""
     matches = difflib.get_close_matches(name, list(known), 1)
     return f" (did you mean {matches[0]!r}?)" if matches else ""
-
-
-def _kind_of(error: Exception) -> Exception:
-    return type(error)("(text left out)")

@@ -21,6 +21,7 @@ from redis.exceptions import (
     AuthorizationError,
     ConnectionError,  # noqa: A004 - the driver's name for it, used in this module only
     NoPermissionError,
+    RedisClusterException,
     RedisError,
     ResponseError,
 )
@@ -142,15 +143,15 @@ class RedisCommitStore:
     def __repr__(self) -> str:
         return f"RedisCommitStore({self.url!r})"
 
-    @boundary(RedisError, OSError)
+    @boundary(RedisError, RedisClusterException)
     def get(self, base_uri: str, version: int) -> VersionRow | None:
         return self._row(base_uri, self._server.client.zrangebyscore(_key(base_uri), version, version))
 
-    @boundary(RedisError, OSError)
+    @boundary(RedisError, RedisClusterException)
     def latest(self, base_uri: str) -> VersionRow | None:
         return self._row(base_uri, self._server.client.zrevrange(_key(base_uri), 0, 0))
 
-    @boundary(RedisError, OSError)
+    @boundary(RedisError, RedisClusterException)
     def list(self, base_uri: str, *, after: int | None, limit: int | None, descending: bool) -> list[VersionRow]:
         key, count = _key(base_uri), -1 if limit is None else limit
         if descending:
@@ -161,7 +162,7 @@ class RedisCommitStore:
             members = self._server.client.zrangebyscore(key, start, "+inf", 0, count)
         return [self._parse(base_uri, member) for member in members]
 
-    @boundary(RedisError, OSError)
+    @boundary(RedisError, RedisClusterException)
     def reserve(self, row: VersionRow, *, first: bool) -> Reservation:
         final_predecessor = "" if first else f"{row.version - 1}\0F\0"
         reply = self._server.reserve([_key(row.base_uri)], [row.version, _member(row), final_predecessor])
@@ -174,18 +175,18 @@ class RedisCommitStore:
                 return NotReady(self._row(row.base_uri, [member for member in latest if member]))
         raise Damaged(f"{self.url}: the script that reserves a version answered {reply!r}")
 
-    @boundary(RedisError, OSError)
+    @boundary(RedisError, RedisClusterException)
     def finalize(self, row: VersionRow) -> bool:
         without_committer = f"{row.version}\0F\0{row.size}\0{row.path}\0"
         return bool(self._server.finalize([_key(row.base_uri)], [row.version, without_committer]))
 
-    @boundary(RedisError, OSError)
+    @boundary(RedisError, RedisClusterException)
     def record(self, rows: Iterable[VersionRow]) -> None:
         for base_uri, group in groupby(rows, lambda row: row.base_uri):
             while batch := [part for row in islice(group, BATCH) for part in (row.version, _member(row))]:
                 self._server.record([_key(base_uri)], batch)
 
-    @boundary(RedisError, OSError)
+    @boundary(RedisError, RedisClusterException)
     def delete(self, base_uri: str, versions: Iterable[int] | None = None) -> int:
         if versions is None:
             return int(self._server.delete_history([_key(base_uri)]))

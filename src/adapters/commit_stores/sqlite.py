@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import ClassVar
 from urllib.parse import quote
 
@@ -69,7 +69,7 @@ class SqliteCommitStore:
         self._synchronous = synchronous
         self._timeout = timeout
         self._idle: list[sqlite3.Connection] = []
-        self._origin: tuple[int, int | None] = os.getpid(), None
+        self._origin = os.getpid(), 0
         self.url = f"sqlite://{quote(self._path)}"
         self.guarantees = CommitStoreGuarantees(remembers=synchronous == "full", shared=False)
 
@@ -152,7 +152,7 @@ class SqliteCommitStore:
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
         """A connection that nobody else uses meanwhile, each statement being its own transaction."""
-        origin = os.getpid(), self._file()
+        origin = os.getpid(), self._file() or self._create()
         if origin != self._origin:
             self._leave(origin)
         idle = self._idle
@@ -174,7 +174,7 @@ class SqliteCommitStore:
             yield connection  # an error closes the connection, and that rolls back
             connection.execute("COMMIT")
 
-    def _leave(self, origin: tuple[int, int | None]) -> None:
+    def _leave(self, origin: tuple[int, int]) -> None:
         """Turn away from connections of another process, or to a file that is no longer the database."""
         if origin[0] != self._origin[0]:
             _inherited.extend(self._idle)
@@ -188,8 +188,6 @@ class SqliteCommitStore:
             return None
 
     def _connect(self) -> sqlite3.Connection:
-        if self._file() is None:
-            self._create()
         connection = self._open(self._path)
         connection.execute(f"PRAGMA synchronous = {self._synchronous}")
         connection.execute(_SCHEMA)
@@ -200,7 +198,7 @@ class SqliteCommitStore:
             f"file:{quote(path)}?mode=rw", self._timeout, isolation_level=None, check_same_thread=False, uri=True
         )
 
-    def _create(self) -> None:
+    def _create(self) -> int:
         """Make the database under another name and link it into place whole: switching to WAL cannot be raced."""
         self._check_directory()
         temporary = f"{self._path}.{os.urandom(8).hex()}"
@@ -210,10 +208,8 @@ class SqliteCommitStore:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(_SCHEMA)
             connection.close()
-            try:
+            with suppress(FileExistsError):
                 os.link(temporary, self._path)
-            except FileExistsError:
-                return
             directory = os.open(os.path.dirname(self._path), os.O_RDONLY)
             try:
                 os.fsync(directory)
@@ -222,6 +218,7 @@ class SqliteCommitStore:
         finally:
             if os.path.exists(temporary):
                 os.unlink(temporary)
+        return os.stat(self._path).st_ino
 
     def _check_directory(self) -> None:
         directory = os.path.dirname(self._path)

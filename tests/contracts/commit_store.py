@@ -1,0 +1,462 @@
+"""What every `ExternalCommitStore` has to do, whichever adapter it is: subclass, and give `site`."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
+from multiprocessing.managers import SyncManager
+from threading import Barrier
+from uuid import uuid4
+
+import attrs
+import pytest
+
+from contracts.object_store import race
+from lancekeep.adapters.commit_stores import open_commit_store
+from lancekeep.adapters.object_stores import open_object_store
+from lancekeep.domain.naming import NamingScheme, final_path
+from lancekeep.domain.version_row import NotReady, Reservation, Reserved, Taken, VersionRow
+from lancekeep.ports.commit_store import ExternalCommitStore
+from lancekeep.ports.object_store import ObjectStore
+
+HIGHEST = 2**53 - 1
+STRANGE_NAMES = (
+    "with space",
+    "50%",
+    "100%25",
+    "%7Bb%7D",
+    "{b}",
+    "}{",
+    "straße",
+    "日本",
+    "😀",
+    "it's",
+    "a:b",
+    "a*?",
+    "",
+)
+
+
+@attrs.frozen
+class Site:
+    """Where rows are kept, and what another process needs to get there.
+
+    ``derived``: there are no rows but those that the manifests in the object store amount to.
+    """
+
+    commit_store: str
+    root: str = "memory:///"
+    storage_options: Mapping[str, str] = {}
+    options: Mapping[str, str] = {}
+    derived: bool = False
+
+    @property
+    def objects(self) -> ObjectStore:
+        return open_object_store(self.root, self.storage_options)[0]
+
+    def connect(self) -> ExternalCommitStore:
+        """The store, opened anew: what one instance wrote, the others have to see."""
+        return open_commit_store(self.commit_store, self.options, self.objects)
+
+    def new_base_uri(self, name: str = "t.lance") -> str:
+        objects, key = open_object_store(self.root, self.storage_options)
+        return objects.root_uri + "/".join(filter(None, (key, uuid4().hex, name)))
+
+
+@attrs.frozen
+class Writer:
+    """The application's part, as short as it can be: the objects that a commit comes with."""
+
+    site: Site
+    store: ExternalCommitStore
+    objects: ObjectStore
+
+    @staticmethod
+    def at(site: Site) -> Writer:
+        return Writer(site, site.connect(), site.objects)
+
+    def stage(self, base_uri: str, version: int, committer: str = "ada@host") -> VersionRow:
+        """A staged manifest like no other, and the row that claims ``version`` for it."""
+        uuid = str(uuid4())
+        key = base_uri.removeprefix(self.objects.root_uri)
+        path = f"{key}/_versions/{NamingScheme.V2.final_name(version)}-{uuid}"
+        self.objects.put(path, uuid.encode() + bytes(version % 7))
+        return VersionRow(base_uri, version, path, len(uuid) + version % 7, committer)
+
+    def publish(self, row: VersionRow) -> VersionRow:
+        """The final manifest lies there; the row that says so."""
+        final = attrs.evolve(row, path=final_path(row.path))
+        self.objects.put_if_absent(final.path, self.objects.get(row.path))
+        return final
+
+    def place(self, base_uri: str, version: int) -> VersionRow:
+        """A manifest that lies under its final name without a row, as a history that is adopted has them."""
+        key = base_uri.removeprefix(self.objects.root_uri)
+        path = f"{key}/_versions/{NamingScheme.V2.final_name(version)}"
+        self.objects.put(path, b"manifest")
+        return VersionRow(base_uri, version, path, 8, "ada@host")
+
+    def commit(self, row: VersionRow, *, first: bool) -> VersionRow:
+        assert self.store.reserve(row, first=first) == Reserved()
+        final = self.publish(row)
+        assert self.store.finalize(final)
+        return self.seen(final)
+
+    def history(self, base_uri: str, count: int) -> list[VersionRow]:
+        """Versions 1 to ``count``, committed."""
+        return [self.commit(self.stage(base_uri, v), first=v == 1) for v in range(1, count + 1)]
+
+    def remove(self, base_uri: str, versions: list[int] | None) -> int:
+        """Versions forgotten, and their manifests gone."""
+        rows = self.store.list(base_uri, after=None, limit=None, descending=False)
+        count = self.store.delete(base_uri, versions)
+        for row in rows:
+            if versions is None or row.version in versions:
+                self.objects.delete(final_path(row.path))
+        return count
+
+    def seen(self, row: VersionRow) -> VersionRow:
+        """The row as this store shows it."""
+        return attrs.evolve(row, path=final_path(row.path), committer="") if self.site.derived else row
+
+
+def claim_versions(site: Site, base_uri: str, count: int, start: Barrier) -> list[str]:
+    """In a process of its own: claim versions 1 to ``count`` against others; the staged paths that won."""
+    writer = Writer.at(site)
+    start.wait()
+    won = []
+    with closing(writer.store):
+        for version in range(1, count + 1):
+            row = writer.stage(base_uri, version)
+            while isinstance(reservation := writer.store.reserve(row, first=version == 1), NotReady):
+                pass  # the winner of the version before has not made it final yet
+            if reservation == Reserved():
+                writer.store.finalize(writer.publish(row))
+                won.append(row.path)
+    return won
+
+
+@pytest.fixture(scope="session")
+def processes() -> Iterator[ProcessPoolExecutor]:
+    """Three processes that share nothing with this one but the stores."""
+    with ProcessPoolExecutor(3, multiprocessing.get_context("spawn")) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="session")
+def manager() -> Iterator[SyncManager]:
+    with multiprocessing.get_context("spawn").Manager() as manager:
+        yield manager
+
+
+class CommitStoreContract:
+    """Subclasses define the fixture `site`."""
+
+    @pytest.fixture
+    def writer(self, site: Site) -> Iterator[Writer]:
+        writer = Writer.at(site)
+        with closing(writer.store):
+            yield writer
+
+    @pytest.fixture
+    def base_uri(self, site: Site) -> str:
+        return site.new_base_uri()
+
+    # -- an empty history ---------------------------------------------------------------------------------------
+
+    def test_nothing_is_there_before_the_first_row(self, writer: Writer, base_uri: str) -> None:
+        store = writer.store
+        assert store.get(base_uri, 1) is None
+        assert store.latest(base_uri) is None
+        assert store.list(base_uri, after=None, limit=None, descending=False) == []
+        assert store.delete(base_uri) == 0
+        assert store.delete(base_uri, [1, 2]) == 0
+
+    def test_finalizing_what_has_no_row_writes_nothing(self, writer: Writer, base_uri: str) -> None:
+        for version in (1, 2):
+            staged = writer.stage(base_uri, version)
+            assert writer.store.finalize(attrs.evolve(staged, path=final_path(staged.path))) is False
+            assert writer.store.get(base_uri, version) is None
+            writer.commit(staged, first=version == 1)
+
+    # -- claiming -----------------------------------------------------------------------------------------------
+
+    def test_a_row_moves_from_its_staged_path_to_its_final_one(self, writer: Writer, base_uri: str) -> None:
+        staged = writer.stage(base_uri, 1)
+        assert writer.store.reserve(staged, first=True) == Reserved()
+        assert writer.store.get(base_uri, 1) == writer.store.latest(base_uri) == writer.seen(staged)
+        final = writer.publish(staged)
+        assert writer.store.finalize(final) is True
+        assert writer.store.get(base_uri, 1) == writer.store.latest(base_uri) == writer.seen(final)
+
+    def test_a_final_row_never_changes_again(self, writer: Writer, base_uri: str) -> None:
+        (final,) = writer.history(base_uri, 1)
+        assert writer.store.finalize(attrs.evolve(final, size=final.size + 1, committer="eve")) is True
+        assert writer.store.get(base_uri, 1) == final
+
+    def test_who_reserved_stays_on_record_when_another_finalizes(self, writer: Writer, base_uri: str) -> None:
+        staged = writer.stage(base_uri, 1, committer="Ada Lovelace\n<ada@host> ∎")
+        assert writer.store.reserve(staged, first=True) == Reserved()
+        assert writer.store.finalize(attrs.evolve(writer.publish(staged), committer="helper"))
+        row = writer.store.get(base_uri, 1)
+        assert row == writer.seen(attrs.evolve(staged, path=final_path(staged.path)))
+
+    def test_the_own_staged_path_is_recognised_however_often(self, writer: Writer, base_uri: str) -> None:
+        staged = writer.stage(base_uri, 1)
+        assert [writer.store.reserve(staged, first=True) for _ in range(3)] == [Reserved()] * 3
+        assert writer.store.list(base_uri, after=None, limit=None, descending=False) == [writer.seen(staged)]
+
+    def test_a_version_that_is_final_is_taken_even_for_the_path_that_won_it(
+        self, writer: Writer, base_uri: str
+    ) -> None:
+        staged = writer.stage(base_uri, 1)
+        final = writer.commit(staged, first=True)
+        again = writer.store.reserve(staged, first=True)
+        assert again == (Reserved() if writer.site.derived else Taken(final))  # bytes tell, where rows are derived
+
+    def test_the_loser_is_told_who_holds_the_version(self, writer: Writer, base_uri: str) -> None:
+        winner = writer.stage(base_uri, 1)
+        assert writer.store.reserve(winner, first=True) == Reserved()
+        assert writer.store.reserve(writer.stage(base_uri, 1), first=True) == Taken(writer.seen(winner))
+        final = writer.publish(winner)
+        writer.store.finalize(final)
+        assert writer.store.reserve(writer.stage(base_uri, 1), first=False) == Taken(writer.seen(final))
+        writer.commit(writer.stage(base_uri, 2), first=False)
+        assert writer.store.reserve(writer.stage(base_uri, 1), first=True) == Taken(writer.seen(final))
+
+    def test_a_claimant_whose_staged_manifest_is_gone_does_not_win(self, writer: Writer, base_uri: str) -> None:
+        (final,) = writer.history(base_uri, 1)
+        late = writer.stage(base_uri, 1)
+        writer.objects.delete(late.path)
+        assert writer.store.reserve(late, first=True) == Taken(final)
+
+    # -- no gaps ------------------------------------------------------------------------------------------------
+
+    def test_an_empty_history_begins_only_where_the_caller_says_so(self, writer: Writer, base_uri: str) -> None:
+        assert writer.store.reserve(writer.stage(base_uri, 1), first=False) == NotReady(None)
+        assert writer.store.reserve(writer.stage(base_uri, 7), first=False) == NotReady(None)
+        assert writer.store.latest(base_uri) is None
+        assert writer.store.reserve(branch := writer.stage(base_uri, 7), first=True) == Reserved()
+        assert writer.store.latest(base_uri) == writer.seen(branch)
+
+    def test_a_history_begins_once(self, writer: Writer, base_uri: str) -> None:
+        _, latest = writer.history(base_uri, 2)
+        for version in (3, 9):
+            assert writer.store.reserve(writer.stage(base_uri, version), first=True) == NotReady(latest)
+        assert writer.store.latest(base_uri) == latest
+
+    def test_a_version_beyond_the_next_is_not_ready(self, writer: Writer, base_uri: str) -> None:
+        _, latest = writer.history(base_uri, 2)
+        assert writer.store.reserve(writer.stage(base_uri, 4), first=False) == NotReady(latest)
+        assert writer.store.get(base_uri, 4) is None
+
+    def test_a_staged_predecessor_is_not_ready(self, writer: Writer, base_uri: str) -> None:
+        staged = writer.stage(base_uri, 1)
+        assert writer.store.reserve(staged, first=True) == Reserved()
+        following = writer.stage(base_uri, 2)
+        if not writer.site.derived:  # there, a row is final from its first moment
+            assert writer.store.reserve(following, first=False) == NotReady(staged)
+            assert writer.store.get(base_uri, 2) is None
+        writer.store.finalize(writer.publish(staged))
+        assert writer.store.reserve(following, first=False) == Reserved()
+
+    def test_a_deleted_version_cannot_be_claimed_below_a_later_one(self, site: Site, base_uri: str) -> None:
+        """Not even by an instance that last looked before, and for which version 2 would be the next."""
+        ours, theirs = Writer.at(site), Writer.at(site)
+        with closing(ours.store), closing(theirs.store):
+            (one,) = ours.history(base_uri, 1)
+            assert theirs.store.latest(base_uri) == one
+            *_, latest = [ours.commit(ours.stage(base_uri, v), first=False) for v in range(2, 6)]
+            assert ours.remove(base_uri, [2, 3]) == 2
+            assert theirs.store.reserve(theirs.stage(base_uri, 2), first=False) == NotReady(latest)
+            assert theirs.store.reserve(theirs.stage(base_uri, 3), first=False) == NotReady(latest)
+            assert theirs.store.latest(base_uri) == latest
+            assert theirs.store.get(base_uri, 2) is None
+            assert [row.version for row in theirs.store.list(base_uri, after=None, limit=None, descending=False)] == [
+                1,
+                4,
+                5,
+            ]
+
+    # -- races --------------------------------------------------------------------------------------------------
+
+    def test_of_racing_threads_one_wins_each_version(self, site: Site, base_uri: str) -> None:
+        writers = [Writer.at(site) for _ in range(2)]  # two instances, four threads each
+        for version in range(1, 31):
+            rows = [writers[number % 2].stage(base_uri, version) for number in range(8)]
+
+            def claim(number: int, version: int = version, rows: list[VersionRow] = rows) -> Reservation:
+                return writers[number % 2].store.reserve(rows[number], first=version == 1)
+
+            answers = race(8, claim)
+            (winner,) = [row for row, answer in zip(rows, answers, strict=True) if answer == Reserved()]
+            held = writers[0].seen(winner)
+            assert [answer for answer in answers if answer != Reserved()] == [Taken(held)] * 7
+            assert writers[1].store.get(base_uri, version) == held
+            writers[version % 2].store.finalize(writers[0].publish(winner))
+        for writer in writers:
+            writer.store.close()
+
+    def test_instances_see_each_others_rows(self, site: Site, base_uri: str) -> None:
+        ours, theirs = Writer.at(site), Writer.at(site)
+        with closing(ours.store), closing(theirs.store):
+            assert theirs.store.latest(base_uri) is None
+            for version in range(1, 7):
+                committed = ours.commit(ours.stage(base_uri, version), first=version == 1)
+                assert theirs.store.latest(base_uri) == theirs.store.get(base_uri, version) == committed
+                ours, theirs = theirs, ours
+
+    def test_a_history_that_is_forgotten_and_begun_again_is_noticed(self, site: Site, base_uri: str) -> None:
+        ours, theirs = Writer.at(site), Writer.at(site)
+        with closing(ours.store), closing(theirs.store):
+            *_, old = ours.history(base_uri, 5)
+            assert theirs.store.latest(base_uri) == old
+            assert ours.remove(base_uri, None) == 5
+            assert theirs.store.latest(base_uri) is None
+            *_, new = ours.history(base_uri, 2)
+            assert theirs.store.latest(base_uri) == new
+            assert theirs.store.get(base_uri, 5) is None
+            assert theirs.store.reserve(theirs.stage(base_uri, 6), first=False) == NotReady(new)
+
+    # -- lists --------------------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("descending", [False, True])
+    def test_pages_join_to_the_whole_list(self, writer: Writer, base_uri: str, descending: bool) -> None:
+        rows = writer.history(base_uri, 23)
+        expected = rows[::-1] if descending else rows
+        for limit in (1, 2, 7, 23, 100):
+            pages: list[VersionRow] = []
+            after = None
+            while page := writer.store.list(base_uri, after=after, limit=limit, descending=descending):
+                assert len(page) <= limit
+                pages += page
+                after = page[-1].version
+            assert pages == expected
+        assert writer.store.list(base_uri, after=None, limit=None, descending=descending) == expected
+        assert writer.store.list(base_uri, after=None, limit=0, descending=descending) == []
+        assert (
+            writer.store.list(base_uri, after=10, limit=None, descending=descending)
+            == (expected[expected.index(rows[9]) + 1 :])
+        )
+
+    def test_a_long_history_is_listed_whole_and_its_latest_found(self, writer: Writer, base_uri: str) -> None:
+        rows = [writer.place(base_uri, version) for version in range(2000, 0, -1)]
+        writer.store.record(rows)
+        expected = [writer.seen(row) for row in reversed(rows)]
+        assert writer.store.latest(base_uri) == expected[-1]
+        assert writer.store.list(base_uri, after=None, limit=None, descending=False) == expected
+        assert writer.store.list(base_uri, after=1998, limit=5, descending=False) == expected[1998:]
+        assert writer.store.list(base_uri, after=None, limit=2, descending=True) == expected[:-3:-1]
+        assert writer.store.delete(base_uri) == 2000
+
+    def test_versions_are_exact_up_to_the_highest(self, writer: Writer, base_uri: str) -> None:
+        below = writer.place(base_uri, HIGHEST - 1)
+        writer.store.record([below])
+        highest = writer.commit(writer.stage(base_uri, HIGHEST), first=False)
+        assert writer.store.latest(base_uri) == writer.store.get(base_uri, HIGHEST) == highest
+        assert writer.store.get(base_uri, HIGHEST - 1) == writer.seen(below)
+        assert writer.store.list(base_uri, after=HIGHEST - 1, limit=None, descending=False) == [highest]
+        assert writer.store.list(base_uri, after=HIGHEST, limit=None, descending=True) == [writer.seen(below)]
+
+    # -- names --------------------------------------------------------------------------------------------------
+
+    def test_histories_with_alike_and_strange_names_are_kept_apart(self, site: Site, writer: Writer) -> None:
+        home = site.new_base_uri("h")
+        names = [home, f"{home}/tree/b", f"{home}2", f"{home}_", f"{home}%"]
+        names += [f"{home}/{name}x" for name in STRANGE_NAMES]
+        latest = {}
+        for count, name in enumerate(names, 1):
+            *_, latest[name] = writer.history(name, count % 3 + 1)
+        assert {name: writer.store.latest(name) for name in names} == latest
+        assert writer.remove(names[0], None) == latest[names[0]].version
+        del latest[names[0]]
+        assert {name: writer.store.latest(name) for name in latest} == latest
+
+    # -- recording and forgetting -------------------------------------------------------------------------------
+
+    def test_recording_keeps_the_row_that_is_there(self, writer: Writer, base_uri: str) -> None:
+        one, two = writer.history(base_uri, 2)
+        three = writer.place(base_uri, 3)
+        for _ in range(2):
+            writer.store.record([three, attrs.evolve(one, committer="eve"), attrs.evolve(two, size=two.size)])
+        assert writer.store.list(base_uri, after=None, limit=None, descending=False) == [one, two, writer.seen(three)]
+        assert writer.store.latest(base_uri) == writer.seen(three)
+
+    def test_recording_above_the_latest_is_seen_by_all(self, site: Site, base_uri: str) -> None:
+        ours, theirs = Writer.at(site), Writer.at(site)
+        with closing(ours.store), closing(theirs.store):
+            (one,) = ours.history(base_uri, 1)
+            assert theirs.store.latest(base_uri) == one
+            nine = ours.place(base_uri, 9)
+            ours.store.record(iter([nine]))
+            assert theirs.store.latest(base_uri) == ours.seen(nine)
+            assert theirs.store.reserve(theirs.stage(base_uri, 2), first=False) == NotReady(ours.seen(nine))
+            theirs.commit(theirs.stage(base_uri, 10), first=False)
+
+    def test_recording_two_histories_at_once(self, site: Site, writer: Writer) -> None:
+        names = [site.new_base_uri(), site.new_base_uri()]
+        rows = [writer.place(name, version) for version in (2, 1) for name in names]
+        writer.store.record(rows)
+        for name in names:
+            versions = [row.version for row in writer.store.list(name, after=None, limit=None, descending=False)]
+            assert versions == [1, 2]
+
+    def test_forgetting_counts_what_was_there(self, writer: Writer, base_uri: str) -> None:
+        writer.history(base_uri, 6)
+        assert writer.remove(base_uri, [5, 6, 7, 7, 5]) == 2
+        assert writer.remove(base_uri, []) == 0
+        assert [row.version for row in writer.store.list(base_uri, after=None, limit=None, descending=True)] == [
+            4,
+            3,
+            2,
+            1,
+        ]
+        five = writer.commit(writer.stage(base_uri, 5), first=False)  # the latest may be taken back
+        assert writer.store.latest(base_uri) == five
+        assert writer.remove(base_uri, None) == 5
+        assert writer.remove(base_uri, None) == 0
+
+    # -- fences -------------------------------------------------------------------------------------------------
+
+    def test_a_fence_ends_a_history_for_good(self, writer: Writer, base_uri: str) -> None:
+        (one,) = writer.history(base_uri, 1)
+        fence = VersionRow.fence(base_uri, 2, "redis://elsewhere:6379/0")
+        assert writer.store.reserve(fence, first=False) == Reserved()
+        assert writer.store.reserve(fence, first=False) == Reserved()
+        if writer.site.derived:  # none is needed, see the adapter: what is there decides between two authorities
+            assert writer.store.latest(base_uri) == one
+            return
+        assert writer.store.reserve(writer.stage(base_uri, 2), first=False) == Taken(fence)
+        assert writer.store.reserve(writer.stage(base_uri, 3), first=False) == NotReady(fence)
+        late = writer.stage(base_uri, 2)
+        assert writer.store.finalize(attrs.evolve(late, path=final_path(late.path))) is True
+        assert writer.store.latest(base_uri) == fence
+
+    # -- itself -------------------------------------------------------------------------------------------------
+
+    def test_a_store_shows_its_canonical_url_and_no_secret(self, site: Site, writer: Writer) -> None:
+        again = site.connect()
+        assert again.url == writer.store.url
+        assert "?fsync" not in writer.store.url
+        for secret in ("password", *site.options.values()):
+            assert secret not in writer.store.url + repr(writer.store)
+        again.close()
+        again.close()
+
+
+class SharedCommitStoreContract(CommitStoreContract):
+    """For stores that several processes share: what a process of its own sees and wins."""
+
+    def test_of_racing_processes_one_wins_each_version(
+        self, site: Site, base_uri: str, processes: ProcessPoolExecutor, manager: SyncManager
+    ) -> None:
+        start, count = manager.Barrier(3), 60
+        futures = [processes.submit(claim_versions, site, base_uri, count, start) for _ in range(3)]
+        won = [path for future in futures for path in future.result()]
+        writer = Writer.at(site)
+        rows = writer.store.list(base_uri, after=None, limit=None, descending=False)
+        writer.store.close()
+        assert [row.version for row in rows] == list(range(1, count + 1))
+        assert sorted(final_path(path) for path in won) == sorted(row.path for row in rows)

@@ -1,0 +1,697 @@
+"""Every commit store against the contract, and what is particular to each."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import boto3
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from deployments import bucket, s3_options
+from faults import Faulty, lost_replies
+from losing_proxy import losing_proxy
+from redis import Redis
+
+from contracts.commit_store import CommitStoreContract, SharedCommitStoreContract, Site
+from contracts.commit_store import manager as manager
+from contracts.commit_store import processes as processes
+from contracts.object_store import race
+from lancekeep.adapters.commit_stores import open_commit_store
+from lancekeep.adapters.commit_stores.conditional_put import ConditionalPutCommitStore
+from lancekeep.adapters.commit_stores.files import FilesCommitStore
+from lancekeep.adapters.commit_stores.sqlite import SqliteCommitStore
+from lancekeep.adapters.object_stores.memory import MemoryObjectStore
+from lancekeep.domain.errors import (
+    AccessDenied,
+    Damaged,
+    InvalidInput,
+    ObjectNotFound,
+    StoreUnavailable,
+    UnsafeStore,
+)
+from lancekeep.domain.naming import NamingScheme, final_path
+from lancekeep.domain.version_row import Reserved, Taken, VersionRow
+from lancekeep.ports.commit_store import ExternalCommitStore
+from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees
+
+if TYPE_CHECKING:
+    from types_boto3_dynamodb import DynamoDBClient
+
+MEMORY = MemoryObjectStore()
+
+
+def table_url(endpoint: str, table: str | None = None, more: str = "") -> str:
+    return f"dynamodb://{table or f'rows-{uuid4().hex[:12]}'}?region=us-east-1&endpoint_url={endpoint}{more}"
+
+
+# -- the contract ---------------------------------------------------------------------------------------------------
+
+
+class TestMemory(CommitStoreContract):
+    @pytest.fixture
+    def site(self) -> Site:
+        return Site(f"memory://{uuid4()}")
+
+
+class TestFiles(SharedCommitStoreContract):
+    @pytest.fixture
+    def site(self, tmp_path: Path) -> Site:
+        return Site(f"file://{tmp_path}/commits", options={"fsync": "false"})
+
+
+class TestDurableFiles(SharedCommitStoreContract):
+    @pytest.fixture
+    def site(self, tmp_path: Path) -> Site:
+        return Site(f"file://{tmp_path}/commits%20of%20me")
+
+
+class TestSqlite(SharedCommitStoreContract):
+    @pytest.fixture
+    def site(self, tmp_path: Path) -> Site:
+        return Site(f"sqlite://{tmp_path}/commits.db", options={"synchronous": "normal", "timeout": "60"})
+
+
+class TestDurableSqlite(SharedCommitStoreContract):
+    @pytest.fixture
+    def site(self, tmp_path: Path) -> Site:
+        return Site(f"sqlite://{tmp_path}/commits%3Fof%20me.db?timeout=60")
+
+
+class TestRedis(SharedCommitStoreContract):
+    @pytest.fixture
+    def site(self, redis_url: str) -> Site:
+        return Site(redis_url)
+
+
+class TestDynamoDB(SharedCommitStoreContract):
+    @pytest.fixture
+    def site(self, moto_endpoint: str) -> Site:
+        return Site(table_url(moto_endpoint))
+
+
+class TestDynamoDBInContainer(SharedCommitStoreContract):
+    @pytest.fixture
+    def site(self, moto_container_endpoint: str) -> Site:
+        return Site(table_url(moto_container_endpoint))
+
+
+class TestConditionalPutInMemory(CommitStoreContract):
+    @pytest.fixture
+    def site(self) -> Site:
+        return Site("conditional-put://", derived=True)
+
+
+class TestConditionalPutOnFiles(SharedCommitStoreContract):
+    @pytest.fixture
+    def site(self, tmp_path: Path) -> Site:
+        return Site("conditional-put://", str(tmp_path / "lake"), {"fsync": "false"}, derived=True)
+
+
+class TestConditionalPutOnS3(SharedCommitStoreContract):
+    @pytest.fixture
+    def site(self, moto_endpoint: str) -> Site:
+        return Site("conditional-put://", f"s3://{bucket(moto_endpoint)}/lake", s3_options(moto_endpoint), derived=True)
+
+
+def staged(version: int, base_uri: str = "s3://bucket/lake/t.lance", committer: str = "ada@host") -> VersionRow:
+    key = base_uri.removeprefix("s3://bucket/")
+    path = f"{key}/_versions/{NamingScheme.V2.final_name(version)}-{uuid4()}"
+    return VersionRow(base_uri, version, path, 1000 + version, committer)
+
+
+def final(row: VersionRow) -> VersionRow:
+    return VersionRow(row.base_uri, row.version, final_path(row.path), row.size, row.committer)
+
+
+def address_of(url: str) -> str:
+    return urlsplit(url).netloc
+
+
+@contextmanager
+def silent_server() -> Iterator[str]:
+    """``host:port`` of a server that takes connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def closed_port() -> str:
+    with silent_server() as address:
+        return address
+
+
+# -- lost replies, and stores that are not there ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("losses", [1, 2, 7])
+@pytest.mark.parametrize("kind", ["redis", "dynamodb"])
+def test_a_reserve_whose_reply_was_lost_is_still_ones_own(
+    kind: str, losses: int, redis_url: str, moto_endpoint: str
+) -> None:
+    """Drivers repeat a call on their own; where they give up, the caller repeats it."""
+    server, marker = (redis_url, b"EVALSHA") if kind == "redis" else (moto_endpoint, b"DynamoDB_20120810.PutItem")
+    base_uri = f"s3://bucket/{uuid4()}"
+    table = f"rows-{uuid4().hex[:12]}"
+
+    def url(address: str) -> str:
+        return f"redis://{address}/0" if kind == "redis" else table_url(f"http://{address}", table)
+
+    with (
+        losing_proxy(address_of(server), marker) as proxy,
+        closing(open_commit_store(url(f"127.0.0.1:{proxy.port}"), {}, MEMORY)) as store,
+    ):
+        store.record([final(staged(1, base_uri))])  # scripts are loaded, the table is there
+        proxy.losses = losses
+        row, raised = staged(2, base_uri), 0
+        while True:
+            try:
+                answer = store.reserve(row, first=False)
+                break
+            except StoreUnavailable:
+                raised += 1
+        assert answer == Reserved()
+        lost = losses if kind == "redis" else min(losses, 2)  # DynamoDB is read before the next attempt to write
+        assert (proxy.lost, raised) == (lost, lost // 2)  # each of the drivers tries twice
+        assert store.reserve(staged(2, base_uri), first=False) == Taken(row)
+        assert store.list(base_uri, after=1, limit=None, descending=False) == [row]
+
+
+@pytest.mark.parametrize("kind", ["redis", "dynamodb"])
+def test_a_store_that_refuses_connections_is_unavailable(kind: str) -> None:
+    address = closed_port()
+    if kind == "redis":
+        store = open_commit_store(f"redis://ada:hunter2@{address}/0", {}, MEMORY)
+    else:
+        store = open_commit_store(table_url(f"http://{address}"), {**CREDENTIALS_OF_ADA}, MEMORY)
+    check_unavailable(store, address)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["redis", "redis-cluster", "dynamodb"])
+def test_a_store_that_never_answers_is_given_up_within_ten_seconds(kind: str) -> None:
+    with silent_server() as address:
+        if kind == "dynamodb":
+            store = open_commit_store(table_url(f"http://{address}"), {**CREDENTIALS_OF_ADA}, MEMORY)
+        else:
+            cluster = "true" if kind == "redis-cluster" else "false"
+            store = open_commit_store(f"redis://ada:hunter2@{address}?cluster={cluster}", {}, MEMORY)
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable, match=address) as caught:
+            store.latest("s3://bucket/t")
+        assert time.monotonic() - began < 10  # the promise itself is about time
+        assert "hunter2" not in "".join(traceback.format_exception(caught.value))
+
+
+CREDENTIALS_OF_ADA = {"aws_access_key_id": "ada", "aws_secret_access_key": "hunter2", "aws_session_token": "hunter2"}
+
+
+def check_unavailable(store: ExternalCommitStore, address: str) -> None:
+    row = staged(1)
+    for act in (
+        lambda: store.get(row.base_uri, 1),
+        lambda: store.latest(row.base_uri),
+        lambda: store.list(row.base_uri, after=None, limit=1, descending=True),
+        lambda: store.reserve(row, first=True),
+        lambda: store.finalize(final(row)),
+        lambda: store.record([final(row)]),
+        lambda: store.delete(row.base_uri),
+    ):
+        with pytest.raises(StoreUnavailable, match=address) as caught:
+            act()
+        assert "hunter2" not in "".join(traceback.format_exception(caught.value))
+    assert "hunter2" not in repr(store) + store.url
+
+
+# -- Redis --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def own_redis(*arguments: str) -> Iterator[int]:
+    """The port of a Redis server of one's own, with settings that the shared one does not have."""
+    binary = shutil.which("redis-server")
+    if binary is None:
+        pytest.skip("no redis-server on PATH (Debian: apt-get install redis-server)")
+    port = int(closed_port().rpartition(":")[2])
+    command = [binary, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+    command += [argument.replace("PORT", str(port)) for argument in arguments or ("--port", "PORT")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            assert any("Ready to accept connections" in line for line in server.stdout), command
+            yield port
+        finally:
+            server.terminate()
+
+
+def commit_a_few(store: ExternalCommitStore) -> None:
+    base_uri = f"s3://bucket/{uuid4()}"
+    for version in range(1, 4):
+        row = staged(version, base_uri)
+        assert store.reserve(row, first=version == 1) == Reserved()
+        assert store.finalize(final(row))
+        assert store.latest(base_uri) == final(row)
+    assert store.delete(base_uri) == 3
+
+
+def test_a_killed_redis_is_unavailable_and_the_next_one_is_used() -> None:
+    with own_redis() as port:
+        store = open_commit_store(f"redis://127.0.0.1:{port}", {}, MEMORY)
+        commit_a_few(store)
+    check_unavailable(store, f"127.0.0.1:{port}")
+    with own_redis("--port", str(port)):  # it has forgotten the scripts, and the pooled connections are dead
+        commit_a_few(store)
+    store.close()
+
+
+def test_redis_users_and_passwords() -> None:
+    with own_redis("--port", "PORT", "--requirepass", "hunter2") as port:
+        commit_a_few(open_commit_store(f"redis://:hunter2@127.0.0.1:{port}", {}, MEMORY))
+        commit_a_few(
+            open_commit_store(f"redis://127.0.0.1:{port}", {"username": "default", "password": "hunter2"}, MEMORY)
+        )
+        for wrong in (f"redis://127.0.0.1:{port}", f"redis://:hunter3@127.0.0.1:{port}"):
+            store = open_commit_store(wrong, {}, MEMORY)
+            with pytest.raises(AccessDenied, match=f"127.0.0.1:{port}") as caught:
+                store.latest("s3://bucket/t")
+            assert "hunter" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_redis_over_tls(tmp_path: Path) -> None:
+    certificate, key = self_signed(tmp_path)
+    tls = ("--port", "0", "--tls-port", "PORT", "--tls-cert-file", certificate, "--tls-key-file", key)
+    with own_redis(*tls, "--tls-ca-cert-file", certificate, "--tls-auth-clients", "no") as port:
+        commit_a_few(open_commit_store(f"rediss://127.0.0.1:{port}?ssl_ca_certs={certificate}", {}, MEMORY))
+        stranger = open_commit_store(f"rediss://127.0.0.1:{port}", {}, MEMORY)
+        with pytest.raises(StoreUnavailable, match=r"(?i)certificate"):
+            stranger.latest("s3://bucket/t")
+
+
+def self_signed(directory: Path) -> tuple[str, str]:
+    key = rsa.generate_private_key(65537, 2048)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    paths = directory / "redis.crt", directory / "redis.key"
+    paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    paths[1].write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return str(paths[0]), str(paths[1])
+
+
+def test_redis_cluster(tmp_path: Path) -> None:
+    cluster = ("--port", "PORT", "--cluster-enabled", "yes", "--dir", str(tmp_path))
+    with own_redis(*cluster) as port:
+        with Redis(port=port) as admin:
+            admin.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+            while b"cluster_state:ok" not in admin.execute_command("CLUSTER", "INFO"):
+                pass
+        store = open_commit_store(f"redis://127.0.0.1:{port}?cluster=true", {}, MEMORY)
+        commit_a_few(store)
+        for name in ("a{b}c", "{}", "}x{"):
+            store.record([final(staged(1, name))])
+        with Redis(port=port, decode_responses=True) as admin:
+            for key in admin.scan_iter():  # the hash tag is the whole base URI, whatever braces it has
+                tag = key[key.index("{") + 1 : key.index("}")]
+                assert key == f"lancekeep:{{{tag}}}"
+        store.close()
+    check_unavailable(store, f"127.0.0.1:{port}")
+
+
+def test_what_others_wrote_into_redis_is_called_damaged(redis_url: str) -> None:
+    base_uri = f"s3://bucket/{uuid4()}"
+    store = open_commit_store(redis_url, {}, MEMORY)
+    with Redis.from_url(redis_url) as other:
+        other.zadd(f"lancekeep:{{{base_uri}}}", {"nonsense": 1})
+        with pytest.raises(Damaged, match="nonsense"):
+            store.latest(base_uri)
+        other.set(f"lancekeep:{{{base_uri}}}", "nonsense")
+        with pytest.raises(Damaged, match="not a sorted set"):
+            store.reserve(staged(1, base_uri), first=True)
+
+
+# -- DynamoDB -----------------------------------------------------------------------------------------------------
+
+
+def dynamodb(endpoint: str) -> DynamoDBClient:
+    return boto3.client(
+        "dynamodb",
+        endpoint_url=endpoint,
+        region_name="us-east-1",
+        aws_access_key_id="test",
+        aws_secret_access_key="test",
+    )
+
+
+def test_reading_makes_no_table_and_the_first_row_makes_one_billed_on_demand(moto_endpoint: str) -> None:
+    client, table = dynamodb(moto_endpoint), f"rows-{uuid4().hex[:12]}"
+    store = open_commit_store(table_url(moto_endpoint, table), {}, MEMORY)
+    assert store.latest("s3://bucket/t") is None
+    assert store.delete("s3://bucket/t") == 0
+    assert store.finalize(final(staged(1))) is False
+    assert table not in client.list_tables()["TableNames"]
+    store.reserve(staged(1), first=True)
+    assert client.describe_table(TableName=table)["Table"]["BillingModeSummary"]["BillingMode"] == "PAY_PER_REQUEST"
+
+
+def test_writers_that_all_make_the_table_at_once(moto_endpoint: str) -> None:
+    url = table_url(moto_endpoint)
+    stores = [open_commit_store(url, {}, MEMORY) for _ in range(4)]
+    rows = [staged(1) for _ in stores]
+    answers = race(4, lambda number: stores[number].reserve(rows[number], first=True))
+    (winner,) = [row for row, answer in zip(rows, answers, strict=True) if answer == Reserved()]
+    assert answers.count(Taken(winner)) == 3
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_items_are_those_of_native_writers(moto_endpoint: str, shared: bool) -> None:
+    client, table = dynamodb(moto_endpoint), f"rows-{uuid4().hex[:12]}"
+    store = open_commit_store(table_url(moto_endpoint, table, "&shared_with_native=true" if shared else ""), {}, MEMORY)
+    row = staged(1)
+    store.reserve(row, first=True)
+    key = "lake/t.lance" if shared else row.base_uri
+    item = {
+        "base_uri": {"S": key},
+        "version": {"N": "1"},
+        "path": {"S": row.path},
+        "size": {"N": "1001"},
+        "committer": {"S": "ada@host"},
+    }
+    assert client.scan(TableName=table)["Items"] == [item]
+    store.finalize(final(row))
+    assert client.scan(TableName=table)["Items"] == [{**item, "path": {"S": final_path(row.path)}}]
+    client.put_item(TableName=table, Item={**item, "version": {"N": "2"}, "path": {"S": "native"}})
+    assert store.latest(row.base_uri) == VersionRow(row.base_uri, 2, "native", 1001, "ada@host")
+
+
+def test_only_tables_on_s3_are_shared_with_native_writers(moto_endpoint: str) -> None:
+    store = open_commit_store(table_url(moto_endpoint, None, "&shared_with_native=true"), {}, MEMORY)
+    with pytest.raises(InvalidInput, match="file:///lake/t"):
+        store.latest("file:///lake/t")
+
+
+def test_a_table_with_other_keys_is_refused(moto_endpoint: str) -> None:
+    client, table = dynamodb(moto_endpoint), f"other-{uuid4().hex[:12]}"
+    client.create_table(
+        TableName=table,
+        KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
+        BillingMode="PAY_PER_REQUEST",
+    )
+    store = open_commit_store(table_url(moto_endpoint, table), {}, MEMORY)
+    for act in (lambda: store.reserve(staged(1), first=True), lambda: store.get("s3://bucket/t", 1)):
+        with pytest.raises(InvalidInput, match=rf"{table}.*HASH id; expected HASH base_uri"):
+            act()
+
+
+def test_an_item_without_a_path_is_called_damaged(moto_endpoint: str) -> None:
+    table = f"rows-{uuid4().hex[:12]}"
+    store = open_commit_store(table_url(moto_endpoint, table), {}, MEMORY)
+    store.record([final(staged(1))])
+    item = {"base_uri": {"S": "s3://bucket/t"}, "version": {"N": "1"}}
+    dynamodb(moto_endpoint).put_item(TableName=table, Item=item)
+    with pytest.raises(Damaged, match="lacks the attribute 'path'"):
+        store.latest("s3://bucket/t")
+
+
+# -- SQLite -------------------------------------------------------------------------------------------------------
+
+
+def test_reading_makes_no_database(tmp_path: Path) -> None:
+    store = SqliteCommitStore(str(tmp_path / "commits.db"))
+    assert store.latest("s3://bucket/t") is None
+    assert store.delete("s3://bucket/t") == 0
+    assert store.finalize(final(staged(1))) is False
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_database_in_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    store = SqliteCommitStore(str(tmp_path / "missing" / "commits.db"))
+    for act in (lambda: store.latest("s3://bucket/t"), lambda: store.reserve(staged(1), first=True)):
+        with pytest.raises(InvalidInput, match="missing is not a directory"):
+            act()
+
+
+def test_a_file_that_is_no_database_is_called_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "commits.db"
+    path.write_bytes(b"no database " * 1000)
+    with pytest.raises(Damaged, match=r"commits\.db: file is not a database"):
+        SqliteCommitStore(str(path)).latest("s3://bucket/t")
+
+
+def test_a_database_that_another_keeps_locked_is_unavailable(tmp_path: Path) -> None:
+    path = str(tmp_path / "commits.db")
+    store = SqliteCommitStore(path, timeout=0.05)
+    store.record([final(staged(1))])
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(StoreUnavailable, match=r"commits\.db: database is locked"):
+            store.reserve(staged(2), first=False)
+        other.execute("ROLLBACK")
+    assert store.reserve(staged(2), first=False) == Reserved()
+
+
+def test_a_database_that_was_removed_and_made_anew_is_noticed(tmp_path: Path) -> None:
+    ours, theirs = (SqliteCommitStore(str(tmp_path / "commits.db")) for _ in range(2))
+    ours.record([final(staged(5))])
+    for path in tmp_path.iterdir():
+        path.unlink()
+    assert ours.latest(staged(1).base_uri) is None
+    row = staged(1)
+    assert theirs.reserve(row, first=True) == Reserved()
+    assert ours.latest(row.base_uri) == row
+
+
+def test_connections_are_not_carried_over_a_fork(tmp_path: Path) -> None:
+    """A fork's connections share file locks with their parent's: using or closing one would corrupt the database."""
+    script = """
+import os, sys
+from lancekeep.adapters.commit_stores.sqlite import SqliteCommitStore
+from lancekeep.domain.version_row import Reserved, VersionRow
+store = SqliteCommitStore(sys.argv[1])
+store.record([VersionRow("u", 1, "_versions/1.manifest", 1)])
+inherited = set(os.listdir("/proc/self/fd"))
+child = os.fork()
+if child == 0:
+    assert store.reserve(VersionRow("u", 2, "_versions/2.manifest-a", 1), first=False) == Reserved()
+    store.close()
+    left = set(os.listdir("/proc/self/fd"))
+    os._exit(0 if inherited <= left else 3)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert store.latest("u").version == 2
+"""
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "commits.db")], check=True)
+
+
+def test_threads_that_come_and_go_leave_no_connections_behind(tmp_path: Path) -> None:
+    """A native writer's callback is a new thread to Python each time."""
+    store = SqliteCommitStore(str(tmp_path / "commits.db"))
+    store.record([final(staged(1))])
+    for _ in range(50):
+        thread = Thread(target=store.latest, args=(staged(1).base_uri,))
+        thread.start()
+        thread.join()
+    files = [os.readlink(f"/proc/self/fd/{file.name}") for file in os.scandir("/proc/self/fd") if file.is_file()]
+    assert files.count(str(tmp_path / "commits.db")) == 1
+
+
+def test_what_a_database_promises() -> None:
+    assert SqliteCommitStore("/tmp/x.db").guarantees.remembers
+    assert not SqliteCommitStore("/tmp/x.db", synchronous="normal").guarantees.remembers
+
+
+# -- files --------------------------------------------------------------------------------------------------------
+
+
+def test_reading_makes_no_file(tmp_path: Path) -> None:
+    store = FilesCommitStore(str(tmp_path / "commits"))
+    assert store.latest("s3://bucket/t") is None
+    assert store.list("s3://bucket/t", after=None, limit=None, descending=True) == []
+    assert store.finalize(final(staged(1))) is False
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_below_none_is_refused(tmp_path: Path) -> None:
+    store = FilesCommitStore(str(tmp_path / "misspelt" / "commits"))
+    with pytest.raises(InvalidInput, match=r"misspelt.*create the directories above"):
+        store.reserve(staged(1), first=True)
+
+
+def test_a_history_says_whose_it_is_and_holds_nothing_but_rows(tmp_path: Path) -> None:
+    store = FilesCommitStore(str(tmp_path))
+    row = staged(1, "s3://bucket/é t")
+    store.reserve(row, first=True)
+    store.reserve(staged(1, "s3://bucket/é t"), first=True)
+    store.finalize(final(row))
+    (history,) = tmp_path.iterdir()
+    assert {path.name for path in history.iterdir()} == {"history", "1"}
+    assert (history / "history").read_text() == "s3://bucket/é t\n"
+
+
+def test_a_row_is_on_the_disk_before_it_is_acknowledged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a power loss leaves is what was synced: the whole file before it gets its name, then the name."""
+    store = FilesCommitStore(str(tmp_path))
+    store.reserve(staged(1, "u"), first=True)
+    (history,) = tmp_path.iterdir()
+    log: list[str] = []
+    fsync, link, rename = os.fsync, os.link, os.rename
+
+    def logged_fsync(file: int) -> None:
+        synced = Path(os.readlink(f"/proc/self/fd/{file}"))
+        log.append("directory" if synced == history else "file")
+        fsync(file)
+
+    def logged(naming: Callable[[str, str], None]) -> Callable[[str, str], None]:
+        def name(source: str, target: str) -> None:
+            log.append("name")
+            naming(source, target)
+
+        return name
+
+    monkeypatch.setattr(os, "fsync", logged_fsync)
+    monkeypatch.setattr(os, "link", logged(link))
+    monkeypatch.setattr(os, "rename", logged(rename))
+    one = store.get("u", 1)
+    assert one is not None
+    store.finalize(final(one))
+    assert log == ["file", "name", "directory"]
+    log.clear()
+    two = staged(2, "u")
+    store.reserve(two, first=False)
+    assert log == ["file", "name", "directory"]
+    log.clear()
+    store.reserve(two, first=False)  # the first attempt may have ended before the directory was synced
+    assert log == ["directory"]
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP, errno.ENOSYS])
+def test_a_file_system_without_hard_links_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def no_link(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", no_link)
+    with pytest.raises(UnsafeStore, match="no hard links"):
+        FilesCommitStore(str(tmp_path)).reserve(staged(1), first=True)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_full_disk_is_unavailable_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FilesCommitStore(str(tmp_path))
+    store.record([final(staged(1))])
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.setattr(os, "write", lambda *_: 1)
+    with pytest.raises(StoreUnavailable, match="No space left"):
+        store.reserve(staged(2), first=False)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xff", b"12\x00path"])
+def test_a_file_that_is_no_row_is_called_damaged(tmp_path: Path, content: bytes) -> None:
+    store = FilesCommitStore(str(tmp_path))
+    store.record([final(staged(1, "u"))])
+    (history,) = tmp_path.iterdir()
+    (history / "1").write_bytes(content)
+    with pytest.raises(Damaged, match=f"{history}/1: expected the row of version 1 of u"):
+        store.latest("u")
+
+
+# -- the object store's own condition -----------------------------------------------------------------------------
+
+
+def test_an_object_store_without_an_atomic_create_is_refused() -> None:
+    objects = MemoryObjectStore()
+    objects.guarantees = ObjectStoreGuarantees(atomic_create=False, atomic_copy=False, durable=True)
+    with pytest.raises(UnsafeStore, match=r"memory:///.*commit_store="):
+        open_commit_store("conditional-put://", {}, objects)
+
+
+@pytest.mark.parametrize("atomic_copy", [False, True])
+def test_a_create_whose_reply_was_lost_is_still_ones_own(atomic_copy: bool) -> None:
+    objects = MemoryObjectStore()
+    objects.guarantees = ObjectStoreGuarantees(atomic_create=True, atomic_copy=atomic_copy, durable=False)
+    method = "copy_if_absent" if atomic_copy else "put_if_absent"
+    store = ConditionalPutCommitStore(Faulty(objects, lost_replies(method, 1)))
+    row = VersionRow("memory:///t", 1, f"t/_versions/{NamingScheme.V2.final_name(1)}-a", 3)
+    objects.put(row.path, b"one")
+    with pytest.raises(StoreUnavailable):
+        store.reserve(row, first=True)
+    assert store.reserve(row, first=True) == Reserved()
+    other = VersionRow("memory:///t", 1, f"t/_versions/{NamingScheme.V2.final_name(1)}-b", 3)
+    objects.put(other.path, b"two")
+    assert store.reserve(other, first=True) == Taken(VersionRow("memory:///t", 1, final_path(row.path), 3))
+
+
+def test_tables_with_old_names(tmp_path: Path) -> None:
+    objects = MemoryObjectStore()
+    store = ConditionalPutCommitStore(objects)
+    for version in range(1, 12):
+        row = VersionRow("memory:///t", version, f"t/_versions/{version}.manifest-{uuid4()}", 1)
+        objects.put(row.path, b"x")
+        assert store.reserve(row, first=version == 1) == Reserved()
+        assert store.latest("memory:///t") == VersionRow("memory:///t", version, f"t/_versions/{version}.manifest", 1)
+    objects.put(f"t/_versions/{NamingScheme.V2.final_name(12)}", b"x")
+    with pytest.raises(Damaged, match="mixes the V1 and V2"):
+        store.latest("memory:///t")
+
+
+def test_the_latest_of_many_versions_is_the_first_that_the_listing_names() -> None:
+    objects = MemoryObjectStore()
+    for version in range(1, 100):
+        objects.put(f"t/_versions/{NamingScheme.V2.final_name(version)}", b"x")
+    objects.put(f"t/_versions/{NamingScheme.V2.final_name(100)}-staged", b"x")
+    objects.put("t/_versions/.hint", b"x")
+    listed: list[str] = []
+
+    class Spy(MemoryObjectStore):
+        def list(self, prefix: str) -> Iterator[ObjectInfo]:
+            for info in objects.list(prefix):
+                listed.append(info.key)
+                yield info
+
+    latest = ConditionalPutCommitStore(Spy()).latest("memory:///t")
+    assert latest is not None
+    assert latest.version == 99
+    assert len(listed) == 3
+
+
+def test_what_lies_elsewhere_or_is_gone_is_an_error() -> None:
+    store = ConditionalPutCommitStore(MemoryObjectStore())
+    with pytest.raises(InvalidInput, match="s3://bucket/t is not in memory:///"):
+        store.latest("s3://bucket/t")
+    row = VersionRow("memory:///t", 1, f"t/_versions/{NamingScheme.V2.final_name(1)}", 1)
+    with pytest.raises(Damaged, match="cannot be recorded"):
+        store.record([row])
+    gone = VersionRow("memory:///t", 1, f"t/_versions/{NamingScheme.V2.final_name(1)}-gone", 1)
+    with pytest.raises(ObjectNotFound, match="-gone"):
+        store.reserve(gone, first=True)

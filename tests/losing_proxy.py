@@ -1,0 +1,59 @@
+"""A TCP proxy that lets a request through and loses the reply: the write is done, and its author does not know."""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from threading import Thread
+
+
+class LosingProxy:
+    """Listens on ``port``. The next ``losses`` replies to requests that contain ``marker`` are lost."""
+
+    def __init__(self, host: str, port: int, marker: bytes) -> None:
+        self.losses = 0
+        self.lost = 0
+        self._target = host, port
+        self._marker = marker
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        Thread(target=self._serve, daemon=True).start()
+
+    def close(self) -> None:
+        # shutdown wakes accept(), which close() alone would leave sleeping
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                client = self._listener.accept()[0]
+                Thread(target=self._relay, args=(client,), daemon=True).start()
+
+    def _relay(self, client: socket.socket) -> None:
+        with client, socket.create_connection(self._target) as server, suppress(OSError):
+            losing = False
+            while True:
+                for ready in select.select([client, server], [], [])[0]:
+                    data = ready.recv(1 << 20)
+                    if not data or (ready is server and losing):
+                        self.lost += losing
+                        return
+                    if ready is client and self._marker in data and self.losses > 0:
+                        self.losses -= 1
+                        losing = True
+                    (server if ready is client else client).sendall(data)
+
+
+@contextmanager
+def losing_proxy(address: str, marker: bytes) -> Iterator[LosingProxy]:
+    """``address``: ``host:port`` of the server."""
+    host, _, port = address.rpartition(":")
+    proxy = LosingProxy(host, int(port), marker)
+    try:
+        yield proxy
+    finally:
+        proxy.close()

@@ -1,0 +1,162 @@
+"""Commit stores by URL: what is understood, what two URLs have in common, and what is refused in which words."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import sys
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from lancekeep.adapters.commit_stores import canonical_url, open_commit_store
+from lancekeep.adapters.object_stores.memory import MemoryObjectStore
+from lancekeep.domain.errors import InvalidInput, MissingExtra
+
+OBJECTS = MemoryObjectStore()
+
+
+@pytest.mark.parametrize(
+    ("url", "canonical"),
+    [
+        ("memory://lake", "memory://lake"),
+        ("MEMORY://Lake", "memory://Lake"),
+        ("file:///var/commits", "file:///var/commits"),
+        ("file:///var/commits/?fsync=false", "file:///var/commits"),
+        ("file://localhost/var//commits", "file:///var/commits"),
+        ("file:///var/a%20b/../c%25", "file:///var/c%25"),
+        ("sqlite:///var/commits.db?synchronous=normal&timeout=2.5", "sqlite:///var/commits.db"),
+        ("sqlite:////var/commits.db", "sqlite:///var/commits.db"),
+        ("redis://Cache.Example", "redis://cache.example:6379/0"),
+        ("redis://ada:hunter2@cache:6379/", "redis://cache:6379/0"),
+        ("redis://:hunter2@cache/7?cluster=false", "redis://cache:6379/7"),
+        ("rediss://cache:7000/1?ssl_check_hostname=false", "rediss://cache:7000/1"),
+        ("redis://[::1]:6380", "redis://[::1]:6380/0"),
+        ("dynamodb://Rows?region=eu-west-1", "dynamodb://Rows?region=eu-west-1"),
+        ("dynamodb://Rows", "dynamodb://Rows?region=ap-south-1"),
+        (
+            "dynamodb://Rows?shared_with_native=true&endpoint_url=http://LOCALHOST/&region=eu-west-1",
+            "dynamodb://Rows?region=eu-west-1&endpoint_url=http://localhost:80&shared_with_native=true",
+        ),
+        (
+            "dynamodb://Rows?shared_with_native=false&region=eu-west-1&aws_access_key_id=a&aws_secret_access_key=hunter2",
+            "dynamodb://Rows?region=eu-west-1",
+        ),
+        ("conditional-put://", "conditional-put://"),
+    ],
+)
+def test_urls_of_one_store_have_one_canonical_form(monkeypatch: pytest.MonkeyPatch, url: str, canonical: str) -> None:
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "ap-south-1")
+    assert canonical_url(url) == canonical
+    assert canonical_url(canonical) == canonical
+    store = open_commit_store(url, {}, OBJECTS)
+    assert store.url == canonical
+    assert "hunter2" not in repr(store)
+    store.close()
+
+
+def test_a_path_is_one_place_whatever_links_lead_there(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    for scheme in ("file", "sqlite"):
+        assert canonical_url(f"{scheme}://{tmp_path}/link/x") == canonical_url(f"{scheme}://{tmp_path}/real/x")
+
+
+def test_options_may_stand_in_the_url_or_beside_it(tmp_path: Path) -> None:
+    for url, options in ((f"file://{tmp_path}?fsync=false", {}), (f"file://{tmp_path}", {"fsync": "false"})):
+        assert open_commit_store(url, options, OBJECTS).guarantees.remembers is False
+    assert open_commit_store(f"file://{tmp_path}", {}, OBJECTS).guarantees.remembers is True
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "message"),
+    [
+        ("", {}, "no scheme"),
+        ("/var/commits.db", {}, "named by a URL such as sqlite:///"),
+        ("sqlit:///x.db", {}, r"no commit store is called sqlit:// \(did you mean 'sqlite'\?\); there are memory://"),
+        ("zookeeper://x", {}, r"no commit store is called zookeeper://; there are"),
+        ("file:///x?fsnc=true", {}, r"unknown option 'fsnc' \(did you mean 'fsync'\?\); it knows fsync"),
+        ("memory://x", {"fsync": "true"}, "memory://x: unknown option 'fsync'; it takes none"),
+        ("sqlite:///x.db", {"synchronus": "full"}, "did you mean 'synchronous'"),
+        ("file:///x?fsync=maybe", {}, "option fsync is 'maybe'; expected true or false"),
+        ("file:///x?fsync=true", {"fsync": "true"}, "the option 'fsync' is given twice"),
+        ("file:///x?fsync=true&fsync=true", {}, "the option 'fsync' is given twice"),
+        ("file:///x?fsync", {}, "not a valid URL"),
+        ("file:///x#y", {}, "a fragment"),
+        ("file:///x%00y", {}, "NUL"),
+        ("file://commits", {}, "absolute path after three slashes, such as file://" + quote(os.getcwd()) + "/commits"),
+        ("sqlite://some/commits.db", {}, f"such as sqlite://{quote(os.getcwd())}/some/commits.db"),
+        ("sqlite:///", {}, "absolute path"),
+        ("sqlite://:memory:", {}, "not a valid URL"),
+        ("sqlite:///x.db?synchronous=off", {}, "expected normal or full"),
+        ("sqlite:///x.db?timeout=soon", {}, "number of seconds"),
+        ("sqlite:///x.db?timeout=-1", {}, "number of seconds"),
+        ("sqlite:///x.db?timeout=inf", {}, "number of seconds"),
+        ("memory://", {}, "one name"),
+        ("memory://a/b", {}, "one name"),
+        ("redis://", {}, r"expected redis://HOST\[:PORT\]\[/DATABASE\]"),
+        ("redis://host/db", {}, "the database being a number"),
+        ("redis://host:port", {}, "not a valid URL"),
+        ("redis://host:99999", {}, "not a valid URL"),
+        ("redis://host/1?cluster=true", {}, "database 0 only"),
+        ("redis://:hunter2@host", {"password": "hunter2"}, "the password is given twice"),
+        ("redis://host?ssl_ca_certs=/x", {}, "write rediss://"),
+        ("redis://host?remembers=true", {}, "unknown option 'remembers'"),
+        ("dynamodb://", {}, "one name"),
+        ("dynamodb://a b?region=x", {}, "3 to 255 letters"),
+        ("dynamodb://Rows", {}, "the region is missing"),
+        ("dynamodb://Rows?region=eu-west-1&endpoint_url=localhost:8000", {}, "http"),
+        ("dynamodb://Rows?region=eu-west-1&endpoint_url=http://ada:hunter2@localhost", {}, "without user and password"),
+        ("dynamodb://Rows?region=eu-west-1&endpoint_url=http://localhost:hunter2", {}, "endpoint_url"),
+        ("dynamodb://Rows?region=eu west", {}, "region"),
+        ("dynamodb://Rows?region=eu-west-1", {"aws_secret_access_key": "hunter2"}, "together or not at all"),
+        ("dynamodb://Rows?region=eu-west-1", {"aws_session_token": "hunter2"}, "together or not at all"),
+        ("conditional-put://bucket", {}, "alone"),
+    ],
+)
+def test_what_is_refused(monkeypatch: pytest.MonkeyPatch, url: str, options: Mapping[str, str], message: str) -> None:
+    for name in ("AWS_DEFAULT_REGION", "AWS_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(InvalidInput, match=message) as caught:
+        open_commit_store(url, options, OBJECTS)
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["redis://ada:hunter2@host:port", "redis://ada:hunter2@host?x", "rediss://ada:hunter2@[::1", "x://a:hunter2@h"],
+)
+def test_a_broken_url_does_not_betray_its_password(url: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        canonical_url(url)
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("url", "driver", "hint"),
+    [
+        ("redis://host", "redis", r"pip install 'lancekeep\[redis\]'"),
+        ("dynamodb://Rows?region=eu-west-1", "boto3", r"pip install 'lancekeep\[dynamodb\]'"),
+    ],
+)
+def test_a_missing_driver_is_named_with_the_extra_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch, url: str, driver: str, hint: str
+) -> None:
+    for name in list(sys.modules):
+        if name.partition(".")[0] == driver or name.startswith("lancekeep.adapters.commit_stores."):
+            monkeypatch.delitem(sys.modules, name)
+    original = builtins.__import__
+
+    def without(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name.partition(".")[0] == driver:
+            raise ModuleNotFoundError(f"No module named {driver!r}", name=driver)
+        return original(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(MissingExtra, match=hint):
+        open_commit_store(url, {}, OBJECTS)
+    open_commit_store("memory://x", {}, OBJECTS)  # the others need no driver
