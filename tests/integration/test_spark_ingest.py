@@ -358,6 +358,15 @@ def test_columns_that_lance_cannot_store_make_no_table(
     assert not catalog.table_exists("travel.t")
 
 
+def test_a_driver_without_pandas_is_told_so(
+    spark: SparkSession, catalog: lancekeep.Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(lancekeep.MissingExtra, match="Pandas >= 2"):
+        ingest(spark.range(9), catalog, "travel.t")
+    assert not catalog.table_exists("travel.t")
+
+
 def test_jobs_are_counted(spark: SparkSession, catalog: lancekeep.Catalog) -> None:
     with Jobs(spark) as jobs:
         ingest(spark.range(9), catalog, "travel.t")

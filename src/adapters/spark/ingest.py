@@ -23,7 +23,7 @@ from lancekeep.ports.table_engine import WriteMode, WritePlan
 
 try:
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j is published without types
-    from pyspark.errors import AnalysisException, PySparkException
+    from pyspark.errors import AnalysisException, PySparkException, PySparkImportError
     from pyspark.sql.pandas.types import to_arrow_schema
 except ImportError as error:
     raise MissingExtra("ingesting from Spark needs PySpark: pip install 'lancekeep[spark]'") from error
@@ -77,6 +77,8 @@ def _write_fragments(frame: DataFrame, plan: WritePlan) -> list[str]:
 
     try:
         return [row.fragment for row in frame.mapInArrow(write_partition, "fragment string").collect()]
+    except PySparkImportError as error:
+        raise MissingExtra(f"Spark's mapInArrow needs a package more, 'pip install pandas': {error}") from error
     except AnalysisException as error:
         raise InvalidInput(f"{plan.table}: Spark cannot plan the DataFrame; nothing was committed: {error}") from error
     except (PySparkException, Py4JError) as error:
