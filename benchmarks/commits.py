@@ -14,8 +14,10 @@ import shutil
 import socket
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +35,7 @@ import lancekeep
 SPAWN = multiprocessing.get_context("spawn")
 ROW = pa.table({"a": pa.array([1], pa.int64())})
 Properties = dict[str, str]
+SAMPLES = 40
 
 
 def open_namespace(properties: Properties | None) -> Any:
@@ -50,19 +53,27 @@ def create(namespace: Any, uri: str, table_id: list[str]) -> Any:
     return lance.write_dataset(ROW, namespace_client=namespace, table_id=table_id, mode="create")
 
 
-def committer(namespace: Any, dataset: Any, table_id: list[str]) -> Callable[[], Any]:
-    """A call that makes one metadata commit and keeps the handle current."""
-    fragment = write_fragments(ROW, dataset.uri, mode="append")
-    handle = [dataset]
+def committer(namespace: Any, dataset: Any, table_id: list[str], *, replacing: bool = False) -> Callable[[], Any]:
+    """A call that makes one metadata commit and keeps the handle current.
 
-    def commit() -> None:
-        managed = (
-            {}
-            if namespace is None
-            else {"namespace_client": namespace, "table_id": table_id, "namespace_client_managed_versioning": True}
-        )
-        operation = lance.LanceOperation.Append(fragment)
-        handle[0] = lance.LanceDataset.commit(handle[0], operation, read_version=handle[0].version, **managed)
+    ``replacing``: by an Overwrite, so that the manifest stays small and only the number of versions grows.
+    """
+    fragments = write_fragments(ROW, dataset.uri, mode="append")
+    append, overwrite = lance.LanceOperation.Append, lance.LanceOperation.Overwrite
+    operation: Any = overwrite(dataset.schema, fragments) if replacing else append(fragments)
+    handle = [dataset]
+    managed: dict[str, Any] = {}
+    if namespace is not None:
+        managed = {
+            "namespace_client": namespace,
+            "table_id": table_id,
+            "namespace_client_managed_versioning": True,
+        }
+
+    def commit() -> Any:
+        read_version = handle[0].version
+        handle[0] = lance.LanceDataset.commit(handle[0], operation, read_version=read_version, **managed)
+        return handle[0]
 
     return commit
 
@@ -72,16 +83,15 @@ def write_for(
 ) -> None:
     namespace = open_namespace(properties)
     dataset = lance.dataset(uri) if namespace is None else lance.dataset(namespace_client=namespace, table_id=table_id)
-    commit, done, lost = committer(namespace, dataset, table_id), 0, 0
-    commit()
+    commit, done, lost = committer(namespace, dataset, table_id), 0, Counter[str]()
     start.wait()
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         try:
             commit()
             done += 1
-        except (CommitConflictError, OSError):
-            lost += 1
+        except (CommitConflictError, OSError) as error:
+            lost[str(error)[:160]] += 1
     counts.put((done, lost))
 
 
@@ -102,9 +112,15 @@ def throughput(properties: Properties | None, root: Path, writers: int, tables: 
     ]
     for process in running:
         process.start()
-    total = sum(counts.get()[0] for _ in running)
+    total, failures = 0, Counter[str]()
+    for _ in running:
+        done, lost = counts.get()
+        total += done
+        failures += lost
     for process in running:
         process.join()
+    for failure, times in failures.items():
+        print(f"  {times} commits failed: {failure}", file=sys.stderr)
     return total / seconds
 
 
@@ -112,28 +128,15 @@ def growth(properties: Properties, versions: list[int]) -> dict[int, tuple[float
     """Median seconds of a commit and of a latest read, at each number of versions."""
     namespace = open_namespace(properties)
     namespace.create_namespace(CreateNamespaceRequest(id=["b"]))
-    dataset = create(namespace, "", ["b", "grown"])
-    commit = committer(namespace, dataset, ["b", "grown"])
+    commit = committer(namespace, create(namespace, "", ["b", "grown"]), ["b", "grown"], replacing=True)
     found, have = {}, 1
-    # Overwrites keep the manifest small, so that only the number of versions grows.
-    operation = lance.LanceOperation.Overwrite(dataset.schema, write_fragments(ROW, dataset.uri, mode="append"))
     for target in versions:
-        while have < target:
-            dataset = lance.LanceDataset.commit(
-                dataset,
-                operation,
-                read_version=dataset.version,
-                namespace_client=namespace,
-                table_id=["b", "grown"],
-                namespace_client_managed_versioning=True,
-            )
-            have += 1
-        commit = committer(namespace, dataset, ["b", "grown"])
-        commits = [timed(commit) for _ in range(40)]
-        reads = [timed(lambda: dataset.latest_version) for _ in range(40)]
+        for _ in range(target - have):
+            dataset = commit()
+        commits = [timed(commit) for _ in range(SAMPLES)]
+        reads = [timed(lambda dataset=dataset: dataset.latest_version) for _ in range(SAMPLES)]
         found[target] = statistics.median(commits), statistics.median(reads)
-        have += 40
-        dataset = lance.dataset(namespace_client=namespace, table_id=["b", "grown"])
+        have = target + SAMPLES
     return found
 
 
@@ -170,8 +173,8 @@ def own_time(properties: Properties) -> dict[str, float]:
     catalog, spent, found = namespace.catalog, [0.0], {}
     namespace.create_namespace(CreateNamespaceRequest(id=["b"]))
     dataset = create(namespace, "", ["b", "t"])
-    catalog.commits.objects = Clocked(catalog.commits.objects, spent)  # type: ignore[assignment] # a double
-    catalog.commits.rows = Clocked(catalog.commits.rows, spent)  # type: ignore[assignment] # a double
+    catalog.commits.objects = Clocked(catalog.commits.objects, spent)
+    catalog.commits.rows = Clocked(catalog.commits.rows, spent)
     for name in ("create_table_version", "describe_table_version", "list_table_versions"):
         samples: list[float] = []
         found[name] = samples
@@ -258,10 +261,10 @@ def main() -> None:
                 continue
             found = growth(properties, arguments.versions)
             peer = peer or found
-            cells = [
-                f"{count}: {commit * 1e3:.2f} ({peer[count][0] / commit:.1f}x), {read * 1e3:.3f} ({peer[count][1] / read:.1f}x)"
-                for count, (commit, read) in found.items()
-            ]
+            cells = []
+            for count, (commit, read) in found.items():
+                times = peer[count][0] / commit, peer[count][1] / read
+                cells.append(f"{count}: {commit * 1e3:.2f} ({times[0]:.1f}x), {read * 1e3:.3f} ({times[1]:.1f}x)")
             print(f"{name:24}" + "   ".join(cells), flush=True)
 
         print("\nour own Python in a callback, median microseconds (time in ports taken out)")

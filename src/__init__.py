@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from lancekeep.application.catalog import Catalog, Description, HistoryEntry
-from lancekeep.composition import DirectoryNamespace, connect
 from lancekeep.domain.commit import Committed, CommitToken, Conflict, Outcome, Unknown
 from lancekeep.domain.errors import (
     AccessDenied,
@@ -37,6 +38,9 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.namespace import Namespace
 from lancekeep.domain.table import Table
 from lancekeep.ports.table_engine import WritePlan
+
+if TYPE_CHECKING:
+    from lancekeep.composition import DirectoryNamespace, connect
 
 __all__ = [
     "AccessDenied",
@@ -76,3 +80,12 @@ __all__ = [
     "WritePlan",
     "connect",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What needs the native engine is loaded when it is first asked for: workers on Spark never do."""
+    if name in ("DirectoryNamespace", "connect"):
+        from lancekeep import composition
+
+        return getattr(composition, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
