@@ -79,6 +79,8 @@ class TestFiles(SharedCommitStoreContract):
 
 
 class TestDurableFiles(SharedCommitStoreContract):
+    rows = 200  # each is synced
+
     @pytest.fixture
     def site(self, tmp_path: Path) -> Site:
         return Site(f"file://{tmp_path}/commits%20of%20me")
@@ -109,6 +111,8 @@ class TestDynamoDB(SharedCommitStoreContract):
 
 
 class TestDynamoDBInContainer(SharedCommitStoreContract):
+    rows = 200  # the same server as above, only further away
+
     @pytest.fixture
     def site(self, moto_container_endpoint: str) -> Site:
         return Site(table_url(moto_container_endpoint))
@@ -127,6 +131,9 @@ class TestConditionalPutOnFiles(SharedCommitStoreContract):
 
 
 class TestConditionalPutOnS3(SharedCommitStoreContract):
+    rows = 1050  # a listing's page has 1000
+    races = 10
+
     @pytest.fixture
     def site(self, moto_endpoint: str) -> Site:
         return Site("conditional-put://", f"s3://{bucket(moto_endpoint)}/lake", s3_options(moto_endpoint), derived=True)
@@ -178,7 +185,9 @@ def test_a_reserve_whose_reply_was_lost_is_still_ones_own(
         losing_proxy(address_of(server), marker) as proxy,
         closing(open_commit_store(url(f"127.0.0.1:{proxy.port}"), {}, MEMORY)) as store,
     ):
-        store.record([final(staged(1, base_uri))])  # scripts are loaded, the table is there
+        one = staged(1, base_uri)
+        assert store.reserve(one, first=True) == Reserved()  # the script is known to the server, the table is there
+        store.finalize(final(one))
         proxy.losses = losses
         row, raised = staged(2, base_uri), 0
         while True:
