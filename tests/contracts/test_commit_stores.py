@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import socket
 import sqlite3
@@ -301,6 +302,31 @@ def test_redis_users_and_passwords() -> None:
             with pytest.raises(AccessDenied, match=f"127.0.0.1:{port}") as caught:
                 store.latest("s3://bucket/t")
             assert "hunter" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_redis_user_needs_what_the_guide_lists_and_no_more() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "commit-stores.md").read_text()
+    listed = re.findall(r"\+[a-z|]+", guide.partition("Users need")[2].partition("in a cluster")[0])
+    with own_redis() as port, Redis(port=port) as admin:
+        admin.acl_setuser("ada", enabled=True, passwords=["+hunter2"], keys=["lancekeep:*"], commands=listed)
+        store = open_commit_store(f"redis://ada:hunter2@127.0.0.1:{port}", {}, MEMORY)
+        use_everything(store)
+        for missing in listed:
+            admin.acl_setuser("ada", reset=True, enabled=True, passwords=["+hunter2"], keys=["lancekeep:*"])
+            admin.acl_setuser("ada", commands=[command for command in listed if command != missing])
+            admin.script_flush()
+            with pytest.raises(AccessDenied, match=f"127.0.0.1:{port}"):
+                use_everything(store)
+
+
+def use_everything(store: ExternalCommitStore) -> None:
+    commit_a_few(store)
+    row = final(staged(1))
+    store.record([row])
+    store.get(row.base_uri, 1)
+    for descending in (False, True):
+        store.list(row.base_uri, after=None, limit=None, descending=descending)
+    store.delete(row.base_uri, [1])
 
 
 def test_redis_over_tls(tmp_path: Path) -> None:

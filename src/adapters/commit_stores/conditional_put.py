@@ -5,6 +5,7 @@ What the other stores keep is derived here from the manifests that lie in ``_ver
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
@@ -16,6 +17,7 @@ from lancekeep.domain.version_row import NotReady, Reservation, Reserved, Taken,
 from lancekeep.ports.commit_store import CommitStoreGuarantees
 from lancekeep.ports.object_store import ObjectStore
 
+_HINT = "latest_version_hint.json"
 _Rows = list[VersionRow]
 
 
@@ -28,8 +30,9 @@ class ConditionalPutCommitStore:
       are: it answers how many of the versions there are.
     - A fence is answered `Reserved` and not written. None is needed: the create-only manifest is what every commit
       store's writers must pass in the end, so two stores cannot both decide a version.
-    - ``latest`` asks for a listing each time. Looking for version N + 1 behind a remembered N would be cheaper and
-      wrong: clean-up may have left N, which a tag holds, and removed N + 1 below the latest.
+    - ``latest`` is the first name of a listing where that comes in pages, V2 names sorting from the newest version to
+      the oldest. Elsewhere a listing would cost more with every version, and it looks for what follows the version
+      that the engine's hint names; a hint that is missing, unreadable or ahead costs a listing.
 
     Raises `UnsafeStore` where the object store has no atomic create.
     """
@@ -73,9 +76,11 @@ class ConditionalPutCommitStore:
         return None
 
     def latest(self, base_uri: str) -> VersionRow | None:
+        if not self._objects.guarantees.paged:
+            return self._latest_by_hint(base_uri) or next(reversed(self._sorted(base_uri)), None)
         newest = next(self._finals(base_uri), None)
         if newest is None or _scheme(newest) is NamingScheme.V2:
-            return newest  # V2 names sort from the newest version to the oldest
+            return newest
         return self._sorted(base_uri)[-1]
 
     def list(self, base_uri: str, *, after: int | None, limit: int | None, descending: bool) -> _Rows:
@@ -138,6 +143,18 @@ class ConditionalPutCommitStore:
     def _row(self, base_uri: str, version: int, key: str) -> VersionRow | None:
         info = self._objects.head(key)
         return None if info is None else VersionRow(base_uri, version, key, info.size)
+
+    def _latest_by_hint(self, base_uri: str) -> VersionRow | None:
+        """What follows the version of the hint, which every native commit writes; None where no hint helps."""
+        root = self._root(base_uri)
+        try:
+            hinted = int(json.loads(self._objects.get(root.versions_key + _HINT))["version"])
+        except (ObjectNotFound, ValueError, TypeError, KeyError):
+            return None
+        latest, version = None, hinted
+        while row := self._row(base_uri, version, root.manifest_key(version, NamingScheme.V2)):
+            latest, version = row, version + 1
+        return latest
 
     def _sorted(self, base_uri: str) -> _Rows:
         """Every version, oldest first. Raises `Damaged` where both naming schemes occur."""

@@ -219,7 +219,8 @@ class RedisCommitStore:
             ) from error
 
     def understood(self, error: Exception) -> LancekeepError:
-        if isinstance(error, AuthenticationError | AuthorizationError | NoPermissionError):
+        denied_in_script = "user executing the script can't" in str(error)
+        if denied_in_script or isinstance(error, AuthenticationError | AuthorizationError | NoPermissionError):
             return AccessDenied(
                 f"{self.url}: {error}; check user and password, and the user's permission to run scripts"
             )
