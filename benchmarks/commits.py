@@ -20,6 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,7 @@ def growth(properties: Properties, versions: list[int]) -> dict[int, tuple[float
         for _ in range(target - have):
             dataset = commit()
         commits = [timed(commit) for _ in range(SAMPLES)]
-        reads = [timed(lambda dataset=dataset: dataset.latest_version) for _ in range(SAMPLES)]
+        reads = [timed(partial(getattr, dataset, "latest_version")) for _ in range(SAMPLES)]
         found[target] = statistics.median(commits), statistics.median(reads)
         have = target + SAMPLES
     return found

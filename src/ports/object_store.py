@@ -24,11 +24,14 @@ class ObjectStoreGuarantees:
     atomic_create: ``put_if_absent`` lets exactly one of any number of racing writers win.
     atomic_copy: ``copy_if_absent`` does the same without moving the bytes through this process.
     durable: what was acknowledged survives a power loss.
+    paged: ``list`` asks for one page of keys after another, so its beginning costs one request however much follows;
+        otherwise it reads the whole directory first.
     """
 
     atomic_create: bool
     atomic_copy: bool
     durable: bool
+    paged: bool = False
 
 
 class ObjectStore(Protocol):

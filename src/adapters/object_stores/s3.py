@@ -59,7 +59,7 @@ class S3ObjectStore:
     `copy_if_absent` is refused: CopyObject takes the condition, but several servers ignore it and overwrite.
     """
 
-    guarantees = ObjectStoreGuarantees(atomic_create=True, atomic_copy=False, durable=True)
+    guarantees = ObjectStoreGuarantees(atomic_create=True, atomic_copy=False, durable=True, paged=True)
 
     def __init__(
         self, bucket: str, client: S3Client, *, multipart_limit: int = 5 * 2**30, part_size: int = 64 * 2**20
