@@ -7,6 +7,7 @@ from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import unquote
 
 import attrs
 
@@ -269,11 +270,13 @@ class Catalog:
 
     # -- data ---------------------------------------------------------------------------------------------------
 
-    def write(self, identifier: Identifier, data: Any, mode: str = "create") -> Committed:
+    def write(
+        self, identifier: Identifier, data: Any, mode: str = "create", *, properties: Mapping[str, str] | None = None
+    ) -> Committed:
         """Write a ``pyarrow`` Table, RecordBatch or RecordBatchReader, or a pandas or polars frame, as one version.
 
         mode: ``create`` fails where the table exists; ``append`` adds rows to an existing one; ``overwrite`` replaces
-        the rows, and creates the table where there is none.
+        the rows, and creates the table where there is none. properties: of the table that this write creates.
 
         Raises `TableAlreadyExists`, `TableNotFound`, `NamespaceNotFound`, `InvalidInput`; then nothing was written.
         `ConcurrentModification`: nothing was committed. `CommitUnknown`: ask `resolve`.
@@ -281,7 +284,7 @@ class Catalog:
         write_mode = _mode(mode)
         reader = self._engine.reader(data)
         object_id = ObjectId.of(identifier)
-        declared = self._declare_for(object_id, write_mode)
+        declared = self._declare_for(object_id, write_mode, properties)
         engine_mode = WriteMode.CREATE if declared else write_mode
         try:
             return self._settled(object_id, lambda: self._engine.write(object_id, reader, engine_mode))
@@ -300,7 +303,7 @@ class Catalog:
         """
         write_mode = _mode(mode)
         object_id = ObjectId.of(identifier)
-        declared = self._declare_for(object_id, write_mode)
+        declared = self._declare_for(object_id, write_mode, None)
         table = self.find_table(object_id)
         latest = self.commits.latest(self.dataset_root(table))
         if latest is None and write_mode is WriteMode.APPEND:
@@ -421,10 +424,10 @@ class Catalog:
 
         Raises `InvalidInput` where it lies elsewhere.
         """
-        for prefix in (self._uri_of(self._root_key), self._objects.root_uri + self._root_key, "/" + self._root_key):
-            if location.startswith(prefix.rstrip("/") + "/"):
-                return confined(location[len(prefix.rstrip("/")) + 1 :])
-        return confined(location)
+        root_uri, root_path = f"{self.root_uri.rstrip('/')}/", f"/{self._root_key}/"
+        if location.startswith(root_uri):
+            return confined(unquote(location.removeprefix(root_uri)))
+        return confined(location.removeprefix(root_path))
 
     @property
     def root_uri(self) -> str:
@@ -520,18 +523,18 @@ class Catalog:
         for key in [info.key for info in self._objects.list(self._key(table) + "/")]:
             self._objects.delete(key)
 
-    def _declare_for(self, object_id: ObjectId, mode: WriteMode) -> bool:
+    def _declare_for(self, object_id: ObjectId, mode: WriteMode, properties: Mapping[str, str] | None) -> bool:
         """Declare the table that a write needs; whether this call did."""
         if mode is WriteMode.CREATE:
-            self.declare_table(object_id)
+            self.declare_table(object_id, properties)
             return True
         if mode is WriteMode.OVERWRITE and not self.table_exists(object_id):
-            try:
-                self.declare_table(object_id)
-            except TableAlreadyExists:
-                return False
-            return True
+            with suppress(TableAlreadyExists):  # another was faster; then its rows are what is overwritten
+                self.declare_table(object_id, properties)
+                return True
         self.find_table(object_id)
+        if properties:
+            raise InvalidInput(f"the table {object_id} exists; properties are given when a table is created")
         return False
 
     def _drop_if_empty(self, object_id: ObjectId) -> None:

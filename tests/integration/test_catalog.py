@@ -113,6 +113,10 @@ def test_write_modes(catalog: lancekeep.Catalog) -> None:
     assert [entry.version for entry in catalog.history("t", limit=2)] == [3, 2]
     assert "@" in catalog.history("t")[0].committer
     assert catalog.list_tables() == ["t"]
+    catalog.write("p", TABLE, "overwrite", properties={"k": "v"})
+    assert catalog.describe_table("p").properties == {"k": "v"}
+    with pytest.raises(lancekeep.InvalidInput, match="properties are given when a table is created"):
+        catalog.write("p", TABLE, "append", properties={"k": "w"})
 
 
 def test_a_failed_creation_leaves_no_table(catalog: lancekeep.Catalog, tmp_path: Path) -> None:
@@ -241,7 +245,7 @@ def test_deregister_and_register(tmp_path: Path, catalog: lancekeep.Catalog) -> 
     catalog.write("a.t", TABLE)
     table = catalog.deregister_table("a.t")
     assert catalog.list_tables("a") == []
-    catalog.register_table("a.again", table.location)
+    catalog.register_table("a.again", catalog.uri(table))
     assert catalog.open("a.again").count_rows() == 3
     catalog.write("a.again", TABLE, "append")
     lance.write_dataset(TABLE, str(tmp_path / "lake" / "plain.lance"))
@@ -355,6 +359,7 @@ def test_the_interface_over_the_catalog(namespace: lancekeep.DirectoryNamespace)
     assert declared.managed_versioning is True
     assert namespace.describe_table(api.DescribeTableRequest(id=["n", "d"], check_declared=True)).is_only_declared
     assert namespace.list_tables(api.ListTablesRequest(id=["n"])).tables == ["d", "t"]
+    assert namespace.list_tables(api.ListTablesRequest(id=["n"], include_declared=False)).tables == ["t"]
     page = namespace.list_tables(api.ListTablesRequest(id=["n"], limit=1))
     assert (page.tables, page.page_token) == (["d"], "d")
     page = namespace.list_tables(api.ListTablesRequest(id=["n"], limit=1, page_token="d"))

@@ -114,9 +114,11 @@ class CatalogNamespace(api.LanceNamespace):
 
     @operation
     def list_tables(self, request: api.ListTablesRequest) -> api.ListTablesResponse:
+        """With ``include_declared=False`` a page may be shorter than its limit although others follow."""
+        parent = _id(request)
+        names, token = self._catalog.page_of(parent, TABLE, request.page_token, _limit(request))
         if request.include_declared is False:
-            raise errors.InvalidInput("include_declared=False is not supported; leave it out and check each table")
-        names, token = self._catalog.page_of(_id(request), TABLE, request.page_token, _limit(request))
+            names = [name for name in names if self._catalog.describe_table(parent.child(name)).version is not None]
         return api.ListTablesResponse(tables=names, page_token=token)
 
     @operation
@@ -136,12 +138,11 @@ class CatalogNamespace(api.LanceNamespace):
         mode = _choice(request.mode, "mode", "create", "exist_ok", "overwrite")
         object_id = _id(request)
         data = _arrow(request_data)
-        if request.properties:
-            raise errors.InvalidInput("properties are set by declare_table or register_table, not by create_table")
         if mode == "exist_ok" and self._catalog.table_exists(object_id):
             description = self._catalog.describe_table(object_id)
             return api.CreateTableResponse(location=description.uri, version=description.version)
-        committed = self._catalog.write(object_id, data, "overwrite" if mode == "overwrite" else "create")
+        write_mode = "overwrite" if mode == "overwrite" else "create"
+        committed = self._catalog.write(object_id, data, write_mode, properties=request.properties)
         table = self._catalog.find_table(object_id)
         return api.CreateTableResponse(
             location=self._catalog.uri(table),
