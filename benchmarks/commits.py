@@ -207,7 +207,7 @@ def redis_server(given: str | None) -> Iterator[str | None]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = ["redis-server", "--port", str(port), "--save", "", "--appendonly", "no", "--loglevel", "warning"]
-    with subprocess.Popen(command) as server:
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
         time.sleep(0.5)
         yield f"redis://127.0.0.1:{port}/0"
         server.terminate()

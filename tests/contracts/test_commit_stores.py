@@ -709,6 +709,8 @@ def test_the_latest_of_many_versions_is_the_first_that_the_listing_names() -> No
     listed: list[str] = []
 
     class Spy(MemoryObjectStore):
+        guarantees = ObjectStoreGuarantees(atomic_create=True, atomic_copy=True, durable=False, paged=True)
+
         def list(self, prefix: str) -> Iterator[ObjectInfo]:
             for info in objects.list(prefix):
                 listed.append(info.key)

@@ -36,6 +36,12 @@ class TestLanceTableOnLocalFiles(ManifestStoreContract):
     def other(self, tmp_path: Path, store: ManifestStore) -> ManifestStore:
         return lance_table(str(tmp_path), {})
 
+    def test_of_racing_creators_of_the_catalog_itself_one_wins(self, tmp_path: Path) -> None:
+        for number in range(20):
+            doors: list[ManifestStore] = [lance_table(str(tmp_path / str(number)), {}) for _ in range(4)]
+            self._race(doors, "first")
+            assert doors[0].view().version == 1
+
 
 class TestLanceTableOnS3(ManifestStoreContract):
     @pytest.fixture

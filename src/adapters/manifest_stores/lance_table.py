@@ -109,6 +109,7 @@ class LanceManifestStore:
         self._next_key = self._versions_key + NamingScheme.V2.final_name(dataset.version + 1)
 
     def _commit(self, view: CatalogView, changes: Sequence[Change]) -> None:
+        """Publish the catalog after ``changes`` as the next version; CommitConflictError where that is taken."""
         if view.version == 0:
             self._create(view.after(changes).values())
             return
@@ -119,48 +120,46 @@ class LanceManifestStore:
         ]
         grows = len(added) == len(changes) and len(kept) < _MOST_FRAGMENTS
         if grows and all(fragment.deletion_file is None for fragment in kept):
-            fragments = kept + self._write(added)
+            fragments = kept + self._write(added, self._dataset.schema)
         else:
-            fragments = self._write(view.after(changes).values())
-        operation = lance.LanceOperation.Overwrite(self._dataset.schema, fragments)
-        self._native(
-            lambda: lance.LanceDataset.commit(
-                self._uri,
-                operation,
-                read_version=view.version,
-                max_retries=0,
-                storage_options=self._storage_options or None,
-            )
+            fragments = self._write(view.after(changes).values(), self._dataset.schema)
+        self._native(lambda: self._publish(self._dataset.schema, fragments, view.version))
+
+    def _create(self, entries: Iterable[ManifestEntry]) -> None:
+        """Version 1, by one process only. (pylance's own creation rebases, so that several can each think they did.)"""
+        fragments = self._write(entries, SCHEMA)
+        try:
+            self._publish(SCHEMA, fragments, 0)
+        except OSError as error:
+            if self._is_stale():
+                raise CommitConflictError(str(error)) from error
+            raise StoreUnavailable(f"{self._uri}: the catalog could not be created: {error}") from error
+
+    def _publish(self, schema: pa.Schema, fragments: list[Any], read_version: int) -> None:
+        lance.LanceDataset.commit(
+            self._uri,
+            lance.LanceOperation.Overwrite(schema, fragments),
+            read_version=read_version,
+            max_retries=0,
+            enable_v2_manifest_paths=True,
+            storage_options=self._storage_options or None,
         )
 
-    def _write(self, entries: Iterable[ManifestEntry]) -> list[Any]:
-        table = _table(entries, self._dataset.schema)
+    def _write(self, entries: Iterable[ManifestEntry], schema: pa.Schema) -> list[Any]:
+        table = _table(entries, schema)
         if not table.num_rows:
             return []
         fragments: list[Any] = self._native(
             lambda: write_fragments(
                 table,
                 self._uri,
-                schema=self._dataset.schema,
+                schema=schema,
+                mode="overwrite",
                 data_storage_version=STORAGE_VERSION,
                 storage_options=self._storage_options or None,
             )
         )
         return fragments
-
-    def _create(self, entries: Iterable[ManifestEntry]) -> None:
-        try:
-            lance.write_dataset(
-                _table(entries, SCHEMA),
-                self._uri,
-                mode="create",
-                data_storage_version=STORAGE_VERSION,
-                storage_options=self._storage_options or None,
-            )
-        except OSError as error:
-            if "already exists" in str(error).lower():
-                raise CommitConflictError(str(error)) from error
-            raise StoreUnavailable(f"{self._uri}: the catalog could not be created: {error}") from error
 
     def _require_flags(self, name: str) -> None:
         """A bit that is not known means that something is required which is not done here."""
