@@ -173,7 +173,6 @@ def own_time(properties: Properties) -> dict[str, float]:
     namespace = lancekeep.DirectoryNamespace(**properties)
     catalog, spent, found = namespace.catalog, [0.0], {}
     namespace.create_namespace(CreateNamespaceRequest(id=["b"]))
-    dataset = create(namespace, "", ["b", "t"])
     catalog.commits.objects = Clocked(catalog.commits.objects, spent)
     catalog.commits.rows = Clocked(catalog.commits.rows, spent)
     for name in ("create_table_version", "describe_table_version", "list_table_versions"):
@@ -190,10 +189,11 @@ def own_time(properties: Properties) -> dict[str, float]:
                 samples.append(time.perf_counter() - begin - spent[0])
 
         setattr(namespace, name, measured)
-    commit = committer(namespace, dataset, ["b", "t"])
+    commit = committer(namespace, create(namespace, "", ["b", "t"]), ["b", "t"], replacing=True)
     for _ in range(300):
-        commit()
+        version = commit().version
         lance.dataset(namespace_client=namespace, table_id=["b", "t"])
+        lance.dataset(namespace_client=namespace, table_id=["b", "t"], version=version)
     return {name: statistics.median(samples) * 1e6 for name, samples in found.items()}
 
 
@@ -209,8 +209,10 @@ def redis_server(given: str | None) -> Iterator[str | None]:
     command = ["redis-server", "--port", str(port), "--save", "", "--appendonly", "no", "--loglevel", "warning"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
         time.sleep(0.5)
-        yield f"redis://127.0.0.1:{port}/0"
-        server.terminate()
+        try:
+            yield f"redis://127.0.0.1:{port}/0"
+        finally:
+            server.terminate()
 
 
 def main() -> None:
