@@ -95,7 +95,13 @@ class Unknown:
 Outcome = Committed | Conflict | Unknown
 
 
-class State(Enum):
+class _Symbol(Enum):
+    """An enumeration whose members are keys of hot look-ups: they are singletons, so identity may be their hash."""
+
+    __hash__ = object.__hash__
+
+
+class State(_Symbol):
     """Where a participant stands."""
 
     # a writer with a staged manifest of its own
@@ -135,7 +141,7 @@ class State(Enum):
     LOST = auto()
 
 
-class Effect(Enum):
+class Effect(_Symbol):
     """What a participant does to the world; the subject is its own staged manifest, or the row it helps with."""
 
     RESERVE = auto()
@@ -153,7 +159,7 @@ class Effect(Enum):
     GET_ROW = auto()
 
 
-class Kind(Enum):
+class Kind(_Symbol):
     """What came of an effect."""
 
     RESERVED = auto()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import attrs
 
-from lancekeep.domain.naming import ManifestName
-
 _FENCE = "moved-to:"
 
 
@@ -28,8 +26,7 @@ class VersionRow:
     @property
     def is_final(self) -> bool:
         """The manifest lies under its final name: no path ending in a UUID (table format, "External Store Reader")."""
-        name = ManifestName.parse(self.path.rpartition("/")[2])
-        return name is not None and not name.is_staged
+        return self.path.endswith(".manifest") and self.moved_to is None
 
     @property
     def moved_to(self) -> str | None:

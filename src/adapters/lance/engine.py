@@ -63,13 +63,12 @@ class _Channel(LanceNamespace):
     def create_table_version(self, request: Any) -> Any:
         self.error = None
         try:
-            response = self._namespace.create_table_version(request)
+            response: Any = self._namespace.create_table_version(request)  # a dict, as native callbacks get
         except Exception as error:
             self.error = error.__cause__ if isinstance(error.__cause__, LancekeepError) else None
             raise
-        version = response.version
-        if version is not None:
-            self.committed = Committed(version.version, version.manifest_path, version.manifest_size or 0)
+        version = response["version"]
+        self.committed = Committed(version["version"], version["manifest_path"], version["manifest_size"])
         return response
 
 

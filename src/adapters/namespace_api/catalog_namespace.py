@@ -205,17 +205,21 @@ class CatalogNamespace(api.LanceNamespace):
     # -- versions: what native writers and readers call ---------------------------------------------------------
 
     @operation
-    def create_table_version(self, request: Any) -> api.CreateTableVersionResponse:
+    def create_table_version(self, request: Any) -> Any:
         field = _fields(request)
         table = self._table_of_version(request)
         outcome = self._catalog.commit_version(
             table, field("branch"), field("version"), field("manifest_path"), field("manifest_size")
         )
         committed = raise_unless_committed(outcome, str(table.id))
-        version = api.TableVersion(
-            version=committed.version, manifest_path=committed.path, manifest_size=committed.size
-        )
-        return api.CreateTableVersionResponse(version=version)
+        version: dict[str, Any] = {
+            "version": committed.version,
+            "manifest_path": committed.path,
+            "manifest_size": committed.size,
+        }
+        if isinstance(request, dict):
+            return {"version": version}
+        return api.CreateTableVersionResponse(version=api.TableVersion(**version))
 
     @operation
     def describe_table_version(self, request: Any) -> Any:
