@@ -7,6 +7,7 @@ commit store, and decides nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from hashlib import sha256
 
 import attrs
@@ -386,7 +387,7 @@ class TableCommits:
         found = [row for row in self.page(root, doomed[0] - 1, None, False) if row.version in set(doomed)]
         self.retry.call(lambda: self.rows.delete(root.base_uri, [row.version for row in found]))
         for row in found:
-            self.retry.call(lambda key=row.path: self.objects.delete(key))  # type: ignore[misc] # mypy: lambda default
+            self.retry.call(partial(self.objects.delete, row.path))
             self._final.pop((row.base_uri, row.version), None)
         return len(found)
 
@@ -404,7 +405,7 @@ class TableCommits:
     def forget_history(self, root: DatasetRoot) -> None:
         """Remove every row of a dataset that is being dropped, branches included."""
         for history in self.histories(root):
-            self.retry.call(lambda uri=history.base_uri: self.rows.delete(uri))  # type: ignore[misc] # as above
+            self.retry.call(partial(self.rows.delete, history.base_uri))
         self.forget()
 
     # -- moving to another commit store -------------------------------------------------------------------------

@@ -322,9 +322,11 @@ def _limit(request: Any) -> int | None:
 
 
 def _version_token(token: str | None) -> int | None:
-    if token is None or token.isdigit():
-        return token and int(token)  # type: ignore[return-value] # None and "" mean the same: from the beginning
-    raise errors.InvalidInput(f"{token!r} is not a page token of list_table_versions")
+    if not token:
+        return None
+    if not token.isdigit():
+        raise errors.InvalidInput(f"{token!r} is not a page token of list_table_versions")
+    return int(token)
 
 
 def _choice(value: str | None, name: str, default: str, *others: str) -> str:
