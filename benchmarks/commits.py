@@ -165,6 +165,7 @@ class Clocked:
             finally:
                 self._spent[0] += time.perf_counter() - begin
 
+        self.__dict__[name] = call  # what is left to measure is the caller, not this double
         return call
 
 
@@ -173,6 +174,8 @@ def own_time(properties: Properties) -> dict[str, float]:
     namespace = lancekeep.DirectoryNamespace(**properties)
     catalog, spent, found = namespace.catalog, [0.0], {}
     namespace.create_namespace(CreateNamespaceRequest(id=["b"]))
+    manifest = catalog._manifest
+    manifest._objects = Clocked(manifest._objects, spent)  # type: ignore[attr-defined] # of the Lance manifest store
     catalog.commits.objects = Clocked(catalog.commits.objects, spent)
     catalog.commits.rows = Clocked(catalog.commits.rows, spent)
     for name in ("create_table_version", "describe_table_version", "list_table_versions"):

@@ -14,6 +14,10 @@ import attrs
 
 from lancekeep.application.retry import Retry
 from lancekeep.domain.commit import (
+    ABSENT,
+    DONE,
+    EXISTS,
+    FAULT,
     Committed,
     CommitToken,
     Conflict,
@@ -43,7 +47,7 @@ from lancekeep.domain.errors import (
 )
 from lancekeep.domain.layout import BRANCHES, VERSIONS, DatasetRoot
 from lancekeep.domain.manifest import refuse_accidental_overwrite
-from lancekeep.domain.naming import ManifestName, NamingScheme, final_versions
+from lancekeep.domain.naming import ManifestName, NamingScheme, final_path, final_versions
 from lancekeep.domain.version_row import Reserved, VersionRow
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.object_store import ObjectStore
@@ -101,7 +105,6 @@ class TableCommits:
             version,
             path,
             len(content),
-            sha256(content).hexdigest(),
             begins=branch or version == 1,
             committer=self._committer,
         )
@@ -147,7 +150,7 @@ class TableCommits:
                 return Conflict(progress.met)
             case State.UNKNOWN:
                 reason = str(fault) if fault else f"the staged manifest {staged.path!r} and the final one are both gone"
-                return Unknown(CommitToken(staged), reason)
+                return Unknown(CommitToken(_recognisable(staged, content)), reason)
             case State.MOVED:
                 raise moved(progress.met)
         raise CommitRefused(
@@ -167,7 +170,7 @@ class TableCommits:
             except StoreUnavailable:
                 event, fault = self._perform_again(perform, progress, content, deadline)
             except LancekeepError as error:
-                event, fault = Event(Kind.FAULT), error
+                event, fault = FAULT, error
             progress = advance(progress, event)
         return progress, fault
 
@@ -182,22 +185,22 @@ class TableCommits:
         try:
             return self.retry.call(lambda: perform(progress, content), deadline), None
         except LancekeepError as error:
-            return Event(Kind.FAULT), error
+            return FAULT, error
 
     # -- effects ------------------------------------------------------------------------------------------------
 
     def _reserve(self, progress: Progress, _: bytes | None) -> Event:
         assert progress.staged is not None
-        return understand(progress.staged, self.rows.reserve(progress.staged.row, first=False))
+        return understand(progress.staged, self.rows.reserve(progress.row, first=False))
 
     def _reserve_first(self, progress: Progress, _: bytes | None) -> Event:
         assert progress.staged is not None
-        return understand(progress.staged, self.rows.reserve(progress.staged.row, first=True))
+        return understand(progress.staged, self.rows.reserve(progress.row, first=True))
 
     def _finalise_predecessor(self, progress: Progress, _: bytes | None) -> Event:
         assert progress.met is not None
         self.finalise(progress.met)
-        return Event(Kind.DONE)
+        return DONE
 
     def _find_predecessor(self, progress: Progress, _: bytes | None) -> Event:
         return found_predecessor(progress, self._predecessor(progress) is not None)
@@ -206,7 +209,7 @@ class TableCommits:
         predecessor = self._predecessor(progress)
         if predecessor is not None:
             self.rows.record([predecessor])
-        return Event(Kind.DONE)
+        return DONE
 
     def _predecessor(self, progress: Progress) -> VersionRow | None:
         directory, _, name = progress.row.path.rpartition("/")
@@ -219,7 +222,8 @@ class TableCommits:
         return None if info is None else VersionRow(progress.row.base_uri, parsed.version - 1, key, info.size)
 
     def _copy(self, progress: Progress, content: bytes | None) -> Event:
-        source, target = progress.row.path, progress.final_row.path
+        source = progress.row.path
+        target = final_path(source)
         guarantees = self.objects.guarantees
         try:
             if guarantees.atomic_copy:
@@ -233,42 +237,43 @@ class TableCommits:
                     if created:
                         self.objects.put(target, content)
         except ObjectNotFound:
-            return Event(Kind.ABSENT)
-        return Event(Kind.DONE if created else Kind.EXISTS)
+            return ABSENT
+        return DONE if created else EXISTS
 
-    def _compare(self, progress: Progress, _: bytes | None) -> Event:
+    def _compare(self, progress: Progress, content: bytes | None) -> Event:
         assert progress.staged is not None
         try:
-            content = self.objects.get(progress.final_row.path)
+            final = self.objects.get(progress.final_row.path)
         except ObjectNotFound:
-            return Event(Kind.ABSENT)
-        if len(content) == progress.staged.size and sha256(content).hexdigest() == progress.staged.digest:
+            return ABSENT
+        own = final == content if content is not None else _digest(final) == progress.staged.digest
+        if own:
             return Event(Kind.SAME)
-        winner = attrs.evolve(progress.final_row, size=len(content), committer="")
-        return Event(Kind.DIFFERENT, winner, len(content))
+        winner = attrs.evolve(progress.final_row, size=len(final), committer="")
+        return Event(Kind.DIFFERENT, winner, len(final))
 
     def _finalize_row(self, progress: Progress, _: bytes | None) -> Event:
-        return Event(Kind.DONE if self.rows.finalize(progress.final_row) else Kind.ABSENT)
+        return DONE if self.rows.finalize(progress.final_row) else ABSENT
 
     def _record_row(self, progress: Progress, _: bytes | None) -> Event:
         self.rows.record([progress.final_row])
-        return Event(Kind.DONE)
+        return DONE
 
     def _delete_staged(self, progress: Progress, _: bytes | None) -> Event:
         self.objects.delete(progress.row.path)
-        return Event(Kind.DONE)
+        return DONE
 
     def _find_staged(self, progress: Progress, _: bytes | None) -> Event:
         return Event(Kind.ABSENT if self.objects.head(progress.row.path) is None else Kind.PRESENT)
 
     def _measure_final(self, progress: Progress, _: bytes | None) -> Event:
         info = self.objects.head(progress.final_row.path)
-        return Event(Kind.ABSENT) if info is None else Event(Kind.PRESENT, size=info.size)
+        return ABSENT if info is None else Event(Kind.PRESENT, size=info.size)
 
     def _get_row(self, progress: Progress, _: bytes | None) -> Event:
         row = self.rows.get(progress.row.base_uri, progress.row.version)
         if row is None:
-            return Event(Kind.ABSENT)
+            return ABSENT
         if row.is_final:
             return Event(Kind.FINAL, row)
         return Event(Kind.UNCHANGED if row.path == progress.row.path else Kind.CHANGED, row)
@@ -442,6 +447,15 @@ class TableCommits:
             fence = VersionRow.fence(root.base_uri, latest.version + 1 if latest else 1, new_store)
             if isinstance(self.rows.reserve(fence, first=latest is None), Reserved):
                 return
+
+
+def _digest(content: bytes) -> str:
+    return sha256(content).hexdigest()
+
+
+def _recognisable(staged: StagedManifest, content: bytes | None) -> StagedManifest:
+    """The staged manifest as a token keeps it, without the content but with what identifies it."""
+    return staged if content is None else attrs.evolve(staged, digest=_digest(content))
 
 
 def moved(fence: VersionRow | None) -> CommitStoreMismatch:

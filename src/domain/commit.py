@@ -33,7 +33,8 @@ class StagedManifest:
     """A manifest that wants to become a version.
 
     path: its key, ending in ``.manifest-{uuid}``: the identity by which a writer recognises its own commit.
-    size: in bytes. digest: SHA-256 of the content, in hexadecimal, to recognise it under the final name.
+    size: in bytes. digest: SHA-256 of the content in hexadecimal, by which whoever has not got the content recognises
+    it under the final name: only a token needs it.
     begins: the history may begin with this version: version 1, or the first of a branch.
     """
 
@@ -41,9 +42,9 @@ class StagedManifest:
     version: int
     path: str
     size: int
-    digest: str
     begins: bool = False
     committer: str = ""
+    digest: str = ""
 
     @property
     def row(self) -> VersionRow:
@@ -330,6 +331,13 @@ class Progress:
         return VersionRow(row.base_uri, row.version, final_path(row.path), size, row.committer)
 
 
+DONE: Final = Event(Kind.DONE)
+EXISTS: Final = Event(Kind.EXISTS)
+ABSENT: Final = Event(Kind.ABSENT)
+FAULT: Final = Event(Kind.FAULT)
+RESERVED: Final = Event(Kind.RESERVED)
+
+
 def begin_commit(staged: StagedManifest) -> Progress:
     """A writer whose manifest is staged (step 1 of "External Store Commit" is done)."""
     first = staged.begins and staged.version == 1
@@ -365,7 +373,7 @@ def advance(progress: Progress, event: Event) -> Progress:
 def understand(staged: StagedManifest, reservation: Reservation) -> Event:
     """What the answer of the commit store to a claim means for the writer of ``staged``."""
     if isinstance(reservation, Reserved):
-        return Event(Kind.RESERVED)
+        return RESERVED
     if isinstance(reservation, NotReady):
         return _understand_not_ready(staged, reservation.latest)
     holder = reservation.row

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 import attrs
 
@@ -44,15 +45,10 @@ class ObjectId:
         if identifier is None or identifier == "":
             return ObjectId()
         names = tuple(identifier.split(delimiter)) if isinstance(identifier, str) else tuple(identifier)
-        for name in names:
-            _check_name(name, names)
-        object_id = ObjectId(names)
-        if len(object_id.key.encode()) > LONGEST:
-            raise InvalidInput(
-                f"the identifier {_shown(names)} is {len(object_id.key.encode())} bytes long; at most {LONGEST} fit "
-                "into the name of a directory. Shorten a name."
-            )
-        return object_id
+        try:
+            return _checked(names)
+        except TypeError as error:  # not hashable, so no text
+            raise InvalidInput(f"a name in the identifier {names!r} is not text; every name is a string") from error
 
     @staticmethod
     def from_key(key: str) -> ObjectId:
@@ -84,6 +80,20 @@ class ObjectId:
 
     def __str__(self) -> str:
         return DELIMITER.join(self.names) or "(root)"
+
+
+@lru_cache(maxsize=4096)  # every native callback names its table anew
+def _checked(names: tuple[str, ...]) -> ObjectId:
+    for name in names:
+        _check_name(name, names)
+    object_id = ObjectId(names)
+    length = len(object_id.key.encode())
+    if length > LONGEST:
+        raise InvalidInput(
+            f"the identifier {_shown(names)} is {length} bytes long; at most {LONGEST} fit into the name of a "
+            "directory. Shorten a name."
+        )
+    return object_id
 
 
 def _check_name(name: object, names: tuple[object, ...]) -> None:

@@ -72,8 +72,7 @@ class ManifestName:
 
 def final_path(path: str) -> str:
     """The key under which a staged manifest will lie once it is committed; a final key is returned as it is."""
-    directory, _, name = path.rpartition("/")
-    return f"{directory}/{name.partition('.manifest')[0]}.manifest"
+    return path.rpartition(".manifest")[0] + ".manifest"
 
 
 def final_versions(names: Iterable[str], directory: str) -> tuple[NamingScheme | None, list[int]]:

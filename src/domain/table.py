@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping
+from functools import lru_cache
 
 import attrs
 
@@ -27,6 +28,7 @@ class Table:
     properties: Mapping[str, str]
 
     @staticmethod
+    @lru_cache(maxsize=4096)  # every native callback asks for its table anew
     def from_entry(entry: ManifestEntry) -> Table:
         """Raises `Damaged` where the entry has no location, or one that leaves the root."""
         object_id = ObjectId.from_key(entry.object_id)

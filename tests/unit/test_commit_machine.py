@@ -30,7 +30,7 @@ from lancekeep.domain.version_row import NotReady, Reserved, Taken, VersionRow
 
 BASE = "s3://bucket/t.lance"
 DIRECTORY = "t.lance/_versions/"
-STAGED_3 = StagedManifest(BASE, 3, DIRECTORY + "18446744073709551612.manifest-aaaa", 10, "d" * 64)
+STAGED_3 = StagedManifest(BASE, 3, DIRECTORY + "18446744073709551612.manifest-aaaa", 10, digest="d" * 64)
 FINAL_3 = VersionRow(BASE, 3, DIRECTORY + "18446744073709551612.manifest", 10)
 OTHER_3 = VersionRow(BASE, 3, DIRECTORY + "18446744073709551612.manifest-bbbb", 12)
 
@@ -108,7 +108,7 @@ def test_what_a_reservation_means(reservation: Reserved | Taken | NotReady, kind
 
 
 def test_only_an_empty_history_may_begin_and_only_where_the_writer_may() -> None:
-    may = StagedManifest(BASE, 3, STAGED_3.path, 10, "", begins=True)
+    may = StagedManifest(BASE, 3, STAGED_3.path, 10, begins=True)
     waiting = Progress(State.FIND_PREDECESSOR, may.row, may)
     assert found_predecessor(waiting, False).kind is Kind.MAY_BEGIN
     assert found_predecessor(waiting, True).kind is Kind.PRESENT

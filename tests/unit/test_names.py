@@ -54,6 +54,8 @@ def test_bad_names_are_refused_and_the_message_says_why(names: list[str]) -> Non
 def test_what_is_not_text_is_refused() -> None:
     with pytest.raises(InvalidInput, match="not text"):
         ObjectId.of([1])  # type: ignore[list-item] # the point of the test
+    with pytest.raises(InvalidInput, match="not text"):
+        ObjectId.of([["a"]])  # type: ignore[list-item] # the point of the test
 
 
 @given(st.integers(0, U64_MAX))

@@ -155,7 +155,7 @@ def test_resolve_without_the_staged_manifest_reserves_nothing(world: World) -> N
     world.fill(1)
     path = world.stage(2)
     content = world.objects.get(path)
-    staged = StagedManifest(world.root.base_uri, 2, path, len(content), sha256(content).hexdigest())
+    staged = StagedManifest(world.root.base_uri, 2, path, len(content), digest=sha256(content).hexdigest())
     world.objects.delete(path)
     assert world.commits().resolve(CommitToken(staged)) == Conflict(None)
     assert world.rows.get(world.root.base_uri, 2) is None
