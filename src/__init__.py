@@ -1,7 +1,7 @@
 """Lancekeep: the catalog and commit layer for Lance tables.
 
 >>> import lancekeep
->>> catalog = lancekeep.connect("./lake", commit_store="sqlite:///commits.db")   # doctest: +SKIP
+>>> catalog = lancekeep.connect("./lake", commit_store="sqlite:///var/lib/lake/commits.db")  # doctest: +SKIP
 """
 
 from __future__ import annotations
