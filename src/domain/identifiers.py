@@ -51,6 +51,7 @@ class ObjectId:
             raise InvalidInput(f"a name in the identifier {names!r} is not text; every name is a string") from error
 
     @staticmethod
+    @lru_cache(maxsize=4096)
     def from_key(key: str) -> ObjectId:
         """The inverse of `key`, for what a manifest table holds; names are taken as they are."""
         return ObjectId(tuple(key.split(MANIFEST_DELIMITER)) if key else ())

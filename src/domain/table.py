@@ -28,7 +28,6 @@ class Table:
     properties: Mapping[str, str]
 
     @staticmethod
-    @lru_cache(maxsize=4096)  # every native callback asks for its table anew
     def from_entry(entry: ManifestEntry) -> Table:
         """Raises `Damaged` where the entry has no location, or one that leaves the root."""
         object_id = ObjectId.from_key(entry.object_id)
@@ -85,6 +84,7 @@ def new_location(object_id: ObjectId, entropy: str, *, compatible: bool) -> str:
     return f"{entropy}_{object_id.key}"
 
 
+@lru_cache(maxsize=4096)  # every native callback asks for its table anew
 def confined(location: str) -> str:
     """``location`` as a relative path inside the root, with no way out of it.
 
