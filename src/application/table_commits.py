@@ -316,7 +316,10 @@ class TableCommits:
         row = self.retry.call(lambda: self.rows.latest(root.base_uri))
         if row is None:
             return self.retry.call(lambda: self._adopt(root))
-        return self.finalise(row)
+        latest = self.finalise(row)
+        if latest is not None and root.is_branch and self.retry.call(partial(self.objects.head, latest.path)) is None:
+            return self.retry.call(lambda: self._begin_anew(root))
+        return latest
 
     def get(self, root: DatasetRoot, version: int) -> VersionRow | None:
         """One version, final; None where the dataset has no such version."""
@@ -346,6 +349,15 @@ class TableCommits:
         if len(self._final) >= _REMEMBERED:
             self._final.clear()
         self._final[row.base_uri, row.version] = row
+
+    def _begin_anew(self, root: DatasetRoot) -> VersionRow | None:
+        """The engine deletes a branch as a directory, without a word to the namespace: its rows mean nothing any more.
+
+        Should somebody be making it anew at this moment, his row is lost to him, and the final object decides as ever.
+        """
+        self.rows.delete(root.base_uri)
+        self.forget()
+        return self._adopt(root)
 
     def _adopt(self, root: DatasetRoot) -> VersionRow | None:
         infos = {info.key: info for info in self.objects.list(root.versions_key)}

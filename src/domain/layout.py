@@ -23,12 +23,13 @@ class DatasetRoot:
 
     key: str
     base_uri: str
+    is_branch: bool = False
 
     def branch(self, name: str | None) -> DatasetRoot:
         """The root of a branch, ``tree/{branch}`` below the table's; None is the main branch, the table itself."""
         if name is None:
             return self
-        return DatasetRoot(f"{self.key}/{BRANCHES}/{name}", f"{self.base_uri}/{BRANCHES}/{name}")
+        return DatasetRoot(f"{self.key}/{BRANCHES}/{name}", f"{self.base_uri}/{BRANCHES}/{name}", is_branch=True)
 
     @property
     def versions_key(self) -> str:

@@ -152,6 +152,12 @@ def test_branches_have_histories_of_their_own(place: Deployment) -> None:
     assert catalog.open("hot.t", branch="trial").count_rows() == 3
     assert catalog.open("hot.t", 2, branch="trial").count_rows() == 2
     assert catalog.open("hot.t").count_rows() == 2
+    dataset.create_branch("again").insert(writers.row(3, 1))
+    dataset.branches.delete("again")
+    anew = catalog.open("hot.t").create_branch("again")
+    assert anew.count_rows() == 2
+    anew.insert(writers.row(3, 2))
+    assert catalog.open("hot.t", branch="again").count_rows() == 3
     catalog.drop_table("hot.t")
     with pytest.raises(OSError, match="version 4"):
         branch.insert(writers.row(1, 3))
