@@ -15,7 +15,6 @@ from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
 
 MANIFEST_DIRECTORY = "__manifest"
 RESERVED_MARKER = ".lance-reserved"
-DEREGISTERED_MARKER = ".lance-deregistered"
 MARKER_CONTENT = b"reserved"
 
 
