@@ -334,8 +334,13 @@ class Catalog:
         if tag is not None and (version is not None or branch is not None):
             raise InvalidInput("a tag names a version of its own: give no version or branch beside it")
         table = self.find_table(identifier)
-        if self.commits.latest(self.dataset_root(table)) is None:
+        root = self.dataset_root(table)
+        latest = self.commits.latest(root)
+        if latest is None:
             raise VersionNotFound(f"the table {table.id} is only declared: it has no version to open yet")
+        if version is not None and self.commits.get(root.branch(branch), version) is None:
+            place = f"the table {table.id}" if branch is None else f"the branch {branch} of {table.id}"
+            raise VersionNotFound(f"{place} has no version {version}; history() lists those of the table")
         return self._engine.open(table.id, version, tag, branch)
 
     def history(self, identifier: Identifier, limit: int | None = None) -> list[HistoryEntry]:

@@ -42,9 +42,8 @@ def find_table(view: CatalogView, object_id: ObjectId) -> Table:
     """The table of that identifier. Raises `TableNotFound`."""
     entry = None if object_id.is_root else view.find(object_id.key)
     if entry is None or entry.object_type != TABLE:
-        raise TableNotFound(
-            f"there is no table {object_id}" + ("" if entry is None else f": it is a {entry.object_type}")
-        )
+        found = "list_tables shows what there is" if entry is None else f"it is a {entry.object_type}"
+        raise TableNotFound(f"there is no table {object_id}; {found}")
     return Table.from_entry(entry)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC
@@ -25,6 +26,9 @@ from lancekeep.domain.errors import (
 )
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.ports.table_engine import VersionSummary, WriteMode, WritePlan
+
+_SOURCE = re.compile(r",\s*(location:\s*)?\S+\.rs:\d+:\d+$")
+"""Where in the engine's own sources an error was raised, which it puts at the end of its messages."""
 
 
 class _Channel(LanceNamespace):
@@ -204,7 +208,7 @@ def _translated(table: ObjectId, channel: _Channel) -> Iterator[None]:
 
 
 def _classified(table: ObjectId, error: Exception) -> LancekeepError:
-    text = str(error)
+    text = _SOURCE.sub("", str(error))
     if "not found" in text.lower():
         return VersionNotFound(f"{table}: {text}")
     if isinstance(error, ValueError) or "schema" in text.lower() or "invalid" in text.lower():
