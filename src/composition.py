@@ -97,7 +97,7 @@ def connect(
         uri_of=lambda key: uri_for_lance(objects, key),
         storage_options=native_options,
         managed=commit_store is not None,
-        compatible=v1_names,
+        v1_names=v1_names,
         entropy=lambda: secrets.token_hex(4),
         open_rows=open_rows,
     )

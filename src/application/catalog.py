@@ -12,13 +12,14 @@ from urllib.parse import unquote
 import attrs
 
 from lancekeep.application.table_commits import TableCommits
-from lancekeep.domain.catalog import CatalogView, Change
+from lancekeep.domain.catalog import CatalogView, Change, SetProperties
 from lancekeep.domain.commit import Committed, CommitToken, Conflict, Outcome, Unknown
 from lancekeep.domain.errors import (
     AlreadyExists,
     CommitStoreMismatch,
     CommitUnknown,
     ConcurrentModification,
+    Damaged,
     InvalidInput,
     LancekeepError,
     NamespaceAlreadyExists,
@@ -35,6 +36,7 @@ from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.manifest_entry import NAMESPACE, TABLE
 from lancekeep.domain.namespace import Namespace, create_namespace, drop_namespace, find_namespace
 from lancekeep.domain.table import (
+    DEREGISTERED_MARKER,
     MARKER_CONTENT,
     RESERVED_MARKER,
     Table,
@@ -43,10 +45,11 @@ from lancekeep.domain.table import (
     find_table,
     new_location,
     remove_table,
+    v1_location,
 )
 from lancekeep.domain.version_row import VersionRow
 from lancekeep.ports.commit_store import ExternalCommitStore
-from lancekeep.ports.manifest_store import ManifestStore
+from lancekeep.ports.manifest_store import Decision, ManifestStore
 from lancekeep.ports.object_store import ObjectStore
 from lancekeep.ports.table_engine import TableEngine, WriteMode, WritePlan
 
@@ -104,7 +107,7 @@ class Catalog:
         uri_of: Callable[[str], str],
         storage_options: Mapping[str, str],
         managed: bool,
-        compatible: bool,
+        v1_names: bool,
         entropy: Callable[[], str],
         open_rows: Callable[[str], ExternalCommitStore],
     ) -> None:
@@ -115,7 +118,7 @@ class Catalog:
         self._objects = objects
         self._root_key = root_key
         self._uri_of = uri_of
-        self._compatible = compatible
+        self._v1_names = v1_names
         self._entropy = entropy
         self._open_rows = open_rows
         self._checked: CatalogView | None = None
@@ -180,27 +183,24 @@ class Catalog:
     ) -> Table:
         """Reserve a name and a directory for a table; its first version is still to come.
 
-        ``location``: a directory below the root, relative or as a URI; chosen when left out. Raises
-        `TableAlreadyExists`, `NamespaceNotFound`, `InvalidInput`.
+        ``location``: a directory below the root, relative or as a URI; chosen when left out: ``{hash}_{object_id}``,
+        new with every attempt, or ``{name}.lance`` in the root where V1 names are kept (V2 specification, compatibility
+        mode, rule 3; where a deregistered table lies there, the new one goes elsewhere).
+
+        Raises `TableAlreadyExists`, `NamespaceNotFound`, `InvalidInput`, `Unsupported`.
         """
         object_id = ObjectId.of(identifier)
         if object_id.is_root:
             raise InvalidInput("a table needs a name; the empty identifier is the root namespace")
-        place = self.relative(location) if location is not None else self._new_location(object_id)
-        table = Table(object_id, place, _checked_properties(properties))
-        add_table(self.view(), table)  # a name that is taken is told before anything is written
-        own = location is None and place.endswith(f"_{object_id.key}")  # its name is new with every attempt
-        if not own and next(self._objects.list(self._key(table) + "/"), None) is not None:
-            raise TableAlreadyExists(
-                f"{object_id}: files lie in {place!r} already. Register the table that is there, or remove the files."
-            )
-        marker = f"{self._key(table)}/{RESERVED_MARKER}"
-        self._objects.put(marker, MARKER_CONTENT)
+        given = None if location is None else self.relative(location)
+        table = Table(object_id, given or self._new_location(object_id), _checked_properties(properties))
+        self._refuse_early(lambda view: add_table(view, table))
+        table, marker = self._reserve(table, given is None)
         try:
             self._apply(lambda view: add_table(view, table))
-        except (AlreadyExists, NotFound, ConcurrentModification):
-            if own:
-                self._objects.delete(marker)
+        except (AlreadyExists, NotFound, Refused, InvalidInput, ConcurrentModification):
+            self._objects.delete(marker)
+            self._objects.prune(self._key(table))
             raise
         return table
 
@@ -400,9 +400,9 @@ class Catalog:
             raise Refused(f"the catalog's versions are already moving to {under_way}; finish that move first")
         if view.properties.get(COMMIT_STORE_PROPERTY) == rows.url:
             return 0
-        view = self._manifest.set_properties({MOVING_PROPERTY: rows.url})
+        view = self._manifest.apply(lambda _: [SetProperties({MOVING_PROPERTY: rows.url})])
         target = self.commits.with_rows(rows)
-        tables = [Table.from_entry(entry) for entry in view.entries.values() if entry.object_type == TABLE]
+        tables = [Table.from_entry(entry) for entry in view.all_of(TABLE)]
         moved = sum(
             self.commits.move_history(history, target)
             for table in tables
@@ -410,14 +410,20 @@ class Catalog:
         )
         self.commits = target
         self.managed = True
-        self._manifest.set_properties({COMMIT_STORE_PROPERTY: rows.url, MOVING_PROPERTY: None})
+        finished = SetProperties({COMMIT_STORE_PROPERTY: rows.url, MOVING_PROPERTY: None})
+        self._manifest.apply(lambda _: [finished])
         return moved
 
     # -- places -------------------------------------------------------------------------------------------------
 
     def dataset_root(self, table: Table) -> DatasetRoot:
-        """The dataset root of a table."""
+        """The dataset root of a table. Raises `Damaged` where a symbolic link leads to it."""
         key = self._key(table)
+        if self._objects.passes_link(key, self._root_key):
+            raise Damaged(
+                f"the directory {table.location!r} of the table {table.id} is reached by a symbolic link, which "
+                "may lead out of the catalog or into another table; put the directory itself there"
+            )
         return DatasetRoot(key, self._objects.root_uri + key)
 
     def uri(self, table: Table) -> str:
@@ -443,6 +449,7 @@ class Catalog:
 
     def close(self) -> None:
         """Give back connections. Idempotent."""
+        self._manifest.close()
         self.commits.rows.close()
 
     def __enter__(self) -> Self:
@@ -480,8 +487,7 @@ class Catalog:
                 "change_commit_store has finished, or call it again if it was stopped"
             )
         own = self.commits.rows.url if self.managed else None
-        holds_tables = any(entry.object_type == TABLE for entry in view.entries.values())
-        if remembered == own or (remembered is None and (during_move or not holds_tables)):
+        if remembered == own or (remembered is None and (during_move or next(view.all_of(TABLE), None) is None)):
             return
         if remembered is None:
             raise CommitStoreMismatch(
@@ -493,24 +499,55 @@ class Catalog:
             f"{own or 'none'}. Connect with commit_store={remembered!r}, or move them with change_commit_store."
         )
 
-    def _apply(self, decide: Callable[[CatalogView], Sequence[Change]]) -> None:
+    def _apply(self, decide: Decision) -> None:
         """Change the catalog; the first change makes it, and has it remember its commit store."""
-        view = self.view()
-        if self.managed and COMMIT_STORE_PROPERTY not in view.properties:
-            decide(view)  # what is refused anyway is refused before anything is written
-            self._manifest.set_properties({COMMIT_STORE_PROPERTY: self.commits.rows.url})
 
         def authorised(view: CatalogView) -> Sequence[Change]:
             self._require_authority(view)
-            return decide(view)
+            changes = decide(view)
+            if not changes or not self.managed or COMMIT_STORE_PROPERTY in view.properties:
+                return changes
+            return [SetProperties({COMMIT_STORE_PROPERTY: self.commits.rows.url}), *changes]
 
         self._manifest.apply(authorised)
+
+    def _refuse_early(self, decide: Decision) -> None:
+        """Raise what ``decide`` raises before anything is written; a refusal is final only with a fresh view."""
+        try:
+            decide(self._manifest.recent())
+        except LancekeepError:
+            decide(self.view())
+
+    def _reserve(self, table: Table, chosen: bool) -> tuple[Table, str]:
+        """Take a directory that holds nothing for a table: whoever creates the marker in it has it.
+
+        ``chosen``: the location was chosen here, and may be another. Raises `TableAlreadyExists`.
+        """
+        hashed = table.location.endswith(f"_{table.id.key}")
+        if not (chosen and hashed) and self._is_occupied(table):
+            deregistered = self._objects.head(f"{self._key(table)}/{DEREGISTERED_MARKER}") is not None
+            if not (chosen and deregistered) or self._manifest.recent().flat:
+                raise TableAlreadyExists(
+                    f"{table.id}: files lie in {table.location!r} already. Register the table that is there, or remove "
+                    "the files."
+                )
+            table = attrs.evolve(table, location=new_location(table.id, self._entropy()))
+        marker = f"{self._key(table)}/{RESERVED_MARKER}"
+        if not self._objects.guarantees.atomic_create:
+            self._objects.put(marker, MARKER_CONTENT)
+        elif not self._objects.put_if_absent(marker, MARKER_CONTENT):
+            raise TableAlreadyExists(f"{table.id}: another has just taken the directory {table.location!r}")
+        return table, marker
+
+    def _is_occupied(self, table: Table) -> bool:
+        return next(self._objects.list(self._key(table) + "/"), None) is not None
 
     def _key(self, table: Table) -> str:
         return f"{self._root_key}/{table.location}" if self._root_key else table.location
 
     def _new_location(self, object_id: ObjectId) -> str:
-        return new_location(object_id, self._entropy(), compatible=self._compatible)
+        v1 = v1_location(object_id) if self._v1_names else None
+        return v1 or new_location(object_id, self._entropy())
 
     def _remove(self, object_id: ObjectId) -> Table:
         removed: list[Table] = []
@@ -523,10 +560,18 @@ class Catalog:
         return removed[0]
 
     def _remove_data(self, table: Table) -> None:
-        """Rows first: without them no writer that still has the table open can commit; then every file."""
-        self.commits.forget_history(self.dataset_root(table))
-        for key in [info.key for info in self._objects.list(self._key(table) + "/")]:
+        """Rows first: without them no writer that still has the table open can commit.
+
+        Then the manifests, so that what a crash leaves is no table that could be registered; last the marker that
+        hides a V1 directory, so that nobody takes what is left for a V1 table.
+        """
+        root = self.dataset_root(table)
+        self.commits.forget_history(root)
+        hides = f"{root.key}/{DEREGISTERED_MARKER}"
+        keys = [info.key for info in self._objects.list(f"{root.key}/")]
+        for key in sorted(keys, key=lambda key: (key == hides, not key.startswith(root.versions_key))):
             self._objects.delete(key)
+        self._objects.prune(root.key)
 
     def _declare_for(self, object_id: ObjectId, mode: WriteMode, properties: Mapping[str, str] | None) -> bool:
         """Declare the table that a write needs; whether this call did."""

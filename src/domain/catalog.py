@@ -7,7 +7,8 @@ manifest store applies changes only where nothing has changed since the view; ot
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 import attrs
 
@@ -30,76 +31,131 @@ class Remove:
     object_id: str
 
 
-Change = Put | Remove
+@attrs.frozen
+class SetProperties:
+    """Set properties of the root namespace, and remove those given as None; the others stay."""
+
+    properties: Mapping[str, str | None]
+
+    def merged_into(self, properties: Mapping[str, str]) -> dict[str, str]:
+        """The properties as they are afterwards."""
+        merged = {**properties, **self.properties}
+        return {name: value for name, value in merged.items() if value is not None}
 
 
-class CatalogView:
+Change = Put | Remove | SetProperties
+
+
+class CatalogView(Protocol):
     """The catalog at one version: immutable, and cheap to ask.
 
     version: counts the changes of the catalog; 0 where it does not exist yet. properties: those of the root namespace.
+    flat: a V1 directory, which has tables in the root only, each in ``{name}.lance``, and no properties.
     """
 
-    def __init__(self, version: int, entries: Iterable[ManifestEntry], properties: Mapping[str, str]) -> None:
-        self.version = version
-        self.properties = properties
-        self.entries: Mapping[str, ManifestEntry] = {entry.object_id: entry for entry in entries}
-        self._ids = sorted(self.entries)
-        self._owners = {entry.location: entry for entry in self.entries.values() if entry.location}
-        self._locations = sorted(self._owners)
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def properties(self) -> Mapping[str, str]: ...
+
+    @property
+    def flat(self) -> bool: ...
 
     def find(self, object_id: str) -> ManifestEntry | None:
         """The entry of an object id, or None."""
-        return self.entries.get(object_id)
 
     def children(
         self, parent: ObjectId, object_type: str, after: str | None = None, limit: int | None = None
     ) -> tuple[list[str], str | None]:
-        """Names of one type directly below a namespace, in order, behind ``after``; and the last one if more follow."""
-        prefix = parent.key + MANIFEST_DELIMITER if parent.names else ""
-        names: list[str] = []
-        at = bisect_left(self._ids, prefix)
-        while at < len(self._ids) and self._ids[at].startswith(prefix):
-            name = self._ids[at][len(prefix) :]
-            if MANIFEST_DELIMITER not in name and self.entries[self._ids[at]].object_type == object_type:
-                names.append(name)
-            at += 1
-        names.sort()
-        start = bisect_right(names, after) if after is not None else 0
-        page = names[start:] if limit is None else names[start : start + limit]
-        return page, page[-1] if page and start + len(page) < len(names) else None
+        """Names of one type directly below a namespace, in byte order, behind ``after``; and the last if more follow.
 
-    def descendants(self, parent: ObjectId) -> list[ManifestEntry]:
-        """Every entry below a namespace, at any depth, in the order of their ids."""
-        prefix = parent.key + MANIFEST_DELIMITER if parent.names else ""
-        start = bisect_left(self._ids, prefix)
-        found: list[ManifestEntry] = []
-        for object_id in self._ids[start:]:
-            if not object_id.startswith(prefix):
-                break
-            found.append(self.entries[object_id])
-        return found
+        At most ``limit``. What follows the last name is found by passing it as ``after``.
+        """
+
+    def descendants(self, parent: ObjectId) -> Iterator[ManifestEntry]:
+        """Every entry below a namespace, at any depth, in no particular order."""
+
+    def all_of(self, object_type: str, after: str | None = None) -> Iterator[ManifestEntry]:
+        """Every entry of one type, in the byte order of the object ids, behind ``after``."""
 
     def owner_of(self, location: str) -> ManifestEntry | None:
         """The table whose directory is ``location``, lies above it, or lies below it."""
-        ancestor = location
-        while ancestor:
+
+
+class Entries:
+    """A `CatalogView` over entries in memory, for catalogs of a few thousand."""
+
+    flat = False
+
+    def __init__(self, version: int, entries: Iterable[ManifestEntry], properties: Mapping[str, str]) -> None:
+        self.version = version
+        self.properties = properties
+        self._entries = {entry.object_id: entry for entry in entries}
+        self._ids = sorted(self._entries)
+        self._owners = {entry.location: entry for entry in self._entries.values() if entry.location}
+        self._locations = sorted(self._owners)
+
+    def find(self, object_id: str) -> ManifestEntry | None:
+        return self._entries.get(object_id)
+
+    def children(
+        self, parent: ObjectId, object_type: str, after: str | None = None, limit: int | None = None
+    ) -> tuple[list[str], str | None]:
+        prefix = parent.key + MANIFEST_DELIMITER if parent.names else ""
+        below = (entry for entry in self.descendants(parent) if entry.object_type == object_type)
+        keys = (entry.object_id[len(prefix) :] for entry in below)
+        names = sorted(key for key in keys if MANIFEST_DELIMITER not in key)
+        return page(names, after, limit)
+
+    def descendants(self, parent: ObjectId) -> Iterator[ManifestEntry]:
+        prefix = parent.key + MANIFEST_DELIMITER if parent.names else ""
+        for object_id in self._ids[bisect_left(self._ids, prefix) :]:
+            if not object_id.startswith(prefix):
+                break
+            yield self._entries[object_id]
+
+    def all_of(self, object_type: str, after: str | None = None) -> Iterator[ManifestEntry]:
+        start = 0 if after is None else bisect_right(self._ids, after)
+        entries = (self._entries[object_id] for object_id in self._ids[start:])
+        return (entry for entry in entries if entry.object_type == object_type)
+
+    def owner_of(self, location: str) -> ManifestEntry | None:
+        for ancestor in ancestors(location):
             if ancestor in self._owners:
                 return self._owners[ancestor]
-            ancestor = ancestor.rpartition("/")[0]
         at = bisect_left(self._locations, location + "/")
         if at < len(self._locations) and self._locations[at].startswith(location + "/"):
             return self._owners[self._locations[at]]
         return None
 
-    def after(self, changes: Sequence[Change]) -> dict[str, ManifestEntry]:
-        """The entries as they are once ``changes`` are made, in the order they had, new ones last."""
-        entries = dict(self.entries)
+    def after(self, changes: Sequence[Change]) -> Entries:
+        """The catalog once ``changes`` are made, as the next version."""
+        entries = dict(self._entries)
+        properties = dict(self.properties)
         for change in changes:
-            if isinstance(change, Put):
-                entries[change.entry.object_id] = change.entry
-            else:
-                entries.pop(change.object_id, None)
-        return entries
+            match change:
+                case Put(entry):
+                    entries[entry.object_id] = entry
+                case Remove(object_id):
+                    entries.pop(object_id, None)
+                case SetProperties():
+                    properties = change.merged_into(properties)
+        return Entries(self.version + 1, entries.values(), properties)
+
+
+def page(names: Sequence[str], after: str | None, limit: int | None) -> tuple[list[str], str | None]:
+    """Of sorted names at most ``limit`` behind ``after``; and the last of them if more follow."""
+    start = bisect_right(names, after) if after is not None else 0
+    chosen = list(names[start:] if limit is None else names[start : start + limit])
+    return chosen, chosen[-1] if chosen and start + len(chosen) < len(names) else None
+
+
+def ancestors(location: str) -> Iterator[str]:
+    """A relative path and the directories above it, from the innermost to the outermost."""
+    while location:
+        yield location
+        location = location.rpartition("/")[0]
 
 
 def require_namespace(view: CatalogView, object_id: ObjectId) -> None:

@@ -74,6 +74,10 @@ class Refused(LancekeepError):
     """The state of the catalog, the table or the store forbids it; the message says what would allow it."""
 
 
+class Unsupported(Refused):
+    """A catalog of this kind cannot hold or do it; the message says which kind can."""
+
+
 class NamespaceNotEmpty(Refused):
     """The namespace still has children."""
 

@@ -21,6 +21,7 @@ class ManifestEntry:
     object_id: the names joined by ``$``. object_type: ``namespace``, ``table``, or a type of an extension.
     location: the table's directory, relative to the root; None for a namespace. metadata: the properties as JSON.
     extension: the values of ``base_objects`` and of columns that the specification does not know, kept as they are.
+    listed: found as a V1 directory, not entered in the manifest table (compatibility mode, rules 1 and 2).
     """
 
     object_id: str
@@ -28,6 +29,7 @@ class ManifestEntry:
     location: str | None = None
     metadata: str | None = None
     extension: Mapping[str, Any] = attrs.field(factory=dict, eq=False)
+    listed: bool = False
 
     @staticmethod
     def namespace(object_id: ObjectId, properties: Mapping[str, str]) -> ManifestEntry:
@@ -41,6 +43,12 @@ class ManifestEntry:
     def properties(self) -> dict[str, str]:
         """The properties of the namespace or table."""
         return json.loads(self.metadata) if self.metadata else {}
+
+    def with_properties(self, changes: Mapping[str, str | None]) -> ManifestEntry:
+        """The entry with some properties set, and those given as None removed."""
+        merged = {**self.properties, **changes}
+        kept = {name: value for name, value in merged.items() if value is not None}
+        return attrs.evolve(self, metadata=encode_properties(kept), listed=False)
 
 
 def encode_properties(properties: Mapping[str, str]) -> str | None:

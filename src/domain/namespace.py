@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 
 import attrs
 
-from lancekeep.domain.catalog import CatalogView, Change, Put, Remove, require_free, require_namespace
-from lancekeep.domain.errors import NamespaceNotEmpty, NamespaceNotFound, Refused
+from lancekeep.domain.catalog import (
+    CatalogView,
+    Change,
+    Put,
+    Remove,
+    SetProperties,
+    require_free,
+    require_namespace,
+)
+from lancekeep.domain.errors import NamespaceNotEmpty, NamespaceNotFound, Refused, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
 from lancekeep.domain.table import Table
@@ -34,7 +43,12 @@ def find_namespace(view: CatalogView, object_id: ObjectId) -> Namespace:
 
 
 def create_namespace(view: CatalogView, object_id: ObjectId, properties: Mapping[str, str]) -> list[Change]:
-    """Add a namespace below an existing one. Raises `NamespaceNotFound`, `NamespaceAlreadyExists`."""
+    """Add a namespace below an existing one.
+
+    Raises `NamespaceNotFound`, `NamespaceAlreadyExists`, and `Unsupported` in a V1 directory.
+    """
+    if view.flat:
+        raise Unsupported(f"a V1 directory has no namespaces but the root; open it with its manifest for {object_id}")
     require_namespace(view, object_id.parent)
     require_free(view, object_id, NAMESPACE)
     return [Put(ManifestEntry.namespace(object_id, properties))]
@@ -48,11 +62,11 @@ def drop_namespace(view: CatalogView, object_id: ObjectId, *, cascade: bool) -> 
     if object_id.is_root:
         raise Refused("the root namespace cannot be dropped; it exists as long as its directory does")
     find_namespace(view, object_id)
-    below = view.descendants(object_id)
+    below = list(view.descendants(object_id) if cascade else islice(view.descendants(object_id), 1))
     if below and not cascade:
         raise NamespaceNotEmpty(
-            f"the namespace {object_id} still holds {len(below)} object(s), such as "
-            f"{ObjectId.from_key(below[0].object_id)}; drop them first, or drop the namespace with cascade"
+            f"the namespace {object_id} is not empty: it holds {ObjectId.from_key(below[0].object_id)}, for one; "
+            "drop what it holds first, or drop it with cascade"
         )
     strangers = [entry for entry in below if entry.object_type not in (NAMESPACE, TABLE)]
     if strangers:
@@ -62,3 +76,25 @@ def drop_namespace(view: CatalogView, object_id: ObjectId, *, cascade: bool) -> 
         )
     tables = [Table.from_entry(entry) for entry in below if entry.object_type == TABLE]
     return [*(Remove(entry.object_id) for entry in below), Remove(object_id.key)], tables
+
+
+def replace_namespace(view: CatalogView, object_id: ObjectId, properties: Mapping[str, str]) -> list[Change]:
+    """Put a new, empty namespace in the place of an empty one, or of none. Raises as creating and dropping do."""
+    if view.find(object_id.key) is None:
+        return create_namespace(view, object_id, properties)
+    drop_namespace(view, object_id, cascade=False)
+    return [Put(ManifestEntry.namespace(object_id, properties))]
+
+
+def alter_namespace(view: CatalogView, object_id: ObjectId, changes: Mapping[str, str | None]) -> list[Change]:
+    """Set some properties of a namespace, the root too, and remove those given as None.
+
+    Raises `NamespaceNotFound`, and `Unsupported` in a V1 directory.
+    """
+    if view.flat:
+        raise Unsupported("a V1 directory has no place for properties; open it with its manifest")
+    if object_id.is_root:
+        return [SetProperties(changes)]
+    find_namespace(view, object_id)
+    entry = view.find(object_id.key)
+    return [Put(entry.with_properties(changes))] if entry is not None else []

@@ -9,12 +9,14 @@ from functools import lru_cache
 import attrs
 
 from lancekeep.domain.catalog import CatalogView, Change, Put, Remove, require_free, require_namespace
-from lancekeep.domain.errors import Damaged, InvalidInput, TableNotFound
+from lancekeep.domain.errors import Damaged, InvalidInput, TableNotFound, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
 
 MANIFEST_DIRECTORY = "__manifest"
+V1_SUFFIX = ".lance"
 RESERVED_MARKER = ".lance-reserved"
+DEREGISTERED_MARKER = ".lance-deregistered"
 MARKER_CONTENT = b"reserved"
 
 
@@ -40,22 +42,27 @@ class Table:
 
 def find_table(view: CatalogView, object_id: ObjectId) -> Table:
     """The table of that identifier. Raises `TableNotFound`."""
-    entry = None if object_id.is_root else view.find(object_id.key)
-    if entry is None or entry.object_type != TABLE:
-        found = "list_tables shows what there is" if entry is None else f"it is a {entry.object_type}"
-        raise TableNotFound(f"there is no table {object_id}; {found}")
-    return Table.from_entry(entry)
+    return Table.from_entry(_entry_of_table(view, object_id))
 
 
 def add_table(view: CatalogView, table: Table, *, replace: bool = False) -> list[Change]:
     """Enter a table below an existing namespace, in place of one of that name only with ``replace``.
 
-    Raises `NamespaceNotFound`, `TableAlreadyExists`, and `InvalidInput` where its directory belongs to another table.
+    An unregistered V1 table may be entered under its own name. Raises `NamespaceNotFound`, `TableAlreadyExists`,
+    `InvalidInput` where its directory belongs to another table, and `Unsupported` for what V1 has no place for.
     """
     if table.id.is_root:
         raise InvalidInput("a table needs a name; the empty identifier is the root namespace")
     require_namespace(view, table.id.parent)
-    if not (replace and _is_table(view, table.id)):
+    if view.flat and (table.properties or table.location != v1_location(table.id)):
+        raise Unsupported(
+            f"a V1 directory holds tables without properties, each in {{name}}.lance; it cannot hold {table.id} in "
+            f"{table.location!r} with {len(table.properties)} properties. Open it with its manifest."
+        )
+    entry = view.find(table.id.key)
+    unregistered = entry is not None and entry.listed and entry.location == table.location
+    replaced = replace and entry is not None and entry.object_type == TABLE
+    if not unregistered and not replaced:
         require_free(view, table.id, TABLE)
     owner = view.owner_of(table.location)
     if owner is not None and owner.object_id != table.id.key:
@@ -63,23 +70,60 @@ def add_table(view: CatalogView, table: Table, *, replace: bool = False) -> list
             f"{table.location!r} overlaps the directory of the table {ObjectId.from_key(owner.object_id)}; "
             f"choose another location for {table.id}"
         )
-    return [Put(ManifestEntry.table(table.id, table.location, table.properties))]
+    fresh = ManifestEntry.table(table.id, table.location, table.properties)
+    return [Put(fresh if entry is None else attrs.evolve(fresh, extension=entry.extension))]
 
 
 def remove_table(view: CatalogView, object_id: ObjectId) -> list[Change]:
     """Remove a table's entry. Raises `TableNotFound`."""
-    find_table(view, object_id)
+    _entry_of_table(view, object_id)
     return [Remove(object_id.key)]
 
 
-def new_location(object_id: ObjectId, entropy: str, *, compatible: bool) -> str:
-    """Where a new table goes: ``{hash}_{object_id}``, or ``{name}.lance`` in the root in compatibility mode (rule 3).
+def alter_table(view: CatalogView, object_id: ObjectId, changes: Mapping[str, str | None]) -> list[Change]:
+    """Set some properties of a table, and remove those given as None. Raises `TableNotFound`, `Unsupported`."""
+    entry = _entry_of_table(view, object_id)
+    if view.flat:
+        raise Unsupported("a V1 directory has no place for properties; open it with its manifest")
+    return [Put(entry.with_properties(changes))]
 
-    ``entropy``: 8 hexadecimal digits, new for every attempt.
+
+def rename_table(view: CatalogView, source: Table, target: ObjectId, location: str) -> list[Change]:
+    """Enter ``source`` under another name, in an existing namespace, with its files at ``location``.
+
+    ``source`` is the table as the caller knows it: where its entry has moved since, there is no such table. Raises
+    `TableNotFound`, `NamespaceNotFound`, `TableAlreadyExists`, and `Unsupported` in a V1 directory.
     """
-    if compatible and object_id.parent.is_root:
-        return f"{object_id.name}.lance"
+    entry = _entry_of_table(view, source.id)
+    if entry.location != source.location:
+        raise TableNotFound(f"the table {source.id} is no longer at {source.location!r}: another has taken its name")
+    if view.flat:
+        raise Unsupported(f"a V1 directory cannot rename {source.id}; open it with its manifest")
+    require_namespace(view, target.parent)
+    require_free(view, target, TABLE)
+    renamed = attrs.evolve(entry, object_id=target.key, location=location, listed=False)
+    return [Remove(source.id.key), Put(renamed)]
+
+
+def new_location(object_id: ObjectId, entropy: str) -> str:
+    """Where a new table goes: ``{hash}_{object_id}``. ``entropy``: 8 hexadecimal digits, new for every attempt."""
     return f"{entropy}_{object_id.key}"
+
+
+def v1_location(object_id: ObjectId) -> str | None:
+    """Where a V1 table of that name lies, ``{name}.lance``; None outside the root, where V1 has no tables."""
+    return f"{object_id.name}{V1_SUFFIX}" if len(object_id.names) == 1 else None
+
+
+def v1_table(location: str) -> ObjectId | None:
+    """The V1 table that the directory at ``location`` is, whether it exists or not; None where none can lie there."""
+    name = location.removesuffix(V1_SUFFIX)
+    if name in ("", location) or "/" in location:
+        return None
+    try:
+        return ObjectId.of([name])
+    except InvalidInput:  # no table of that name can be asked for
+        return None
 
 
 @lru_cache(maxsize=4096)  # every native callback asks for its table anew
@@ -97,6 +141,9 @@ def confined(location: str) -> str:
     return clean
 
 
-def _is_table(view: CatalogView, object_id: ObjectId) -> bool:
-    entry = view.find(object_id.key)
-    return entry is not None and entry.object_type == TABLE
+def _entry_of_table(view: CatalogView, object_id: ObjectId) -> ManifestEntry:
+    entry = None if object_id.is_root else view.find(object_id.key)
+    if entry is None or entry.object_type != TABLE:
+        found = "list_tables shows what there is" if entry is None else f"it is a {entry.object_type}"
+        raise TableNotFound(f"there is no table {object_id}; {found}")
+    return entry

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from lancekeep.domain.catalog import CatalogView, Change
 
+Decision = Callable[[CatalogView], Sequence[Change]]
+"""Looks at the catalog and says what is to change in it, or raises what forbids it; pure, so it may be asked again."""
+
 
 class ManifestStore(Protocol):
-    """The entries of a catalog and the properties of its root namespace (directory namespace V2).
+    """The entries of a catalog and the properties of its root namespace (directory namespace V1 and V2).
 
     Invariants every adapter keeps:
 
@@ -19,18 +22,25 @@ class ManifestStore(Protocol):
     - **Freshness**: ``view`` shows every change that was acknowledged anywhere before it was called.
     - Looking writes nothing.
 
-    Both raise `StoreUnavailable`, `AccessDenied`, and `Damaged` where what is stored is not a catalog.
+    (A V1 directory has no place for more than one object's state: there, one change is one atomic step.)
+
+    All raise `StoreUnavailable`, `AccessDenied`, and `Damaged` where what is stored is not a catalog. Instances may be
+    shared between threads.
     """
 
     def view(self) -> CatalogView:
         """The catalog as it is now."""
 
-    def apply(self, decide: Callable[[CatalogView], Sequence[Change]]) -> CatalogView:
+    def recent(self) -> CatalogView:
+        """The catalog as it was when it was last looked at, which costs no look at the store."""
+
+    def apply(self, decide: Decision) -> CatalogView:
         """Make the changes that ``decide`` asks for, and show the catalog after them.
 
-        ``decide`` may be called several times and must not act; what it raises ends the call, with nothing written.
-        No changes: nothing is written. Raises `ConcurrentModification` where others kept winning.
+        ``decide`` may be called several times, from another thread too, and must not act; what it raises about the
+        state as it is ends the call, with nothing written. No changes: nothing is written. Raises
+        `ConcurrentModification` where others kept winning.
         """
 
-    def set_properties(self, properties: Mapping[str, str | None]) -> CatalogView:
-        """Set properties of the root namespace, and remove those given as None; the others stay."""
+    def close(self) -> None:
+        """Give back what is held. Idempotent."""

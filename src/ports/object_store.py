@@ -83,5 +83,27 @@ class ObjectStore(Protocol):
         one that does not exist is empty.
         """
 
+    def directories(self, prefix: str) -> Iterator[str]:
+        """The names of the directories directly below ``prefix`` (empty, or with its slash), in byte order.
+
+        Lazy, as `list`. Where the storage has real directories, one without any object may be among them; symbolic
+        links are not.
+        """
+
     def delete(self, key: str) -> None:
         """Remove an object. Idempotent: an object that is not there counts as removed."""
+
+    def copy(self, source: str, target: str) -> None:
+        """Write a copy of an object, replacing what is there; the bytes stay in the store where it can do that.
+
+        Raises `ObjectNotFound` where ``source`` does not exist. Idempotent.
+        """
+
+    def prune(self, directory: str) -> None:
+        """Remove ``directory`` and those below it as far as they hold no object; nothing where there are only keys.
+
+        Idempotent. A writer that is about to create an object there makes its directory again.
+        """
+
+    def passes_link(self, directory: str, below: str) -> bool:
+        """Whether a symbolic link lies on the way from ``below`` down to ``directory``, which it may lead anywhere."""

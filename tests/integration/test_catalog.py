@@ -65,7 +65,7 @@ def test_namespaces_nest_and_carry_properties(catalog: lancekeep.Catalog) -> Non
     assert catalog.create_namespace("a", exist_ok=True).properties == {"owner": "Zoë"}
     with pytest.raises(lancekeep.NamespaceNotFound, match="no namespace x; create it first"):
         catalog.create_namespace("x.y")
-    with pytest.raises(lancekeep.NamespaceNotEmpty, match="still holds 2 object"):
+    with pytest.raises(lancekeep.NamespaceNotEmpty, match="the namespace a is not empty"):
         catalog.drop_namespace("a")
     catalog.write("a.b.t", TABLE)
     catalog.drop_namespace("a", cascade=True)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lancekeep.domain.errors import Damaged, InvalidInput
 from lancekeep.domain.identifiers import LONGEST, ObjectId
 from lancekeep.domain.naming import U64_MAX, ManifestName, NamingScheme, final_path, final_versions
-from lancekeep.domain.table import confined, new_location
+from lancekeep.domain.table import confined, new_location, v1_location, v1_table
 
 NAMES = st.text(
     st.characters(exclude_categories=["Cc", "Cs"], exclude_characters="/\\$"), min_size=1, max_size=20
@@ -101,6 +101,9 @@ def test_a_location_stays_inside_the_root(location: str) -> None:
 
 
 def test_new_locations_are_those_of_the_specification() -> None:
-    assert new_location(ObjectId.of("t"), "a1b2c3d4", compatible=True) == "t.lance"
-    assert new_location(ObjectId.of("t"), "a1b2c3d4", compatible=False) == "a1b2c3d4_t"
-    assert new_location(ObjectId.of("ns1.t"), "a1b2c3d4", compatible=True) == "a1b2c3d4_ns1$t"
+    assert v1_location(ObjectId.of("t")) == "t.lance"
+    assert v1_location(ObjectId.of("ns1.t")) is None
+    assert new_location(ObjectId.of("t"), "a1b2c3d4") == "a1b2c3d4_t"
+    assert new_location(ObjectId.of("ns1.t"), "a1b2c3d4") == "a1b2c3d4_ns1$t"
+    assert v1_table("t.lance") == ObjectId.of("t")
+    assert [v1_table(place) for place in (".lance", "t", "a/t.lance", "a$b.lance")] == [None] * 4

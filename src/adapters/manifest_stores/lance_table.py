@@ -19,10 +19,11 @@ import pyarrow as pa
 from lance.commit import CommitConflictError
 from lance.fragment import write_fragments
 
-from lancekeep.domain.catalog import CatalogView, Change, Put
+from lancekeep.domain.catalog import Change, Entries, Put, SetProperties
 from lancekeep.domain.errors import ConcurrentModification, Damaged, LancekeepError, Refused, StoreUnavailable
 from lancekeep.domain.manifest_entry import ManifestEntry
 from lancekeep.domain.naming import NamingScheme
+from lancekeep.ports.manifest_store import Decision
 from lancekeep.ports.object_store import ObjectStore
 
 PRIMARY_KEY = "lance-schema:unenforced-primary-key:position"
@@ -52,21 +53,34 @@ class LanceManifestStore:
         self._objects = objects
         self._versions_key = versions_key
         self._lock = RLock()
-        self._view = CatalogView(0, (), {})
+        self._view = Entries(0, (), {})
         self._next_key = ""
         self._dataset: Any = None
 
-    def view(self) -> CatalogView:
+    def view(self) -> Entries:
         with self._lock:
             if self._is_stale():
                 self._load()
             return self._view
 
-    def apply(self, decide: Callable[[CatalogView], Sequence[Change]]) -> CatalogView:
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def recent(self) -> Entries:
+        return self._view
+
+    def apply(self, decide: Decision) -> Entries:
         for attempt in range(_ATTEMPTS):
             with self._lock:
                 view = self.view()
                 changes = decide(view)
+                if not changes:
+                    return view
+                for change in changes:
+                    if isinstance(change, SetProperties):
+                        self.set_properties(change.properties)
+                        view = self._view
+                changes = [change for change in changes if not isinstance(change, SetProperties)]
                 if not changes:
                     return view
                 try:
@@ -78,7 +92,7 @@ class LanceManifestStore:
             time.sleep(random.random() * min(0.2, 0.005 * 2**attempt))
         raise ConcurrentModification(f"{self._uri}: other processes changed the catalog {_ATTEMPTS} times; try again")
 
-    def set_properties(self, properties: Mapping[str, str | None]) -> CatalogView:
+    def set_properties(self, properties: Mapping[str, str | None]) -> Entries:
         with self._lock:
             if self.view().version == 0:
                 with suppress(CommitConflictError):  # another process has just created it, which is all we need
@@ -105,13 +119,13 @@ class LanceManifestStore:
         if missing:
             raise Damaged(f"{self._uri} is not a manifest table: it has no column {', '.join(sorted(missing))}")
         rows = self._native(lambda: dataset.to_table().to_pylist())
-        self._view = CatalogView(dataset.version, map(_entry, rows), dict(dataset.metadata))
+        self._view = Entries(dataset.version, map(_entry, rows), dict(dataset.metadata))
         self._next_key = self._versions_key + NamingScheme.V2.final_name(dataset.version + 1)
 
-    def _commit(self, view: CatalogView, changes: Sequence[Change]) -> None:
+    def _commit(self, view: Entries, changes: Sequence[Change]) -> None:
         """Publish the catalog after ``changes`` as the next version; CommitConflictError where that is taken."""
         if view.version == 0:
-            self._create(view.after(changes).values())
+            self._create(view.after(changes)._entries.values())
             return
         self._require_flags(WRITER_FLAGS)
         kept = [fragment.metadata for fragment in self._dataset.get_fragments()]
@@ -122,7 +136,7 @@ class LanceManifestStore:
         if grows and all(fragment.deletion_file is None for fragment in kept):
             fragments = kept + self._write(added, self._dataset.schema)
         else:
-            fragments = self._write(view.after(changes).values(), self._dataset.schema)
+            fragments = self._write(view.after(changes)._entries.values(), self._dataset.schema)
         self._native(lambda: self._publish(self._dataset.schema, fragments, view.version))
 
     def _create(self, entries: Iterable[ManifestEntry]) -> None:

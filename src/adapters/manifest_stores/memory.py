@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from threading import RLock
 
-from lancekeep.domain.catalog import CatalogView, Change
+from lancekeep.domain.catalog import CatalogView, Entries
+from lancekeep.ports.manifest_store import Decision
 
 
 class MemoryManifestStore:
@@ -13,22 +13,20 @@ class MemoryManifestStore:
 
     def __init__(self) -> None:
         self._lock = RLock()
-        self._view = CatalogView(0, (), {})
+        self._entries = Entries(0, (), {})
 
     def view(self) -> CatalogView:
-        return self._view
+        return self._entries
 
-    def apply(self, decide: Callable[[CatalogView], Sequence[Change]]) -> CatalogView:
+    def recent(self) -> CatalogView:
+        return self._entries
+
+    def apply(self, decide: Decision) -> CatalogView:
         with self._lock:
-            changes = decide(self._view)
+            changes = decide(self._entries)
             if changes:
-                entries = self._view.after(changes).values()
-                self._view = CatalogView(self._view.version + 1, entries, self._view.properties)
-            return self._view
+                self._entries = self._entries.after(changes)
+            return self._entries
 
-    def set_properties(self, properties: Mapping[str, str | None]) -> CatalogView:
-        with self._lock:
-            merged = {**self._view.properties, **properties}
-            kept = {key: value for key, value in merged.items() if value is not None}
-            self._view = CatalogView(self._view.version + 1, self._view.entries.values(), kept)
-            return self._view
+    def close(self) -> None:
+        """Nothing is held."""

@@ -84,29 +84,57 @@ class FsspecObjectStore:
         with self._boundary(key), suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
             self._filesystem.rm_file(path)
 
+    def directories(self, prefix: str) -> Iterator[str]:
+        check_prefix(prefix)
+        directory, slash, start = prefix.rpartition("/")
+        names = (name for name in self._entries(directory + slash, start) if name.endswith("/"))
+        return (name.removesuffix("/") for name in names)
+
+    def copy(self, source: str, target: str) -> None:
+        source_path, path = self._path(source), self._path(target)
+        with self._boundary(source):
+            self._filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
+            self._filesystem.cp_file(source_path, path)
+
+    def prune(self, directory: str) -> None:
+        """As the port says; whether a directory is empty is left to the storage, which refuses to remove others."""
+        for name in list(self.directories(f"{directory}/")):
+            self.prune(f"{directory}/{name}")
+        with self._boundary(directory), suppress(OSError, NotImplementedError):
+            if next(self.list(f"{directory}/"), None) is None:
+                self._filesystem.rmdir(self._path(directory))
+
+    def passes_link(self, directory: str, below: str) -> bool:
+        """fsspec has no links."""
+        return False
+
     def _walk(self, directory: str, start: str) -> Iterator[ObjectInfo]:
         """The objects below ``directory`` (empty, or with its slash) in names that begin with ``start``.
 
         A directory sorts as its name with a slash, as the keys below it do.
         """
+        for name, found in self._entries(directory, start).items():
+            if name.endswith("/"):
+                yield from self._walk(directory + name, "")
+            else:
+                yield _info(directory + name, found)
+
+    def _entries(self, directory: str, start: str) -> dict[str, Mapping[str, Any]]:
+        """What lies directly in ``directory``, by name, in order; names of directories end in a slash."""
         below = f"{self._root}/{directory}"
         with self._boundary(directory):
             try:
                 self._filesystem.invalidate_cache()
                 listed = self._filesystem.ls(below.rstrip("/") or "/", detail=True)
             except (FileNotFoundError, NotADirectoryError):
-                return
+                return {}
             entries = {}
             for found in listed:
                 path = found["name"]
                 name = path.rstrip("/").removeprefix(below)
                 if name.startswith(start) and "/" not in name and name:
                     entries[f"{name}/" if found["type"] == "directory" else name] = found
-        for name in sorted(entries):
-            if name.endswith("/"):
-                yield from self._walk(directory + name, "")
-            else:
-                yield _info(directory + name, entries[name])
+        return dict(sorted(entries.items()))
 
     def _path(self, key: str) -> str:
         check_key(key)

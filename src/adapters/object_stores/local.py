@@ -25,6 +25,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _TEMPORARY = ".tmp-"
+_PRUNINGS = 8
+"""How often in a row a directory may be removed under a writer who has just made it."""
 _NO_HARD_LINKS = frozenset((errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV))
 _NOT_A_PLACE = frozenset((errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.EILSEQ))
 
@@ -133,6 +135,55 @@ class LocalObjectStore:
         with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
             os.unlink(_path(key))
 
+    @_boundary
+    def directories(self, prefix: str) -> Iterator[str]:
+        directory, _, start = prefix.rpartition("/")
+        check_prefix(prefix)
+        try:
+            with os.scandir(f"/{directory}") as entries:
+                names = [
+                    entry.name
+                    for entry in entries
+                    if entry.name.startswith(start) and entry.is_dir(follow_symlinks=False)
+                ]
+        except (FileNotFoundError, NotADirectoryError):
+            names = []
+        return iter(sorted(names, key=os.fsencode))
+
+    @_boundary
+    def copy(self, source: str, target: str) -> None:
+        """As the port says; no bytes move, since objects never change and both names may mean one file."""
+        path = _path(target)
+        temporary = f"{os.path.dirname(path)}/{_TEMPORARY}{os.urandom(16).hex()}"
+        try:
+            self._sync_file(_path(source))
+            self._in_directory(path, lambda: os.link(_path(source), temporary))
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise ObjectNotFound(f"/{source}: no such file") from error
+        except OSError as error:
+            if error.errno not in _NO_HARD_LINKS:
+                raise
+            self.put(target, self.get(source))
+            return
+        os.rename(temporary, path)
+        _remove(temporary)  # where both names meant one file already, rename has done nothing
+        self._sync_directory_of(path)
+
+    @_boundary
+    def prune(self, directory: str) -> None:
+        for path, _, _ in os.walk(_path(directory), topdown=False):
+            with suppress(OSError):  # not empty, or gone already
+                os.rmdir(path)
+
+    @_boundary
+    def passes_link(self, directory: str, below: str) -> bool:
+        path = _path(below) if below else ""
+        for name in directory[len(below) :].strip("/").split("/"):
+            path += f"/{name}"
+            if os.path.islink(path):
+                return True
+        return False
+
     def _walk(self, directory: str, start: str) -> Iterator[ObjectInfo]:
         """The objects below ``directory`` (empty, or with its slash) in names that begin with ``start``.
 
@@ -163,13 +214,9 @@ class LocalObjectStore:
 
     def _write_beside(self, path: str, content: bytes) -> str:
         """The path of a new temporary file with this content, in the directory of ``path``."""
-        directory = os.path.dirname(path)
-        temporary = f"{directory}/{_TEMPORARY}{os.urandom(16).hex()}"
-        try:
-            file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        except FileNotFoundError:
-            self._make_directory(directory)
-            file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        temporary = f"{os.path.dirname(path)}/{_TEMPORARY}{os.urandom(16).hex()}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        file = self._in_directory(path, lambda: os.open(temporary, flags, 0o666))
         try:
             try:
                 rest = memoryview(content)
@@ -183,6 +230,15 @@ class LocalObjectStore:
             _remove(temporary)
             raise
         return temporary
+
+    def _in_directory(self, path: str, act: Callable[[], T]) -> T:
+        """Do what creates a name in the directory of ``path``, which is made where it is missing or being pruned."""
+        for _ in range(_PRUNINGS):
+            try:
+                return act()
+            except FileNotFoundError:
+                self._make_directory(os.path.dirname(path))
+        return act()
 
     def _make_directory(self, path: str) -> None:
         try:

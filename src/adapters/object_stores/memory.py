@@ -54,7 +54,20 @@ class MemoryObjectStore:
             keys = sorted(key for key in self._objects if key.startswith(prefix))  # by code point, as UTF-8 bytes sort
         return (info for info in map(self.head, keys) if info is not None)
 
+    def directories(self, prefix: str) -> Iterator[str]:
+        keys = (info.key[len(prefix) :] for info in self.list(prefix))
+        return iter(sorted({key.partition("/")[0] for key in keys if "/" in key}))
+
     def delete(self, key: str) -> None:
         check_key(key)
         with self._lock:
             self._objects.pop(key, None)
+
+    def copy(self, source: str, target: str) -> None:
+        self.put(target, self.get(source))
+
+    def prune(self, directory: str) -> None:
+        """There are only keys."""
+
+    def passes_link(self, directory: str, below: str) -> bool:
+        return False

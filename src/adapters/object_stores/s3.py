@@ -128,6 +128,29 @@ class S3ObjectStore:
         with self._boundary(key):
             self._client.delete_object(Bucket=self._bucket, Key=key)
 
+    def directories(self, prefix: str) -> Iterator[str]:
+        check_prefix(prefix)
+        return self._directories(prefix)
+
+    def copy(self, source: str, target: str) -> None:
+        check_key(source)
+        check_key(target)
+        with self._boundary(source):
+            self._client.copy({"Bucket": self._bucket, "Key": source}, self._bucket, target)
+
+    def prune(self, directory: str) -> None:
+        """There are only keys."""
+
+    def passes_link(self, directory: str, below: str) -> bool:
+        return False
+
+    def _directories(self, prefix: str) -> Iterator[str]:
+        paginator = self._client.get_paginator("list_objects_v2")
+        with self._boundary(prefix):
+            for page in paginator.paginate(Bucket=self._bucket, Prefix=prefix, Delimiter="/"):
+                for found in page.get("CommonPrefixes", ()):
+                    yield found["Prefix"][prefix.rfind("/") + 1 : -1]
+
     def _pages(self, prefix: str) -> Iterator[ObjectInfo]:
         with self._boundary(prefix):
             for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix):
