@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Protocol
 
 import attrs
@@ -10,11 +11,16 @@ import attrs
 
 @attrs.frozen
 class ObjectInfo:
-    """An object, without its content. ``size`` in bytes; ``etag`` is for callers: never stored, never compared."""
+    """An object, without its content.
+
+    size: in bytes. etag: for callers; never stored, never compared. modified: when the object came to be under this
+    key, UTC, by the clock of the storage; None where the storage does not say.
+    """
 
     key: str
     size: int
     etag: str | None = None
+    modified: datetime | None = None
 
 
 @attrs.frozen

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from typing import Any
 
 import fsspec
@@ -19,6 +20,8 @@ from lancekeep.domain.errors import (
     UnsafeStore,
 )
 from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees
+
+_TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
 
 
 class FsspecObjectStore:
@@ -183,7 +186,24 @@ def open_fsspec(scheme: str, root_uri: str, options: Mapping[str, str]) -> Fsspe
 
 
 def _info(key: str, found: Mapping[str, Any]) -> ObjectInfo:
-    return ObjectInfo(key, int(found["size"]), found.get("ETag") or found.get("etag"))
+    return ObjectInfo(key, int(found["size"]), found.get("ETag") or found.get("etag"), _modified(found))
+
+
+def _modified(found: Mapping[str, Any]) -> datetime | None:
+    """The latest time of those that the implementation tells: each has names and types of its own."""
+    times = [_time(found.get(name)) for name in _TIMES]
+    return max((time for time in times if time is not None), default=None)
+
+
+def _time(value: Any) -> datetime | None:
+    try:
+        if isinstance(value, str):
+            value = datetime.fromisoformat(value)
+        elif isinstance(value, int | float):
+            value = datetime.fromtimestamp(value, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return value if isinstance(value, datetime) and value.tzinfo else None  # without a zone it says nothing
 
 
 def _understood(error: Exception, uri: str) -> LancekeepError:

@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import wraps
 from stat import S_ISREG
 from typing import Concatenate, ParamSpec, TypeVar
@@ -118,7 +119,9 @@ class LocalObjectStore:
             return None
         if not S_ISREG(status.st_mode):
             return None
-        return ObjectInfo(key, status.st_size, f"{status.st_ino:x}-{status.st_mtime_ns // 1000:x}-{status.st_size:x}")
+        etag = f"{status.st_ino:x}-{status.st_mtime_ns // 1000:x}-{status.st_size:x}"
+        since = max(status.st_mtime, status.st_ctime)  # a hard link to an old file is a new object: only ctime tells
+        return ObjectInfo(key, status.st_size, etag, datetime.fromtimestamp(since, UTC))
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         check_prefix(prefix)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from threading import Lock
 
 from lancekeep.adapters.object_stores.keys import check_key, check_prefix
@@ -10,14 +11,23 @@ from lancekeep.domain.errors import ObjectNotFound
 from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees
 
 
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
 class MemoryObjectStore:
-    """An `ObjectStore` that ends with its process. Not shared with the native engine's own ``memory://``."""
+    """An `ObjectStore` that ends with its process. Not shared with the native engine's own ``memory://``.
+
+    ``clock`` tells what `ObjectInfo.modified` is.
+    """
 
     guarantees = ObjectStoreGuarantees(atomic_create=True, atomic_copy=True, durable=False)
 
-    def __init__(self, root_uri: str = "memory:///") -> None:
+    def __init__(self, root_uri: str = "memory:///", clock: Callable[[], datetime] = _now) -> None:
         self.root_uri = root_uri
+        self._clock = clock
         self._objects: dict[str, bytes] = {}
+        self._modified: dict[str, datetime] = {}
         self._lock = Lock()
 
     def get(self, key: str) -> bytes:
@@ -30,14 +40,14 @@ class MemoryObjectStore:
     def put(self, key: str, content: bytes) -> None:
         check_key(key)
         with self._lock:
-            self._objects[key] = bytes(content)
+            self._write(key, content)
 
     def put_if_absent(self, key: str, content: bytes) -> bool:
         check_key(key)
         with self._lock:
             if key in self._objects:
                 return False
-            self._objects[key] = bytes(content)
+            self._write(key, content)
             return True
 
     def copy_if_absent(self, source: str, target: str) -> bool:
@@ -46,7 +56,7 @@ class MemoryObjectStore:
     def head(self, key: str) -> ObjectInfo | None:
         check_key(key)
         content = self._objects.get(key)
-        return None if content is None else ObjectInfo(key, len(content))
+        return None if content is None else ObjectInfo(key, len(content), None, self._modified.get(key))
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         check_prefix(prefix)
@@ -71,3 +81,7 @@ class MemoryObjectStore:
 
     def passes_link(self, directory: str, below: str) -> bool:
         return False
+
+    def _write(self, key: str, content: bytes) -> None:
+        self._objects[key] = bytes(content)
+        self._modified[key] = self._clock()

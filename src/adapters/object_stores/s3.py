@@ -117,7 +117,7 @@ class S3ObjectStore:
                 if _status(error) == 404:
                     return None
                 raise
-        return ObjectInfo(key, found["ContentLength"], found["ETag"])
+        return ObjectInfo(key, found["ContentLength"], found["ETag"], found["LastModified"])
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         check_prefix(prefix)
@@ -155,7 +155,7 @@ class S3ObjectStore:
         with self._boundary(prefix):
             for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix):
                 for found in page.get("Contents", ()):
-                    yield ObjectInfo(found["Key"], found["Size"], found["ETag"])
+                    yield ObjectInfo(found["Key"], found["Size"], found["ETag"], found["LastModified"])
 
     def _write(self, key: str, content: bytes, condition: _Condition) -> None:
         if len(content) <= self._multipart_limit:
