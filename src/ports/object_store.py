@@ -90,10 +90,10 @@ class ObjectStore(Protocol):
         """
 
     def directories(self, prefix: str) -> Iterator[str]:
-        """The names of the directories directly below ``prefix`` (empty, or with its slash), in byte order.
+        """The names of the directories directly below ``prefix`` (empty, or with its slash), in the order of `list`.
 
-        Lazy, as `list`. Where the storage has real directories, one without any object may be among them; symbolic
-        links are not.
+        That is the byte order of the names with a slash behind them: ``a-b`` comes before ``a``. Lazy, as `list`.
+        Where the storage has real directories, one without any object may be among them; symbolic links are not.
         """
 
     def delete(self, key: str) -> None:

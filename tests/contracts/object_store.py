@@ -157,6 +157,8 @@ class ObjectStoreContract:
             lambda: store.put(key, b""),
             lambda: store.head(key),
             lambda: store.delete(key),
+            lambda: store.copy(key, probe.home + "target"),
+            lambda: store.copy(probe.home + "source", key),
         ]
         if store.guarantees.atomic_create:
             calls.append(lambda: store.put_if_absent(key, b""))
@@ -207,6 +209,112 @@ class ObjectStoreContract:
     def test_what_begins_no_key_is_refused(self, store: ObjectStore, prefix: str) -> None:
         with pytest.raises(InvalidInput):
             list(store.list(prefix))
+
+    def test_directories_are_named_in_the_order_of_the_keys_below_them(self, store: ObjectStore, probe: Probe) -> None:
+        for name in ("a/b/c", "a!/x", "a-b/x", "a.b/x", "a0/x", "é/x", "日/x", "😀/x", "file", "b.lance/data/1", "b/x"):
+            probe.write(probe.home + name, b"")
+        expected = ["a!", "a-b", "a.b", "a", "a0", "b.lance", "b", "é", "日", "😀"]
+        assert list(store.directories(probe.home)) == expected
+        assert list(store.directories(f"{probe.home}a/")) == ["b"]
+        assert list(store.directories(f"{probe.home}a/b/")) == []
+        assert list(store.directories(f"{probe.home}file/")) == []
+        assert list(store.directories(f"{probe.home}no/such/")) == []
+        assert probe.home.partition("/")[0] in list(store.directories(""))
+
+    @pytest.mark.parametrize("name", [name for name in STRANGE_NAMES if "/" not in name])
+    def test_the_name_of_a_directory_is_only_a_name(self, store: ObjectStore, probe: Probe, name: str) -> None:
+        probe.write(f"{probe.home}{name}/{name}/x", b"")
+        assert list(store.directories(probe.home)) == [name]
+        assert list(store.directories(f"{probe.home}{name}/")) == [name]
+
+    @pytest.mark.parametrize("prefix", ["/", "a", "lake/a", "/a/", "a//", "a//b/", "../", "a/../", "a\0/"])
+    def test_what_names_no_directory_is_refused(self, store: ObjectStore, prefix: str) -> None:
+        with pytest.raises(InvalidInput):
+            list(store.directories(prefix))
+
+    # -- copying and pruning ------------------------------------------------------------------------------------
+
+    def test_copy_replaces_and_is_idempotent(self, store: ObjectStore, probe: Probe) -> None:
+        source, target = probe.home + "source", probe.home + "new/dir/target"
+        probe.write(source, b"one")
+        store.copy(source, target)
+        probe.write(probe.home + "other", b"another")
+        for _ in range(2):
+            store.copy(probe.home + "other", target)
+        assert probe.read(target) == b"another"
+        store.put(target, b"changed")
+        assert (probe.read(source), probe.read(probe.home + "other")) == (b"one", b"another")
+        assert probe.stored() == [target, probe.home + "other", source]
+
+    def test_a_copy_onto_itself_changes_nothing(self, store: ObjectStore, probe: Probe) -> None:
+        probe.write(probe.home + "a", b"content")
+        store.copy(probe.home + "a", probe.home + "a")
+        assert probe.read(probe.home + "a") == b"content"
+        assert probe.stored() == [probe.home + "a"]
+
+    def test_what_is_not_there_cannot_be_copied(self, store: ObjectStore, probe: Probe) -> None:
+        probe.write(probe.home + "d/a", b"")
+        probe.write(probe.home + "target", b"kept")
+        for source in ("no", "d", "no/such/a"):
+            for target in ("target", source):
+                with pytest.raises(ObjectNotFound) as caught:
+                    store.copy(probe.home + source, probe.home + target)
+                assert probe.home + source in str(caught.value)
+        assert probe.read(probe.home + "target") == b"kept"
+        assert probe.stored() == [probe.home + "d/a", probe.home + "target"]
+
+    def test_large_content_is_copied(self, store: ObjectStore, probe: Probe) -> None:
+        content = bytes(range(256)) * (9 * 2**20 // 256)
+        probe.write(probe.home + "source", content)
+        store.copy(probe.home + "source", probe.home + "target")
+        assert probe.read(probe.home + "target") == content
+
+    def test_prune_keeps_every_object(self, store: ObjectStore, probe: Probe) -> None:
+        keys = [probe.home + name for name in ("d/a", "d/e/b", "d/f/g/c")]
+        for key in keys:
+            probe.write(key, b"")
+        probe.write(probe.home + "d/gone/x", b"")
+        store.delete(probe.home + "d/gone/x")
+        store.prune(probe.home + "d")
+        assert probe.stored() == keys
+        assert sorted(store.directories(probe.home + "d/")) == ["e", "f"]
+        for key in keys:
+            store.delete(key)
+        for _ in range(2):
+            store.prune(probe.home + "d")
+        assert list(store.directories(probe.home)) == []
+
+    def test_a_writer_never_fails_because_a_directory_is_pruned_under_it(
+        self, store: ObjectStore, probe: Probe
+    ) -> None:
+        probe.write(probe.home + "source", b"content")
+
+        def use(me: int) -> int:
+            written = 0
+            for number in range(40):
+                key = f"{probe.home}d/e/{me}/{number}"
+                if me == 0 and store.guarantees.atomic_create:
+                    assert store.put_if_absent(key, b"content")
+                elif me == 1 and store.guarantees.atomic_copy:
+                    assert store.copy_if_absent(probe.home + "source", key)
+                elif me == 2:
+                    store.copy(probe.home + "source", key)
+                else:
+                    store.put(key, b"content")
+                written += store.get(key) == b"content"
+                store.delete(key)
+                store.prune(probe.home + "d")
+            return written
+
+        assert race(4, use) == [40] * 4
+
+    def test_no_link_lies_on_the_way(self, store: ObjectStore, probe: Probe) -> None:
+        probe.write(probe.home + "d/e/a", b"")
+        for directory in ("d", "d/e", "no/such"):
+            assert not store.passes_link(probe.home + directory, probe.home[:-1])
+            assert not store.passes_link(probe.home + directory, "")
+
+    # -- errors and the rest ------------------------------------------------------------------------------------
 
     def test_objects_may_vanish_while_they_are_listed(self, store: ObjectStore, probe: Probe) -> None:
         names = [f"{directory}/{number}" for directory in "abc" for number in range(3)]

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import pickle
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
@@ -38,6 +39,7 @@ from lancekeep.domain.errors import (
     StoreUnavailable,
     UnsafeStore,
 )
+from lancekeep.ports.object_store import ObjectStore
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -63,6 +65,37 @@ class Files:
 
     def stored(self) -> list[str]:
         return sorted(str(path)[1:] for path in Path(f"/{self.home}").rglob("*") if path.is_file())
+
+
+class LinkingContract(ObjectStoreContract):
+    """And what it has to do where the storage has symbolic links."""
+
+    def test_links_to_directories_are_not_followed(
+        self, store: ObjectStore, probe: Probe, tmp_path_factory: pytest.TempPathFactory
+    ) -> None:
+        elsewhere = tmp_path_factory.mktemp("elsewhere")
+        (elsewhere / "empty").mkdir()
+        (elsewhere / "secret").write_bytes(b"")
+        probe.write(probe.home + "d/a", b"")
+        os.symlink(elsewhere, f"/{probe.home}d/link")
+        os.symlink(elsewhere / "gone", f"/{probe.home}d/dangling")
+        assert list(store.directories(f"{probe.home}d/")) == []
+        assert not [info.key for info in store.list(f"{probe.home}d/") if "/d/link" in info.key]
+        for directory in ("d/link", "d"):
+            store.prune(probe.home + directory)
+        assert (elsewhere / "empty").is_dir()
+
+    def test_a_link_on_the_way_is_told(self, store: ObjectStore, probe: Probe) -> None:
+        below = probe.home[:-1]
+        probe.write(probe.home + "real/d/a", b"")
+        os.symlink(f"/{probe.home}real", f"/{probe.home}link")
+        os.symlink(f"/{probe.home}gone", f"/{probe.home}dangling")
+        assert store.passes_link(probe.home + "link", below)
+        assert store.passes_link(probe.home + "link/d", below)
+        assert store.passes_link(probe.home + "link/d", "")
+        assert store.passes_link(probe.home + "dangling", below)
+        assert not store.passes_link(probe.home + "link/d", probe.home + "link")
+        assert not store.passes_link(probe.home + "real/d", below)
 
 
 class TestMemory(CopyingContract):
@@ -94,7 +127,7 @@ class TestMemory(CopyingContract):
 # -- local ------------------------------------------------------------------------------------------------------
 
 
-class TestLocal(CopyingContract):
+class TestLocal(CopyingContract, LinkingContract):
     @pytest.fixture(params=[True, False], ids=["fsync", "no-fsync"])
     def store(self, request: pytest.FixtureRequest) -> LocalObjectStore:
         return LocalObjectStore(request.param)
@@ -228,6 +261,59 @@ class TestLocal(CopyingContract):
         store.copy_if_absent(probe.home + "d/a", probe.home + "b")
         assert [event for event, _ in events] == ["link", "link"]
 
+    @pytest.mark.parametrize("refusal", [errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.EXDEV])
+    def test_where_hard_links_are_refused_a_copy_moves_the_bytes(
+        self, store: LocalObjectStore, probe: Probe, monkeypatch: pytest.MonkeyPatch, refusal: int
+    ) -> None:
+        probe.write(probe.home + "source", b"content")
+        monkeypatch.setattr(os, "link", failing(refusal))
+        for target in ("new/target", "source"):
+            store.copy(probe.home + "source", probe.home + target)
+            assert probe.read(probe.home + target) == b"content"
+        assert probe.stored() == [probe.home + "new/target", probe.home + "source"]
+
+    def test_a_copy_that_fails_leaves_nothing_behind(self, store: LocalObjectStore, probe: Probe) -> None:
+        probe.write(probe.home + "source", b"")
+        probe.write(probe.home + "directory/a", b"")
+        with pytest.raises(InvalidInput):
+            store.copy(probe.home + "source", probe.home + "directory")
+        assert probe.stored() == [probe.home + "directory/a", probe.home + "source"]
+
+    @pytest.mark.parametrize("write", ["put", "put_if_absent", "copy", "copy_if_absent"])
+    def test_a_directory_may_be_pruned_between_any_two_steps_of_a_writer(
+        self, store: LocalObjectStore, probe: Probe, monkeypatch: pytest.MonkeyPatch, write: str
+    ) -> None:
+        source, key = probe.home + "source", probe.home + "d/e/a"
+        probe.write(source, b"content")
+        calls = [0]
+        for step in range(2 if write == "put" else 3):
+            with monkeypatch.context() as patch:
+                for name in ("open", "link", "mkdir"):
+                    patch.setattr(os, name, pruning_first(name, step, lambda: store.prune(probe.home + "d"), calls))
+                if write.startswith("copy"):
+                    getattr(store, write)(source, key)
+                else:
+                    getattr(store, write)(key, b"content")
+            assert probe.read(key) == b"content"
+            store.delete(key)
+            store.prune(probe.home + "d")
+        assert calls[0] > 1
+
+    def test_a_name_that_was_deleted_with_its_directory_needs_no_disk(
+        self, probe: Probe, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store, link = LocalObjectStore(), os.link
+
+        def delete_at_once(source: str, target: str) -> None:
+            link(source, target)
+            os.unlink(source)
+            store.delete(target[1:])
+            store.prune(probe.home + "d")
+
+        monkeypatch.setattr(os, "link", delete_at_once)
+        assert store.put_if_absent(probe.home + "d/a", b"") is True
+        assert probe.stored() == []
+
     def test_a_copy_moves_no_bytes(self, store: LocalObjectStore, probe: Probe) -> None:
         probe.write(probe.home + "staged", b"s")
         store.copy_if_absent(probe.home + "staged", probe.home + "final")
@@ -288,6 +374,20 @@ def failing(number: int) -> Callable[..., NoReturn]:
         raise OSError(number, os.strerror(number), path)
 
     return fail
+
+
+def pruning_first(name: str, times: int, prune: Callable[[], None], calls: list[int]) -> Callable[..., Any]:
+    """A function of the operating system before whose first calls somebody prunes."""
+    original, left = getattr(os, name), [times]
+
+    def act(*args: Any, **kwargs: Any) -> Any:
+        if left[0]:
+            left[0] -= 1
+            calls[0] += 1
+            prune()
+        return original(*args, **kwargs)
+
+    return act
 
 
 def spy_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
@@ -599,7 +699,7 @@ class TestS3InAContainer(S3Contract):
 
 
 def _found(key: str) -> dict[str, object]:
-    return {"Key": key, "Size": 1, "ETag": '"e"'}
+    return {"Key": key, "Size": 1, "ETag": '"e"', "LastModified": datetime.now(UTC)}
 
 
 # -- fsspec -----------------------------------------------------------------------------------------------------
@@ -633,7 +733,7 @@ class TestFsspecMemory(ObjectStoreContract):
         return Tree()
 
 
-class TestFsspecFiles(ObjectStoreContract):
+class TestFsspecFiles(LinkingContract):
     @pytest.fixture
     def store(self) -> FsspecObjectStore:
         return FsspecObjectStore(LocalFileSystem(), "file:///")

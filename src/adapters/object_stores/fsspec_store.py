@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
 import fsspec
 
-from lancekeep.adapters.object_stores.keys import check_key, check_prefix
+from lancekeep.adapters.object_stores.keys import check_directory, check_key, check_prefix
 from lancekeep.domain.errors import (
     AccessDenied,
     InvalidInput,
@@ -22,6 +22,9 @@ from lancekeep.domain.errors import (
 from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees
 
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
+
+_PRUNINGS = 100
+"""How often in a row a directory may be removed under a writer who has just made it."""
 
 
 class FsspecObjectStore:
@@ -55,11 +58,7 @@ class FsspecObjectStore:
     def put(self, key: str, content: bytes) -> None:
         path = self._path(key)
         with self._boundary(key):
-            try:
-                self._filesystem.pipe_file(path, content)
-            except FileNotFoundError:  # a storage with real directories
-                self._filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
-                self._filesystem.pipe_file(path, content)
+            self._in_directory(path, lambda: self._filesystem.pipe_file(path, content))
 
     def put_if_absent(self, key: str, content: bytes) -> bool:
         raise self._unsafe(key)
@@ -88,33 +87,43 @@ class FsspecObjectStore:
             self._filesystem.rm_file(path)
 
     def directories(self, prefix: str) -> Iterator[str]:
-        check_prefix(prefix)
-        directory, slash, start = prefix.rpartition("/")
-        names = (name for name in self._entries(directory + slash, start) if name.endswith("/"))
-        return (name.removesuffix("/") for name in names)
+        check_directory(prefix)
+        return (name.removesuffix("/") for name in self._entries(prefix, "") if name.endswith("/"))
 
     def copy(self, source: str, target: str) -> None:
         source_path, path = self._path(source), self._path(target)
-        with self._boundary(source):
-            self._filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
-            self._filesystem.cp_file(source_path, path)
+        if self.head(source) is None:  # a directory would be copied as an empty one
+            raise ObjectNotFound(f"{self.root_uri}{source}: no such object")
+        if source == target:
+            return
+        try:
+            with self._boundary(source):
+                self._in_directory(path, lambda: self._filesystem.cp_file(source_path, path))
+        except UnsafeStore:  # this storage copies nothing by itself
+            self.put(target, self.get(source))
 
     def prune(self, directory: str) -> None:
         """As the port says; whether a directory is empty is left to the storage, which refuses to remove others."""
+        path = self._path(directory)
+        if self._is_link(path):
+            return
         for name in list(self.directories(f"{directory}/")):
             self.prune(f"{directory}/{name}")
         with self._boundary(directory), suppress(OSError, NotImplementedError):
             if next(self.list(f"{directory}/"), None) is None:
-                self._filesystem.rmdir(self._path(directory))
+                self._filesystem.rmdir(path)
 
     def passes_link(self, directory: str, below: str) -> bool:
-        """fsspec has no links."""
-        return False
+        """As the port says; only some implementations know links, that of local files first of all."""
+        names = directory[len(below) :].strip("/").split("/")
+        top = f"{self._root}/{below}".rstrip("/")
+        with self._boundary(directory):
+            return any(self._is_link("/".join((top, *names[: depth + 1]))) for depth in range(len(names)))
 
     def _walk(self, directory: str, start: str) -> Iterator[ObjectInfo]:
         """The objects below ``directory`` (empty, or with its slash) in names that begin with ``start``.
 
-        A directory sorts as its name with a slash, as the keys below it do.
+        A directory sorts as its name with a slash, as the keys below it do. Links to directories are not followed.
         """
         for name, found in self._entries(directory, start).items():
             if name.endswith("/"):
@@ -135,9 +144,26 @@ class FsspecObjectStore:
             for found in listed:
                 path = found["name"]
                 name = path.rstrip("/").removeprefix(below)
-                if name.startswith(start) and "/" not in name and name:
-                    entries[f"{name}/" if found["type"] == "directory" else name] = found
+                if not name.startswith(start) or "/" in name or not name:
+                    continue
+                if found.get("islink") and self._filesystem.isdir(path):
+                    continue
+                entries[f"{name}/" if found["type"] == "directory" else name] = found
         return dict(sorted(entries.items()))
+
+    def _in_directory(self, path: str, act: Callable[[], object]) -> None:
+        """Do what creates ``path``; a storage with real directories misses the one that another has just pruned."""
+        for _ in range(_PRUNINGS):
+            with suppress(FileNotFoundError):
+                act()
+                return
+            with suppress(FileNotFoundError):
+                self._filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
+        act()
+
+    def _is_link(self, path: str) -> bool:
+        is_link = getattr(self._filesystem, "islink", None)
+        return is_link is not None and bool(is_link(path))
 
     def _path(self, key: str) -> str:
         check_key(key)

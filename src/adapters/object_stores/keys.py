@@ -20,6 +20,12 @@ def check_key(key: str) -> None:
         )
 
 
+def check_directory(prefix: str) -> None:
+    """As `check_key`, for a directory: empty, or a key with a slash behind it."""
+    if prefix:
+        check_key(prefix.removesuffix("/") if prefix.endswith("/") else f"{prefix}/")
+
+
 def check_prefix(prefix: str) -> None:
     """As `check_key`, for the beginning of a key: what follows the last slash may be any part of a name."""
     directory, slash, rest = prefix.rpartition("/")

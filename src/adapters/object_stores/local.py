@@ -11,7 +11,7 @@ from functools import wraps
 from stat import S_ISREG
 from typing import Concatenate, ParamSpec, TypeVar
 
-from lancekeep.adapters.object_stores.keys import check_key, check_prefix
+from lancekeep.adapters.object_stores.keys import check_directory, check_key, check_prefix
 from lancekeep.domain.errors import (
     AccessDenied,
     InvalidInput,
@@ -26,7 +26,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _TEMPORARY = ".tmp-"
-_PRUNINGS = 8
+_PRUNINGS = 100
 """How often in a row a directory may be removed under a writer who has just made it."""
 _NO_HARD_LINKS = frozenset((errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV))
 _NOT_A_PLACE = frozenset((errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.EILSEQ))
@@ -103,11 +103,7 @@ class LocalObjectStore:
             self._sync_file(source_path)  # whoever wrote it need not have
         except (FileNotFoundError, NotADirectoryError) as error:
             raise ObjectNotFound(f"/{source}: no such file") from error
-        try:
-            created = _link(source_path, path)
-        except FileNotFoundError:
-            self._make_directory(os.path.dirname(path))
-            created = _link(source_path, path)
+        created = self._in_directory(path, lambda: _link(source_path, path))
         self._sync_directory_of(path)
         return created
 
@@ -140,18 +136,13 @@ class LocalObjectStore:
 
     @_boundary
     def directories(self, prefix: str) -> Iterator[str]:
-        directory, _, start = prefix.rpartition("/")
-        check_prefix(prefix)
+        check_directory(prefix)
         try:
-            with os.scandir(f"/{directory}") as entries:
-                names = [
-                    entry.name
-                    for entry in entries
-                    if entry.name.startswith(start) and entry.is_dir(follow_symlinks=False)
-                ]
+            with os.scandir(f"/{prefix}") as entries:
+                names = [f"{entry.name}/" for entry in entries if entry.is_dir(follow_symlinks=False)]
         except (FileNotFoundError, NotADirectoryError):
             names = []
-        return iter(sorted(names, key=os.fsencode))
+        return (name[:-1] for name in sorted(names, key=os.fsencode))
 
     @_boundary
     def copy(self, source: str, target: str) -> None:
@@ -168,14 +159,19 @@ class LocalObjectStore:
                 raise
             self.put(target, self.get(source))
             return
-        os.rename(temporary, path)
-        _remove(temporary)  # where both names meant one file already, rename has done nothing
+        try:
+            os.rename(temporary, path)
+        finally:
+            _remove(temporary)  # it is still there where both names meant one file already: then rename does nothing
         self._sync_directory_of(path)
 
     @_boundary
     def prune(self, directory: str) -> None:
-        for path, _, _ in os.walk(_path(directory), topdown=False):
-            with suppress(OSError):  # not empty, or gone already
+        top = _path(directory)
+        if os.path.islink(top):  # os.walk follows no link but this
+            return
+        for path, _, _ in os.walk(top, topdown=False):
+            with suppress(OSError):  # not empty, or gone already; and one that has to stay does no harm
                 os.rmdir(path)
 
     @_boundary
@@ -240,7 +236,8 @@ class LocalObjectStore:
             try:
                 return act()
             except FileNotFoundError:
-                self._make_directory(os.path.dirname(path))
+                with suppress(FileNotFoundError):
+                    self._make_directory(os.path.dirname(path))
         return act()
 
     def _make_directory(self, path: str) -> None:
@@ -250,13 +247,15 @@ class LocalObjectStore:
             pass  # made by another meanwhile, who need not have synced it yet
         except FileNotFoundError:
             self._make_directory(os.path.dirname(path))
-            self._make_directory(path)
-            return
+            with suppress(FileExistsError):
+                os.mkdir(path)
         self._sync_directory_of(path)
 
     def _sync_directory_of(self, path: str) -> None:
+        """Bring a name to the disk; where its directory was pruned meanwhile, the name was deleted before that."""
         if self._fsync:
-            self._sync(os.path.dirname(path) or "/", os.O_DIRECTORY)
+            with suppress(FileNotFoundError):
+                self._sync(os.path.dirname(path) or "/", os.O_DIRECTORY)
 
     def _sync_file(self, path: str) -> None:
         """Bring a file to the disk. Raises FileNotFoundError also where nothing has to be brought."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from threading import Lock
 
-from lancekeep.adapters.object_stores.keys import check_key, check_prefix
+from lancekeep.adapters.object_stores.keys import check_directory, check_key, check_prefix
 from lancekeep.domain.errors import ObjectNotFound
 from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees
 
@@ -65,8 +65,9 @@ class MemoryObjectStore:
         return (info for info in map(self.head, keys) if info is not None)
 
     def directories(self, prefix: str) -> Iterator[str]:
+        check_directory(prefix)
         keys = (info.key[len(prefix) :] for info in self.list(prefix))
-        return iter(sorted({key.partition("/")[0] for key in keys if "/" in key}))
+        return iter(dict.fromkeys(key.partition("/")[0] for key in keys if "/" in key))
 
     def delete(self, key: str) -> None:
         check_key(key)

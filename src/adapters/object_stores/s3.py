@@ -17,7 +17,7 @@ from botocore.exceptions import (
     TokenRetrievalError,
 )
 
-from lancekeep.adapters.object_stores.keys import check_key, check_prefix
+from lancekeep.adapters.object_stores.keys import check_directory, check_key, check_prefix
 from lancekeep.domain.errors import (
     AccessDenied,
     InvalidInput,
@@ -129,13 +129,16 @@ class S3ObjectStore:
             self._client.delete_object(Bucket=self._bucket, Key=key)
 
     def directories(self, prefix: str) -> Iterator[str]:
-        check_prefix(prefix)
+        check_directory(prefix)
         return self._directories(prefix)
 
     def copy(self, source: str, target: str) -> None:
         check_key(source)
         check_key(target)
         with self._boundary(source):
+            if source == target:  # S3 refuses to do this nothing
+                self._client.head_object(Bucket=self._bucket, Key=source)
+                return
             self._client.copy({"Bucket": self._bucket, "Key": source}, self._bucket, target)
 
     def prune(self, directory: str) -> None:
@@ -149,7 +152,7 @@ class S3ObjectStore:
         with self._boundary(prefix):
             for page in paginator.paginate(Bucket=self._bucket, Prefix=prefix, Delimiter="/"):
                 for found in page.get("CommonPrefixes", ()):
-                    yield found["Prefix"][prefix.rfind("/") + 1 : -1]
+                    yield found["Prefix"][len(prefix) : -1]
 
     def _pages(self, prefix: str) -> Iterator[ObjectInfo]:
         with self._boundary(prefix):
