@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
@@ -11,18 +11,19 @@ from urllib.parse import unquote
 
 import attrs
 
+from lancekeep.application.relocation import Relocation
 from lancekeep.application.table_commits import TableCommits
-from lancekeep.domain.catalog import CatalogView, Change, SetProperties
+from lancekeep.domain.catalog import CatalogView, Change, SetProperties, page
 from lancekeep.domain.commit import Committed, CommitToken, Conflict, Outcome, Unknown
 from lancekeep.domain.errors import (
     AlreadyExists,
+    CommitRefused,
     CommitStoreMismatch,
     CommitUnknown,
     ConcurrentModification,
     Damaged,
     InvalidInput,
     LancekeepError,
-    NamespaceAlreadyExists,
     NamespaceNotFound,
     NotFound,
     Refused,
@@ -34,18 +35,28 @@ from lancekeep.domain.errors import (
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.manifest_entry import NAMESPACE, TABLE
-from lancekeep.domain.namespace import Namespace, create_namespace, drop_namespace, find_namespace
+from lancekeep.domain.namespace import (
+    Namespace,
+    alter_namespace,
+    create_namespace,
+    drop_namespace,
+    find_namespace,
+    replace_namespace,
+)
 from lancekeep.domain.table import (
     DEREGISTERED_MARKER,
     MARKER_CONTENT,
     RESERVED_MARKER,
     Table,
     add_table,
+    alter_table,
     confined,
     find_table,
     new_location,
     remove_table,
+    rename_table,
     v1_location,
+    v1_table,
 )
 from lancekeep.domain.version_row import VersionRow
 from lancekeep.ports.commit_store import ExternalCommitStore
@@ -53,13 +64,19 @@ from lancekeep.ports.manifest_store import Decision, ManifestStore
 from lancekeep.ports.object_store import ObjectStore
 from lancekeep.ports.table_engine import TableEngine, WriteMode, WritePlan
 
-COMMIT_STORE_PROPERTY = "lancekeep.commit_store"
+OWN_PROPERTIES = "lancekeep."
+"""What the names of the catalog's own properties begin with."""
+
+COMMIT_STORE_PROPERTY = f"{OWN_PROPERTIES}commit_store"
 """The property of the root namespace that says, without secrets, which commit store manages the tables' versions."""
 
-MOVING_PROPERTY = "lancekeep.commit_store_moving_to"
+MOVING_PROPERTY = f"{OWN_PROPERTIES}commit_store_moving_to"
 """Set while `Catalog.change_commit_store` is under way."""
 
 Identifier = str | Iterable[str] | ObjectId
+
+_DEFINITE = (AlreadyExists, NotFound, Refused, InvalidInput, ConcurrentModification)
+"""Errors of a change after which it is certain that nothing was changed."""
 
 
 @attrs.frozen
@@ -127,22 +144,57 @@ class Catalog:
     # -- namespaces ---------------------------------------------------------------------------------------------
 
     def create_namespace(
-        self, identifier: Identifier, properties: Mapping[str, str] | None = None, *, exist_ok: bool = False
+        self,
+        identifier: Identifier,
+        properties: Mapping[str, str] | None = None,
+        *,
+        exist_ok: bool = False,
+        overwrite: bool = False,
     ) -> Namespace:
         """Create a namespace below an existing one.
 
-        With ``exist_ok`` an existing one is kept as it is. Raises `NamespaceAlreadyExists`, `NamespaceNotFound` (its
-        parent), `InvalidInput`.
+        With ``exist_ok`` an existing one is kept as it is; with ``overwrite`` an existing one that is empty is replaced
+        in one step. Raises `NamespaceAlreadyExists`, `NamespaceNotFound` (its parent), `NamespaceNotEmpty`,
+        `InvalidInput`.
+        """
+        if exist_ok and overwrite:
+            raise InvalidInput("an existing namespace can be kept (exist_ok) or replaced (overwrite), not both")
+        object_id = ObjectId.of(identifier)
+        created = Namespace(object_id, _checked_properties(properties))
+        kept: list[Namespace] = []
+
+        def decide(view: CatalogView) -> list[Change]:
+            kept.clear()
+            if exist_ok:
+                with suppress(NamespaceNotFound):
+                    kept.append(find_namespace(view, object_id))
+                    return []
+            return (replace_namespace if overwrite else create_namespace)(view, object_id, created.properties)
+
+        self._apply(decide)
+        return kept[0] if kept else created
+
+    def alter_namespace(
+        self,
+        identifier: Identifier,
+        set: Mapping[str, str] | None = None,  # noqa: A002 - the word that a caller reads
+        remove: Iterable[str] = (),
+    ) -> Namespace:
+        """Set some properties of a namespace, the root too, and remove others; the rest stay as they are.
+
+        A property that is not there counts as removed. Raises `NamespaceNotFound`, `InvalidInput`, `Unsupported`.
         """
         object_id = ObjectId.of(identifier)
-        properties = _checked_properties(properties)
-        try:
-            self._apply(lambda view: create_namespace(view, object_id, properties))
-        except NamespaceAlreadyExists:
-            if not exist_ok:
-                raise
-            return find_namespace(self.view(), object_id)
-        return Namespace(object_id, properties)
+        changes = _property_changes(set, remove)
+        altered: list[Namespace] = []
+
+        def decide(view: CatalogView) -> list[Change]:
+            before = find_namespace(view, object_id)
+            altered[:] = [Namespace(object_id, SetProperties(changes).merged_into(before.properties))]
+            return alter_namespace(view, object_id, changes)
+
+        self._apply(decide)
+        return altered[0]
 
     def describe_namespace(self, identifier: Identifier) -> Namespace:
         """A namespace and its properties. Raises `NamespaceNotFound`."""
@@ -160,21 +212,24 @@ class Catalog:
         """The names of the namespaces directly below one, in order. Raises `NamespaceNotFound`."""
         return self.page_of(identifier, NAMESPACE, None, None)[0]
 
-    def drop_namespace(self, identifier: Identifier, *, cascade: bool = False) -> None:
-        """Drop a namespace; with ``cascade`` with everything below it, data included.
+    def drop_namespace(self, identifier: Identifier, *, cascade: bool = False) -> Namespace:
+        """Drop a namespace; with ``cascade`` with everything below it, data included. What it was.
 
         Raises `NamespaceNotFound`, `NamespaceNotEmpty`.
         """
         object_id = ObjectId.of(identifier)
+        dropped: list[Namespace] = []
         doomed: list[Table] = []
 
         def decide(view: CatalogView) -> list[Change]:
             changes, doomed[:] = drop_namespace(view, object_id, cascade=cascade)
+            dropped[:] = [find_namespace(view, object_id)]
             return changes
 
         self._apply(decide)
         for table in doomed:
             self._remove_data(table)
+        return dropped[0]
 
     # -- tables -------------------------------------------------------------------------------------------------
 
@@ -193,12 +248,12 @@ class Catalog:
         if object_id.is_root:
             raise InvalidInput("a table needs a name; the empty identifier is the root namespace")
         given = None if location is None else self.relative(location)
-        table = Table(object_id, given or self._new_location(object_id), _checked_properties(properties))
+        table = Table(object_id, given or self._free_location(object_id), _checked_properties(properties))
         self._refuse_early(lambda view: add_table(view, table))
         table, marker = self._reserve(table, given is None)
         try:
             self._apply(lambda view: add_table(view, table))
-        except (AlreadyExists, NotFound, Refused, InvalidInput, ConcurrentModification):
+        except _DEFINITE:
             self._objects.delete(marker)
             self._objects.prune(self._key(table))
             raise
@@ -223,6 +278,58 @@ class Catalog:
             raise TableNotFound(f"no Lance table lies at {root.base_uri}: it has no version; nothing was registered")
         self._apply(lambda view: add_table(view, table, replace=overwrite))
         return table
+
+    def alter_table(
+        self,
+        identifier: Identifier,
+        set: Mapping[str, str] | None = None,  # noqa: A002 - the word that a caller reads
+        remove: Iterable[str] = (),
+    ) -> Table:
+        """Set some properties of a table and remove others; the rest, and its versions, stay as they are.
+
+        A property that is not there counts as removed. Raises `TableNotFound`, `InvalidInput`, `Unsupported`.
+        """
+        object_id = ObjectId.of(identifier)
+        changes = _property_changes(set, remove)
+        altered: list[Table] = []
+
+        def decide(view: CatalogView) -> list[Change]:
+            before = find_table(view, object_id)
+            properties = SetProperties(changes).merged_into(before.properties)
+            altered[:] = [attrs.evolve(before, properties=properties)]
+            return alter_table(view, object_id, changes)
+
+        self._apply(decide)
+        return altered[0]
+
+    def rename_table(self, source: Identifier, target: Identifier) -> Table:
+        """Give a table another name, in another namespace too; ``target`` is the whole new identifier.
+
+        One atomic change of the catalog. The files stay where they are, save those of a V1 directory where V1 names are
+        kept: they go to a directory of the target's own (V2 specification, compatibility mode, rule 4), together with
+        what is committed meanwhile; whoever commits through the old name afterwards is refused.
+
+        Raises `TableNotFound`, `NamespaceNotFound`, `TableAlreadyExists`, `InvalidInput`, `Unsupported`; `Refused`
+        where files have to move and the table has branches; `ConcurrentModification` where others keep committing; then
+        nothing was changed. `Damaged`: the table has its new name, and something at the old place could not be brought
+        along; nothing was removed.
+        """
+        table = self.find_table(source)
+        object_id = ObjectId.of(target)
+        self._refuse_early(lambda view: rename_table(view, table, object_id, table.location))
+        if not self._v1_names or v1_table(table.location) is None:
+            return self._enter_renamed(table, object_id, table.location)
+        reserved, _ = self._reserve(Table(object_id, new_location(object_id, self._entropy()), {}), True)
+        move = Relocation(self.commits, self.dataset_root(table), self.dataset_root(reserved))
+        try:
+            move.copy()
+            renamed = self._enter_renamed(table, object_id, reserved.location)
+        except (*_DEFINITE, Damaged):
+            self._remove_data(reserved)
+            raise
+        move.carry_over()
+        self._remove_data(table)
+        return renamed
 
     def deregister_table(self, identifier: Identifier) -> Table:
         """Remove a table from the catalog and leave its files and versions alone. Raises `TableNotFound`."""
@@ -256,9 +363,21 @@ class Catalog:
         version = None if latest is None else latest.version
         return Description(table.id, self.uri(table), version, table.properties, self.managed)
 
-    def list_tables(self, identifier: Identifier = "") -> list[str]:
-        """The names of the tables directly in a namespace, in order. Raises `NamespaceNotFound`."""
-        return self.page_of(identifier, TABLE, None, None)[0]
+    def list_tables(self, identifier: Identifier = "", *, include_declared: bool = True) -> list[str]:
+        """The names of the tables directly in a namespace, in order; on wish without those that are only declared.
+
+        Raises `NamespaceNotFound`.
+        """
+        return self.page_of_tables(identifier, None, None, include_declared=include_declared)[0]
+
+    def list_all_tables(self, after: str | None = None, *, include_declared: bool = True) -> Iterator[ObjectId]:
+        """Every table of the catalog as it is now, in the byte order of the object ids, lazily.
+
+        after: an object id (`ObjectId.key`), to begin behind it.
+        """
+        view = self.view()
+        ids = (ObjectId.from_key(entry.object_id) for entry in view.all_of(TABLE, after))
+        return (object_id for object_id in ids if include_declared or self._is_created(view, object_id))
 
     def page_of(
         self, identifier: Identifier, object_type: str, after: str | None, limit: int | None
@@ -267,6 +386,22 @@ class Catalog:
         view = self.view()
         parent = find_namespace(view, ObjectId.of(identifier)).id
         return view.children(parent, object_type, after, limit)
+
+    def page_of_tables(
+        self, identifier: Identifier, after: str | None, limit: int | None, *, include_declared: bool
+    ) -> tuple[list[str], str | None]:
+        """As `page_of`, for tables; without those that are only declared the page is filled by those that follow."""
+        if include_declared:
+            return self.page_of(identifier, TABLE, after, limit)
+        view = self.view()
+        parent = find_namespace(view, ObjectId.of(identifier)).id
+        created: list[str] = []
+        more = True
+        while more and (limit is None or len(created) <= limit):
+            names, after = view.children(parent, TABLE, after, limit)
+            created += [name for name in names if self._is_created(view, ObjectId((*parent.names, name)))]
+            more = after is not None
+        return page(created, None, limit)
 
     # -- data ---------------------------------------------------------------------------------------------------
 
@@ -368,9 +503,15 @@ class Catalog:
     def commit_version(
         self, table: Table, branch: str | None, version: int, manifest_path: str, size: int | None
     ) -> Outcome:
-        """Make a staged manifest the next version of a table or branch; see `TableCommits.commit`."""
+        """Make a staged manifest the next version of a table or branch; see `TableCommits.commit`.
+
+        Raises `CommitRefused` also where a rename moved the table's files away meanwhile.
+        """
         root = self.dataset_root(table).branch(branch)
-        return self.commits.commit(root, version, manifest_path, size, branch=branch is not None)
+        outcome = self.commits.commit(root, version, manifest_path, size, branch=branch is not None)
+        if isinstance(outcome, Committed) and v1_table(table.location) is not None:
+            self._require_unmoved(table, version)
+        return outcome
 
     def delete_versions(self, root: DatasetRoot, versions: Iterable[int]) -> int:
         """Delete old versions of a table or branch, rows and manifests; see `TableCommits.delete`.
@@ -545,9 +686,30 @@ class Catalog:
     def _key(self, table: Table) -> str:
         return f"{self._root_key}/{table.location}" if self._root_key else table.location
 
-    def _new_location(self, object_id: ObjectId) -> str:
+    def _free_location(self, object_id: ObjectId) -> str:
+        """Where a new table goes: its V1 directory where such names are kept, unless another table lies there."""
         v1 = v1_location(object_id) if self._v1_names else None
-        return v1 or new_location(object_id, self._entropy())
+        owner = None if v1 is None else self._manifest.recent().owner_of(v1)
+        if v1 is None or (owner is not None and owner.object_id != object_id.key):
+            return new_location(object_id, self._entropy())
+        return v1
+
+    def _is_created(self, view: CatalogView, object_id: ObjectId) -> bool:
+        """Whether the table has a version; one that is dropped at this moment has none."""
+        with suppress(TableNotFound):
+            return self.commits.latest(self.dataset_root(find_table(view, object_id))) is not None
+        return False
+
+    def _enter_renamed(self, table: Table, target: ObjectId, location: str) -> Table:
+        renamed: list[Table] = []
+
+        def decide(view: CatalogView) -> list[Change]:
+            changes = rename_table(view, table, target, location)
+            renamed[:] = [Table(target, location, find_table(view, table.id).properties)]
+            return changes
+
+        self._apply(decide)
+        return renamed[0]
 
     def _remove(self, object_id: ObjectId) -> Table:
         removed: list[Table] = []
@@ -558,6 +720,16 @@ class Catalog:
 
         self._apply(decide)
         return removed[0]
+
+    def _require_unmoved(self, table: Table, version: int) -> None:
+        """A rename carries over what was committed while the entry was still here; about the rest nobody knows."""
+        with suppress(TableNotFound):
+            if self.find_table(table.id).location == table.location:
+                return
+        raise CommitRefused(
+            f"the table {table.id} was renamed or dropped while version {version} was committed at "
+            f"{table.location!r}. Look under its new name whether the version is there, before you write it again."
+        )
 
     def _remove_data(self, table: Table) -> None:
         """Rows first: without them no writer that still has the table open can commit.
@@ -635,4 +807,23 @@ def _checked_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
     for key, value in (properties or {}).items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise InvalidInput(f"properties are text: {key!r} has the value {value!r}")
+        _refuse_own(key)
     return dict(properties or {})
+
+
+def _property_changes(values: Mapping[str, str] | None, removed: Iterable[str]) -> dict[str, str | None]:
+    """Properties to set, and to remove as None. Raises `InvalidInput`."""
+    if isinstance(removed, str):
+        raise InvalidInput(f"give the properties to remove as a list of names, not as the text {removed!r}")
+    names = list(removed)
+    changes = _checked_properties(values)
+    for name in names:
+        if not isinstance(name, str) or name in changes:
+            raise InvalidInput(f"cannot remove the property {name!r}: its name is no text, or it is set as well")
+        _refuse_own(name)
+    return {**changes, **dict.fromkeys(names)}
+
+
+def _refuse_own(name: str) -> None:
+    if name.startswith(OWN_PROPERTIES):
+        raise InvalidInput(f"the property {name!r} is the catalog's own; choose a name without {OWN_PROPERTIES!r}")

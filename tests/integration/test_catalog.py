@@ -388,6 +388,10 @@ def test_the_interface_over_the_catalog(namespace: lancekeep.DirectoryNamespace)
         ),
         (
             lambda: namespace.create_namespace(api.CreateNamespaceRequest(id=["n"], mode="Overwrite")),
+            api_errors.NamespaceNotEmptyError,
+        ),
+        (
+            lambda: namespace.create_namespace(api.CreateNamespaceRequest(id=["n"], mode="Replace")),
             api_errors.InvalidInputError,
         ),
         (lambda: namespace.list_tables(api.ListTablesRequest(id=["n"], limit=0)), api_errors.InvalidInputError),

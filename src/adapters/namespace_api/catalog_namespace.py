@@ -8,18 +8,24 @@ taken. Errors are those of ``lance_namespace.errors``, with ours as ``__cause__`
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from itertools import islice
 from typing import Any, ParamSpec, TypeVar
 
 import lance_namespace as api
 import pyarrow as pa
 from lance_namespace import errors as api_errors
+from lance_namespace_urllib3_client.models.table_basic_stats import TableBasicStats
 
+from lancekeep.adapters.namespace_api.arrow_schema import json_schema
 from lancekeep.application.catalog import Catalog, raise_unless_committed
 from lancekeep.domain import errors
-from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.identifiers import MANIFEST_DELIMITER, ObjectId
 from lancekeep.domain.layout import DatasetRoot
-from lancekeep.domain.manifest_entry import NAMESPACE, TABLE
+from lancekeep.domain.manifest_entry import NAMESPACE
+from lancekeep.domain.naming import ManifestName
 from lancekeep.domain.table import Table
 from lancekeep.domain.version_row import VersionRow
 
@@ -39,6 +45,7 @@ ERRORS: Mapping[type[errors.LancekeepError], type[api_errors.LanceNamespaceError
     errors.AccessDenied: api_errors.PermissionDeniedError,
     errors.StoreUnavailable: api_errors.ServiceUnavailableError,
     errors.CommitUnknown: api_errors.ServiceUnavailableError,
+    errors.Unsupported: api_errors.UnsupportedOperationError,
     errors.Refused: api_errors.InvalidTableStateError,
     errors.Damaged: api_errors.InternalError,
     errors.LancekeepError: api_errors.InternalError,
@@ -66,6 +73,9 @@ class CatalogNamespace(api.LanceNamespace):
     With a commit store the catalog answers ``managed_versioning=True``, and every native commit goes through
     `create_table_version`. Storage options, which may hold credentials, are in answers only with
     ``vend_storage_options``.
+
+    Every field of a request is honoured or refused, but for two that are addressed to a server in between:
+    ``identity``, since here the storage's own credentials decide who may do what, and ``context``.
     """
 
     def __init__(self, catalog: Catalog, *, vend_storage_options: bool = False) -> None:
@@ -79,8 +89,11 @@ class CatalogNamespace(api.LanceNamespace):
 
     @operation
     def create_namespace(self, request: api.CreateNamespaceRequest) -> api.CreateNamespaceResponse:
-        mode = _choice(request.mode, "mode", "create", "exist_ok")
-        namespace = self._catalog.create_namespace(_id(request), request.properties, exist_ok=mode == "exist_ok")
+        """``overwrite`` puts an empty namespace in the place of an empty one; any other is refused, as by a drop."""
+        mode = _choice(request.mode, "mode", "create", "exist_ok", "overwrite")
+        namespace = self._catalog.create_namespace(
+            _id(request), request.properties, exist_ok=mode == "exist_ok", overwrite=mode == "overwrite"
+        )
         return api.CreateNamespaceResponse(properties=dict(namespace.properties))
 
     @operation
@@ -102,24 +115,34 @@ class CatalogNamespace(api.LanceNamespace):
         skip = _choice(request.mode, "mode", "fail", "skip") == "skip"
         cascade = _choice(request.behavior, "behavior", "restrict", "cascade") == "cascade"
         try:
-            properties = self._catalog.describe_namespace(_id(request)).properties
-            self._catalog.drop_namespace(_id(request), cascade=cascade)
+            dropped = self._catalog.drop_namespace(_id(request), cascade=cascade)
         except errors.NamespaceNotFound:
             if not skip:
                 raise
             return api.DropNamespaceResponse()
-        return api.DropNamespaceResponse(properties=dict(properties))
+        return api.DropNamespaceResponse(properties=dict(dropped.properties))
 
     # -- tables -------------------------------------------------------------------------------------------------
 
     @operation
     def list_tables(self, request: api.ListTablesRequest) -> api.ListTablesResponse:
-        """With ``include_declared=False`` a page may be shorter than its limit although others follow."""
-        parent = _id(request)
-        names, token = self._catalog.page_of(parent, TABLE, request.page_token, _limit(request))
-        if request.include_declared is False:
-            names = [name for name in names if self._catalog.describe_table(parent.child(name)).version is not None]
+        names, token = self._catalog.page_of_tables(
+            _id(request), request.page_token, _limit(request), include_declared=request.include_declared is not False
+        )
         return api.ListTablesResponse(tables=names, page_token=token)
+
+    @operation
+    def list_all_tables(self, request: api.ListTablesRequest) -> api.ListTablesResponse:
+        """Full identifiers in string form, joined by ``$`` or the ``delimiter`` of a request that has one."""
+        if request.id:
+            raise errors.InvalidInput("list_all_tables is about the whole catalog; give no id, or use list_tables")
+        limit, delimiter = _limit(request), _fields(request)("delimiter") or MANIFEST_DELIMITER
+        tables = self._catalog.list_all_tables(
+            request.page_token, include_declared=request.include_declared is not False
+        )
+        ids = list(islice(tables, limit and limit + 1))
+        token = ids[limit - 1].key if limit and len(ids) > limit else None
+        return api.ListTablesResponse(tables=[delimiter.join(table.names) for table in ids[:limit]], page_token=token)
 
     @operation
     def declare_table(self, request: api.DeclareTableRequest) -> api.DeclareTableResponse:
@@ -131,34 +154,60 @@ class CatalogNamespace(api.LanceNamespace):
             managed_versioning=self._catalog.managed or None,
         )
 
+    def create_empty_table(self, request: api.CreateEmptyTableRequest) -> api.CreateEmptyTableResponse:
+        """Deprecated: `declare_table` under its old name."""
+        warnings.warn("create_empty_table is deprecated, use declare_table instead", DeprecationWarning, stacklevel=2)
+        return self._create_empty_table(request)
+
+    @operation
+    def _create_empty_table(self, request: api.CreateEmptyTableRequest) -> api.CreateEmptyTableResponse:
+        _refuse_storage_options(request)
+        object_id = _id(request)
+        mode = _choice(request.mode, "mode", "create", "exist_ok")
+        try:
+            table = self._catalog.declare_table(object_id, request.properties)
+        except errors.TableAlreadyExists as error:
+            table = self._existing(object_id, mode, error)
+        return api.CreateEmptyTableResponse(
+            location=self._catalog.uri(table),
+            storage_options=self._storage_options(None),
+            properties=dict(table.properties),
+        )
+
     @operation
     def create_table(self, request: api.CreateTableRequest, request_data: bytes) -> api.CreateTableResponse:
-        if request.storage_options:
-            raise errors.InvalidInput("storage_options of one request are not supported; give them to the namespace")
+        """``overwrite`` makes the data the next version of an existing table, whose properties stay."""
+        _refuse_storage_options(request)
         mode = _choice(request.mode, "mode", "create", "exist_ok", "overwrite")
         object_id = _id(request)
         data = _arrow(request_data)
-        if mode == "exist_ok" and self._catalog.table_exists(object_id):
-            description = self._catalog.describe_table(object_id)
-            return api.CreateTableResponse(location=description.uri, version=description.version)
         write_mode = "overwrite" if mode == "overwrite" else "create"
-        committed = self._catalog.write(object_id, data, write_mode, properties=request.properties)
-        table = self._catalog.find_table(object_id)
+        version: int | None
+        try:
+            version = self._catalog.write(object_id, data, write_mode, properties=request.properties).version
+            table = self._catalog.find_table(object_id)
+        except errors.TableAlreadyExists as error:
+            table = self._existing(object_id, mode, error)
+            version = self._latest(table, None)
         return api.CreateTableResponse(
             location=self._catalog.uri(table),
-            version=committed.version,
+            version=version,
             storage_options=self._storage_options(None),
             properties=dict(table.properties),
         )
 
     @operation
     def describe_table(self, request: Any) -> api.DescribeTableResponse:
+        """Where a table lies; with ``load_detailed_metadata`` what its version, or that of a tag or branch, is like."""
         field = _fields(request)
-        if field("load_detailed_metadata"):
-            raise errors.InvalidInput("load_detailed_metadata is not supported; open the table for its schema")
         object_id = _id(request)
         table = self._catalog.find_table(object_id)
+        version, tag, branch = field("version"), field("tag"), field("branch")
+        if tag is not None and (version is not None or branch is not None):
+            raise errors.InvalidInput("a tag names a version of its own: give no version or branch beside it")
         response = api.DescribeTableResponse(
+            table=table.id.name,
+            namespace=list(table.id.parent.names),
             location=self._catalog.uri(table),
             storage_options=self._storage_options(field("vend_credentials")),
             properties=dict(table.properties),
@@ -166,13 +215,19 @@ class CatalogNamespace(api.LanceNamespace):
         )
         if field("with_table_uri"):
             response.table_uri = self._catalog.uri(table)
-        version, tag, branch = field("version"), field("tag"), field("branch")
-        if tag is not None:
-            response.version = self._catalog.open(object_id, version, tag=tag, branch=branch).version
+        if field("check_declared") or field("load_detailed_metadata"):
+            response.is_only_declared = self._latest(table, None) is None
+        if field("load_detailed_metadata"):
+            if not response.is_only_declared or version is not None or tag is not None or branch is not None:
+                _describe_dataset(response, self._catalog.open(object_id, version, tag=tag, branch=branch))
+        elif tag is not None:
+            response.version = self._catalog.open(object_id, tag=tag).version
         elif version is not None:
             response.version = self._version(table, branch, version).version
-        if field("check_declared"):
-            response.is_only_declared = self._catalog.commits.latest(self._root(table, branch)) is None
+        elif branch is not None:
+            response.version = self._latest(table, branch)
+            if response.version is None:
+                raise errors.VersionNotFound(f"the table {table.id} has no branch {branch!r}, or it has no version yet")
         return response
 
     @operation
@@ -202,12 +257,22 @@ class CatalogNamespace(api.LanceNamespace):
             id=list(table.id.names), location=self._catalog.uri(table), properties=dict(table.properties)
         )
 
+    @operation
+    def rename_table(self, request: api.RenameTableRequest) -> api.RenameTableResponse:
+        """``new_namespace_id``: an empty list is the root; left out, the table stays in its namespace."""
+        source = _id(request)
+        namespace = source.parent if request.new_namespace_id is None else ObjectId.of(request.new_namespace_id)
+        self._catalog.rename_table(source, namespace.child(request.new_table_name))
+        return api.RenameTableResponse()
+
     # -- versions: what native writers and readers call ---------------------------------------------------------
 
     @operation
     def create_table_version(self, request: Any) -> Any:
+        """``e_tag`` is taken and not kept: it is no identity, since a copy may have another."""
         field = _fields(request)
         table = self._table_of_version(request)
+        _check_version_fields(field)
         outcome = self._catalog.commit_version(
             table, field("branch"), field("version"), field("manifest_path"), field("manifest_size")
         )
@@ -276,6 +341,17 @@ class CatalogNamespace(api.LanceNamespace):
     def _root(self, table: Table, branch: str | None) -> DatasetRoot:
         return self._catalog.dataset_root(table).branch(branch)
 
+    def _latest(self, table: Table, branch: str | None) -> int | None:
+        row = self._catalog.commits.latest(self._root(table, branch))
+        return None if row is None else row.version
+
+    def _existing(self, object_id: ObjectId, mode: str, error: errors.TableAlreadyExists) -> Table:
+        """The table that another created first; ``error`` where that is not asked for, or the name is not a table's."""
+        if mode == "exist_ok":
+            with suppress(errors.TableNotFound):
+                return self._catalog.find_table(object_id)
+        raise error
+
     def _version(self, table: Table, branch: str | None, version: int) -> VersionRow:
         row = self._catalog.commits.get(self._root(table, branch), version)
         if row is None:
@@ -319,6 +395,30 @@ def _limit(request: Any) -> int | None:
     if limit is not None and limit < 1:
         raise errors.InvalidInput(f"limit is {limit}; give at least 1, or leave it out for everything")
     return limit
+
+
+def _refuse_storage_options(request: Any) -> None:
+    if request.storage_options:
+        raise errors.InvalidInput("storage_options of one request are not supported; give them to the namespace")
+
+
+def _check_version_fields(field: Callable[[str], Any]) -> None:
+    if field("metadata"):
+        raise errors.InvalidInput("metadata of a version is not kept here; put it into the transaction's properties")
+    name = ManifestName.parse(field("manifest_path").rpartition("/")[2])
+    scheme = field("naming_scheme")
+    if scheme is not None and name is not None and name.scheme.value != scheme:
+        raise errors.InvalidInput(
+            f"naming_scheme is {scheme!r}, but {field('manifest_path')!r} is a name of scheme {name.scheme.value}"
+        )
+
+
+def _describe_dataset(response: api.DescribeTableResponse, dataset: Any) -> None:
+    stats = dataset.stats.dataset_stats()
+    response.version = dataset.version
+    response.var_schema = json_schema(dataset.schema)
+    response.stats = TableBasicStats(num_deleted_rows=stats["num_deleted_rows"], num_fragments=stats["num_fragments"])
+    response.metadata = {"total_rows": str(dataset.count_rows())}
 
 
 def _version_token(token: str | None) -> int | None:

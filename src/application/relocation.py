@@ -1,0 +1,153 @@
+"""Moving the files of a table to another directory, while it may be written (directory namespace, rule 4).
+
+Files are copied until nothing new appears; only the catalog's entry decides at which of the two places the table is.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+
+import attrs
+
+from lancekeep.application.table_commits import TableCommits
+from lancekeep.domain.errors import ConcurrentModification, Damaged, ObjectNotFound, Refused
+from lancekeep.domain.layout import BRANCHES, VERSIONS, DatasetRoot
+from lancekeep.domain.naming import ManifestName
+from lancekeep.domain.table import DEREGISTERED_MARKER, RESERVED_MARKER
+
+_ROUNDS = 10
+"""Times that the source is looked at before its writers count as faster than the copy."""
+
+_REFERENCES = "_refs/"
+"""Where tags are, the only objects of a table whose content changes."""
+
+_LEFT_BEHIND = {RESERVED_MARKER, DEREGISTERED_MARKER, f"{VERSIONS}/latest_version_hint.json"}
+"""What says something about the directory itself, or is written anew by the next commit."""
+
+
+class Relocation:
+    """The copy of a table from ``source`` to ``target``, an empty directory that is nobody else's."""
+
+    def __init__(self, commits: TableCommits, source: DatasetRoot, target: DatasetRoot) -> None:
+        self._commits = commits
+        self._objects = commits.objects
+        self._source = source
+        self._target = target
+        self._copied: set[str] = set()
+        self._references: dict[str, bytes] = {}
+
+    def copy(self) -> None:
+        """Copy the table; what others still commit at the source remains to be carried over.
+
+        Raises:
+            Refused: the table has branches, whose manifests name the files of the table by its absolute place.
+            ConcurrentModification: others committed faster than could be copied.
+        """
+        if not self._catch_up():
+            raise ConcurrentModification(
+                f"{self._source.base_uri}: others kept committing while it was copied for its new name; nothing was "
+                "changed. Rename it again when it is written less."
+            )
+
+    def carry_over(self) -> None:
+        """Copy what was committed at the source before the catalog's entry moved to the target.
+
+        Raises:
+            Damaged: that is not possible; nothing was removed.
+        """
+        try:
+            complete = self._catch_up()
+        except Refused as error:
+            raise self._torn(str(error)) from error
+        if not complete:
+            raise self._torn("writers that do not ask the catalog keep committing at the old place")
+
+    def _catch_up(self) -> bool:
+        """Copy what the target lacks; whether that was everything."""
+        seen: set[str] = set()
+        for _ in range(_ROUNDS):
+            versions = self._commits.retry.call(partial(self._round, seen))
+            if versions <= self._copied:
+                return True
+            seen = versions
+        return False
+
+    def _round(self, seen: set[str]) -> set[str]:
+        """Look at the source once, and copy its files and the versions seen the last time; which there are now.
+
+        So all that a version refers to has been copied before the version itself is. Idempotent.
+        """
+        prefix = f"{self._source.key}/"
+        keys = {info.key.removeprefix(prefix) for info in self._objects.list(prefix)}
+        manifests = {key: name for key in keys if (name := ManifestName.parse(key.rpartition("/")[2])) is not None}
+        versions = {key for key, name in manifests.items() if not name.is_staged}
+        _refuse_branches(self._source, versions)
+        for key in sorted(keys - manifests.keys() - self._copied - _LEFT_BEHIND):
+            with suppress(ObjectNotFound):  # cleaned up meanwhile, with the versions that name it
+                if key.startswith(_REFERENCES):
+                    self._copy_reference(key)
+                else:
+                    self._objects.copy(self._source_key(key), self._target_key(key))
+                    self._copied.add(key)
+        for key in self._references.keys() - keys:
+            self._objects.delete(self._target_key(key))
+            del self._references[key]
+        self._copy_versions(seen - self._copied)
+        return versions
+
+    def _copy_reference(self, key: str) -> None:
+        content = self._objects.get(self._source_key(key))
+        if self._references.get(key) != content:
+            self._objects.put(self._target_key(key), content)
+            self._references[key] = content
+
+    def _copy_versions(self, keys: set[str]) -> None:
+        """Copy manifests, each only where its version is free, and enter them in the commit store."""
+        created = []
+        for key in sorted(keys):
+            with suppress(ObjectNotFound):
+                self._create(key)
+                created.append(self._target_key(key))
+        if created:
+            target = self._target
+            rows = [
+                attrs.evolve(row, base_uri=target.base_uri, path=target.versions_key + row.path.rpartition("/")[2])
+                for row in self._commits.page(self._source, None, None, True)
+            ]
+            self._commits.rows.record(row for row in rows if row.path in created)
+        self._copied |= keys
+
+    def _create(self, key: str) -> None:
+        content, target = self._objects.get(self._source_key(key)), self._target_key(key)
+        if self._objects.guarantees.atomic_create:
+            created = self._objects.put_if_absent(target, content)
+        else:
+            created = self._objects.head(target) is None
+            if created:
+                self._objects.put(target, content)
+        if not created and self._objects.get(target) != content:
+            raise self._torn(f"each has a {key} of its own")
+
+    def _source_key(self, key: str) -> str:
+        return f"{self._source.key}/{key}"
+
+    def _target_key(self, key: str) -> str:
+        return f"{self._target.key}/{key}"
+
+    def _torn(self, reason: str) -> Damaged:
+        return Damaged(
+            f"the table moved from {self._source.base_uri} to {self._target.base_uri}, but {reason}. Nothing was "
+            "removed: stop the writers of the old place, and write what it has beyond the new one there"
+        )
+
+
+def _refuse_branches(root: DatasetRoot, versions: set[str]) -> None:
+    branched = next((key for key in versions if key.startswith(f"{BRANCHES}/")), None)
+    if branched is not None:
+        branch = branched[len(BRANCHES) + 1 :].partition(f"/{VERSIONS}/")[0]
+        raise Refused(
+            f"{root.base_uri} has the branch {branch!r}, which names the table's files by their absolute place, so "
+            "they cannot move. Delete the branches first, or rename in a catalog of V2 directories alone, where none "
+            "move."
+        )
