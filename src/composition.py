@@ -18,7 +18,6 @@ from lancekeep.application.catalog import Catalog
 from lancekeep.application.retry import Retry
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain.errors import InvalidInput, UnsafeStore
-from lancekeep.domain.layout import VERSIONS
 from lancekeep.domain.table import MANIFEST_DIRECTORY
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.object_store import ObjectStore
@@ -81,9 +80,7 @@ def connect(
     rows = open_rows(commit_store or CONDITIONAL_PUT)
     native_options = {key: value for key, value in options.items() if key not in OWN_STORAGE_OPTIONS}
     manifest_key = f"{root_key}/{MANIFEST_DIRECTORY}" if root_key else MANIFEST_DIRECTORY
-    manifest = LanceManifestStore(
-        uri_for_lance(objects, manifest_key), native_options, objects, f"{manifest_key}/{VERSIONS}/"
-    )
+    manifest = LanceManifestStore(objects, manifest_key)
 
     def engine(catalog: Catalog) -> TableEngine:
         return LanceEngine(CatalogNamespace(catalog), native_options)

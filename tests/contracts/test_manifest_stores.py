@@ -10,15 +10,13 @@ from deployments import bucket, s3_options
 from contracts.manifest_store import ManifestStoreContract
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
 from lancekeep.adapters.manifest_stores.memory import MemoryManifestStore
-from lancekeep.adapters.object_stores import open_object_store, uri_for_lance
+from lancekeep.adapters.object_stores import open_object_store
 from lancekeep.ports.manifest_store import ManifestStore
 
 
 def lance_table(root: str, options: dict[str, str]) -> LanceManifestStore:
     objects, key = open_object_store(root, options)
-    return LanceManifestStore(
-        uri_for_lance(objects, f"{key}/__manifest"), options, objects, f"{key}/__manifest/_versions/"
-    )
+    return LanceManifestStore(objects, f"{key}/__manifest")
 
 
 class TestMemory(ManifestStoreContract):

@@ -1,215 +1,258 @@
 """A catalog's entries in the ``__manifest`` Lance table (directory namespace V2, "Manifest Table Schema").
 
-Native ``DirectoryNamespace`` processes read and write the same table. Every mutation here is an Overwrite that names
-the fragments to keep and is never rebased: a compare-and-set on the version it was decided on. (An Append would be
-rebased silently, and a merge insert loses its key filter where the specified BTREE exists: both write keys twice.)
+Native ``DirectoryNamespace`` processes read and write the same table. A mutation here is one small data file and one
+manifest, created where there is none under the name of the next version: a compare-and-set on the version it was
+decided on, which is never rebased. (An Append of the native engine is rebased silently, and a merge insert loses its
+key filter where the specified BTREE exists: both write keys twice.) What one process decides at the same time is
+committed together.
 """
 
 from __future__ import annotations
 
+import json
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from threading import RLock
-from typing import Any, Final, Literal
+from threading import Lock, RLock
 
-import lance
-import pyarrow as pa
-from lance.commit import CommitConflictError
-from lance.fragment import write_fragments
+import attrs
 
-from lancekeep.domain.catalog import Change, Entries, Put, SetProperties
-from lancekeep.domain.errors import ConcurrentModification, Damaged, LancekeepError, Refused, StoreUnavailable
-from lancekeep.domain.manifest_entry import ManifestEntry
-from lancekeep.domain.naming import NamingScheme
+from lancekeep.adapters.manifest_stores.table_cleanup import clean_up
+from lancekeep.adapters.manifest_stores.table_versions import Prepared, TableVersions, Version, empty_version
+from lancekeep.domain.catalog import CatalogView
+from lancekeep.domain.errors import ConcurrentModification, LancekeepError, ObjectNotFound, StoreUnavailable
+from lancekeep.domain.layout import VERSIONS
+from lancekeep.domain.naming import ManifestName, NamingScheme, final_versions
 from lancekeep.ports.manifest_store import Decision
 from lancekeep.ports.object_store import ObjectStore
 
-PRIMARY_KEY = "lance-schema:unenforced-primary-key:position"
-READER_FLAGS = "lance.namespace.manifest.reader_feature_flags"
-WRITER_FLAGS = "lance.namespace.manifest.writer_feature_flags"
-SCHEMA = pa.schema(
-    [
-        pa.field("object_id", pa.string(), nullable=False, metadata={PRIMARY_KEY: "0"}),
-        pa.field("object_type", pa.string(), nullable=False),
-        pa.field("location", pa.string()),
-        pa.field("metadata", pa.string()),
-        pa.field("base_objects", pa.list_(pa.field("object_id", pa.string()))),
-    ]
-)
-STORAGE_VERSION: Final[Literal["2.2"]] = "2.2"
-_OWN_COLUMNS = frozenset({"object_id", "object_type", "location", "metadata"})
+Publish = Callable[[str, bytes], bool]
+"""Creates an object under a key where there is none, for one of any number of racing writers; whether this one did."""
+
 _ATTEMPTS = 50
-_MOST_FRAGMENTS = 32
+_TRUSTED = 60.0
+"""Seconds; well below the ten minutes for which `clean_up` keeps what was overtaken."""
+_HINT = "latest_version_hint.json"
+_HINT_EVERY = 16
+_CLEAN_EVERY = 256
 
 
 class LanceManifestStore:
-    """``uri``: where the native engine opens the table; ``versions_key``: its ``_versions/`` in ``objects``."""
+    """``key``: the directory of the manifest table in ``objects``.
 
-    def __init__(self, uri: str, storage_options: Mapping[str, str], objects: ObjectStore, versions_key: str) -> None:
-        self._uri = uri
-        self._storage_options = dict(storage_options)
+    ``publish``: how a manifest gets its name; by default the object store's own create-only write. ``clock``: seconds,
+    by which it is known how long ago the store was looked at.
+    """
+
+    def __init__(
+        self, objects: ObjectStore, key: str, publish: Publish | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
         self._objects = objects
-        self._versions_key = versions_key
-        self._lock = RLock()
-        self._view = Entries(0, (), {})
-        self._next_key = ""
-        self._dataset: Any = None
+        self._key = key
+        self._publish_object = publish or objects.put_if_absent
+        self._clock = clock
+        self._versions = TableVersions(objects, key)
+        self._scheme = NamingScheme.V2
+        self._latest: Version | None = None
+        self._looked = clock()
+        self._waiting: deque[_Request] = deque()
+        self._writing = Lock()
+        self._reading = RLock()
+        self._cleaner: ThreadPoolExecutor | None = None
 
-    def view(self) -> Entries:
-        with self._lock:
-            if self._is_stale():
-                self._load()
-            return self._view
+    def view(self) -> CatalogView:
+        latest = self._latest
+        if latest is None or not self._is_latest(latest):
+            self._refresh()
+        return self.recent()
+
+    def recent(self) -> CatalogView:
+        return (self._latest or empty_version()).view
+
+    def apply(self, decide: Decision) -> CatalogView:
+        """As the port says. Whoever comes first commits what all who wait for him have decided."""
+        request = _Request(decide)
+        self._waiting.append(request)
+        with self._writing:
+            if request.outcome is None:
+                self._commit(request, [self._waiting.popleft() for _ in range(len(self._waiting))])
+        if isinstance(request.outcome, Exception):
+            raise request.outcome
+        assert request.outcome is not None  # the one who committed settled it, or raised
+        return request.outcome
+
+    def clean_up(self) -> int:
+        """Remove versions that are neither recent nor the latest, and the files only they need; how many versions."""
+        return clean_up(self._objects, self._key)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """As the port says; waits for a clean-up that is under way."""
+        if self._cleaner is not None:
+            self._cleaner.shutdown()
+            self._cleaner = None
 
-    def recent(self) -> Entries:
-        return self._view
+    # -- looking ------------------------------------------------------------------------------------------------
 
-    def apply(self, decide: Decision) -> Entries:
-        for attempt in range(_ATTEMPTS):
-            with self._lock:
-                view = self.view()
-                changes = decide(view)
-                if not changes:
-                    return view
-                for change in changes:
-                    if isinstance(change, SetProperties):
-                        self.set_properties(change.properties)
-                        view = self._view
-                changes = [change for change in changes if not isinstance(change, SetProperties)]
-                if not changes:
-                    return view
-                try:
-                    self._commit(view, changes)
-                    self._load()
-                    return self._view
-                except CommitConflictError:
-                    self._load()
-            time.sleep(random.random() * min(0.2, 0.005 * 2**attempt))
-        raise ConcurrentModification(f"{self._uri}: other processes changed the catalog {_ATTEMPTS} times; try again")
-
-    def set_properties(self, properties: Mapping[str, str | None]) -> Entries:
-        with self._lock:
-            if self.view().version == 0:
-                with suppress(CommitConflictError):  # another process has just created it, which is all we need
-                    self._create([])
-                self._load()
-            self._require_flags(WRITER_FLAGS)
-            self._native(lambda: self._dataset.update_metadata(dict(properties)))
-            self._load()
-            return self._view
-
-    def _is_stale(self) -> bool:
+    def _is_latest(self, version: Version) -> bool:
         """One look for the next version, which every writer publishes under a name that is known beforehand."""
-        if self._view.version:
-            return self._objects.head(self._next_key) is not None
-        return next(iter(self._objects.list(self._versions_key)), None) is not None
+        trusted = self._is_recent()
+        if self._exists(version.number + 1):
+            return False
+        if not trusted and self._is_overtaken(version.number):
+            return False
+        self._looked = self._clock()
+        return True
 
-    def _load(self) -> None:
-        dataset = self._native(lambda: lance.dataset(self._uri, storage_options=self._storage_options or None))
-        if dataset.version == self._view.version:
-            return
-        self._dataset = dataset
-        self._require_flags(READER_FLAGS)
-        missing = _OWN_COLUMNS - set(dataset.schema.names)
-        if missing:
-            raise Damaged(f"{self._uri} is not a manifest table: it has no column {', '.join(sorted(missing))}")
-        rows = self._native(lambda: dataset.to_table().to_pylist())
-        self._view = Entries(dataset.version, map(_entry, rows), dict(dataset.metadata))
-        self._next_key = self._versions_key + NamingScheme.V2.final_name(dataset.version + 1)
+    def _is_recent(self) -> bool:
+        """Whether the store was looked at so lately that nothing can have been cleaned up since."""
+        return 0 <= self._clock() - self._looked < _TRUSTED
 
-    def _commit(self, view: Entries, changes: Sequence[Change]) -> None:
-        """Publish the catalog after ``changes`` as the next version; CommitConflictError where that is taken."""
-        if view.version == 0:
-            self._create(view.after(changes)._entries.values())
-            return
-        self._require_flags(WRITER_FLAGS)
-        kept = [fragment.metadata for fragment in self._dataset.get_fragments()]
-        added = [
-            change.entry for change in changes if isinstance(change, Put) and view.find(change.entry.object_id) is None
-        ]
-        grows = len(added) == len(changes) and len(kept) < _MOST_FRAGMENTS
-        if grows and all(fragment.deletion_file is None for fragment in kept):
-            fragments = kept + self._write(added, self._dataset.schema)
-        else:
-            fragments = self._write(view.after(changes)._entries.values(), self._dataset.schema)
-        self._native(lambda: self._publish(self._dataset.schema, fragments, view.version))
+    def _is_overtaken(self, number: int) -> bool:
+        """Whether the version behind ``number`` may be missing because it has come and gone.
 
-    def _create(self, entries: Iterable[ManifestEntry]) -> None:
-        """Version 1, by one process only. (pylance's own creation rebases, so that several can each think they did.)"""
-        fragments = self._write(entries, SCHEMA)
+        Versions are cleaned up in their order, and none within minutes of its successor; so it suffices that the
+        version itself is there still.
+        """
+        return not self._exists(number) if number else self._listed() > 1
+
+    def _refresh(self) -> bool:
+        """Come to know the latest version; whether it is another than the one known."""
+        with self._reading:
+            before = self._latest
+            if before is not None and self._is_latest(before):
+                return False
+            self._latest = self._read_latest(before)
+            return before is None or self._latest.number != before.number
+
+    def _read_latest(self, known: Version | None) -> Version:
+        """Read the latest version, anew where it is cleaned up under our eyes."""
+        for _ in range(_ATTEMPTS):
+            number = self._latest_number(known)
+            if number == 0:
+                return empty_version()
+            with suppress(ObjectNotFound):
+                return self._versions.read(self._objects.get(self._name(number)), known)
+            known = None
+        raise StoreUnavailable(f"{self._key}: its versions vanish faster than they can be read; try again")
+
+    def _latest_number(self, known: Version | None) -> int:
+        start = known.number if known is not None and known.number else self._hinted()
+        if start == 0 or not self._exists(start):
+            start = self._listed()
+        while start and self._exists(start + 1):
+            start += 1
+        return start
+
+    def _hinted(self) -> int:
         try:
-            self._publish(SCHEMA, fragments, 0)
-        except OSError as error:
-            if self._is_stale():
-                raise CommitConflictError(str(error)) from error
-            raise StoreUnavailable(f"{self._uri}: the catalog could not be created: {error}") from error
+            hint = json.loads(self._objects.get(f"{self._key}/{VERSIONS}/{_HINT}"))
+            return int(hint["version"])
+        except (ObjectNotFound, ValueError, KeyError, TypeError):
+            return 0
 
-    def _publish(self, schema: pa.Schema, fragments: list[Any], read_version: int) -> None:
-        lance.LanceDataset.commit(
-            self._uri,
-            lance.LanceOperation.Overwrite(schema, fragments),
-            read_version=read_version,
-            max_retries=0,
-            enable_v2_manifest_paths=True,
-            storage_options=self._storage_options or None,
-        )
+    def _listed(self) -> int:
+        """The highest version in the directory; where listing is paged, V2 names show it first."""
+        names = (info.key.rpartition("/")[2] for info in self._objects.list(f"{self._key}/{VERSIONS}/"))
+        if self._objects.guarantees.paged:
+            first = next((name for name in map(ManifestName.parse, names) if name and not name.is_staged), None)
+            if first is None or first.scheme is NamingScheme.V2:
+                return first.version if first else 0
+            names = (info.key.rpartition("/")[2] for info in self._objects.list(f"{self._key}/{VERSIONS}/"))
+        scheme, versions = final_versions(names, f"{self._key}/{VERSIONS}")
+        self._scheme = scheme or NamingScheme.V2
+        return versions[-1] if versions else 0
 
-    def _write(self, entries: Iterable[ManifestEntry], schema: pa.Schema) -> list[Any]:
-        table = _table(entries, schema)
-        if not table.num_rows:
-            return []
-        fragments: list[Any] = self._native(
-            lambda: write_fragments(
-                table,
-                self._uri,
-                schema=schema,
-                mode="overwrite",
-                data_storage_version=STORAGE_VERSION,
-                storage_options=self._storage_options or None,
-            )
-        )
-        return fragments
+    def _exists(self, number: int) -> bool:
+        return self._objects.head(self._name(number)) is not None
 
-    def _require_flags(self, name: str) -> None:
-        """A bit that is not known means that something is required which is not done here."""
-        text = self._dataset.metadata.get(name, "0")
-        if not text.isdigit() or int(text):
-            raise Refused(
-                f"{self._uri} requires features that this version of Lancekeep does not know ({name} = {text}); "
-                "use a newer version"
-            )
+    def _name(self, number: int) -> str:
+        return f"{self._key}/{VERSIONS}/{self._scheme.final_name(number)}"
 
-    def _native(self, act: Callable[[], Any]) -> Any:
-        """The one boundary at which errors of the native engine become errors of ours."""
+    # -- committing ---------------------------------------------------------------------------------------------
+
+    def _commit(self, own: _Request, requests: list[_Request]) -> None:
+        """Settle every request: one version holds what all of them change."""
         try:
-            return act()
-        except (CommitConflictError, LancekeepError):
+            self._decide_and_publish(requests)
+        except Exception as error:
+            for request in requests:
+                request.outcome = request.outcome or error
+        except BaseException:  # this thread is to end; what the others wait for, one of them will do
+            self._waiting.extend(request for request in requests if request is not own)
             raise
-        except OSError as error:
-            raise StoreUnavailable(f"{self._uri}: {error}") from error
-        except ValueError as error:
-            raise Damaged(f"{self._uri} cannot be read as a manifest table: {error}") from error
+
+    def _decide_and_publish(self, requests: list[_Request]) -> None:
+        """A refusal is believed only of the catalog as it is now; a change is a compare-and-set, and needs no look."""
+        fresh = self._latest is None
+        if self._latest is None:
+            self._refresh()
+        for attempt in range(_ATTEMPTS):
+            base = self._latest
+            assert base is not None
+            view, outcomes = base.view, []
+            for request in requests:
+                outcome: Exception | None = None
+                try:
+                    changes = request.decide(view)
+                    view = view.after(changes) if changes else view
+                except Exception as error:  # whatever it is, it is for whoever asked
+                    outcome = error
+                outcomes.append(outcome)
+            if not fresh and (view is base.view or any(outcomes)):
+                fresh = True
+                if self._refresh():
+                    continue
+            if view is not base.view:
+                published = self._publish(base, self._versions.prepare(base, view))
+                if published is None:
+                    fresh = self._refresh() or True
+                    time.sleep(random.random() * min(0.2, 0.002 * 2**attempt))
+                    continue
+                base = published
+            for request, outcome in zip(requests, outcomes, strict=True):
+                request.outcome = outcome or base.view
+            return
+        raise ConcurrentModification(f"{self._key}: other processes changed the catalog {_ATTEMPTS} times; try again")
+
+    def _publish(self, base: Version, prepared: Prepared) -> Version | None:
+        """The version that was prepared, once it is the latest; None where its name went to another writer."""
+        trusted = self._is_recent()
+        name = self._name(prepared.version.number)
+        if not self._create(name, prepared.content):
+            self._versions.discard(prepared)
+            return None
+        if not trusted and self._is_overtaken(base.number):  # a version that nobody will ever look for
+            self._objects.delete(name)
+            self._versions.discard(prepared)
+            self._latest = None
+            return None
+        self._latest, self._looked = prepared.version, self._clock()
+        self._look_after(prepared.version.number)
+        return prepared.version
+
+    def _create(self, name: str, content: bytes) -> bool:
+        """Whether the object was created with this content; after a lost reply it is found to be there already."""
+        try:
+            return self._publish_object(name, content)
+        except StoreUnavailable:
+            return self._publish_object(name, content) or self._objects.get(name) == content
+
+    def _look_after(self, number: int) -> None:
+        """What keeps opening the table cheap, now and then: a hint of the latest version, and fewer old ones."""
+        if number % _HINT_EVERY == 0:
+            with suppress(LancekeepError):
+                self._objects.put(f"{self._key}/{VERSIONS}/{_HINT}", json.dumps({"version": number}).encode())
+        if number % _CLEAN_EVERY == 0:
+            self._cleaner = self._cleaner or ThreadPoolExecutor(max_workers=1, thread_name_prefix="lancekeep-clean-up")
+            self._cleaner.submit(self.clean_up)
 
 
-def _entry(row: dict[str, Any]) -> ManifestEntry:
-    extension = {name: value for name, value in row.items() if name not in _OWN_COLUMNS}
-    return ManifestEntry(row["object_id"], row["object_type"], row["location"], row["metadata"], extension)
+@attrs.define(eq=False)
+class _Request:
+    """A decision that waits to be committed, and what became of it: the catalog afterwards, or what to raise."""
 
-
-def _table(entries: Iterable[ManifestEntry], schema: pa.Schema) -> pa.Table:
-    rows = [
-        {
-            **entry.extension,
-            "object_id": entry.object_id,
-            "object_type": entry.object_type,
-            "location": entry.location,
-            "metadata": entry.metadata,
-        }
-        for entry in entries
-    ]
-    return pa.Table.from_pylist(rows, schema=schema)
+    decide: Decision
+    outcome: CatalogView | Exception | None = None

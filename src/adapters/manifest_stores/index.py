@@ -1,0 +1,386 @@
+"""The catalog's entries in memory, indexed: what finding one and listing a page cost does not grow with their number.
+
+The rows of a fragment stay as the Arrow arrays that were read; over them lies an order, one run per object type and
+depth, so that the children of a namespace are one contiguous range. A view is a tuple of fragments; the next version
+shares all that it has in common with this one.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import islice, takewhile
+from typing import Any, Protocol
+
+import attrs
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import FrozenBitMap
+
+from lancekeep.domain.catalog import Change, Put, Remove, SetProperties, ancestors
+from lancekeep.domain.identifiers import MANIFEST_DELIMITER, ObjectId
+from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
+from lancekeep.domain.table import V1_SUFFIX, v1_table
+
+SMALL = 2048
+"""Rows up to which Python's own dictionaries and lists are faster than anything over Arrow."""
+
+OWN_COLUMNS = ("object_id", "object_type", "location", "metadata")
+_STEP = 64
+"""Every such key of a run is held as a Python object, so that most of a search is one call of `bisect`."""
+
+UNWRITTEN = -1
+_HASH_LENGTH = len("12345678_")
+
+
+class Lookup(Protocol):
+    """How rows are found; positions count from the first row."""
+
+    def positions(self, object_id: str) -> Iterable[int]:
+        """Where rows of that id are; several where a foreign writer has written it twice."""
+
+    def keys(self) -> Iterable[tuple[str, int]]:
+        """The object types and depths that occur."""
+
+    def between(self, kind: tuple[str, int], low: str, high: str | None) -> Iterator[tuple[str, int]]:
+        """Ids of one type and depth from ``low`` to before ``high``, with their positions, in byte order."""
+
+    def elsewhere(self, low: str, high: str) -> Iterator[int]:
+        """Positions of rows whose location, between the two, does not follow from their id."""
+
+
+class Rows:
+    """Rows of the manifest table as they were read, and how to find them."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self.batch = batch
+
+    def __len__(self) -> int:
+        return int(self.batch.num_rows)
+
+    @cached_property
+    def lookup(self) -> Lookup:
+        return SmallLookup(self.batch) if len(self) < SMALL else SortedLookup(self.batch)
+
+    def entry(self, position: int) -> ManifestEntry:
+        values = {name: column[position].as_py() for name, column in self._columns.items()}
+        own = {name: values.pop(name, None) for name in OWN_COLUMNS}
+        return ManifestEntry(**own, extension={name: value for name, value in values.items() if value is not None})
+
+    @cached_property
+    def _columns(self) -> dict[str, pa.Array]:
+        """Columns that hold anything: most of a catalog has neither properties nor extensions."""
+        pairs = zip(self.batch.schema.names, self.batch.columns, strict=True)
+        return {name: column for name, column in pairs if column.null_count < len(column)}
+
+
+class SmallLookup:
+    """Over a few rows: plain dictionaries and sorted lists."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        ids, types, locations = (batch.column(name).to_pylist() for name in ("object_id", "object_type", "location"))
+        self._positions: dict[str, list[int]] = {}
+        self._runs: dict[tuple[str, int], list[tuple[str, int]]] = {}
+        self._elsewhere: list[tuple[str, int]] = []
+        for position, (object_id, object_type, location) in enumerate(zip(ids, types, locations, strict=True)):
+            self._positions.setdefault(object_id, []).append(position)
+            kind = (object_type, object_id.count(MANIFEST_DELIMITER))
+            self._runs.setdefault(kind, []).append((object_id, position))
+            if location and location not in (object_id + V1_SUFFIX, location[:_HASH_LENGTH] + object_id):
+                self._elsewhere.append((location, position))
+        for run in self._runs.values():
+            run.sort()
+        self._elsewhere.sort()
+
+    def positions(self, object_id: str) -> Iterable[int]:
+        return self._positions.get(object_id, ())
+
+    def keys(self) -> Iterable[tuple[str, int]]:
+        return self._runs
+
+    def between(self, kind: tuple[str, int], low: str, high: str | None) -> Iterator[tuple[str, int]]:
+        run = self._runs.get(kind, [])
+        found = islice(run, bisect_left(run, (low, -1)), None)
+        return found if high is None else takewhile(lambda item: item[0] < high, found)
+
+    def elsewhere(self, low: str, high: str) -> Iterator[int]:
+        found = islice(self._elsewhere, bisect_left(self._elsewhere, (low, -1)), None)
+        return (position for location, position in found if location < high)
+
+
+class SortedLookup:
+    """Over many rows: an order of positions per object type and depth, four bytes a row."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self._ids: pa.Array = batch.column("object_id")
+        depths = pc.count_substring(self._ids, MANIFEST_DELIMITER)
+        types = batch.column("object_type")
+        self._runs: dict[tuple[str, int], _Run] = {}
+        for object_type in pc.unique(types).to_pylist():
+            of_type = pc.equal(types, object_type)
+            for depth in pc.unique(depths.filter(of_type)).to_pylist():
+                chosen = pc.indices_nonzero(pc.and_(of_type, pc.equal(depths, depth)))
+                self._runs[object_type, depth] = _Run(self._ids, chosen)
+        self._elsewhere = self._locations_elsewhere(batch.column("location"))
+
+    def positions(self, object_id: str) -> Iterable[int]:
+        depth = object_id.count(MANIFEST_DELIMITER)
+        key = object_id.encode()
+        return [position for kind, run in self._runs.items() if kind[1] == depth for position in run.positions_of(key)]
+
+    def keys(self) -> Iterable[tuple[str, int]]:
+        return self._runs
+
+    def between(self, kind: tuple[str, int], low: str, high: str | None) -> Iterator[tuple[str, int]]:
+        run = self._runs.get(kind)
+        return iter(()) if run is None else run.between(low.encode(), None if high is None else high.encode())
+
+    def elsewhere(self, low: str, high: str) -> Iterator[int]:
+        found = islice(self._elsewhere, bisect_left(self._elsewhere, (low, -1)), None)
+        return (position for location, position in takewhile(lambda item: item[0] < high, found))
+
+    def _locations_elsewhere(self, locations: pa.Array) -> list[tuple[str, int]]:
+        hashed = pc.binary_join_element_wise(pc.utf8_slice_codeunits(locations, 0, _HASH_LENGTH), self._ids, "")
+        v1 = pc.binary_join_element_wise(self._ids, V1_SUFFIX, "")
+        follows = pc.or_(pc.equal(hashed, locations), pc.equal(v1, locations))
+        positions = pc.indices_nonzero(pc.invert(pc.fill_null(follows, True)))
+        return sorted(zip(locations.take(positions).to_pylist(), positions.to_pylist(), strict=True))
+
+
+class _Run:
+    """The positions of some rows in the byte order of their ids."""
+
+    def __init__(self, ids: pa.Array, chosen: pa.Array) -> None:
+        keys = ids.take(chosen)
+        count = len(keys)
+        if not pc.all(pc.less_equal(keys.slice(0, count - 1), keys.slice(1))).as_py():
+            chosen = chosen.take(pc.array_sort_indices(keys))
+        self._order: np.ndarray[Any, np.dtype[np.uint32]] = chosen.to_numpy().astype(np.uint32)
+        self._ids = ids
+        _, offsets, data = ids.buffers()
+        self._offsets = memoryview(offsets).cast("i")[ids.offset : ids.offset + len(ids) + 1]
+        self._data = memoryview(data)
+        self._marks = [self._key(at) for at in range(0, count, _STEP)]
+
+    def positions_of(self, key: bytes) -> Iterator[int]:
+        at = self._bisect(key)
+        while at < len(self._order) and self._key(at) == key:
+            yield int(self._order[at])
+            at += 1
+
+    def between(self, low: bytes, high: bytes | None) -> Iterator[tuple[str, int]]:
+        start = self._bisect(low)
+        stop = len(self._order) if high is None else self._bisect(high)
+        size = _STEP
+        while start < stop:
+            positions = self._order[start : min(start + size, stop)]
+            yield from zip(self._ids.take(pa.array(positions)).to_pylist(), positions.tolist(), strict=True)
+            start, size = start + size, min(size * 2, 4096)
+
+    def _bisect(self, key: bytes) -> int:
+        """The first place whose key is not below ``key``."""
+        mark = bisect_left(self._marks, key)
+        low, high = max(0, (mark - 1) * _STEP), min(mark * _STEP, len(self._order))
+        while low < high:
+            middle = (low + high) // 2
+            if self._key(middle) < key:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _key(self, at: int) -> bytes:
+        position = self._order[at]
+        return self._data[self._offsets[position] : self._offsets[position + 1]].tobytes()
+
+
+@attrs.frozen
+class Piece:
+    """Rows that begin at ``start`` of their fragment."""
+
+    rows: Rows
+    start: int = 0
+
+
+@attrs.frozen
+class Fragment:
+    """A fragment of the manifest table; ``id`` is `UNWRITTEN` for rows that are in no data file yet.
+
+    paths: of the data files it was read from. deletion: the version and number in the name of the deletion file.
+    deleted: offsets of the rows that are gone.
+    """
+
+    id: int
+    paths: tuple[str, ...]
+    pieces: tuple[Piece, ...]
+    deletion: tuple[int, int] | None = None
+    deleted: FrozenBitMap = attrs.field(factory=FrozenBitMap)
+
+    @property
+    def length(self) -> int:
+        """How many rows it holds, deleted ones included."""
+        last = self.pieces[-1]
+        return last.start + len(last.rows)
+
+    @property
+    def live(self) -> int:
+        return self.length - len(self.deleted)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Its rows without the deleted ones, in order."""
+        for piece in self.pieces:
+            batch = piece.rows.batch
+            gone = self.deleted & FrozenBitMap(range(piece.start, piece.start + batch.num_rows)) if self.deleted else ()
+            if gone:
+                kept = np.ones(batch.num_rows, dtype=bool)
+                kept[np.asarray(list(gone)) - piece.start] = False
+                batch = batch.filter(pa.array(kept))
+            yield batch
+
+    def places(self, object_id: str) -> Iterator[tuple[Rows, int, int]]:
+        """Rows of that id that are not deleted: the rows, the position in them, and the offset in the fragment."""
+        for piece in self.pieces:
+            for position in piece.rows.lookup.positions(object_id):
+                if piece.start + position not in self.deleted:
+                    yield piece.rows, position, piece.start + position
+
+    def without(self, offsets: Iterable[int]) -> Fragment:
+        return attrs.evolve(self, deleted=self.deleted | FrozenBitMap(offsets))
+
+
+@attrs.frozen
+class IndexedView:
+    """A `lancekeep.domain.catalog.CatalogView` over the fragments of the manifest table, the newest last."""
+
+    version: int
+    properties: Mapping[str, str]
+    fragments: tuple[Fragment, ...]
+    schema: pa.Schema
+    flat: bool = False
+
+    def find(self, object_id: str) -> ManifestEntry | None:
+        for fragment in reversed(self.fragments):
+            for rows, position, _ in fragment.places(object_id):
+                return rows.entry(position)
+        return None
+
+    def children(
+        self, parent: ObjectId, object_type: str, after: str | None = None, limit: int | None = None
+    ) -> tuple[list[str], str | None]:
+        prefix, high = _range(parent)
+        low = prefix if after is None else f"{prefix}{after}\0"
+        kind = (object_type, len(parent.names))
+        found = self._between(kind, low, high)
+        ids = [object_id for object_id, _, _ in (found if limit is None else islice(found, limit + 1))]
+        names = [object_id[len(prefix) :] for object_id in ids[:limit]]
+        return names, names[-1] if names and len(names) < len(ids) else None
+
+    def descendants(self, parent: ObjectId) -> Iterator[ManifestEntry]:
+        prefix, high = _range(parent)
+        kinds = {kind for piece in self._pieces() for kind in piece.rows.lookup.keys()}  # noqa: SIM118 - not a dict
+        for kind in sorted(kinds):
+            if kind[1] >= len(parent.names):
+                yield from (rows.entry(position) for _, rows, position in self._between(kind, prefix, high))
+
+    def all_of(self, object_type: str, after: str | None = None) -> Iterator[ManifestEntry]:
+        low = "" if after is None else after + "\0"
+        kinds = {kind for piece in self._pieces() for kind in piece.rows.lookup.keys()}  # noqa: SIM118 - not a dict
+        runs = [self._between(kind, low, None) for kind in kinds if kind[0] == object_type]
+        for _, rows, position in heapq.merge(*runs, key=_id):
+            yield rows.entry(position)
+
+    def owner_of(self, location: str) -> ManifestEntry | None:
+        for place in ancestors(location):
+            for candidate in _tables_by_name(place):
+                entry = self.find(candidate)
+                if entry is not None and entry.object_type == TABLE and entry.location == place:
+                    return entry
+            for entry in self._elsewhere(place, place + "\0"):
+                return entry
+        return next(self._elsewhere(location + "/", location + "0"), None)  # "0" follows "/"
+
+    def after(self, changes: Sequence[Change]) -> IndexedView:
+        """The catalog once ``changes`` are made; new entries are in a fragment that is not written yet."""
+        put: dict[str, ManifestEntry | None] = {}
+        properties = self.properties
+        for change in changes:
+            match change:
+                case Put(entry):
+                    put[entry.object_id] = entry
+                case Remove(object_id):
+                    put[object_id] = None
+                case SetProperties():
+                    properties = change.merged_into(properties)
+        fragments = [self._without(fragment, put) for fragment in self.fragments]
+        entries = [entry for entry in put.values() if entry is not None]
+        if entries:
+            fragments.append(Fragment(UNWRITTEN, (), (Piece(Rows(batch_of(entries, self.schema))),)))
+        return attrs.evolve(self, properties=properties, fragments=tuple(fragments))
+
+    def _without(self, fragment: Fragment, ids: Iterable[str]) -> Fragment:
+        offsets = [offset for object_id in ids for _, _, offset in fragment.places(object_id)]
+        return fragment.without(offsets) if offsets else fragment
+
+    def _pieces(self) -> Iterator[Piece]:
+        return (piece for fragment in self.fragments for piece in fragment.pieces)
+
+    def _between(self, kind: tuple[str, int], low: str, high: str | None) -> Iterator[tuple[str, Rows, int]]:
+        """Ids of one type and depth in a range, in byte order, with the rows they are in and their position there."""
+        sources = [
+            _live(fragment, piece, piece.rows.lookup.between(kind, low, high))
+            for fragment in self.fragments
+            for piece in fragment.pieces
+        ]
+        return sources[0] if len(sources) == 1 else heapq.merge(*sources, key=_id)
+
+    def _elsewhere(self, low: str, high: str) -> Iterator[ManifestEntry]:
+        for fragment in self.fragments:
+            for piece in fragment.pieces:
+                for position in piece.rows.lookup.elsewhere(low, high):
+                    if piece.start + position not in fragment.deleted:
+                        yield piece.rows.entry(position)
+
+
+def batch_of(entries: Sequence[ManifestEntry], schema: pa.Schema) -> pa.RecordBatch:
+    """Entries as rows of a table with this schema."""
+    rows = [
+        {
+            **entry.extension,
+            "object_id": entry.object_id,
+            "object_type": entry.object_type,
+            "location": entry.location,
+            "metadata": entry.metadata,
+        }
+        for entry in entries
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=schema)
+
+
+def _live(fragment: Fragment, piece: Piece, found: Iterator[tuple[str, int]]) -> Iterator[tuple[str, Rows, int]]:
+    rows, start, deleted = piece.rows, piece.start, fragment.deleted
+    if not deleted:
+        return ((object_id, rows, position) for object_id, position in found)
+    return ((object_id, rows, position) for object_id, position in found if start + position not in deleted)
+
+
+def _id(found: tuple[str, Rows, int]) -> str:
+    return found[0]
+
+
+def _range(parent: ObjectId) -> tuple[str, str | None]:
+    """What the ids below a namespace begin with, and the first text behind all of them."""
+    if not parent.names:
+        return "", None
+    return parent.key + MANIFEST_DELIMITER, parent.key + chr(ord(MANIFEST_DELIMITER) + 1)
+
+
+def _tables_by_name(location: str) -> Iterator[str]:
+    """The tables that a directory of this name would be made for: ``{name}.lance`` and ``{hash}_{object_id}``."""
+    v1 = v1_table(location)
+    if v1 is not None:
+        yield v1.key
+    if location[_HASH_LENGTH - 1 : _HASH_LENGTH] == "_":
+        yield location[_HASH_LENGTH:]

@@ -1,0 +1,87 @@
+"""Old versions of the manifest table, and when they may go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from itertools import pairwise, takewhile
+from uuid import UUID
+
+from lancekeep.adapters.manifest_stores.table_file import IndexSection, TableFile
+from lancekeep.domain.errors import ObjectNotFound
+from lancekeep.domain.layout import VERSIONS
+from lancekeep.domain.naming import ManifestName
+from lancekeep.ports.object_store import ObjectInfo, ObjectStore
+
+RETENTION = timedelta(minutes=10)
+"""How long a version stays once a later one exists; processes rely on it, see `LanceManifestStore._is_overtaken`."""
+
+
+def clean_up(objects: ObjectStore, key: str) -> int:
+    """Remove overtaken versions of the table at ``key`` that are older than `RETENTION`; how many.
+
+    Ages are differences between the store's own times, so no clock of a writer matters. A version goes after the files
+    that only it and older ones need, the oldest version first. Nothing is removed where tags or branches exist, since
+    they hold versions. Idempotent; several processes may do it at once.
+    """
+    if next(objects.list(f"{key}/_refs/"), None) or next(objects.list(f"{key}/tree/"), None):
+        return 0
+    versions = sorted(_versions(objects, key), key=lambda version: version[0])
+    pairs = pairwise(versions)
+    old = takewhile(lambda pair: _is_old(pair[1][1], versions[-1][1]), pairs)
+    overtaken = [info for (_, info), _ in old]
+    if not overtaken:
+        return 0
+    # A file lives through consecutive versions: what the oldest that stays and the latest do not need, none needs.
+    staying = [versions[len(overtaken)][1], versions[-1][1]]
+    needed = {name for info in staying for name in _files(objects, key, info)}
+    gone: set[str] = set()
+    for info in overtaken:
+        for name in _files(objects, key, info):
+            if name not in needed and name not in gone:
+                gone.add(name)
+                _delete(objects, name)
+        objects.delete(info.key)
+    return len(overtaken)
+
+
+def _versions(objects: ObjectStore, key: str) -> Iterator[tuple[int, ObjectInfo]]:
+    for info in objects.list(f"{key}/{VERSIONS}/"):
+        name = ManifestName.parse(info.key.rpartition("/")[2])
+        if name is not None and not name.is_staged:
+            yield name.version, info
+
+
+def _is_old(successor: ObjectInfo, latest: ObjectInfo) -> bool:
+    """Whether a version was overtaken long ago, by the times at which the store received others."""
+    if successor.modified is None or latest.modified is None:
+        return False
+    return latest.modified - successor.modified > RETENTION
+
+
+def _files(objects: ObjectStore, key: str, info: ObjectInfo) -> Iterator[str]:
+    """The keys of what a version needs; directories, for indexes, end in a slash."""
+    try:
+        file = TableFile.parse(objects.get(info.key), info.key)
+    except ObjectNotFound:  # another process was faster
+        return
+    for fragment in file.manifest.fragments:
+        for data in fragment.files:
+            yield f"{key}/data/{data.path}"
+        if fragment.HasField("deletion_file"):
+            deletion = fragment.deletion_file
+            suffix = "bin" if deletion.file_type else "arrow"
+            yield f"{key}/_deletions/{fragment.id}-{deletion.read_version}-{deletion.id}.{suffix}"
+    if file.manifest.transaction_file:
+        yield f"{key}/_transactions/{file.manifest.transaction_file}"
+    for index in IndexSection.FromString(file.indexes or b"").indices:
+        yield f"{key}/_indices/{UUID(bytes=index.uuid.uuid)}/"
+
+
+def _delete(objects: ObjectStore, name: str) -> None:
+    if not name.endswith("/"):
+        objects.delete(name)
+        return
+    for info in list(objects.list(name)):
+        objects.delete(info.key)
+    objects.prune(name.removesuffix("/"))
