@@ -1,0 +1,235 @@
+"""Looking a catalog and its directory over for what does not fit together: `Catalog.fsck`."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+
+import attrs
+
+from lancekeep.domain.catalog import CatalogView, ancestors
+from lancekeep.domain.errors import Damaged, InvalidInput
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.layout import VERSIONS
+from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
+from lancekeep.domain.naming import ManifestName
+from lancekeep.domain.table import DEREGISTERED_MARKER, MANIFEST_DIRECTORY, RESERVED_MARKER, Table, v1_table
+from lancekeep.ports.object_store import ObjectInfo, ObjectStore
+
+_HASHED = re.compile(r"[0-9a-f]{8}_[^/]+")
+_MARKERS = frozenset((RESERVED_MARKER, DEREGISTERED_MARKER))
+
+
+class Kind(Enum):
+    """What does not fit, or is worth knowing: of an entry, then of a directory."""
+
+    DUPLICATE = "duplicate object id"
+    ORPHAN = "orphan"
+    UNUSABLE = "unusable location"
+    OVERLAP = "overlapping directories"
+    DANGLING = "dangling entry"
+    HIDDEN = "hidden table"
+    EMPTY = "empty directory"
+    UNREFERENCED = "unreferenced directory"
+    UNREGISTERED = "unregistered table"
+    DEREGISTERED = "deregistered table"
+    FOREIGN = "foreign directory"
+
+
+@attrs.frozen
+class Finding:
+    """Something that ``fsck`` found.
+
+    object: an identifier, or a directory relative to the root. meaning: what it is and what to do, for people. repair:
+    what ``repair`` does about it; empty where it does nothing. repaired: whether that has been done.
+    """
+
+    kind: Kind
+    object: str
+    meaning: str
+    repair: str = ""
+    repaired: bool = False
+
+    def __str__(self) -> str:
+        remedy = f"; {'repaired' if self.repaired else 'repair'}: {self.repair}" if self.repair else ""
+        return f"{self.kind.value}: {self.object}: {self.meaning}{remedy}"
+
+
+@attrs.frozen
+class FsckReport:
+    """What ``fsck`` found in so many entries of the catalog and directories of its root."""
+
+    findings: tuple[Finding, ...]
+    entries: int
+    directories: int
+
+    def __str__(self) -> str:
+        head = f"{self.entries} entries and {self.directories} directories: {len(self.findings)} findings"
+        return "\n".join([head, *(f"  {finding}" for finding in self.findings)])
+
+
+@attrs.frozen
+class Fsck:
+    """One look over a catalog.
+
+    view: the catalog as it is whenever this is called. remove: what removes a table's rows and files. grace,
+    remove_tables: see `Catalog.fsck`. now: a clock.
+    """
+
+    view: Callable[[], CatalogView]
+    remove: Callable[[Table], object]
+    objects: ObjectStore
+    root_key: str
+    grace: timedelta
+    remove_tables: bool = False
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    def run(self, *, repair: bool) -> FsckReport:
+        """Look at everything; with ``repair`` put right what can be put right without a loss."""
+        if self.grace < timedelta(0):
+            raise InvalidInput(f"grace is {self.grace}; it is a time span, at least 0")
+        directories = list(self._directories(""))  # before the entries: a table that is made meanwhile is no finding
+        entries = list(self.view().descendants(ObjectId()))
+        located = {posixpath.normpath(entry.location) for entry in entries if entry.location}
+        findings = [
+            *_misfits(entries),
+            *self._of_entries(entry for entry in entries if entry.object_type == TABLE and not entry.listed),
+            *self._of_directories(directories, located),
+        ]
+        if repair:
+            findings = [self._repaired(finding) for finding in findings]
+        return FsckReport(tuple(findings), len(entries), len(directories))
+
+    def _of_entries(self, entries: Iterable[ManifestEntry]) -> Iterator[Finding]:
+        """Findings on single tables and the directories that are theirs."""
+        for entry in entries:
+            name = str(ObjectId.from_key(entry.object_id))
+            try:
+                location = Table.from_entry(entry).location
+            except Damaged as error:
+                yield Finding(Kind.UNUSABLE, name, str(error))
+                continue
+            if self.objects.passes_link(self._key(location), self.root_key):
+                meaning = f"a symbolic link leads to its directory {location!r}; put the directory itself there"
+                yield Finding(Kind.UNUSABLE, name, meaning)
+            elif next(self.objects.list(f"{self._key(location)}/"), None) is None:
+                meaning = f"its directory {location!r} holds nothing; write its first version, or drop it"
+                yield Finding(Kind.DANGLING, name, meaning)
+            elif v1_table(location) is not None and (marker := self._hiding(location)) is not None:
+                meaning = f"a marker hides the table {name} from V1 readers: its removal was begun and not finished"
+                yield self._unless_young(Finding(Kind.HIDDEN, location, meaning, "remove the marker"), [marker])
+
+    def _of_directories(self, directories: Iterable[str], located: set[str]) -> Iterator[Finding]:
+        """Findings on directories that no entry refers to; those that lie above a table are looked into."""
+        above = {directory for location in located for directory in ancestors(location)} - located
+        for directory in directories:
+            if directory in above:
+                yield from self._of_directories(self._directories(directory), located)
+            elif directory not in located:
+                yield self._unreferenced(directory)
+
+    def _unreferenced(self, directory: str) -> Finding:
+        """What a directory is that no entry refers to. Only what a catalog has certainly made itself is removed."""
+        key = f"{self._key(directory)}/"
+        infos = list(self.objects.list(key))
+        names = [info.key[len(key) :] for info in infos]
+        own_name = _HASHED.fullmatch(directory) is not None or v1_table(directory) is not None
+        if not infos:
+            return Finding(Kind.EMPTY, directory, "it holds no object", "remove the directory")
+        if any(map(_is_committed, names)):
+            kind = Kind.DEREGISTERED if DEREGISTERED_MARKER in names else Kind.UNREGISTERED
+            meaning = "a table that no entry refers to; register_table enters it (V1 tables: migrate does, too)"
+            found = Finding(kind, directory, meaning, "remove the table" if self.remove_tables else "")
+            own = own_name or any(name.startswith(f"{VERSIONS}/") for name in names)
+        else:
+            meaning = "no entry refers to it, and it is no table: an operation that lost or was stopped left it"
+            found = Finding(Kind.UNREFERENCED, directory, meaning, "remove the directory")
+            own = own_name or all(posixpath.basename(name) in _MARKERS for name in names)
+        if not own:
+            return Finding(
+                Kind.FOREIGN, directory, "no entry refers to it, and a catalog does not make such directories"
+            )
+        return self._unless_young(found, infos)
+
+    # -- repair -------------------------------------------------------------------------------------------------
+
+    def _repaired(self, finding: Finding) -> Finding:
+        """The finding, done with if it still holds at a last look, the catalog's word coming last."""
+        if not finding.repair:
+            return finding
+        directory = finding.object
+        if finding.kind is Kind.HIDDEN:
+            owner = self.view().owner_of(directory)
+            if owner is None or owner.location != directory:
+                return finding
+            self.objects.delete(f"{self._key(directory)}/{DEREGISTERED_MARKER}")
+        else:
+            if self._unreferenced(directory) != finding or self.view().owner_of(directory) is not None:
+                return finding
+            self.remove(Table(ObjectId((directory,)), directory, {}))
+        return attrs.evolve(finding, repaired=True)
+
+    def _unless_young(self, finding: Finding, infos: Sequence[ObjectInfo]) -> Finding:
+        """The finding without its repair where something may still be under way; an unknown age counts as young."""
+        if not finding.repair or not self.grace:
+            return finding
+        latest = self.now() - self.grace
+        if all(info.modified is not None and info.modified <= latest for info in infos):
+            return finding
+        meaning = f"{finding.meaning} (it is younger than {self.grace}, so someone may still be at it)"
+        return attrs.evolve(finding, meaning=meaning, repair="")
+
+    # -- places -------------------------------------------------------------------------------------------------
+
+    def _hiding(self, location: str) -> ObjectInfo | None:
+        return self.objects.head(f"{self._key(location)}/{DEREGISTERED_MARKER}")
+
+    def _directories(self, above: str) -> Iterator[str]:
+        key = self._key(above)
+        names = self.objects.directories(f"{key}/" if key else "")
+        return (f"{above}/{name}".lstrip("/") for name in names if above or name != MANIFEST_DIRECTORY)
+
+    def _key(self, location: str) -> str:
+        return "/".join(filter(None, (self.root_key, location)))
+
+
+def _misfits(entries: Iterable[ManifestEntry]) -> Iterator[Finding]:
+    """Findings on entries that do not go together; native writers can make them."""
+    entries = list(entries)
+    namespaces = {entry.object_id for entry in entries if entry.object_type == NAMESPACE}
+    owners: dict[str, str] = {}
+    seen: set[str] = set()
+    for entry in entries:
+        name = ObjectId.from_key(entry.object_id)
+        if entry.object_id in seen:
+            yield Finding(Kind.DUPLICATE, str(name), "more than one entry has it; drop it and register its table again")
+        seen.add(entry.object_id)
+        if not name.parent.is_root and name.parent.key not in namespaces:
+            yield Finding(Kind.ORPHAN, str(name), f"there is no namespace {name.parent}; create it, or drop {name}")
+        if entry.location:
+            location = posixpath.normpath(entry.location)
+            if location in owners:
+                yield _overlap(name, owners[location], location)
+            owners.setdefault(location, entry.object_id)
+    for location, object_id in owners.items():
+        for directory in ancestors(location.rpartition("/")[0]):
+            if directory in owners:
+                yield _overlap(ObjectId.from_key(object_id), owners[directory], location)
+
+
+def _overlap(name: ObjectId, other: str, location: str) -> Finding:
+    meaning = (
+        f"its directory {location!r} is that of {ObjectId.from_key(other)}, or lies in it: dropping one removes files "
+        "of both; deregister one of them"
+    )
+    return Finding(Kind.OVERLAP, str(name), meaning)
+
+
+def _is_committed(name: str) -> bool:
+    """Whether a file of a directory is a final manifest, of whichever table or branch in it."""
+    directory, _, file_name = name.rpartition("/")
+    parsed = ManifestName.parse(file_name)
+    return posixpath.basename(directory) == VERSIONS and parsed is not None and not parsed.is_staged

@@ -1,0 +1,72 @@
+"""Catalogs in memory, with a clock that tests set."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import Any
+
+from lancekeep.adapters.commit_stores.memory import MemoryCommitStore
+from lancekeep.adapters.manifest_stores.memory import MemoryManifestStore
+from lancekeep.adapters.object_stores.memory import MemoryObjectStore
+from lancekeep.application.catalog import Catalog
+from lancekeep.application.maintenance import Fsck, FsckReport
+from lancekeep.application.retry import Retry
+from lancekeep.application.table_commits import TableCommits
+from lancekeep.domain.catalog import Put
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
+
+NAMES = count()
+MANIFEST = "_versions/18446744073709551614.manifest"
+
+
+class World:
+    """A catalog below ``lake/``, without a table engine; ``v1_names``: as in compatibility mode."""
+
+    def __init__(self, *, v1_names: bool = True) -> None:
+        self.time = datetime(2026, 1, 1, tzinfo=UTC)
+        self.objects = MemoryObjectStore(clock=lambda: self.time)
+        self.manifest = MemoryManifestStore()
+        self.rows = MemoryCommitStore(f"world-{next(NAMES)}")
+        entropy = count()
+        no_engine: Any = lambda _: None  # noqa: E731 - nothing here reads or writes data
+        self.catalog = Catalog(
+            self.manifest,
+            self.objects,
+            "lake",
+            TableCommits(self.objects, self.rows, "tester", Retry()),
+            no_engine,
+            uri_of=lambda key: f"memory:///{key}",
+            storage_options={},
+            managed=False,
+            v1_names=v1_names,
+            entropy=lambda: f"{next(entropy):08x}",
+            open_rows=lambda _: self.rows,
+        )
+
+    def enter(self, object_id: str, location: str | None, *, listed: bool = False) -> None:
+        """Put an entry into the manifest as it is, as a native writer might."""
+        kind = TABLE if location is not None else NAMESPACE
+        entry = ManifestEntry(object_id, kind, location, listed=listed)
+        self.manifest.apply(lambda _: [Put(entry)])
+
+    def files(self, directory: str, *names: str) -> None:
+        for name in names:
+            self.objects.put(f"lake/{directory}/{name}", name.encode())
+
+    def stored(self) -> list[str]:
+        return [info.key.removeprefix("lake/") for info in self.objects.list("lake/")]
+
+    def tables(self) -> list[str]:
+        return [str(ObjectId.from_key(entry.object_id)) for entry in self.manifest.view().all_of(TABLE)]
+
+    def fsck(
+        self, *, repair: bool = False, grace: timedelta = timedelta(hours=1), remove_tables: bool = False
+    ) -> FsckReport:
+        """As `Catalog.fsck`, by the clock of this world."""
+        catalog = self.catalog
+        look = Fsck(
+            catalog.view, catalog._remove_data, self.objects, "lake", grace, remove_tables, now=lambda: self.time
+        )
+        return look.run(repair=repair)

@@ -1,0 +1,250 @@
+"""What fsck finds, what it repairs, and what it never touches."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from memory_catalogs import MANIFEST, World
+
+from lancekeep.application.maintenance import FsckReport, Kind
+from lancekeep.domain.catalog import Put
+from lancekeep.domain.errors import InvalidInput
+from lancekeep.domain.manifest_entry import ManifestEntry
+from lancekeep.domain.table import DEREGISTERED_MARKER, RESERVED_MARKER
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def found(report: FsckReport) -> list[tuple[Kind, str]]:
+    return [(finding.kind, finding.object) for finding in report.findings]
+
+
+def test_a_sound_catalog_has_no_findings_and_is_left_as_it_is(world: World) -> None:
+    world.catalog.create_namespace("a")
+    world.catalog.declare_table("a.t")
+    world.catalog.declare_table("t", location="deep/below/t")
+    world.files("u.lance", MANIFEST)
+    world.enter("u", "u.lance", listed=True)
+    world.files("__manifest", MANIFEST)
+    before = world.stored()
+    report = world.fsck(repair=True, grace=timedelta(0), remove_tables=True)
+    assert found(report) == []
+    assert (report.entries, report.directories) == (4, 3)
+    assert str(report) == "4 entries and 3 directories: 0 findings"
+    assert world.stored() == before
+
+
+@pytest.mark.parametrize(
+    ("directory", "names"),
+    [
+        ("0a1b2c3d_t", [RESERVED_MARKER]),
+        ("0a1b2c3d_a$t", ["data/x.lance", "_transactions/1.txn"]),
+        ("0a1b2c3d_t", [f"{MANIFEST}-8f3c"]),
+        ("t.lance", [RESERVED_MARKER]),
+        ("t.lance", [DEREGISTERED_MARKER]),
+        ("t.lance", [DEREGISTERED_MARKER, "data/x.lance"]),
+        ("places", [f"t/{RESERVED_MARKER}"]),
+    ],
+)
+def test_what_an_operation_left_is_removed_once_it_is_old(world: World, directory: str, names: list[str]) -> None:
+    world.files(directory, *names)
+    stored = world.stored()
+    world.time += HOUR - timedelta(seconds=1)
+    young = world.fsck(repair=True)
+    assert found(young) == [(Kind.UNREFERENCED, directory)]
+    assert (young.findings[0].repair, young.findings[0].repaired) == ("", False)
+    assert "younger than 1:00:00" in str(young)
+    world.time += timedelta(seconds=1)
+    looked = world.fsck()
+    assert str(looked).endswith("; repair: remove the directory")
+    assert world.stored() == stored
+    assert str(world.fsck(repair=True)).endswith("; repaired: remove the directory")
+    assert world.stored() == []
+    assert found(world.fsck()) == []
+
+
+def test_the_youngest_object_of_a_directory_counts(world: World) -> None:
+    world.files("0a1b2c3d_t", "data/a.lance")
+    world.time += 2 * HOUR
+    world.files("0a1b2c3d_t", "data/b.lance")
+    world.fsck(repair=True)
+    assert len(world.stored()) == 2
+
+
+def test_an_object_of_unknown_age_counts_as_young(world: World) -> None:
+    world.files("0a1b2c3d_t", RESERVED_MARKER)
+    world.objects._modified.clear()
+    world.time += 1000 * HOUR
+    assert not world.fsck(repair=True).findings[0].repaired
+    assert world.fsck(repair=True, grace=timedelta(0)).findings[0].repaired
+
+
+@pytest.mark.parametrize(
+    ("directory", "names", "kind"),
+    [
+        ("0a1b2c3d_t", [MANIFEST], Kind.UNREGISTERED),
+        ("0a1b2c3d_t", ["_versions/1.manifest"], Kind.UNREGISTERED),
+        ("0a1b2c3d_t", [f"tree/b/{MANIFEST}"], Kind.UNREGISTERED),
+        ("t.lance", [MANIFEST], Kind.UNREGISTERED),
+        ("t.lance", [MANIFEST, DEREGISTERED_MARKER], Kind.DEREGISTERED),
+        ("mine", [MANIFEST, "data/x.lance"], Kind.UNREGISTERED),
+    ],
+)
+def test_a_directory_with_a_committed_version_is_data_and_only_removed_when_told(
+    world: World, directory: str, names: list[str], kind: Kind
+) -> None:
+    world.files(directory, *names)
+    world.time += 2 * HOUR
+    kept = world.fsck(repair=True)
+    assert found(kept) == [(kind, directory)]
+    assert not kept.findings[0].repaired
+    assert len(world.stored()) == len(names)
+    told = world.fsck(repair=True, remove_tables=True)
+    assert told.findings[0].repaired
+    assert world.stored() == []
+
+
+@pytest.mark.parametrize("names", [["notes.txt"], [f"t/{MANIFEST}", "notes.txt"], ["rows/7"], ["data/x.lance"]])
+def test_what_no_catalog_makes_is_never_removed(world: World, names: list[str]) -> None:
+    world.files("commits", *names)
+    world.time += 2 * HOUR
+    report = world.fsck(repair=True, grace=timedelta(0), remove_tables=True)
+    assert found(report) == [(Kind.FOREIGN, "commits")]
+    assert len(world.stored()) == len(names)
+
+
+def test_the_siblings_of_a_table_deep_below_are_looked_at_and_the_table_stays(world: World) -> None:
+    world.catalog.declare_table("t", location="places/here/t")
+    world.files("places/here/gone", RESERVED_MARKER)
+    world.files("places/there", RESERVED_MARKER)
+    report = world.fsck(repair=True, grace=timedelta(0))
+    assert found(report) == [(Kind.UNREFERENCED, "places/here/gone"), (Kind.UNREFERENCED, "places/there")]
+    assert world.stored() == [f"places/here/t/{RESERVED_MARKER}"]
+
+
+def test_what_was_entered_since_it_was_found_is_not_removed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.files("0a1b2c3d_t", MANIFEST)
+    world.files("0a1b2c3d_u", RESERVED_MARKER)
+    look = world.manifest.view
+    looks: list[Any] = []
+
+    def register_behind_the_first_look() -> Any:
+        view = look()
+        if not looks:
+            world.enter("t", "0a1b2c3d_t")
+            world.enter("u", "0a1b2c3d_u")
+        looks.append(view)
+        return view
+
+    monkeypatch.setattr(world.manifest, "view", register_behind_the_first_look)
+    report = world.fsck(repair=True, grace=timedelta(0), remove_tables=True)
+    assert [finding.repaired for finding in report.findings] == [False, False]
+    assert len(world.stored()) == 2
+
+
+def test_what_changed_since_it_was_found_is_not_removed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.files("0a1b2c3d_t", RESERVED_MARKER)
+    list_objects = world.objects.list
+
+    def commit_behind_the_first_look(prefix: str) -> Any:
+        infos = list(list_objects(prefix))
+        world.files("0a1b2c3d_t", MANIFEST)
+        return iter(infos)
+
+    monkeypatch.setattr(world.objects, "list", commit_behind_the_first_look)
+    assert not world.fsck(repair=True, grace=timedelta(0)).findings[0].repaired
+    assert len(list(list_objects("lake/"))) == 2
+
+
+def test_rows_of_a_removed_table_are_forgotten(world: World) -> None:
+    world.files("0a1b2c3d_t", MANIFEST)
+    table = world.catalog.register_table("t", "0a1b2c3d_t")
+    root = world.catalog.dataset_root(table)
+    world.catalog.deregister_table("t")
+    assert world.rows.latest(root.base_uri) is not None
+    world.fsck(repair=True, grace=timedelta(0), remove_tables=True)
+    assert world.rows.latest(root.base_uri) is None
+
+
+def test_a_marker_that_hides_a_table_of_the_catalog_is_removed_once_it_is_old(world: World) -> None:
+    world.files("t.lance", MANIFEST)
+    world.enter("t", "t.lance")
+    world.time += 2 * HOUR
+    world.files("t.lance", DEREGISTERED_MARKER)
+    assert not world.fsck(repair=True).findings[0].repaired
+    world.time += HOUR
+    report = world.fsck(repair=True)
+    assert found(report) == [(Kind.HIDDEN, "t.lance")]
+    assert report.findings[0].repaired
+    assert world.stored() == [f"t.lance/{MANIFEST}"]
+
+
+def test_a_marker_stays_where_the_removal_was_finished_meanwhile(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.files("t.lance", MANIFEST, DEREGISTERED_MARKER)
+    world.enter("t", "t.lance")
+    look = world.manifest.view
+    looks: list[Any] = []
+
+    def deregister_behind_the_first_look() -> Any:
+        view = look()
+        if not looks:
+            looks.append(view)
+            world.catalog.deregister_table("t")
+        return view
+
+    monkeypatch.setattr(world.manifest, "view", deregister_behind_the_first_look)
+    report = world.fsck(repair=True, grace=timedelta(0))
+    assert found(report) == [(Kind.HIDDEN, "t.lance")]
+    assert not report.findings[0].repaired
+    assert f"t.lance/{DEREGISTERED_MARKER}" in world.stored()
+
+
+def test_entries_that_do_not_fit_are_named_and_left_alone(world: World) -> None:
+    world.enter("gone", "gone.lance")
+    world.enter("outside", "../elsewhere")
+    world.enter("a$orphan", "0a1b2c3d_a$orphan")
+    world.files("0a1b2c3d_a$orphan", MANIFEST)
+    for object_id, location in (("t", "t.lance"), ("same", "t.lance"), ("inner", "t.lance/data/inner")):
+        world.enter(object_id, location)
+        world.files(location, MANIFEST)
+    world.files("odd\\place", "data/x.lance")
+    world.enter("odd", "odd\\place")
+    stored = world.stored()
+    report = world.fsck(repair=True, grace=timedelta(0), remove_tables=True)
+    assert sorted(found(report), key=lambda pair: (pair[0].value, pair[1])) == [
+        (Kind.DANGLING, "gone"),
+        (Kind.ORPHAN, "a.orphan"),
+        (Kind.OVERLAP, "inner"),
+        (Kind.OVERLAP, "t"),
+        (Kind.UNUSABLE, "odd"),
+        (Kind.UNUSABLE, "outside"),
+    ]
+    assert not any(finding.repair for finding in report.findings)
+    assert world.stored() == stored
+    assert len(world.tables()) == 7
+
+
+def test_two_entries_of_one_id_are_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.catalog.declare_table("t")
+    entry = world.manifest.view().find("t")
+    monkeypatch.setattr(type(world.manifest.view()), "descendants", lambda *_: iter([entry, entry]))
+    assert (Kind.DUPLICATE, "t") in found(world.fsck())
+
+
+def test_the_directory_of_an_entry_of_an_unknown_type_is_left_alone(world: World) -> None:
+    world.files("0a1b2c3d_v", "view.json")
+    world.manifest.apply(lambda _: [Put(ManifestEntry("v", "view", "0a1b2c3d_v"))])
+    assert found(world.fsck(repair=True, grace=timedelta(0), remove_tables=True)) == []
+    assert len(world.stored()) == 1
+
+
+def test_a_negative_grace_is_refused(world: World) -> None:
+    with pytest.raises(InvalidInput, match="at least 0"):
+        world.catalog.fsck(grace=-1)
