@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import unquote
 
 import attrs
 
+from lancekeep.application.maintenance import Fsck, FsckReport
+from lancekeep.application.migration import MigrationProgress, MigrationReport, migrate
 from lancekeep.application.relocation import Relocation
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain.catalog import CatalogView, Change, SetProperties, page
@@ -554,6 +556,48 @@ class Catalog:
         finished = SetProperties({COMMIT_STORE_PROPERTY: rows.url, MOVING_PROPERTY: None})
         self._manifest.apply(lambda _: [finished])
         return moved
+
+    # -- upkeep -------------------------------------------------------------------------------------------------
+
+    def migrate(
+        self,
+        *,
+        dry_run: bool = False,
+        batch: int = 1000,
+        progress: Callable[[MigrationProgress], None] | None = None,
+    ) -> MigrationReport:
+        """Enter every table that only V1 knows in the manifest; ``mode="v2"`` shows them all from then on.
+
+        Files stay where they are, and others may read and write meanwhile. Every ``batch`` tables are one atomic
+        change, after which ``progress`` is told. Stopped at any point, it is completed by calling it again.
+        ``dry_run``: nothing is written. Raises `Unsupported` unless the catalog was opened with ``mode="compatible"``,
+        and `InvalidInput`.
+        """
+        return migrate(
+            self.view(),
+            self._apply,
+            self._objects,
+            f"{self._root_key}/" if self._root_key else "",
+            lists_v1=self._v1_names,
+            dry_run=dry_run,
+            batch=batch,
+            progress=progress,
+        )
+
+    def fsck(
+        self, *, repair: bool = False, grace: timedelta | float = timedelta(hours=1), remove_tables: bool = False
+    ) -> FsckReport:
+        """Look over the catalog and the directories of its root, and tell what does not fit together.
+
+        ``repair`` removes directories without a table that no entry refers to, and markers that hide a table of the
+        catalog; ``remove_tables`` with it also tables that no entry refers to, deregistered ones included. Nothing is
+        touched that is younger than ``grace`` (a span, or seconds; 0: nothing is young), which has to be longer than
+        any operation that may be under way, and than the clock of the storage is off. Idempotent. Raises
+        `InvalidInput`.
+        """
+        span = grace if isinstance(grace, timedelta) else timedelta(seconds=grace)
+        look = Fsck(self.view, self._remove_data, self._objects, self._root_key, span, remove_tables=remove_tables)
+        return look.run(repair=repair)
 
     # -- places -------------------------------------------------------------------------------------------------
 
