@@ -11,6 +11,8 @@ from typing import Any
 
 from lancekeep.adapters.commit_stores import open_commit_store
 from lancekeep.adapters.lance.engine import LanceEngine
+from lancekeep.adapters.manifest_stores.compatible import CompatibleManifestStore
+from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListing
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
 from lancekeep.adapters.namespace_api.catalog_namespace import CatalogNamespace, operation
 from lancekeep.adapters.object_stores import open_object_store, uri_for_lance
@@ -20,6 +22,7 @@ from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain.errors import InvalidInput, UnsafeStore
 from lancekeep.domain.table import MANIFEST_DIRECTORY
 from lancekeep.ports.commit_store import ExternalCommitStore
+from lancekeep.ports.manifest_store import ManifestStore
 from lancekeep.ports.object_store import ObjectStore
 from lancekeep.ports.table_engine import TableEngine
 
@@ -33,34 +36,39 @@ PROPERTIES = (
     "committer",
     "manifest_enabled",
     "dir_listing_enabled",
+    "dir_listing_to_manifest_migration_enabled",
     "vend_input_storage_options",
 )
 NATIVE_ONLY = (
     "inline_optimization_enabled",
     "table_version_tracking_enabled",
-    "dir_listing_to_manifest_migration_enabled",
     "commit_retries",
 )
+
+COMPATIBLE, V1, V2 = "compatible", "v1", "v2"
+MODES = (COMPATIBLE, V1, V2)
 
 
 def connect(
     root: str,
     *,
+    mode: str = COMPATIBLE,
     commit_store: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     commit_store_options: Mapping[str, str] | None = None,
-    v1_names: bool = True,
     committer: str | None = None,
 ) -> Catalog:
     """Open the catalog below ``root``; the first change makes one where there is none. Opening writes nothing.
 
     root: a URI (``file://``, ``s3://``, or any scheme of fsspec), or an absolute or relative path.
+    mode: where the catalog's entries lie. ``compatible``: in the manifest table, and V1 directories count as tables of
+        the root, too; those made here keep to V1 names, ``{name}.lance``. ``v2``: in the manifest table alone. ``v1``:
+        there is no manifest table, every directory ``{name}.lance`` is a table; without namespaces, properties, rename.
     commit_store: the URL of the store that decides which version is current (``sqlite:///…``, ``file:///…``,
         ``redis://…``, ``rediss://…``, ``dynamodb://…``, ``memory://…``, ``conditional-put://``). Left out, tables are
         storage-managed: native writers commit by the storage's own atomic primitive.
     storage_options: of the object store, in the spelling of the native engine. commit_store_options: of the commit
         store, credentials for instance, which do not belong into a URL.
-    v1_names: tables in the root get V1 directory names, ``{name}.lance`` (compatibility mode, rule 3).
     committer: who commits, for `Catalog.history`; by default ``user@host``.
 
     Raises:
@@ -69,6 +77,8 @@ def connect(
         UnsafeStore: nothing here would make a commit atomic; the message says what to configure.
         StoreUnavailable, AccessDenied: a store cannot be reached (within 10 s).
     """
+    if mode not in MODES:
+        raise InvalidInput(f"unknown mode {mode!r}; choose {', '.join(MODES)}")
     options = dict(storage_options or {})
     objects, root_key = open_object_store(root, options)
 
@@ -79,8 +89,7 @@ def connect(
 
     rows = open_rows(commit_store or CONDITIONAL_PUT)
     native_options = {key: value for key, value in options.items() if key not in OWN_STORAGE_OPTIONS}
-    manifest_key = f"{root_key}/{MANIFEST_DIRECTORY}" if root_key else MANIFEST_DIRECTORY
-    manifest = LanceManifestStore(objects, manifest_key)
+    manifest = _manifest_store(mode, objects, root_key)
 
     def engine(catalog: Catalog) -> TableEngine:
         return LanceEngine(CatalogNamespace(catalog), native_options)
@@ -94,7 +103,7 @@ def connect(
         uri_of=lambda key: uri_for_lance(objects, key),
         storage_options=native_options,
         managed=commit_store is not None,
-        v1_names=v1_names,
+        v1_names=mode != V2,
         entropy=lambda: secrets.token_hex(4),
         open_rows=open_rows,
     )
@@ -107,9 +116,11 @@ def connect(
 class DirectoryNamespace(CatalogNamespace):
     """A directory namespace whose commits go through a commit store, with the properties of the native one.
 
-    ``root``, ``storage.*``, ``manifest_enabled`` (only ``true``), ``dir_listing_enabled`` (whether root tables get V1
-    names), ``vend_input_storage_options`` (``false``: credentials stay out of answers), ``commit_store``,
-    ``commit_store.*``, ``committer``. All values are text.
+    ``root``, ``storage.*``, ``manifest_enabled`` and ``dir_listing_enabled`` (both ``true``: compatibility mode; the
+    first alone: V2; the second alone: V1), ``dir_listing_to_manifest_migration_enabled`` (the native name for reading
+    root tables from the manifest first, as the specification has it: always ``true`` here),
+    ``vend_input_storage_options`` (``false``: credentials stay out of answers), ``commit_store``, ``commit_store.*``,
+    ``committer``. All values are text.
 
     ``lance_namespace.connect("lancekeep.DirectoryNamespace", properties)`` makes one. It pickles as its properties,
     credentials included.
@@ -125,11 +136,9 @@ class DirectoryNamespace(CatalogNamespace):
             commit_store=properties.get("commit_store"),
             storage_options=known["storage."],
             commit_store_options=known["commit_store."],
-            v1_names=_boolean(properties, "dir_listing_enabled"),
+            mode=_mode(properties),
             committer=properties.get("committer"),
         )
-        if not _boolean(properties, "manifest_enabled"):
-            raise InvalidInput("manifest_enabled=false is not supported: the catalog needs its manifest table")
         super().__init__(catalog, vend_storage_options=_boolean(properties, "vend_input_storage_options", "false"))
         self._properties = properties
 
@@ -159,6 +168,29 @@ def _known_properties(properties: Mapping[str, str]) -> dict[str, dict[str, str]
             nearest = difflib.get_close_matches(name, [*PROPERTIES, *grouped], n=1, cutoff=0.0)[0]
             raise InvalidInput(f"unknown property {name!r}; did you mean {nearest!r}?")
     return grouped
+
+
+def _manifest_store(mode: str, objects: ObjectStore, root_key: str) -> ManifestStore:
+    listing = DirectoryListing(objects, root_key)
+    if mode == V1:
+        return listing
+    manifest = LanceManifestStore(objects, f"{root_key}/{MANIFEST_DIRECTORY}" if root_key else MANIFEST_DIRECTORY)
+    return manifest if mode == V2 else CompatibleManifestStore(manifest, listing)
+
+
+def _mode(properties: Mapping[str, str]) -> str:
+    """The mode that the native names ask for."""
+    manifest, listing = _boolean(properties, "manifest_enabled"), _boolean(properties, "dir_listing_enabled")
+    if not manifest and not listing:
+        raise InvalidInput("manifest_enabled and dir_listing_enabled are both 'false': nothing would find a table")
+    if not _boolean(properties, "dir_listing_to_manifest_migration_enabled"):
+        raise InvalidInput(
+            "dir_listing_to_manifest_migration_enabled=false is not supported: tables of the root are looked up in the "
+            "manifest first, as the specification says; leave the property out"
+        )
+    if not manifest:
+        return V1
+    return COMPATIBLE if listing else V2
 
 
 def _boolean(properties: Mapping[str, str], name: str, default: str = "true") -> bool:

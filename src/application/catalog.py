@@ -217,7 +217,8 @@ class Catalog:
     def drop_namespace(self, identifier: Identifier, *, cascade: bool = False) -> Namespace:
         """Drop a namespace; with ``cascade`` with everything below it, data included. What it was.
 
-        Raises `NamespaceNotFound`, `NamespaceNotEmpty`.
+        Raises `NamespaceNotFound`, `NamespaceNotEmpty`; `Damaged` once all is dropped save the data of a table to which
+        a symbolic link leads.
         """
         object_id = ObjectId.of(identifier)
         dropped: list[Namespace] = []
@@ -229,8 +230,14 @@ class Catalog:
             return changes
 
         self._apply(decide)
+        linked: list[Damaged] = []
         for table in doomed:
-            self._remove_data(table)
+            try:
+                self._remove_data(table)
+            except Damaged as error:
+                linked.append(error)
+        if linked:
+            raise linked[0]
         return dropped[0]
 
     # -- tables -------------------------------------------------------------------------------------------------
@@ -251,7 +258,10 @@ class Catalog:
             raise InvalidInput("a table needs a name; the empty identifier is the root namespace")
         given = None if location is None else self.relative(location)
         table = Table(object_id, given or self._free_location(object_id), _checked_properties(properties))
+        self._unlinked(table)
         self._refuse_early(lambda view: add_table(view, table))
+        if self.managed and self._v1_names and COMMIT_STORE_PROPERTY not in self._manifest.recent().properties:
+            self._manifest.apply(self._remembering)  # first, since what lies in a V1 directory is a table at once
         table, marker = self._reserve(table, given is None)
         try:
             self._apply(lambda view: add_table(view, table))
@@ -275,7 +285,7 @@ class Catalog:
         the root or belongs to another table.
         """
         table = Table(ObjectId.of(identifier), self.relative(location), _checked_properties(properties))
-        root = self.dataset_root(table)
+        root = self._unlinked(table)
         if self.commits.latest(root) is None:
             raise TableNotFound(f"no Lance table lies at {root.base_uri}: it has no version; nothing was registered")
         self._apply(lambda view: add_table(view, table, replace=overwrite))
@@ -340,9 +350,11 @@ class Catalog:
     def drop_table(self, identifier: Identifier) -> Table:
         """Remove a table, its files and its versions; commits to it are refused from then on.
 
-        Raises `TableNotFound`.
+        Raises `TableNotFound`, and `Damaged` where a symbolic link leads to it.
         """
-        table = self._remove(ObjectId.of(identifier))
+        object_id = ObjectId.of(identifier)
+        self.dataset_root(self.find_table(object_id))
+        table = self._remove(object_id)
         self._remove_data(table)
         return table
 
@@ -607,7 +619,8 @@ class Catalog:
         if self._objects.passes_link(key, self._root_key):
             raise Damaged(
                 f"the directory {table.location!r} of the table {table.id} is reached by a symbolic link, which "
-                "may lead out of the catalog or into another table; put the directory itself there"
+                "may lead out of the catalog or into another table; put the directory itself there, or deregister the "
+                "table"
             )
         return DatasetRoot(key, self._objects.root_uri + key)
 
@@ -688,13 +701,18 @@ class Catalog:
         """Change the catalog; the first change makes it, and has it remember its commit store."""
 
         def authorised(view: CatalogView) -> Sequence[Change]:
-            self._require_authority(view)
+            remembering = self._remembering(view)
             changes = decide(view)
-            if not changes or not self.managed or COMMIT_STORE_PROPERTY in view.properties:
-                return changes
-            return [SetProperties({COMMIT_STORE_PROPERTY: self.commits.rows.url}), *changes]
+            return [*remembering, *changes] if changes else []
 
         self._manifest.apply(authorised)
+
+    def _remembering(self, view: CatalogView) -> Sequence[Change]:
+        """What has the catalog remember its commit store, where it does not yet. Raises as `_require_authority`."""
+        self._require_authority(view)
+        if not self.managed or COMMIT_STORE_PROPERTY in view.properties:
+            return []
+        return [SetProperties({COMMIT_STORE_PROPERTY: self.commits.rows.url})]
 
     def _refuse_early(self, decide: Decision) -> None:
         """Raise what ``decide`` raises before anything is written; a refusal is final only with a fresh view."""
@@ -764,6 +782,13 @@ class Catalog:
 
         self._apply(decide)
         return removed[0]
+
+    def _unlinked(self, table: Table) -> DatasetRoot:
+        """As `dataset_root`, where the location is the caller's choice. Raises `InvalidInput`."""
+        try:
+            return self.dataset_root(table)
+        except Damaged as error:
+            raise InvalidInput(str(error)) from error
 
     def _require_unmoved(self, table: Table, version: int) -> None:
         """A rename carries over what was committed while the entry was still here; about the rest nobody knows."""

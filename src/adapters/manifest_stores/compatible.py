@@ -1,0 +1,253 @@
+"""Compatibility mode: the manifest table and the V1 directory as one catalog (directory namespace V2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
+from heapq import merge
+from itertools import chain, islice
+from operator import attrgetter
+
+import attrs
+
+from lancekeep.adapters.manifest_stores.directory_listing import OWN_PROPERTIES, DirectoryListing, V1Directory
+from lancekeep.domain.catalog import CatalogView, Change, Put, Remove, SetProperties, page
+from lancekeep.domain.errors import ConcurrentModification, LancekeepError, StoreUnavailable
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
+from lancekeep.domain.table import V1_SUFFIX, v1_table
+from lancekeep.ports.manifest_store import Decision, ManifestStore
+
+_ATTEMPTS = 20
+
+
+class CompatibleView:
+    """The `CatalogView` of both: the manifest first, then V1 directories that no table of the manifest owns.
+
+    ``listing`` gives the directory to ask: as it is now, or as one decision sees it.
+    """
+
+    flat = False
+
+    def __init__(self, manifest: CatalogView, listing: Callable[[], V1Directory]) -> None:
+        self.manifest = manifest
+        self._listing = listing
+
+    @property
+    def version(self) -> int:
+        return self.manifest.version or self._listing().version
+
+    @cached_property
+    def properties(self) -> Mapping[str, str]:
+        """The manifest's; until it remembers a commit store, what the V1 directory remembers counts as well."""
+        entered = self.manifest.properties
+        return entered if _own(entered) else {**self._listing().properties, **entered}
+
+    def find(self, object_id: str) -> ManifestEntry | None:
+        entry = self.manifest.find(object_id)
+        if entry is None and self.manifest.owner_of(object_id + V1_SUFFIX) is None:
+            return self._listing().find(object_id)
+        return entry
+
+    def children(
+        self, parent: ObjectId, object_type: str, after: str | None = None, limit: int | None = None
+    ) -> tuple[list[str], str | None]:
+        if not parent.is_root or object_type != TABLE:
+            return self.manifest.children(parent, object_type, after, limit)
+        more = None if limit is None else limit + 1
+        entered, _ = self.manifest.children(parent, TABLE, after, more)
+        listed = (entry.object_id for entry in self._listed(after))
+        return page(list(islice(merge(entered, listed), more)), None, limit)
+
+    def descendants(self, parent: ObjectId) -> Iterator[ManifestEntry]:
+        return chain(self.manifest.descendants(parent), self._listed() if parent.is_root else ())
+
+    def all_of(self, object_type: str, after: str | None = None) -> Iterator[ManifestEntry]:
+        listed = self._listed(after) if object_type == TABLE else ()
+        return merge(self.manifest.all_of(object_type, after), listed, key=attrgetter("object_id"))
+
+    def owner_of(self, location: str) -> ManifestEntry | None:
+        owner = self.manifest.owner_of(location)
+        table = v1_table(location.partition("/")[0])
+        if owner is not None or table is None:
+            return owner
+        found = self.find(table.key)
+        return found if found is not None and found.listed else None
+
+    def _listed(self, after: str | None = None) -> Iterator[ManifestEntry]:
+        """Tables that only the directory knows, in byte order; the manifest is asked first, since that is cheap."""
+        listing = self._listing()
+        return (
+            entry
+            for name in listing.names(after)
+            if self.manifest.find(name) is None
+            and self.manifest.owner_of(name + V1_SUFFIX) is None
+            and (entry := listing.find(name)) is not None
+        )
+
+
+@attrs.define
+class _Step:
+    """What a decision asks for beside the changes of the manifest.
+
+    remember: properties the V1 directory has to remember first. hide: V1 directories to hide first. removes: hiding
+    them is all there is to do. again: the decision has to be asked again. show: tables whose directory is to be shown.
+    """
+
+    remember: Mapping[str, str] | None = None
+    hide: Collection[str] = ()
+    removes: bool = False
+    again: bool = False
+    show: Collection[ManifestEntry] = ()
+
+
+class CompatibleManifestStore:
+    """A `ManifestStore` over both (V2 specification, "Compatibility Mode").
+
+    What V1 readers see follows the manifest: a table that leaves its V1 directory is hidden from them by the
+    deregistered marker before the manifest changes; one that is registered there again is shown after it. Between the
+    two the manifest is what counts. ``docs/adr/0013`` goes through the crashes.
+    """
+
+    def __init__(self, manifest: ManifestStore, listing: DirectoryListing) -> None:
+        self._manifest = manifest
+        self._listing = listing
+        self._view = CompatibleView(manifest.recent(), listing.view)
+        self._remembered: Mapping[str, str] = {}
+
+    def view(self) -> CompatibleView:
+        return self._over(self._manifest.view())
+
+    def recent(self) -> CompatibleView:
+        return self._over(self._manifest.recent())
+
+    def apply(self, decide: Decision) -> CompatibleView:
+        hidden: set[str] = set()  # what bears a marker for this change, and
+        marked: list[str] = []  # those of them that this call has put there
+        try:
+            for _ in range(_ATTEMPTS):
+                step = self._ask(decide, hidden)
+                if step.remember is not None and self._listing.remember(step.remember):
+                    self._remembered = step.remember
+                created = [location for location in step.hide if self._listing.hide(location)]
+                if step.removes and created:
+                    return self.view()
+                if not step.removes:
+                    hidden.update(step.hide)
+                    marked += created
+                if not (step.again or step.hide or step.remember is not None):
+                    for entry in step.show:
+                        self._show(entry)
+                    return self.view()
+            raise ConcurrentModification("others kept changing the same tables; nothing was changed, try again")
+        except StoreUnavailable:
+            raise  # whether the manifest was changed is not known: the marker stays, the manifest is what counts
+        except LancekeepError:
+            self._restore(marked)
+            raise
+
+    def close(self) -> None:
+        self._manifest.close()
+        self._listing.close()
+
+    def _over(self, manifest: CatalogView) -> CompatibleView:
+        """One view for as long as the manifest stays as it is; directories are looked at whenever it is asked.
+
+        Where there is no manifest yet, the directory may come to remember a commit store: then each view is new.
+        """
+        view = self._view
+        if view.manifest is not manifest or manifest.version == 0:
+            self._view = view = CompatibleView(manifest, self._listing.view)
+        return view
+
+    def _ask(self, decide: Decision, hidden: Collection[str]) -> _Step:
+        """Ask what is to be done. The manifest is changed at once where nothing has to be done before that."""
+        step = _Step()
+
+        def decide_on_both(manifest: CatalogView) -> Sequence[Change]:
+            nonlocal step
+            listing = self._listing.view()
+            view = CompatibleView(manifest, lambda: listing)
+            changes = decide(view)
+            step, entered = self._planned(view, listing, changes, hidden) if changes else (_Step(), [])
+            return entered
+
+        self._manifest.apply(decide_on_both)
+        return step
+
+    def _planned(
+        self, view: CompatibleView, listing: V1Directory, changes: Sequence[Change], hidden: Collection[str]
+    ) -> tuple[_Step, list[Change]]:
+        """What to do around the manifest, and which of the changes to make in it now."""
+        remembered = _own(_properties_after(view.properties, changes))
+        if remembered != self._remembered:
+            return _Step(remember=remembered), []
+        entered: list[Change] = [change for change in changes if isinstance(change, SetProperties)]
+        if remembered != _own(_properties_after(view.manifest.properties, changes)):
+            entered.append(SetProperties(remembered))
+        rows = [change for change in changes if not isinstance(change, SetProperties)]
+        vacated = _vacated(view, rows)
+        listed = [entry for entry in vacated.values() if entry.listed]
+        if listed and not (len(rows) == 1 and isinstance(rows[0], Remove)):
+            # Something is to come in its place: the manifest has to answer for it before it is hidden.
+            return _Step(again=True), [*entered, *(Put(attrs.evolve(entry, listed=False)) for entry in listed)]
+        if listed:
+            return _Step(hide=list(vacated), removes=True), entered
+        if not vacated.keys() <= set(hidden):
+            return _Step(hide=vacated.keys() - set(hidden)), []
+        entered += (row for row in rows if isinstance(row, Put) or view.manifest.find(row.object_id) is not None)
+        put = (row.entry for row in rows if isinstance(row, Put))
+        return _Step(show=[entry for entry in put if _reappears(entry, view.manifest, listing)]), entered
+
+    def _show(self, entry: ManifestEntry) -> None:
+        """Show the directory of a table that was registered again, unless it has left the manifest meanwhile."""
+        location = entry.object_id + V1_SUFFIX
+        self._listing.show(location)
+        if self._manifest.view().owner_of(location) is None:
+            self._listing.hide(location)
+
+    def _restore(self, marked: Collection[str]) -> None:
+        """Nothing was changed: what was hidden for it is to be seen again, where the manifest still has it."""
+        with suppress(LancekeepError):  # what went wrong first is what the caller has to hear
+            for location in marked:
+                owner = self._manifest.view().owner_of(location)
+                if owner is not None and owner.location == location:
+                    self._listing.show(location)
+
+
+def _own(properties: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in properties.items() if name.startswith(OWN_PROPERTIES)}
+
+
+def _properties_after(properties: Mapping[str, str], changes: Sequence[Change]) -> Mapping[str, str]:
+    for change in changes:
+        if isinstance(change, SetProperties):
+            properties = change.merged_into(properties)
+    return properties
+
+
+def _vacated(view: CompatibleView, rows: Sequence[Put | Remove]) -> dict[str, ManifestEntry]:
+    """The V1 directories that have a table now and none after the changes, each with that table."""
+    taken = {change.entry.location for change in rows if isinstance(change, Put)}
+    left = (view.find(change.entry.object_id if isinstance(change, Put) else change.object_id) for change in rows)
+    return {
+        entry.location: entry
+        for entry in left
+        if entry is not None
+        and entry.location is not None
+        and entry.location not in taken
+        and v1_table(entry.location) is not None
+    }
+
+
+def _reappears(entry: ManifestEntry, manifest: CatalogView, listing: V1Directory) -> bool:
+    """Whether a table enters the manifest in its own V1 directory and a marker may hide that.
+
+    A new table's is known to be seen already, by the reservation in it. Where the table was there before, a marker is
+    that of somebody who is just about to remove it.
+    """
+    if entry.location != entry.object_id + V1_SUFFIX:
+        return False
+    before = manifest.find(entry.object_id)
+    return (before is None or before.location != entry.location) and listing.find(entry.object_id) is None

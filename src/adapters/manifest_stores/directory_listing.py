@@ -1,0 +1,207 @@
+"""A V1 directory as a manifest store (directory namespace specification, "V1: Directory Listing")."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from itertools import islice
+
+from lancekeep.domain.catalog import Change, Put, Remove, SetProperties, page
+from lancekeep.domain.errors import ConcurrentModification, Damaged, ObjectNotFound, Unsupported
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
+from lancekeep.domain.table import DEREGISTERED_MARKER, MARKER_CONTENT, V1_SUFFIX, v1_table
+from lancekeep.ports.manifest_store import Decision
+from lancekeep.ports.object_store import ObjectStore
+
+OWN_PROPERTIES = "lancekeep."
+"""What the names of the only properties begin with that a V1 directory remembers."""
+
+PROPERTIES_FILE = ".lancekeep.json"
+"""The file in the root that remembers them, as a JSON object of text values."""
+
+_ATTEMPTS = 10
+
+
+class V1Directory:
+    """The `CatalogView` of a V1 directory: it looks when it is asked, and says the same when it is asked again.
+
+    A table exists where an object lies below ``{name}.lance/`` and none is the deregistered marker; a directory that
+    a symbolic link leads to is none. Names that no identifier can have are passed over: nobody could ask for them.
+    """
+
+    flat = True
+
+    def __init__(self, objects: ObjectStore, root_key: str) -> None:
+        self._objects = objects
+        self._root_key = root_key
+        self._root = f"{root_key}/" if root_key else ""
+        self._entries: dict[str, ManifestEntry | None] = {}
+
+    @cached_property
+    def version(self) -> int:
+        """1 where there is a V1 directory or the properties file, else 0: nothing here counts changes."""
+        directories = self._objects.directories(self._root)
+        return int(self.remembers or any(name.endswith(V1_SUFFIX) for name in directories))
+
+    @property
+    def remembers(self) -> bool:
+        """Whether there is a properties file."""
+        return self._stored is not None
+
+    @cached_property
+    def properties(self) -> Mapping[str, str]:
+        return {} if self._stored is None else _decoded(self._stored, self._root + PROPERTIES_FILE)
+
+    def find(self, object_id: str) -> ManifestEntry | None:
+        if object_id not in self._entries:
+            location = object_id + V1_SUFFIX
+            exists = v1_table(location) is not None and self._exists(location)
+            self._entries[object_id] = ManifestEntry(object_id, TABLE, location, listed=True) if exists else None
+        return self._entries[object_id]
+
+    def children(
+        self, parent: ObjectId, object_type: str, after: str | None = None, limit: int | None = None
+    ) -> tuple[list[str], str | None]:
+        found = self.all_of(object_type, after) if parent.is_root else iter(())
+        names = [entry.object_id for entry in islice(found, None if limit is None else limit + 1)]
+        return page(names, None, limit)
+
+    def descendants(self, parent: ObjectId) -> Iterator[ManifestEntry]:
+        return self.all_of(TABLE) if parent.is_root else iter(())
+
+    def all_of(self, object_type: str, after: str | None = None) -> Iterator[ManifestEntry]:
+        names = self.names(after) if object_type == TABLE else ()
+        return (entry for entry in map(self.find, names) if entry is not None)
+
+    def owner_of(self, location: str) -> ManifestEntry | None:
+        table = v1_table(location.partition("/")[0])
+        return None if table is None else self.find(table.key)
+
+    def names(self, after: str | None = None) -> list[str]:
+        """What the tables could be called behind ``after``, in byte order; whether each exists is left to `find`.
+
+        All directories are asked for first: with the suffix ``a.lance`` comes behind ``a-b.lance``.
+        """
+        tables = map(v1_table, self._objects.directories(self._root))
+        names = sorted(table.key for table in tables if table is not None)
+        return names if after is None else names[bisect_right(names, after) :]
+
+    @cached_property
+    def _stored(self) -> bytes | None:
+        try:
+            return self._objects.get(self._root + PROPERTIES_FILE)
+        except ObjectNotFound:
+            return None
+
+    def _exists(self, location: str) -> bool:
+        """One listing, of which the beginning says enough: what the engine writes sorts behind the marker."""
+        directory = f"{self._root}{location}/"
+        if self._objects.passes_link(directory[:-1], self._root_key):
+            return False
+        found = False
+        for info in self._objects.list(directory):
+            name = info.key.removeprefix(directory)
+            if name == DEREGISTERED_MARKER:
+                return False
+            found = True
+            if name > DEREGISTERED_MARKER:
+                break
+        return found
+
+
+class DirectoryListing:
+    """Tables as directories ``{name}.lance`` below ``root_key`` (empty, or without its slash), nothing else.
+
+    A table comes by the objects in its directory: `apply` takes off the marker that may hide it. It goes by the
+    deregistered marker: whoever creates it has removed the table. Where ``objects`` has no ``atomic_create``, several
+    who remove one table at the same moment are all told that they did.
+
+    Properties: those named ``lancekeep.…``, in a file. The first to write it has done so alone; later changes replace
+    it as a whole.
+    """
+
+    def __init__(self, objects: ObjectStore, root_key: str) -> None:
+        self._objects = objects
+        self._root_key = root_key
+        self._root = f"{root_key}/" if root_key else ""
+
+    def view(self) -> V1Directory:
+        return V1Directory(self._objects, self._root_key)
+
+    def recent(self) -> V1Directory:
+        return self.view()
+
+    def apply(self, decide: Decision) -> V1Directory:
+        for _ in range(_ATTEMPTS):
+            view = self.view()
+            if all(self._make(change, view) for change in decide(view)):
+                return self.view()
+        raise ConcurrentModification(f"{self._objects.root_uri}{self._root_key}: others kept changing it; try again")
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def hide(self, location: str) -> bool:
+        """Put the deregistered marker into a V1 directory; False where it is there already, or nothing else is."""
+        marker = f"{self._root}{location}/{DEREGISTERED_MARKER}"
+        if self._objects.guarantees.atomic_create:
+            if not self._objects.put_if_absent(marker, MARKER_CONTENT):
+                return False
+        elif self._objects.head(marker) is not None:
+            return False
+        else:
+            self._objects.put(marker, MARKER_CONTENT)
+        if any(info.key != marker for info in self._objects.list(f"{self._root}{location}/")):
+            return True
+        self.show(location)  # the table was dropped meanwhile: the marker must not keep its directory
+        self._objects.prune(self._root + location)
+        return False
+
+    def show(self, location: str) -> None:
+        """Take the deregistered marker out of a V1 directory. Idempotent."""
+        self._objects.delete(f"{self._root}{location}/{DEREGISTERED_MARKER}")
+
+    def remember(self, properties: Mapping[str, str]) -> bool:
+        """Have the properties file hold these; False where another has just made it. Raises `Unsupported`."""
+        strange = [name for name in properties if not name.startswith(OWN_PROPERTIES)]
+        if strange:
+            raise Unsupported(f"a V1 directory has no place for the property {strange[0]!r}; open it with its manifest")
+        view = self.view()
+        if view.properties == properties:
+            return True
+        key, content = self._root + PROPERTIES_FILE, json.dumps(dict(properties), sort_keys=True).encode()
+        if not view.remembers and self._objects.guarantees.atomic_create:
+            return self._objects.put_if_absent(key, content)
+        self._objects.put(key, content)
+        return True
+
+    def _make(self, change: Change, view: V1Directory) -> bool:
+        """Make one change of what ``view`` shows; False where that is no longer so."""
+        match change:
+            case Remove(object_id):
+                return self.hide(object_id + V1_SUFFIX)
+            case SetProperties():
+                return self.remember(change.merged_into(view.properties))
+            case Put(entry):
+                assert entry.location == entry.object_id + V1_SUFFIX, entry  # the domain knows what is flat
+                if view.find(entry.object_id) is None:
+                    self.show(entry.location)
+                return self.view().find(entry.object_id) is not None
+
+
+def _decoded(content: bytes, key: str) -> dict[str, str]:
+    try:
+        properties = json.loads(content)
+    except ValueError:
+        properties = None
+    if not isinstance(properties, dict) or not all(
+        name.startswith(OWN_PROPERTIES) and isinstance(value, str) for name, value in properties.items()
+    ):
+        raise Damaged(
+            f"{key} is not a JSON object of text values under names like {OWN_PROPERTIES}commit_store. It remembers "
+            "which commit store manages the tables: restore it, before anybody writes"
+        )
+    return properties
