@@ -23,7 +23,7 @@ from pyroaring import FrozenBitMap
 from lancekeep.domain.catalog import Change, Put, Remove, SetProperties, ancestors
 from lancekeep.domain.identifiers import MANIFEST_DELIMITER, ObjectId
 from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
-from lancekeep.domain.table import V1_SUFFIX, v1_table
+from lancekeep.domain.table import V1_SUFFIX
 
 SMALL = 2048
 """Rows up to which Python's own dictionaries and lists are faster than anything over Arrow."""
@@ -63,7 +63,10 @@ class Rows:
 
     @cached_property
     def lookup(self) -> Lookup:
-        return SmallLookup(self.batch) if len(self) < SMALL else SortedLookup(self.batch)
+        if len(self) >= SMALL:
+            return SortedLookup(self.batch)
+        ids, types, locations = (self.batch.column(name).to_pylist() for name in OWN_COLUMNS[:3])
+        return SmallLookup(zip(ids, types, locations, strict=True))
 
     def entry(self, position: int) -> ManifestEntry:
         values = {name: column[position].as_py() for name, column in self._columns.items()}
@@ -77,15 +80,33 @@ class Rows:
         return {name: column for name, column in pairs if column.null_count < len(column)}
 
 
+class NewRows(Rows):
+    """Entries that are in no data file yet; they become Arrow arrays when they are written."""
+
+    def __init__(self, entries: Sequence[ManifestEntry], schema: pa.Schema) -> None:
+        self._entries = entries
+        self._schema = schema
+        self.lookup = SmallLookup((entry.object_id, entry.object_type, entry.location) for entry in entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @cached_property
+    def batch(self) -> pa.RecordBatch:
+        return batch_of(self._entries, self._schema)
+
+    def entry(self, position: int) -> ManifestEntry:
+        return self._entries[position]
+
+
 class SmallLookup:
     """Over a few rows: plain dictionaries and sorted lists."""
 
-    def __init__(self, batch: pa.RecordBatch) -> None:
-        ids, types, locations = (batch.column(name).to_pylist() for name in ("object_id", "object_type", "location"))
+    def __init__(self, rows: Iterable[tuple[str, str, str | None]]) -> None:
         self._positions: dict[str, list[int]] = {}
         self._runs: dict[tuple[str, int], list[tuple[str, int]]] = {}
         self._elsewhere: list[tuple[str, int]] = []
-        for position, (object_id, object_type, location) in enumerate(zip(ids, types, locations, strict=True)):
+        for position, (object_id, object_type, location) in enumerate(rows):
             self._positions.setdefault(object_id, []).append(position)
             kind = (object_type, object_id.count(MANIFEST_DELIMITER))
             self._runs.setdefault(kind, []).append((object_id, position))
@@ -240,15 +261,23 @@ class Fragment:
                 batch = batch.filter(pa.array(kept))
             yield batch
 
-    def places(self, object_id: str) -> Iterator[tuple[Rows, int, int]]:
-        """Rows of that id that are not deleted: the rows, the position in them, and the offset in the fragment."""
+    def find(self, object_id: str) -> ManifestEntry | None:
+        """The entry of a row of that id that is not deleted."""
         for piece in self.pieces:
             for position in piece.rows.lookup.positions(object_id):
                 if piece.start + position not in self.deleted:
-                    yield piece.rows, position, piece.start + position
+                    return piece.rows.entry(position)
+        return None
 
-    def without(self, offsets: Iterable[int]) -> Fragment:
-        return attrs.evolve(self, deleted=self.deleted | FrozenBitMap(offsets))
+    def without(self, ids: Iterable[str]) -> Fragment:
+        """The fragment with every row of these ids deleted; itself where it has none."""
+        offsets = [
+            piece.start + position
+            for piece in self.pieces
+            for object_id in ids
+            for position in piece.rows.lookup.positions(object_id)
+        ]
+        return attrs.evolve(self, deleted=self.deleted | FrozenBitMap(offsets)) if offsets else self
 
 
 @attrs.frozen
@@ -263,8 +292,9 @@ class IndexedView:
 
     def find(self, object_id: str) -> ManifestEntry | None:
         for fragment in reversed(self.fragments):
-            for rows, position, _ in fragment.places(object_id):
-                return rows.entry(position)
+            entry = fragment.find(object_id)
+            if entry is not None:
+                return entry
         return None
 
     def children(
@@ -314,15 +344,11 @@ class IndexedView:
                     put[object_id] = None
                 case SetProperties():
                     properties = change.merged_into(properties)
-        fragments = [self._without(fragment, put) for fragment in self.fragments]
+        fragments = [fragment.without(put) for fragment in self.fragments]
         entries = [entry for entry in put.values() if entry is not None]
         if entries:
-            fragments.append(Fragment(UNWRITTEN, (), (Piece(Rows(batch_of(entries, self.schema))),)))
+            fragments.append(Fragment(UNWRITTEN, (), (Piece(NewRows(entries, self.schema)),)))
         return attrs.evolve(self, properties=properties, fragments=tuple(fragments))
-
-    def _without(self, fragment: Fragment, ids: Iterable[str]) -> Fragment:
-        offsets = [offset for object_id in ids for _, _, offset in fragment.places(object_id)]
-        return fragment.without(offsets) if offsets else fragment
 
     def _pieces(self) -> Iterator[Piece]:
         return (piece for fragment in self.fragments for piece in fragment.pieces)
@@ -378,9 +404,6 @@ def _range(parent: ObjectId) -> tuple[str, str | None]:
 
 
 def _tables_by_name(location: str) -> Iterator[str]:
-    """The tables that a directory of this name would be made for: ``{name}.lance`` and ``{hash}_{object_id}``."""
-    v1 = v1_table(location)
-    if v1 is not None:
-        yield v1.key
-    if location[_HASH_LENGTH - 1 : _HASH_LENGTH] == "_":
-        yield location[_HASH_LENGTH:]
+    """The objects that a directory of this name would be made for: ``{name}.lance`` and ``{hash}_{object_id}``."""
+    yield location.removesuffix(V1_SUFFIX)
+    yield location[_HASH_LENGTH:]

@@ -127,6 +127,10 @@ class LanceManifestStore:
             self._latest = self._read_latest(before)
             return before is None or self._latest.number != before.number
 
+    def _forget(self) -> None:
+        with self._reading:
+            self._latest = None
+
     def _read_latest(self, known: Version | None) -> Version:
         """Read the latest version, anew where it is cleaned up under our eyes."""
         for _ in range(_ATTEMPTS):
@@ -186,12 +190,11 @@ class LanceManifestStore:
 
     def _decide_and_publish(self, requests: list[_Request]) -> None:
         """A refusal is believed only of the catalog as it is now; a change is a compare-and-set, and needs no look."""
-        fresh = self._latest is None
-        if self._latest is None:
-            self._refresh()
+        fresh = False
         for attempt in range(_ATTEMPTS):
-            base = self._latest
-            assert base is not None
+            if self._latest is None:
+                fresh = self._refresh()
+            base = self._latest or empty_version()
             view, outcomes = base.view, []
             for request in requests:
                 outcome: Exception | None = None
@@ -227,9 +230,10 @@ class LanceManifestStore:
         if not trusted and self._is_overtaken(base.number):  # a version that nobody will ever look for
             self._objects.delete(name)
             self._versions.discard(prepared)
-            self._latest = None
+            self._forget()
             return None
-        self._latest, self._looked = prepared.version, self._clock()
+        with self._reading:
+            self._latest, self._looked = prepared.version, self._clock()
         self._look_after(prepared.version.number)
         return prepared.version
 

@@ -6,6 +6,7 @@ before is not read again.
 
 from __future__ import annotations
 
+import os
 import random
 import tempfile
 import time
@@ -46,6 +47,8 @@ _DELETION_FILES = 1
 _READABLE = _DELETION_FILES | 2 | 4 | 8  # stable row ids, the V2 format, table configuration
 _WRITABLE = _DELETION_FILES | 4 | 8
 _ARROW, _BITMAP = 0, 1
+_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+"""Where files that the engine shall encode or decode are put: in memory, where the system has a place for that."""
 _MOST_DELETED = 4096
 """A fragment with more deleted rows is written anew, so that deletion files stay small."""
 
@@ -74,7 +77,7 @@ class TableVersions:
     def __init__(self, objects: ObjectStore, key: str) -> None:
         self._objects = objects
         self._key = key
-        self._scratch = tempfile.TemporaryDirectory(prefix="lancekeep-", ignore_cleanup_errors=True)
+        self._scratch = tempfile.TemporaryDirectory(prefix="lancekeep-", dir=_MEMORY, ignore_cleanup_errors=True)
 
     # -- reading ------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,544 @@
+"""The manifest table beside native writers, over time, and under faults: what the store contract does not ask."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from threading import Barrier, Thread
+
+import lance
+import lance_namespace as api
+import pyarrow as pa
+import pytest
+from deployments import bucket, s3_options
+from faults import Crash, Faulty, lost_replies
+from lance.namespace import DirectoryNamespace as NativeNamespace
+
+from lancekeep.adapters.manifest_stores import index, table_cleanup
+from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
+from lancekeep.adapters.object_stores import open_object_store
+from lancekeep.adapters.object_stores.memory import MemoryObjectStore
+from lancekeep.domain.catalog import CatalogView, Change, Put, Remove, SetProperties
+from lancekeep.domain.errors import Damaged, NamespaceAlreadyExists, Refused, StoreUnavailable
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
+from lancekeep.domain.namespace import create_namespace
+from lancekeep.ports.manifest_store import ManifestStore
+
+ROOT = ObjectId()
+
+
+def table(object_id: str, location: str | None = None, **extension: object) -> ManifestEntry:
+    return ManifestEntry(object_id, TABLE, location or f"12345678_{object_id}", None, extension)
+
+
+def put(store: ManifestStore, *entries: ManifestEntry) -> CatalogView:
+    return store.apply(lambda view: [Put(entry) for entry in entries])
+
+
+def remove(store: ManifestStore, *ids: str) -> CatalogView:
+    return store.apply(lambda view: [Remove(object_id) for object_id in ids])
+
+
+def contents(store: ManifestStore) -> dict[str, str | None]:
+    return {entry.object_id: entry.location for entry in store.view().descendants(ROOT)}
+
+
+def rows(root: Path) -> dict[str, str]:
+    """What the native engine reads."""
+    dataset = lance.dataset(str(root / "__manifest"))
+    dataset.validate()
+    return {row["object_id"]: row["location"] for row in dataset.to_table().to_pylist()}
+
+
+def create_indexes(uri: str) -> None:
+    """The three of the specification, made by the native engine."""
+    lance.dataset(uri).create_scalar_index("object_id", "BTREE")
+    lance.dataset(uri).create_scalar_index("object_type", "BITMAP")
+    lance.dataset(uri).create_scalar_index("base_objects", "LABEL_LIST")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "lake"
+
+
+@pytest.fixture
+def opened(root: Path) -> Callable[[], LanceManifestStore]:
+    def store() -> LanceManifestStore:
+        objects, key = open_object_store(str(root), {"fsync": "false"})
+        return LanceManifestStore(objects, f"{key}/__manifest")
+
+    return store
+
+
+@pytest.fixture
+def store(opened: Callable[[], LanceManifestStore]) -> LanceManifestStore:
+    return opened()
+
+
+# -- beside native writers ----------------------------------------------------------------------------------------
+
+
+def test_the_table_is_as_the_specification_has_it(store: LanceManifestStore, root: Path) -> None:
+    store.apply(lambda view: create_namespace(view, ObjectId.of("a"), {"k": "v"}))
+    dataset = lance.dataset(str(root / "__manifest"))
+    assert [(field.name, str(field.type), field.nullable) for field in dataset.schema] == [
+        ("object_id", "string", False),
+        ("object_type", "string", False),
+        ("location", "string", True),
+        ("metadata", "string", True),
+        ("base_objects", "list<object_id: string>", True),
+    ]
+    assert dataset.schema.field("object_id").metadata == {b"lance-schema:unenforced-primary-key:position": b"0"}
+    assert dataset.data_storage_version == "2.2"
+    assert dataset.to_table().to_pylist() == [
+        {"object_id": "a", "object_type": "namespace", "location": None, "metadata": '{"k":"v"}', "base_objects": None}
+    ]
+
+
+def test_the_native_engine_reads_writes_and_compacts_between_our_changes(
+    store: LanceManifestStore, opened: Callable[[], LanceManifestStore], root: Path
+) -> None:
+    """Every kind of native change, each followed by a look and a change of ours through two doors."""
+    uri = str(root / "__manifest")
+    expected: dict[str, str | None] = {}
+    chance = random.Random(7)
+
+    def ours(door: LanceManifestStore) -> None:
+        for _ in range(chance.randrange(1, 4)):
+            name = f"t{len(expected):03d}-{chance.random()}"
+            expected[name] = f"12345678_{name}"
+            put(door, table(name))
+        gone = chance.choice(sorted(expected))
+        del expected[gone]
+        remove(door, gone)
+
+    def native_delete() -> None:
+        gone = chance.choice(sorted(expected))
+        del expected[gone]
+        lance.dataset(uri).delete(f"object_id = '{gone}'")
+
+    def native_append() -> None:
+        name = f"n{len(expected):03d}"
+        expected[name] = "there"
+        row = {"object_id": name, "object_type": TABLE, "location": "there"}
+        lance.write_dataset(pa.Table.from_pylist([row], schema=lance.dataset(uri).schema), uri, mode="append")
+
+    def native_index() -> None:
+        create_indexes(uri)
+
+    def native_update() -> None:
+        moved = chance.choice(sorted(expected))
+        expected[moved] = "moved"
+        lance.dataset(uri).update({"location": "'moved'"}, where=f"object_id = '{moved}'")
+
+    def native_namespace() -> None:
+        name = f"native{len(expected)}"
+        NativeNamespace(root=str(root)).create_namespace(api.CreateNamespaceRequest(id=[name]))
+        expected[name] = None
+
+    def native_compaction() -> None:
+        lance.dataset(uri).optimize.compact_files()
+
+    ours(store)
+    for native in (
+        native_index, native_delete, native_append, native_update, native_compaction, native_namespace, native_index,
+        native_compaction, native_append, native_delete, native_namespace, native_update,
+    ):  # fmt: skip
+        native()
+        assert contents(store) == expected, native.__name__
+        ours(store)
+        ours(opened())
+        assert contents(store) == rows(root) == expected, native.__name__
+
+
+def test_indexes_stay_and_native_lookups_through_them_stay_right(store: LanceManifestStore, root: Path) -> None:
+    put(store, *(table(f"t{number:03d}") for number in range(400)))
+    uri = str(root / "__manifest")
+    create_indexes(uri)
+    for number in range(400, 460):
+        put(store, table(f"t{number:03d}"))
+    remove(store, "t007", "t420")
+    put(store, table("t008", "elsewhere"))
+    dataset = lance.dataset(uri)
+    assert {description["type"] for description in dataset.list_indices()} == {"BTree", "Bitmap", "LabelList"}
+    assert "ScalarIndexQuery" in dataset.scanner(filter="object_id = 't450'").explain_plan()
+
+    def found(name: str) -> list[str]:
+        column: list[str] = dataset.to_table(filter=f"object_id = '{name}'")["location"].to_pylist()
+        return column
+
+    assert [found(name) for name in ("t001", "t007", "t008", "t420", "t450")] == [
+        ["12345678_t001"], [], ["elsewhere"], [], ["12345678_t450"],
+    ]  # fmt: skip
+    assert dataset.count_rows("object_type = 'table'") == 458
+
+
+def test_an_insert_is_refused_where_a_native_writer_was_faster_btree_or_not(
+    opened: Callable[[], LanceManifestStore], root: Path
+) -> None:
+    """The specified BTREE makes the engine's own merge insert write a key twice from two stale handles."""
+    store = opened()
+    put(store, table("t"))
+    lance.dataset(str(root / "__manifest")).create_scalar_index("object_id", "BTREE")
+    store.view()
+    NativeNamespace(root=str(root)).create_namespace(api.CreateNamespaceRequest(id=["dup"]))
+    with pytest.raises(NamespaceAlreadyExists):
+        store.apply(lambda view: create_namespace(view, ObjectId.of("dup"), {}))
+    assert lance.dataset(str(root / "__manifest")).count_rows("object_id = 'dup'") == 1
+
+
+def test_extension_columns_and_unknown_types_survive_every_write(store: LanceManifestStore, root: Path) -> None:
+    put(store, *(table(f"t{number}") for number in range(5)))
+    uri = str(root / "__manifest")
+    lance.dataset(uri).add_columns(pa.schema([pa.field("partition_field_year", pa.int32())]))
+    dataset = lance.dataset(uri)
+    dataset.update({"partition_field_year": "2024"}, where="object_id = 't1'")
+    view = {"object_id": "v", "object_type": "view", "location": "v", "base_objects": ["t1", "t2"]}
+    lance.write_dataset(pa.Table.from_pylist([view], schema=dataset.schema), uri, mode="append")
+    store.apply(lambda view: create_namespace(view, ObjectId.of("n"), {}))
+    entry = store.view().find("t1")
+    assert entry is not None
+    assert entry.extension == {"partition_field_year": 2024}
+    put(store, table("t9", partition_field_year=2025))
+    store.apply(lambda view: [Put(entry.with_properties({"k": "v"}))])
+    remove(store, "t0")
+    stored = {row["object_id"]: row for row in lance.dataset(uri).to_table().to_pylist()}
+    assert (stored["t1"]["partition_field_year"], stored["t1"]["metadata"]) == (2024, '{"k":"v"}')
+    assert stored["t9"]["partition_field_year"] == 2025
+    assert (stored["v"]["object_type"], stored["v"]["base_objects"]) == ("view", ["t1", "t2"])
+    assert sorted(stored) == ["n", "t1", "t2", "t3", "t4", "t9", "v"]
+
+
+def test_deletion_files_of_both_kinds_are_read(store: LanceManifestStore, root: Path) -> None:
+    put(store, *(table(f"t{number:05d}") for number in range(20_000)))
+    dataset = lance.dataset(str(root / "__manifest"))
+    dataset.delete("object_id < 't15000'")
+    assert list((root / "__manifest" / "_deletions").glob("*.bin"))  # dense: a roaring bitmap
+    assert len(contents(store)) == 5000
+    dataset.delete("object_id = 't16000'")
+    remove(store, "t16001")
+    assert store.view().find("t16000") is store.view().find("t16001") is None
+    assert contents(store).keys() == rows(root).keys()
+    assert len(rows(root)) == 4998
+
+
+def test_what_is_not_understood_is_refused_and_nothing_is_written(store: LanceManifestStore, root: Path) -> None:
+    put(store, table("t"))
+    lance.dataset(str(root / "__manifest")).update_metadata({"lance.namespace.manifest.writer_feature_flags": "4"})
+    with pytest.raises(Refused, match="writer_feature_flags = 4"):
+        put(store, table("u"))
+    assert contents(store).keys() == {"t"}
+    lance.dataset(str(root / "__manifest")).update_metadata({"lance.namespace.manifest.reader_feature_flags": "x"})
+    with pytest.raises(Refused, match="reader_feature_flags = x"):
+        store.view()
+
+
+def test_a_damaged_manifest_is_named(opened: Callable[[], LanceManifestStore], root: Path) -> None:
+    put(opened(), table("t"))
+    [manifest] = (root / "__manifest" / "_versions").glob("*.manifest")
+    manifest.write_bytes(manifest.read_bytes()[:100])
+    with pytest.raises(Damaged, match=r"__manifest/_versions.* is not a manifest of a Lance table"):
+        opened().view()
+
+
+def test_another_lance_table_in_its_place_is_refused(opened: Callable[[], LanceManifestStore], root: Path) -> None:
+    lance.write_dataset(pa.table({"a": [1]}), str(root / "__manifest"))
+    with pytest.raises(Damaged, match="is not a manifest table: it has no column location"):
+        opened().view()
+
+
+# -- many entries --------------------------------------------------------------------------------------------------
+
+
+def test_fragments_stay_few(store: LanceManifestStore, root: Path) -> None:
+    for number in range(300):
+        put(store, table(f"t{number:03d}"))
+    dataset = lance.dataset(str(root / "__manifest"))
+    assert dataset.count_rows() == 300
+    assert len(dataset.get_fragments()) <= 10
+    for number in range(290):
+        remove(store, f"t{number:03d}")
+    assert contents(store).keys() == rows(root).keys() == {f"t{number}" for number in range(290, 300)}
+    assert len(lance.dataset(str(root / "__manifest")).get_fragments()) <= 10
+
+
+@pytest.mark.parametrize("small", [2, 2048])
+def test_the_index_answers_as_a_plain_dictionary_does(
+    small: int, monkeypatch: pytest.MonkeyPatch, opened: Callable[[], LanceManifestStore]
+) -> None:
+    """Over sorted runs and over dictionaries, in one process and read anew by another."""
+    monkeypatch.setattr(index, "SMALL", small)
+    chance = random.Random(small)
+    model: dict[str, ManifestEntry] = {}
+    store, reader = opened(), opened()
+    names = ["a", "a-", "a.", "aa", "b", "é", "e\u0301", "z", "\U0001f600", "0"]
+    for _ in range(60):
+        changes: list[Change] = []
+        for _ in range(chance.randrange(1, 9)):
+            object_id = "$".join(chance.choices(names, k=chance.randrange(1, 4)))
+            if object_id in model and chance.random() < 0.4:
+                changes.append(Remove(object_id))
+                del model[object_id]
+            else:
+                where = chance.choice([f"12345678_{object_id}", f"{object_id}.lance", f"x/{object_id}", None])
+                model[object_id] = ManifestEntry(object_id, chance.choice([TABLE, NAMESPACE]), where)
+                changes.append(Put(model[object_id]))
+        store.apply(lambda view, changes=changes: changes)  # type: ignore[misc]  # mypy does not infer such a lambda
+        for view in (store.view(), reader.view(), opened().view()):
+            _require_equal(view, model, chance)
+
+
+def _require_equal(view: CatalogView, model: dict[str, ManifestEntry], chance: random.Random) -> None:
+    assert {entry.object_id: entry for entry in view.descendants(ROOT)} == model
+    for object_type in (TABLE, NAMESPACE):
+        ids = sorted(object_id for object_id, entry in model.items() if entry.object_type == object_type)
+        after = chance.choice([None, *ids])
+        assert [entry.object_id for entry in view.all_of(object_type, after)] == [
+            i for i in ids if not after or i > after
+        ]
+        parent = ObjectId.from_key(chance.choice(sorted(model) or [""]))
+        prefix = f"{parent.key}$" if parent.names else ""
+        below = [i.removeprefix(prefix) for i in ids if i.startswith(prefix) and "$" not in i.removeprefix(prefix)]
+        paged: list[str] = []
+        token: str | None = None
+        while True:
+            page, token = view.children(parent, object_type, token, 2)
+            paged += page
+            if token is None:
+                break
+        assert paged == sorted(below) == view.children(parent, object_type)[0]
+    for entry in model.values():
+        assert view.find(entry.object_id) == entry
+        if entry.location and entry.object_type == TABLE:
+            owner = view.owner_of(f"{entry.location}/deeper")
+            assert owner is not None
+            assert owner.location == entry.location
+    assert view.find("nobody") is view.owner_of("nobody.lance") is None
+    nested = [entry.location for entry in model.values() if entry.location and entry.location.startswith("x/")]
+    assert (view.owner_of("x") is not None) == bool(nested)
+
+
+def test_a_native_rewrite_of_a_large_catalog_is_read_without_sorting_it_again(
+    store: LanceManifestStore, root: Path
+) -> None:
+    put(store, *(table(f"n$t{number:05d}") for number in range(5000)))
+    before = store.view()
+    assert isinstance(before, index.IndexedView)
+    NativeNamespace(root=str(root)).create_namespace(api.CreateNamespaceRequest(id=["new"]))
+    after = store.view()
+    assert isinstance(after, index.IndexedView)
+    assert after.find("new") is not None
+    [rewritten] = after.fragments
+    assert rewritten.pieces[0].rows is before.fragments[0].pieces[0].rows
+
+
+# -- several at once -----------------------------------------------------------------------------------------------
+
+
+def test_what_threads_decide_at_once_is_committed_together(opened: Callable[[], LanceManifestStore]) -> None:
+    store = opened()
+    put(store, table("first"))
+    together = Barrier(8)
+
+    def create(thread: int) -> None:
+        for number in range(25):
+            together.wait()
+            put(store, table(f"t{thread}-{number}"))
+
+    threads = [Thread(target=create, args=(thread,)) for thread in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(contents(opened())) == 201
+    assert store.view().version < 150
+
+
+def test_one_refusal_in_a_group_does_not_touch_the_others(store: LanceManifestStore) -> None:
+    together = Barrier(4)
+    told: list[str] = []
+
+    def create(name: str) -> None:
+        together.wait()
+        try:
+            store.apply(lambda view: create_namespace(view, ObjectId.of([name]), {}))
+            told.append("created")
+        except NamespaceAlreadyExists:
+            told.append("exists")
+
+    threads = [Thread(target=create, args=(name,)) for name in ("a", "a", "b", "c")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(told) == ["created", "created", "created", "exists"]
+    assert contents(store).keys() == {"a", "b", "c"}
+
+
+# -- faults --------------------------------------------------------------------------------------------------------
+
+
+def test_a_lost_reply_is_no_lost_change_and_no_second_one() -> None:
+    memory = MemoryObjectStore()
+    faulty = Faulty(memory)
+    store = LanceManifestStore(faulty, "m")
+    put(store, table("a"))
+    faulty.decide = lost_replies("put_if_absent", 1)
+    after = put(store, table("b"))
+    assert after.version == 2
+    assert contents(LanceManifestStore(memory, "m")).keys() == {"a", "b"}
+
+
+def test_a_failed_write_is_told_to_everybody_who_waited_and_the_next_one_works() -> None:
+    faulty = Faulty(MemoryObjectStore())
+    store = LanceManifestStore(faulty, "m")
+    put(store, table("a"))
+    faulty.decide = lambda name, _: ("before", StoreUnavailable("down")) if name.startswith("put") else None
+    with pytest.raises(StoreUnavailable, match="down"):
+        put(store, table("b"))
+    faulty.decide = None
+    put(store, table("c"))
+    assert contents(store).keys() == {"a", "c"}
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_crash_at_any_call_leaves_the_old_state_or_the_new(when: str) -> None:
+    for nth in range(20):
+        memory = MemoryObjectStore()
+        put(LanceManifestStore(memory, "m"), table("a"), table("b"))
+        faulty = Faulty(memory)
+        store = LanceManifestStore(faulty, "m")
+        faulty.decide = lambda _, count, nth=nth: (when, Crash()) if count == nth else None
+        try:
+            store.apply(lambda view: [Remove("a"), Put(table("c")), SetProperties({"k": "v"})])
+        except Crash:
+            found = LanceManifestStore(memory, "m")
+            state = (set(contents(found)), dict(found.view().properties))
+            assert state in (({"a", "b"}, {}), ({"b", "c"}, {"k": "v"}))
+        if nth >= len(faulty.calls):
+            return
+    raise AssertionError("it never came to an end")
+
+
+# -- time ----------------------------------------------------------------------------------------------------------
+
+
+class Aging(MemoryObjectStore):
+    """Objects that came to be when ``now`` says."""
+
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def __init__(self) -> None:
+        super().__init__(clock=lambda: self.now)
+
+
+def versions(objects: MemoryObjectStore) -> int:
+    return len(list(objects.list("m/_versions/")))
+
+
+def test_old_versions_go_with_the_files_only_they_need_and_the_latest_stays() -> None:
+    objects = Aging()
+    store = LanceManifestStore(objects, "m")
+    for number in range(40):
+        put(store, table(f"t{number:02d}"))
+    remove(store, "t05")
+    assert store.clean_up() == 0  # nothing is old yet
+    objects.now += timedelta(minutes=11)
+    put(store, table("new"))
+    assert store.clean_up() == 40
+    objects.now += timedelta(minutes=11)
+    put(store, table("newer"))
+    assert store.clean_up() > 0
+    fresh = LanceManifestStore(objects, "m")
+    assert len(contents(fresh)) == 41
+    needed = {key for fragment in fresh.view().fragments for key in fragment.paths}  # type: ignore[attr-defined]  # of the index
+    kept = {info.key.rpartition("/")[2] for info in objects.list("m/data/")}
+    assert needed <= kept
+    assert len(kept) <= len(needed) + 3
+    assert versions(objects) <= 3
+
+
+def test_versions_that_a_tag_may_hold_are_kept() -> None:
+    objects = Aging()
+    store = LanceManifestStore(objects, "m")
+    for number in range(5):
+        put(store, table(f"t{number}"))
+    objects.put("m/_refs/tags/release.json", b"{}")
+    objects.now += timedelta(hours=1)
+    put(store, table("new"))
+    assert store.clean_up() == 0
+
+
+def test_a_process_that_slept_through_a_clean_up_sees_the_latest_state_and_overwrites_nothing() -> None:
+    objects = Aging()
+    seconds = [0.0]
+    sleeper = LanceManifestStore(objects, "m", clock=lambda: seconds[0])
+    early = LanceManifestStore(objects, "m", clock=lambda: seconds[0])
+    assert early.view().version == 0
+    put(sleeper, table("a"))
+    writer = LanceManifestStore(objects, "m")
+    for number in range(10):
+        put(writer, table(f"t{number}"))
+    objects.now += timedelta(minutes=11)
+    put(writer, table("b"))
+    objects.now += timedelta(minutes=11)
+    put(writer, table("c"))
+    assert writer.clean_up() > 0
+    assert versions(objects) < 4
+    seconds[0] = 3600.0
+    assert put(sleeper, table("mine")).find("c") is not None
+    assert early.view().find("mine") is not None
+    assert contents(writer).keys() == {"a", "b", "c", "mine", *(f"t{number}" for number in range(10))}
+
+
+def test_a_writer_that_slept_does_not_create_the_catalog_anew() -> None:
+    objects = Aging()
+    seconds = [0.0]
+    sleeper = LanceManifestStore(objects, "m", clock=lambda: seconds[0])
+    sleeper.view()
+    writer = LanceManifestStore(objects, "m")
+    for name in ("a", "b"):
+        put(writer, table(name))
+        objects.now += timedelta(minutes=11)
+    put(writer, table("c"))
+    assert writer.clean_up() > 0
+    seconds[0] = 3600.0
+    put(sleeper, table("d"))
+    assert contents(writer).keys() == {"a", "b", "c", "d"}
+
+
+def test_clean_up_runs_by_itself_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_cleanup, "RETENTION", timedelta(0))
+    objects = Aging()
+    store = LanceManifestStore(objects, "m")
+    for number in range(256):
+        objects.now += timedelta(seconds=1)
+        put(store, table(f"t{number}"))
+    store.close()
+    assert versions(objects) < 20
+    assert len(contents(LanceManifestStore(objects, "m"))) == 256
+
+
+# -- what it costs -------------------------------------------------------------------------------------------------
+
+
+def test_looking_costs_one_request_and_writes_nothing(moto_endpoint: str) -> None:
+    objects, key = open_object_store(f"s3://{bucket(moto_endpoint)}/lake", s3_options(moto_endpoint))
+    faulty = Faulty(objects)
+    store = LanceManifestStore(faulty, f"{key}/__manifest")
+    put(store, *(table(f"n$t{number}") for number in range(10)))
+    for look in (
+        lambda: store.view().find("n$t3"),
+        lambda: store.view().find("nobody"),
+        lambda: store.view().children(ObjectId.of("n"), TABLE, None, 5),
+    ):
+        faulty.calls.clear()
+        look()
+        assert faulty.calls == ["head"]
+    faulty.calls.clear()
+    put(store, table("n$new"))
+    assert faulty.calls == ["put", "put_if_absent"]
