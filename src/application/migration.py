@@ -81,39 +81,36 @@ def migrate(
     registered: list[ObjectId] = []
     remaining = iter(candidates)
     while some := list(islice(remaining, batch)):
-        batch_of = _Batch(some)
-        if dry_run:
-            batch_of.decide(view)
-        else:
-            apply(batch_of.decide)
-        registered += batch_of.registered
-        skipped += batch_of.skipped
+        change = _Registration(some)
+        if not dry_run:
+            apply(change.decide)
+        registered += (ObjectId.from_key(entry.object_id) for entry in change.registered)
+        skipped += change.skipped
         if progress is not None:
             progress(MigrationProgress(len(registered), len(skipped), total))
     return MigrationReport(tuple(registered), tuple(skipped), dry_run)
 
 
-class _Batch:
-    """The decision on some candidates, and what came of it when it was asked last."""
+class _Registration:
+    """The decision to enter some V1 tables, and what came of it when it was asked last."""
 
     def __init__(self, candidates: Sequence[ManifestEntry]) -> None:
         self._candidates = candidates
-        self.registered: list[ObjectId] = []
+        self.registered = list(candidates)
         self.skipped: list[Skipped] = []
 
     def decide(self, view: CatalogView) -> list[Change]:
-        changes: list[Change] = []
-        self.registered, self.skipped = [], []
-        for candidate in self._candidates:
-            found = view.find(candidate.object_id)
-            if found is not None and found.listed:
-                changes.append(Put(attrs.evolve(found, listed=False)))
-                self.registered.append(ObjectId.from_key(candidate.object_id))
-            else:
-                gone = "it was dropped or deregistered meanwhile"
-                reason = gone if found is None else "its name was entered in the manifest meanwhile"
-                self.skipped.append(Skipped(str(candidate.location), reason))
-        return changes
+        now = [(candidate, view.find(candidate.object_id)) for candidate in self._candidates]
+        self.registered = [found for _, found in now if found is not None and found.listed]
+        self.skipped = [
+            Skipped(
+                str(candidate.location),
+                "it was dropped or deregistered meanwhile" if found is None else "its name was entered meanwhile",
+            )
+            for candidate, found in now
+            if found is None or not found.listed
+        ]
+        return [Put(attrs.evolve(entry, listed=False)) for entry in self.registered]
 
 
 def _unspeakable(objects: ObjectStore, root_prefix: str) -> Iterator[Skipped]:
