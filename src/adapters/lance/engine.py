@@ -13,6 +13,7 @@ import lance
 import pyarrow as pa
 from lance.commit import CommitConflictError
 from lance_namespace import DeclareTableResponse, DescribeTableRequest, LanceNamespace
+from lance_namespace.errors import LanceNamespaceError
 
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import (
@@ -198,6 +199,10 @@ def _translated(table: ObjectId, channel: _Channel) -> Iterator[None]:
         raise
     except CommitConflictError as error:
         raise ConcurrentModification(f"{table}: others kept changing it; nothing was committed: {error}") from error
+    except LanceNamespaceError as error:  # what the engine asked on the caller's own thread
+        if isinstance(error.__cause__, LancekeepError):
+            raise error.__cause__ from error
+        raise
     except (OSError, ValueError, RuntimeError) as error:
         if isinstance(channel.error, (CommitUnknown, CommitRefused)):
             raise channel.error from error

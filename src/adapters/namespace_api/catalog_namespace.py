@@ -202,6 +202,7 @@ class CatalogNamespace(api.LanceNamespace):
         field = _fields(request)
         object_id = _id(request)
         table = self._catalog.find_table(object_id)
+        self._root(table, None)  # the caller will read there, so no symbolic link may lead to it
         version, tag, branch = field("version"), field("tag"), field("branch")
         if tag is not None and (version is not None or branch is not None):
             raise errors.InvalidInput("a tag names a version of its own: give no version or branch beside it")
