@@ -11,6 +11,7 @@ import random
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -128,7 +129,7 @@ class TableVersions:
             if file.HasField("base_id"):
                 raise Refused(f"{self._key}: the data file {file.path} lies in another table; that is not supported")
             with self._local_copy(f"{self._key}/data/{file.path}") as path:
-                table = LanceFileReader(path).read_all(batch_size=max(1, fragment.physical_rows)).to_table()
+                table = _read_data_file(path, fragment.physical_rows)
             names = _top_level_names(file.fields, manifest)
             if len(names) != table.num_columns:
                 raise Damaged(
@@ -379,6 +380,16 @@ def _aligned(columns: dict[str, pa.ChunkedArray], schema: pa.Schema, count: int)
         array = array.chunk(0) if isinstance(array, pa.ChunkedArray) else array
         arrays.append(array if array.type == field.type else array.cast(field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _read_data_file(path: str, rows: int) -> pa.Table:
+    """On a thread of its own: in a callback of the native engine, pylance's file reader ends the process.
+
+    (Fatal Python error: PyEval_SaveThread, pylance 14.0.2. A native commit calls back into the catalog, which may have
+    to read what another process has changed.)
+    """
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        return thread.submit(lambda: LanceFileReader(path).read_all(batch_size=max(1, rows)).to_table()).result()
 
 
 def _schema(names: Sequence[str], read: Iterable[dict[str, pa.ChunkedArray]], previous: Version | None) -> pa.Schema:
