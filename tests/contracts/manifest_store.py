@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from threading import Barrier, Thread
 
 import pytest
 
 from lancekeep.domain.catalog import CatalogView, Change, Put, Remove, SetProperties
-from lancekeep.domain.errors import NamespaceAlreadyExists
+from lancekeep.domain.errors import (
+    ConcurrentModification,
+    Damaged,
+    NamespaceAlreadyExists,
+    TableAlreadyExists,
+    TableNotFound,
+    Unsupported,
+)
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.domain.manifest_entry import ManifestEntry
+from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
 from lancekeep.domain.namespace import create_namespace
+from lancekeep.domain.table import Table, add_table, alter_table, remove_table, rename_table
 from lancekeep.ports.manifest_store import ManifestStore
+from lancekeep.ports.object_store import ObjectStore
+
+T = ObjectId.of("t")
 
 
 def namespace(name: str, properties: dict[str, str] | None = None) -> ManifestEntry:
@@ -87,20 +100,289 @@ class ManifestStoreContract:
 
     def _race(self, doors: list[ManifestStore], name: str) -> None:
         """Everybody creates one namespace at once: one does, the others are told that it is there."""
-        together = Barrier(len(doors))
-        told: list[str] = []
+        told = _together(doors, lambda door: door.apply(lambda view: create_namespace(view, ObjectId.of([name]), {})))
+        assert told == ["NamespaceAlreadyExists"] * (len(doors) - 1) + ["done"]
 
-        def create(door: ManifestStore) -> None:
-            together.wait()
-            try:
-                door.apply(lambda view: create_namespace(view, ObjectId.of([name]), {}))
-                told.append("created")
-            except Exception as error:
-                told.append(type(error).__name__)
 
-        racers = [Thread(target=create, args=(door,)) for door in doors]
-        for racer in racers:
-            racer.start()
-        for racer in racers:
-            racer.join()
-        assert sorted(told) == ["NamespaceAlreadyExists"] * (len(doors) - 1) + ["created"]
+def seen(view: CatalogView) -> list[str]:
+    """The names of the tables in the root, page by page: however large the pages, they are the same."""
+    whole, more = view.children(ObjectId(), TABLE)
+    assert more is None
+    for limit in (1, 2, 3):
+        names: list[str] = []
+        after = None
+        while True:
+            page, after = view.children(ObjectId(), TABLE, after, limit)
+            assert len(page) <= limit
+            names += page
+            if after is None:
+                break
+            assert after == page[-1]
+        assert names == whole
+    assert [entry.object_id for entry in view.all_of(TABLE) if "$" not in entry.object_id] == whole
+    for name in whole:
+        assert view.find(name) is not None
+    return whole
+
+
+class V1Contract:
+    """V1 directories as tables: ``store`` and ``other`` are two doors to the directory ``home`` of ``objects``."""
+
+    home = "lake"
+
+    @pytest.fixture
+    def objects(self) -> ObjectStore:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def store(self, objects: ObjectStore) -> ManifestStore:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def other(self, objects: ObjectStore) -> ManifestStore:
+        raise NotImplementedError
+
+    def write(self, objects: ObjectStore, *names: str) -> None:
+        for name in names:
+            objects.put(f"{self.home}/{name}", b"x")
+
+    def stored(self, objects: ObjectStore) -> list[str]:
+        keys = (info.key.removeprefix(f"{self.home}/") for info in objects.list(f"{self.home}/"))
+        return [key for key in keys if not key.startswith("__manifest/")]
+
+    def test_a_table_is_a_directory_with_an_object_and_without_the_deregistered_marker(
+        self, objects: ObjectStore, store: ManifestStore
+    ) -> None:
+        self.write(objects, "t.lance/data/x.lance", "early.lance/!first", "declared.lance/.lance-reserved")
+        self.write(objects, "gone.lance/.lance-deregistered", "gone.lance/!first", "gone.lance/_versions/1.manifest")
+        self.write(objects, "directory/x", "file.lance", "u.lance.bak/x", ".lance/x", "a$b.lance/x")
+        assert seen(store.view()) == ["declared", "early", "t"]
+        for name in ("gone", "directory", "file", "u", "", "a$b", "x$t", "no/t", "../lake/t"):
+            assert store.view().find(name) is None, name
+        entry = store.view().find("t")
+        assert entry == ManifestEntry("t", TABLE, "t.lance", listed=True)
+        assert store.view().owner_of("t.lance") == store.view().owner_of("t.lance/data") == entry
+        assert store.view().owner_of("gone.lance") is None
+        assert list(store.view().all_of(NAMESPACE)) == []
+
+    def test_names_are_in_byte_order_without_their_suffix(self, objects: ObjectStore, store: ManifestStore) -> None:
+        names = ["a", "a!", "a-b", "a.b", "a.lance", "a0", "b", "é", "日", "😀"]
+        self.write(objects, *(f"{name}.lance/x" for name in reversed(names)))
+        assert seen(store.view()) == names
+        assert [entry.object_id for entry in store.view().all_of(TABLE, "a.b")] == names[4:]
+        assert sorted(ids(store.view())) == sorted(names)
+
+    def test_a_table_is_removed_by_the_marker_and_comes_back_without_it(
+        self, objects: ObjectStore, store: ManifestStore, other: ManifestStore
+    ) -> None:
+        self.write(objects, "t.lance/_versions/1.manifest")
+        assert seen(store.apply(lambda view: remove_table(view, T))) == seen(other.view()) == []
+        assert objects.get(f"{self.home}/t.lance/.lance-deregistered") == b"reserved"
+        with pytest.raises(TableNotFound):
+            other.apply(lambda view: remove_table(view, T))
+        again = Table(T, "t.lance", {})
+        assert seen(other.apply(lambda view: add_table(view, again))) == seen(store.view()) == ["t"]
+        assert self.stored(objects) == ["t.lance/_versions/1.manifest"]
+
+    def test_of_racing_removers_one_wins(
+        self, objects: ObjectStore, store: ManifestStore, other: ManifestStore
+    ) -> None:
+        for number in range(5):
+            table = ObjectId.of([f"t{number}"])
+            self.write(objects, f"{table.name}.lance/x")
+            remove = partial(_remove, table=table)
+            told = _together([store, other, store, other], remove)
+            assert told.count("TableNotFound") + told.count("done") == 4
+            assert told.count("done") == 1 or (told.count("done") > 1 and not objects.guarantees.atomic_create)
+            assert seen(store.view()) == []
+
+    def test_a_table_that_is_dropped_while_it_is_removed_leaves_no_marker(
+        self, objects: ObjectStore, store: ManifestStore
+    ) -> None:
+        self.write(objects, "t.lance/x")
+        asked = []
+
+        def decide(view: CatalogView) -> Sequence[Change]:
+            changes = remove_table(view, T)
+            asked.append(view)
+            objects.delete(f"{self.home}/t.lance/x")  # a native process, which puts no marker
+            return changes
+
+        with pytest.raises(TableNotFound):
+            store.apply(decide)
+        assert len(asked) == 1
+        assert self.stored(objects) == []
+
+
+class V1AloneContract(V1Contract):
+    """And what holds of a V1 directory without a manifest."""
+
+    def test_an_empty_directory_is_version_0_and_looking_makes_nothing(
+        self, objects: ObjectStore, store: ManifestStore
+    ) -> None:
+        self.write(objects, "directory/x")
+        assert (store.view().version, ids(store.view()), dict(store.view().properties)) == (0, [], {})
+        assert store.apply(lambda view: []).version == 0
+        assert store.view().flat
+        self.write(objects, "t.lance/x")
+        assert store.view().version == store.recent().version == 1
+        assert self.stored(objects) == ["directory/x", "t.lance/x"]
+
+    def test_it_remembers_the_catalogs_own_properties_and_no_others(
+        self, objects: ObjectStore, store: ManifestStore, other: ManifestStore
+    ) -> None:
+        store.apply(lambda view: [SetProperties({"lancekeep.a": "1", "lancekeep.ü": "Zoë"})])
+        assert other.view().version == 1
+        other.apply(lambda view: [SetProperties({"lancekeep.a": None, "lancekeep.b": "2"})])
+        assert dict(store.view().properties) == {"lancekeep.ü": "Zoë", "lancekeep.b": "2"}
+        with pytest.raises(Unsupported, match="'owner'"):
+            store.apply(lambda view: [SetProperties({"owner": "me"})])
+        assert self.stored(objects) == [".lancekeep.json"]
+
+    @pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b'{"lancekeep.a": 1}', b'{"owner": "me"}'])
+    def test_properties_that_cannot_be_read_are_damage(
+        self, objects: ObjectStore, store: ManifestStore, content: bytes
+    ) -> None:
+        objects.put(f"{self.home}/.lancekeep.json", content)
+        with pytest.raises(Damaged, match=r"lancekeep\.json.*restore it"):
+            _ = store.view().properties
+
+    def test_a_table_that_vanishes_while_it_is_registered_again_is_not_there(
+        self, objects: ObjectStore, store: ManifestStore
+    ) -> None:
+        with pytest.raises(ConcurrentModification):
+            store.apply(lambda view: add_table(view, Table(T, "t.lance", {})))
+        assert self.stored(objects) == []
+
+
+class CompatibleContract(V1Contract):
+    """And what holds of V1 directories beside a manifest (V2 specification, "Compatibility Mode")."""
+
+    def enter(self, store: ManifestStore, *tables: tuple[str, str]) -> None:
+        for object_id, location in tables:
+            entry = ManifestEntry.table(ObjectId.from_key(object_id), location, {})
+            store.apply(lambda view, entry=entry: [Put(entry)])  # type: ignore[misc] # mypy infers no default
+
+    def test_the_manifest_comes_first_and_owns_its_directories(
+        self, objects: ObjectStore, store: ManifestStore, other: ManifestStore
+    ) -> None:
+        self.write(objects, "a.lance/x", "b.lance/x", "c.lance/x", "d.lance/x", "e.lance/x", "n.lance/x")
+        store.apply(lambda view: [Put(namespace("n")), Put(namespace("m"))])
+        self.enter(store, ("b", "12345678_b"), ("m$t", "c.lance"), ("u", "d.lance/inner"), ("e", "e.lance"))
+        view = other.view()
+        assert seen(view) == ["a", "b", "e", "u"]
+        assert view.children(ObjectId(), NAMESPACE) == (["m", "n"], None)
+        assert view.children(ObjectId.of("m"), TABLE) == (["t"], None)
+        found = {name: view.find(name) for name in ("a", "b", "e", "c", "d", "n")}
+        assert [name for name, entry in found.items() if entry is not None and entry.listed] == ["a"]
+        assert found["c"] is found["d"] is None
+        assert found["n"] == namespace("n")
+        owners = [view.owner_of(place) for place in ("a.lance", "a.lance/x", "c.lance", "d.lance", "b.lance", "zz")]
+        assert [owner and owner.object_id for owner in owners] == ["a", "a", "m$t", "u", None, None]
+        assert [entry.object_id for entry in view.all_of(TABLE)] == ["a", "b", "e", "m$t", "u"]
+        assert sorted(ids(view)) == ["a", "b", "e", "m", "m$t", "n", "u"]
+
+    @pytest.mark.parametrize("listed", [True, False])
+    def test_a_renamed_table_leaves_no_v1_table_behind(
+        self, objects: ObjectStore, store: ManifestStore, other: ManifestStore, listed: bool
+    ) -> None:
+        self.write(objects, "t.lance/x", "12345678_u/x")
+        if not listed:
+            self.enter(store, ("t", "t.lance"))
+        after = store.apply(lambda view: rename_table(view, Table(T, "t.lance", {}), ObjectId.of("u"), "12345678_u"))
+        assert seen(after) == seen(other.view()) == ["u"]
+        assert "t.lance/.lance-deregistered" in self.stored(objects)
+
+    def test_a_table_that_is_registered_at_another_path_leaves_no_v1_table_behind(
+        self, objects: ObjectStore, store: ManifestStore, other: ManifestStore
+    ) -> None:
+        for listed in (True, False):
+            self.write(objects, "t.lance/x", "other/x")
+            if not listed:
+                self.enter(store, ("t", "t.lance"))
+            store.apply(lambda view: add_table(view, Table(T, "other", {}), replace=True))
+            entry = other.view().find("t")
+            assert entry is not None
+            assert entry.location == "other"
+            store.apply(lambda view: remove_table(view, T))
+            assert seen(other.view()) == []
+            objects.delete(f"{self.home}/t.lance/.lance-deregistered")
+
+    def test_a_table_of_another_name_in_a_v1_directory_does_not_come_back_as_that(
+        self, objects: ObjectStore, store: ManifestStore, other: ManifestStore
+    ) -> None:
+        self.write(objects, "t.lance/x")
+        self.enter(store, ("u", "t.lance"))
+        store.apply(lambda view: remove_table(view, ObjectId.of("u")))
+        assert seen(other.view()) == []
+        assert self.stored(objects) == ["t.lance/.lance-deregistered", "t.lance/x"]
+
+    def test_a_refused_change_hides_nothing_from_v1_readers(
+        self, objects: ObjectStore, store: ManifestStore, other: ManifestStore
+    ) -> None:
+        self.write(objects, "t.lance/x")
+        self.enter(store, ("t", "t.lance"))
+        asked: list[CatalogView] = []
+
+        def decide(view: CatalogView) -> Sequence[Change]:
+            asked.append(view)
+            if len(asked) > 1:
+                raise TableAlreadyExists("somebody was faster")
+            return remove_table(view, T)
+
+        with pytest.raises(TableAlreadyExists):
+            store.apply(decide)
+        assert seen(other.view()) == ["t"]
+        assert self.stored(objects) == ["t.lance/x"]
+
+    def test_altering_a_table_that_was_only_listed_enters_it(
+        self, objects: ObjectStore, store: ManifestStore, other: ManifestStore
+    ) -> None:
+        self.write(objects, "t.lance/x")
+        store.apply(lambda view: alter_table(view, T, {"owner": "me"}))
+        assert other.view().find("t") == ManifestEntry.table(T, "t.lance", {"owner": "me"})
+        assert self.stored(objects) == ["t.lance/x"]
+
+    def test_what_a_v1_directory_remembers_counts_until_the_manifest_remembers_it(
+        self, objects: ObjectStore, store: ManifestStore, other: ManifestStore
+    ) -> None:
+        objects.put(f"{self.home}/.lancekeep.json", b'{"lancekeep.store": "x"}')
+        assert store.view().version == 1
+        assert dict(store.view().properties) == {"lancekeep.store": "x"}
+        store.apply(lambda view: [SetProperties({"owner": "me"})])
+        objects.delete(f"{self.home}/.lancekeep.json")
+        assert dict(other.view().properties) == {"lancekeep.store": "x", "owner": "me"}
+
+    def test_what_the_manifest_remembers_is_told_to_v1_readers_first(
+        self, objects: ObjectStore, store: ManifestStore, other: ManifestStore
+    ) -> None:
+        store.apply(lambda view: [SetProperties({"lancekeep.store": "x", "owner": "me"})])
+        assert objects.get(f"{self.home}/.lancekeep.json") == b'{"lancekeep.store": "x"}'
+        other.apply(lambda view: [SetProperties({"lancekeep.store": "y"})])
+        assert objects.get(f"{self.home}/.lancekeep.json") == b'{"lancekeep.store": "y"}'
+        assert dict(store.view().properties) == {"lancekeep.store": "y", "owner": "me"}
+
+
+def _remove(door: ManifestStore, table: ObjectId) -> None:
+    door.apply(lambda view: remove_table(view, table))
+
+
+def _together(doors: list[ManifestStore], act: Callable[[ManifestStore], object]) -> list[str]:
+    """What each door said to something that all do at once, sorted: ``done``, or the name of an error."""
+    together = Barrier(len(doors))
+    told: list[str] = []
+
+    def run(door: ManifestStore) -> None:
+        together.wait()
+        try:
+            act(door)
+            told.append("done")
+        except Exception as error:
+            told.append(type(error).__name__)
+
+    racers = [Thread(target=run, args=(door,)) for door in doors]
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join()
+    return sorted(told)

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deployments import bucket, s3_options
+from faults import Crash, Faulty, crash_at
+from fsspec.implementations.local import LocalFileSystem
 
-from contracts.manifest_store import ManifestStoreContract
+from contracts.manifest_store import CompatibleContract, ManifestStoreContract, T, V1AloneContract, V1Contract, seen
+from lancekeep.adapters.manifest_stores.compatible import CompatibleManifestStore
+from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListing
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
 from lancekeep.adapters.manifest_stores.memory import MemoryManifestStore
 from lancekeep.adapters.object_stores import open_object_store
+from lancekeep.adapters.object_stores.fsspec_store import FsspecObjectStore
+from lancekeep.adapters.object_stores.local import LocalObjectStore
+from lancekeep.adapters.object_stores.memory import MemoryObjectStore
+from lancekeep.domain.catalog import CatalogView, Put, SetProperties
+from lancekeep.domain.errors import LancekeepError
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
+from lancekeep.domain.table import Table, add_table, remove_table, rename_table
 from lancekeep.ports.manifest_store import ManifestStore
+from lancekeep.ports.object_store import ObjectStore
 
 
 def lance_table(root: str, options: dict[str, str]) -> LanceManifestStore:
@@ -53,3 +70,259 @@ class TestLanceTableOnS3(ManifestStoreContract):
     @pytest.fixture
     def other(self, root: str, moto_endpoint: str, store: ManifestStore) -> ManifestStore:
         return lance_table(root, s3_options(moto_endpoint))
+
+
+# -- V1 directories ---------------------------------------------------------------------------------------------
+
+
+class OnMemory(V1Contract):
+    @pytest.fixture
+    def objects(self) -> ObjectStore:
+        return MemoryObjectStore()
+
+
+class OnFiles(V1Contract):
+    @pytest.fixture
+    def objects(self, tmp_path: Path) -> ObjectStore:
+        self.home = f"{tmp_path}/lake"[1:]
+        return LocalObjectStore(fsync=False)
+
+    def test_a_directory_without_an_object_or_behind_a_link_is_no_table(
+        self, tmp_path: Path, objects: ObjectStore, store: ManifestStore
+    ) -> None:
+        self.write(objects, "t.lance/x")
+        (tmp_path / "lake/empty.lance/_versions").mkdir(parents=True)
+        os.symlink(tmp_path / "lake/t.lance", tmp_path / "lake/link.lance")
+        assert seen(store.view()) == ["t"]
+        assert store.view().find("empty") is store.view().find("link") is None
+
+
+class OnS3(V1Contract):
+    @pytest.fixture
+    def objects(self, moto_endpoint: str) -> ObjectStore:
+        return open_object_store(f"s3://{bucket(moto_endpoint)}/lake", s3_options(moto_endpoint))[0]
+
+
+class Alone(V1AloneContract):
+    @pytest.fixture
+    def store(self, objects: ObjectStore) -> ManifestStore:
+        return DirectoryListing(objects, self.home)
+
+    @pytest.fixture
+    def other(self, objects: ObjectStore) -> ManifestStore:
+        return DirectoryListing(objects, self.home)
+
+
+class TestV1OnMemory(Alone, OnMemory):
+    """In memory."""
+
+
+class TestV1OnFiles(Alone, OnFiles):
+    """On local files."""
+
+
+class TestV1OnS3(Alone, OnS3):
+    """On S3."""
+
+
+class TestV1OnFsspec(Alone):
+    @pytest.fixture
+    def objects(self, tmp_path: Path) -> ObjectStore:
+        self.home = f"{tmp_path}/lake"[1:]
+        return FsspecObjectStore(LocalFileSystem(), "file:///")
+
+
+class BesideMemory(CompatibleContract):
+    @pytest.fixture
+    def manifest(self) -> ManifestStore:
+        return MemoryManifestStore()
+
+    @pytest.fixture
+    def store(self, objects: ObjectStore, manifest: ManifestStore) -> ManifestStore:
+        return CompatibleManifestStore(manifest, DirectoryListing(objects, self.home))
+
+    @pytest.fixture
+    def other(self, objects: ObjectStore, manifest: ManifestStore) -> ManifestStore:
+        return CompatibleManifestStore(manifest, DirectoryListing(objects, self.home))
+
+
+class TestCompatibleOnMemory(BesideMemory, OnMemory):
+    """A manifest in memory, and objects there."""
+
+
+class TestCompatibleOnFiles(BesideMemory, OnFiles):
+    """A manifest in memory, and local files."""
+
+
+class TestCompatibleOnS3(CompatibleContract, OnS3):
+    @pytest.fixture
+    def store(self, objects: ObjectStore) -> ManifestStore:
+        return CompatibleManifestStore(
+            LanceManifestStore(objects, "lake/__manifest"), DirectoryListing(objects, "lake")
+        )
+
+    @pytest.fixture
+    def other(self, objects: ObjectStore) -> ManifestStore:
+        return CompatibleManifestStore(
+            LanceManifestStore(objects, "lake/__manifest"), DirectoryListing(objects, "lake")
+        )
+
+
+class TestCompatibleIsAManifestStore(ManifestStoreContract):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> ManifestStore:
+        objects, key = open_object_store(str(tmp_path), {})
+        return CompatibleManifestStore(lance_table(str(tmp_path), {}), DirectoryListing(objects, key))
+
+    @pytest.fixture
+    def other(self, tmp_path: Path, store: ManifestStore) -> ManifestStore:
+        objects, key = open_object_store(str(tmp_path), {})
+        return CompatibleManifestStore(lance_table(str(tmp_path), {}), DirectoryListing(objects, key))
+
+
+class TestCompatibleIsAManifestStoreInMemoryToo(ManifestStoreContract):
+    @pytest.fixture
+    def store(self) -> ManifestStore:
+        return CompatibleManifestStore(MemoryManifestStore(), DirectoryListing(MemoryObjectStore(), "lake"))
+
+
+# -- what it costs ----------------------------------------------------------------------------------------------
+
+
+def test_a_v1_directory_is_asked_no_more_than_a_page_needs() -> None:
+    objects = Faulty(MemoryObjectStore())
+    for number in range(100):
+        objects.put(f"lake/t{number:02}.lance/x", b"")
+    listing = DirectoryListing(objects, "lake")
+    costs: list[Counter[str]] = []
+    for look in (
+        listing.view,
+        lambda: listing.view().find("t00"),
+        lambda: listing.view().find("$"),
+        lambda: listing.view().children(ObjectId(), TABLE, "t50", 10),
+    ):
+        objects.calls.clear()
+        look()
+        costs.append(objects.counts)
+    assert costs == [
+        {},
+        {"passes_link": 1, "list": 1},
+        {},
+        {"directories": 1, "passes_link": 11, "list": 11},
+    ]
+
+
+def test_declaring_a_table_costs_no_look_for_a_marker() -> None:
+    objects = Faulty(MemoryObjectStore())
+    store = CompatibleManifestStore(MemoryManifestStore(), DirectoryListing(objects, "lake"))
+    store.apply(lambda view: [SetProperties({"lancekeep.store": "x"})])
+    objects.put("lake/t.lance/.lance-reserved", b"")
+    objects.calls.clear()
+    store.apply(lambda view: add_table(view, Table(T, "t.lance", {})))
+    assert objects.counts == {"passes_link": 1, "list": 1}
+    objects.calls.clear()
+    child = Table(ObjectId.of("n.t"), "12345678_n$t", {})
+    store.apply(lambda view: [Put(ManifestEntry.namespace(ObjectId.of("n"), {}))])
+    objects.calls.clear()
+    store.apply(lambda view: add_table(view, child))
+    assert objects.counts == {}
+
+
+# -- crashes ----------------------------------------------------------------------------------------------------
+
+U = ObjectId.of("u")
+CHANGES: dict[str, Callable[[ManifestStore], object]] = {
+    "remove": lambda store: store.apply(lambda view: remove_table(view, T)),
+    "rename": lambda store: store.apply(lambda view: rename_table(view, Table(T, "t.lance", {}), U, "12345678_u")),
+    "move": lambda store: store.apply(lambda view: add_table(view, Table(T, "other", {}), replace=True)),
+    "register again": lambda store: store.apply(lambda view: add_table(view, Table(T, "t.lance", {"k": "v"}))),
+}
+
+
+@pytest.mark.parametrize("known", ["listed", "entered"])
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_crash_at_any_call_leaves_the_old_state_or_the_new_and_repeating_completes_it(
+    change: str, known: str, when: str
+) -> None:
+    def world() -> tuple[MemoryObjectStore, MemoryManifestStore]:
+        objects, manifest = MemoryObjectStore(), MemoryManifestStore()
+        objects.put("lake/t.lance/x", b"")
+        objects.put("lake/other/x", b"")
+        if change == "register again":
+            objects.put("lake/t.lance/.lance-deregistered", b"")
+        elif known == "entered":
+            manifest.apply(lambda _: [Put(ManifestEntry.table(T, "t.lance", {}))])
+        return objects, manifest
+
+    def state(objects: Any, manifest: Any) -> list[tuple[str, str | None, str | None]]:
+        view = opened(objects, manifest).view()
+        assert [entry.object_id for entry in view.all_of(TABLE)] == seen(view)
+        return [(entry.object_id, entry.location, entry.metadata) for entry in view.all_of(TABLE)]
+
+    def opened(objects: Any, manifest: Any) -> ManifestStore:
+        return CompatibleManifestStore(manifest, DirectoryListing(objects, "lake"))
+
+    objects, manifest = world()
+    old = state(objects, manifest)
+    counting = Faulty(objects), Faulty(manifest)
+    CHANGES[change](opened(*counting))
+    new = state(objects, manifest)
+    assert new != old
+    marked = objects.head("lake/t.lance/.lance-deregistered") is not None
+    assert marked == (change != "register again")
+    states = []
+    for side, calls in enumerate(double.calls for double in counting):
+        for nth in range(len(calls)):
+            if when == "after" and calls[nth] == "get":
+                continue  # it finds no properties file, and raises that
+            objects, manifest = world()
+            doubles = [Faulty(objects), Faulty(manifest)]
+            doubles[side].decide = crash_at(nth, when)
+            with pytest.raises(Crash):
+                CHANGES[change](opened(*doubles))
+            states.append(state(objects, manifest))
+            assert states[-1] in (old, new), (side, calls[nth])
+            if states[-1] == old:
+                CHANGES[change](opened(objects, manifest))
+                assert state(objects, manifest) == new
+                assert (objects.head("lake/t.lance/.lance-deregistered") is not None) == marked
+    assert old in states
+    assert (new in states) or when == "before"
+
+
+def test_a_register_again_that_a_removal_overtakes_does_not_bring_the_table_back() -> None:
+    objects, manifest = MemoryObjectStore(), MemoryManifestStore()
+    objects.put("lake/t.lance/x", b"")
+    objects.put("lake/t.lance/.lance-deregistered", b"")
+    overtaking = Faulty(objects)
+    store = CompatibleManifestStore(manifest, DirectoryListing(overtaking, "lake"))
+    other = CompatibleManifestStore(manifest, DirectoryListing(objects, "lake"))
+
+    def overtake(name: str, _: int) -> None:
+        if name == "delete":
+            overtaking.decide = None
+            other.apply(lambda view: remove_table(view, T))
+
+    overtaking.decide = overtake
+    store.apply(lambda view: add_table(view, Table(T, "t.lance", {})))
+    assert overtaking.decide is None
+    assert seen(other.view()) == []
+
+
+def test_two_commit_stores_that_come_first_at_the_same_moment_are_not_both_remembered() -> None:
+    objects = MemoryObjectStore()
+    doors = [DirectoryListing(objects, "lake") for _ in range(2)]
+
+    asked: list[str] = []
+
+    def decide(view: CatalogView) -> list[SetProperties]:
+        asked.append(view.properties.get("lancekeep.store", "none"))
+        if view.properties:
+            raise LancekeepError("managed by another")
+        doors[1].apply(lambda _: [SetProperties({"lancekeep.store": "faster"})])
+        return [SetProperties({"lancekeep.store": "slower"})]
+
+    with pytest.raises(LancekeepError, match="managed by another"):
+        doors[0].apply(decide)
+    assert asked == ["none", "faster"]

@@ -91,10 +91,12 @@ class CompatibleView:
 class _Step:
     """What a decision asks for beside the changes of the manifest.
 
-    remember: properties the V1 directory has to remember first. hide: V1 directories to hide first. removes: hiding
-    them is all there is to do. again: the decision has to be asked again. show: tables whose directory is to be shown.
+    listing: the V1 directory as the decision saw it. remember: properties that the directory has to remember first.
+    hide: V1 directories to hide first. removes: hiding them is all there is to do. again: the decision has to be asked
+    again. show: tables whose directory is to be shown.
     """
 
+    listing: V1Directory
     remember: Mapping[str, str] | None = None
     hide: Collection[str] = ()
     removes: bool = False
@@ -128,7 +130,7 @@ class CompatibleManifestStore:
         try:
             for _ in range(_ATTEMPTS):
                 step = self._ask(decide, hidden)
-                if step.remember is not None and self._listing.remember(step.remember):
+                if step.remember is not None and self._listing.remember(step.remember, step.listing):
                     self._remembered = step.remember
                 created = [location for location in step.hide if self._listing.hide(location)]
                 if step.removes and created:
@@ -163,14 +165,14 @@ class CompatibleManifestStore:
 
     def _ask(self, decide: Decision, hidden: Collection[str]) -> _Step:
         """Ask what is to be done. The manifest is changed at once where nothing has to be done before that."""
-        step = _Step()
+        step = _Step(self._listing.view())
 
         def decide_on_both(manifest: CatalogView) -> Sequence[Change]:
             nonlocal step
             listing = self._listing.view()
             view = CompatibleView(manifest, lambda: listing)
             changes = decide(view)
-            step, entered = self._planned(view, listing, changes, hidden) if changes else (_Step(), [])
+            step, entered = self._planned(view, listing, changes, hidden) if changes else (_Step(listing), [])
             return entered
 
         self._manifest.apply(decide_on_both)
@@ -182,7 +184,7 @@ class CompatibleManifestStore:
         """What to do around the manifest, and which of the changes to make in it now."""
         remembered = _own(_properties_after(view.properties, changes))
         if remembered != self._remembered:
-            return _Step(remember=remembered), []
+            return _Step(listing, remember=remembered), []
         entered: list[Change] = [change for change in changes if isinstance(change, SetProperties)]
         if remembered != _own(_properties_after(view.manifest.properties, changes)):
             entered.append(SetProperties(remembered))
@@ -191,14 +193,14 @@ class CompatibleManifestStore:
         listed = [entry for entry in vacated.values() if entry.listed]
         if listed and not (len(rows) == 1 and isinstance(rows[0], Remove)):
             # Something is to come in its place: the manifest has to answer for it before it is hidden.
-            return _Step(again=True), [*entered, *(Put(attrs.evolve(entry, listed=False)) for entry in listed)]
+            return _Step(listing, again=True), [*entered, *(Put(attrs.evolve(entry, listed=False)) for entry in listed)]
         if listed:
-            return _Step(hide=list(vacated), removes=True), entered
+            return _Step(listing, hide=list(vacated), removes=True), entered
         if not vacated.keys() <= set(hidden):
-            return _Step(hide=vacated.keys() - set(hidden)), []
+            return _Step(listing, hide=vacated.keys() - set(hidden)), []
         entered += (row for row in rows if isinstance(row, Put) or view.manifest.find(row.object_id) is not None)
         put = (row.entry for row in rows if isinstance(row, Put))
-        return _Step(show=[entry for entry in put if _reappears(entry, view.manifest, listing)]), entered
+        return _Step(listing, show=[entry for entry in put if _reappears(entry, view.manifest, listing)]), entered
 
     def _show(self, entry: ManifestEntry) -> None:
         """Show the directory of a table that was registered again, unless it has left the manifest meanwhile."""

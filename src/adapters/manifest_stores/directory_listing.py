@@ -164,12 +164,11 @@ class DirectoryListing:
         """Take the deregistered marker out of a V1 directory. Idempotent."""
         self._objects.delete(f"{self._root}{location}/{DEREGISTERED_MARKER}")
 
-    def remember(self, properties: Mapping[str, str]) -> bool:
-        """Have the properties file hold these; False where another has just made it. Raises `Unsupported`."""
+    def remember(self, properties: Mapping[str, str], view: V1Directory) -> bool:
+        """Have the properties file hold these; False where another made it since ``view``. Raises `Unsupported`."""
         strange = [name for name in properties if not name.startswith(OWN_PROPERTIES)]
         if strange:
             raise Unsupported(f"a V1 directory has no place for the property {strange[0]!r}; open it with its manifest")
-        view = self.view()
         if view.properties == properties:
             return True
         key, content = self._root + PROPERTIES_FILE, json.dumps(dict(properties), sort_keys=True).encode()
@@ -184,7 +183,7 @@ class DirectoryListing:
             case Remove(object_id):
                 return self.hide(object_id + V1_SUFFIX)
             case SetProperties():
-                return self.remember(change.merged_into(view.properties))
+                return self.remember(change.merged_into(view.properties), view)
             case Put(entry):
                 assert entry.location == entry.object_id + V1_SUFFIX, entry  # the domain knows what is flat
                 if view.find(entry.object_id) is None:
