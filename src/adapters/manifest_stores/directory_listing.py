@@ -9,10 +9,10 @@ from functools import cached_property
 from itertools import islice
 
 from lancekeep.domain.catalog import Change, Put, Remove, SetProperties, page
-from lancekeep.domain.errors import ConcurrentModification, Damaged, ObjectNotFound, Unsupported
+from lancekeep.domain.errors import ConcurrentModification, Damaged, ObjectNotFound, Refused, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
-from lancekeep.domain.table import DEREGISTERED_MARKER, MARKER_CONTENT, V1_SUFFIX, v1_table
+from lancekeep.domain.table import DEREGISTERED_MARKER, MANIFEST_DIRECTORY, MARKER_CONTENT, V1_SUFFIX, v1_table
 from lancekeep.ports.manifest_store import Decision
 from lancekeep.ports.object_store import ObjectStore
 
@@ -183,12 +183,21 @@ class DirectoryListing:
             case Remove(object_id):
                 return self.hide(object_id + V1_SUFFIX)
             case SetProperties():
+                self._require_alone()
                 return self.remember(change.merged_into(view.properties), view)
             case Put(entry):
                 assert entry.location == entry.object_id + V1_SUFFIX, entry  # the domain knows what is flat
                 if view.find(entry.object_id) is None:
                     self.show(entry.location)
                 return self.view().find(entry.object_id) is not None
+
+    def _require_alone(self) -> None:
+        """A manifest would go on remembering another commit store. Raises `Refused`."""
+        if next(self._objects.list(f"{self._root}{MANIFEST_DIRECTORY}/"), None) is not None:
+            raise Refused(
+                f"{self._objects.root_uri}{self._root_key} has a manifest table, which has to remember the commit "
+                "store, too: choose or change it in compatibility mode. Then the directory can be opened as V1 with it"
+            )
 
 
 def _decoded(content: bytes, key: str) -> dict[str, str]:
