@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from threading import Barrier, Thread
@@ -20,6 +20,7 @@ from lance_namespace import errors as api_errors
 import lancekeep
 from lancekeep.application.relocation import Relocation
 from lancekeep.domain.errors import Unsupported
+from lancekeep.ports.object_store import ObjectInfo
 
 TABLE = pa.table({"a": pa.array([1, 2, 3], pa.int64())})
 STORES = ("sqlite", "conditional-put", "none")
@@ -287,6 +288,43 @@ def test_a_writer_that_is_always_faster_ends_the_rename(tmp_path: Path, monkeypa
     assert not catalog.table_exists("u")
 
 
+def test_a_version_is_copied_only_once_all_that_it_names_is(
+    tmp_path: Path, catalog: lancekeep.Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog.write("t", TABLE)
+    objects = catalog.commits.objects
+    list_itself, waiting = objects.list, [True]
+
+    def list_beside_a_writer(prefix: str) -> Iterator[ObjectInfo]:
+        for info in list_itself(prefix):
+            if waiting and prefix.endswith("/t.lance/") and "/_transactions/" in info.key:
+                waiting.clear()
+                catalog.open("t").delete("a = 1")  # its file is in a directory that this listing has passed already
+            yield info
+
+    seen: list[int] = []
+    monkeypatch.setattr(objects, "list", list_beside_a_writer)
+    interrupted(monkeypatch, "carry_over", lambda: seen.extend(catalog.open("u").to_table()["a"].to_pylist()), "before")
+    catalog.rename_table("t", "u")
+    assert not waiting
+    assert seen == [2, 3]  # as soon as the table has its new name
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_v1_table_that_was_never_registered_is_renamed(tmp_path: Path, store: str) -> None:
+    catalog = connect(tmp_path, store).catalog
+    catalog.create_namespace("n")
+    lance.write_dataset(TABLE, str(tmp_path / "lake" / "plain.lance"))
+    renamed = catalog.rename_table("plain", "n.u")
+    assert catalog.list_tables() == []
+    assert directories(tmp_path) == [renamed.location]
+    assert catalog.write("n.u", TABLE, "append").version == 2
+    native = NativeNamespace(root=str(tmp_path / "lake"))
+    assert native.list_tables(api.ListTablesRequest(id=[])).tables == []
+    location = native.describe_table(api.DescribeTableRequest(id=["n", "u"])).location
+    assert lance.dataset(location).count_rows() == 6
+
+
 @pytest.mark.parametrize("store", ["sqlite", "conditional-put"])
 def test_no_acknowledged_append_is_lost_by_a_rename(tmp_path: Path, store: str) -> None:
     catalog = connect(tmp_path, store).catalog
@@ -400,16 +438,29 @@ def test_drop_modes_of_namespaces(namespace: lancekeep.DirectoryNamespace, tmp_p
         namespace.drop_namespace(api.DropNamespaceRequest(id=[]))
 
 
-@pytest.mark.parametrize("dir_listing_enabled", ["true", "false"])
-def test_who_loses_the_race_of_exist_ok_gets_the_winners_table(tmp_path: Path, dir_listing_enabled: str) -> None:
-    racers = [connect(tmp_path, dir_listing_enabled=dir_listing_enabled) for _ in range(4)]
-    racers[0].create_namespace(api.CreateNamespaceRequest(id=["n"]))
+@pytest.mark.parametrize(
+    ("parent", "mode"),
+    [
+        ([], {}),
+        (["n"], {}),
+        (["n"], {"dir_listing_enabled": "false"}),
+        ([], {"dir_listing_enabled": "false"}),
+        ([], {"manifest_enabled": "false"}),
+    ],
+    ids=["compatible root", "compatible child", "V2 child", "V2 root", "V1"],
+)
+def test_who_loses_the_race_of_exist_ok_gets_the_winners_table(
+    tmp_path: Path, parent: list[str], mode: dict[str, str]
+) -> None:
+    racers = [connect(tmp_path, **mode) for _ in range(4)]
+    if parent:
+        racers[0].create_namespace(api.CreateNamespaceRequest(id=parent))
     for turn in range(8):
-        request = api.CreateTableRequest(id=["n", f"t{turn}"], mode="exist_ok")
+        request = api.CreateTableRequest(id=[*parent, f"t{turn}"], mode="exist_ok")
         answers = together(*(partial(racer.create_table, request, stream(TABLE)) for racer in racers))
         assert len({answer.location for answer in answers}) == 1, answers
-        assert lance.dataset(answers[0].location).count_rows() == 3
-        assert lance.dataset(answers[0].location).version == 1
+        dataset = lance.dataset(answers[0].location)
+        assert (dataset.version, dataset.count_rows()) == (1, 3)
     assert len(directories(tmp_path)) == 8
 
 
@@ -459,15 +510,22 @@ def test_register_replaces_a_registration_only_on_wish(
     assert catalog.open("n.t").count_rows() == 1
 
 
-def test_what_a_kind_of_catalog_cannot_do_is_an_unsupported_operation(
-    namespace: lancekeep.DirectoryNamespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def unsupported(*_: object) -> None:
-        raise Unsupported("a V1 directory cannot rename t; open it with its manifest")
-
-    monkeypatch.setattr(namespace.catalog, "rename_table", unsupported)
-    with pytest.raises(api_errors.UnsupportedOperationError, match="open it with its manifest"):
-        namespace.rename_table(api.RenameTableRequest(id=["t"], new_table_name="u"))
+def test_what_a_v1_directory_cannot_do_is_an_unsupported_operation(tmp_path: Path) -> None:
+    namespace = connect(tmp_path, manifest_enabled="false")
+    namespace.create_table(api.CreateTableRequest(id=["t"]), stream(TABLE))
+    acts: tuple[Callable[[], Any], ...] = (
+        lambda: namespace.rename_table(api.RenameTableRequest(id=["t"], new_table_name="u")),
+        lambda: namespace.create_namespace(api.CreateNamespaceRequest(id=["n"])),
+        lambda: namespace.declare_table(api.DeclareTableRequest(id=["u"], properties={"a": "b"})),
+        lambda: namespace.register_table(api.RegisterTableRequest(id=["u"], location="t.lance")),
+    )
+    for act in acts:
+        with pytest.raises(api_errors.UnsupportedOperationError, match="its manifest"):
+            act()
+    for alter in (namespace.catalog.alter_table, namespace.catalog.alter_namespace):
+        with pytest.raises(Unsupported, match="open it with its manifest"):
+            alter("t" if alter == namespace.catalog.alter_table else "", {"a": "b"})
+    assert directories(tmp_path) == ["t.lance"]
 
 
 # -- races of drop and create ------------------------------------------------------------------------------------
