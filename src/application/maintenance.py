@@ -170,6 +170,8 @@ class Fsck:
             if self._unreferenced(directory) != finding or self.view().owner_of(directory) is not None:
                 return finding
             self.remove(Table(ObjectId((directory,)), directory, {}))
+            if finding.kind is Kind.EMPTY and directory in self._directories(posixpath.dirname(directory)):
+                return finding  # files that are no objects lie in it
         return attrs.evolve(finding, repaired=True)
 
     def _unless_young(self, finding: Finding, infos: Sequence[ObjectInfo]) -> Finding:

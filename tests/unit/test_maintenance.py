@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from memory_catalogs import MANIFEST, World
 
+import lancekeep
 from lancekeep.application.maintenance import FsckReport, Kind
 from lancekeep.domain.catalog import Put
 from lancekeep.domain.errors import InvalidInput
@@ -243,6 +245,33 @@ def test_the_directory_of_an_entry_of_an_unknown_type_is_left_alone(world: World
     world.manifest.apply(lambda _: [Put(ManifestEntry("v", "view", "0a1b2c3d_v"))])
     assert found(world.fsck(repair=True, grace=timedelta(0), remove_tables=True)) == []
     assert len(world.stored()) == 1
+
+
+def test_directories_without_any_object_are_removed_where_there_are_such(tmp_path: Path) -> None:
+    (tmp_path / "t.lance" / "data").mkdir(parents=True)
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / ".tmp-8f3c").touch()  # what a writer that died leaves: no object
+    report = lancekeep.connect(str(tmp_path)).fsck(repair=True)
+    assert [(finding.kind, finding.object, finding.repaired) for finding in report.findings] == [
+        (Kind.EMPTY, "kept", False),
+        (Kind.EMPTY, "t.lance", True),
+    ]
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "kept"]
+
+
+def test_a_table_behind_a_link_is_named_and_what_links_lead_to_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / RESERVED_MARKER).touch()
+    catalog = lancekeep.connect(str(tmp_path / "lake"), mode="v2")
+    directory = tmp_path / "lake" / catalog.declare_table("t").location
+    (directory / RESERVED_MARKER).unlink()
+    for link in (directory, tmp_path / "lake" / "0a1b2c3d_u"):
+        if link.exists():
+            link.rmdir()
+        link.symlink_to(tmp_path / "elsewhere")
+    report = catalog.fsck(repair=True, grace=0, remove_tables=True)
+    assert found(report) == [(Kind.UNUSABLE, "t")]
+    assert (tmp_path / "elsewhere" / RESERVED_MARKER).exists()
 
 
 def test_a_negative_grace_is_refused(world: World) -> None:
