@@ -13,7 +13,7 @@ from lancekeep.adapters.commit_stores import open_commit_store
 from lancekeep.adapters.lance.engine import LanceEngine
 from lancekeep.adapters.manifest_stores.compatible import CompatibleManifestStore
 from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListing
-from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
+from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore, Publish
 from lancekeep.adapters.namespace_api.catalog_namespace import CatalogNamespace, operation
 from lancekeep.adapters.object_stores import open_object_store, uri_for_lance
 from lancekeep.application.catalog import Catalog
@@ -89,7 +89,11 @@ def connect(
 
     rows = open_rows(commit_store or CONDITIONAL_PUT)
     native_options = {key: value for key, value in options.items() if key not in OWN_STORAGE_OPTIONS}
-    manifest = _manifest_store(mode, objects, root_key)
+
+    def publish(name: str, content: bytes) -> bool:
+        return catalog.commits.publish(catalog.manifest_root, name, content)
+
+    manifest = _manifest_store(mode, objects, root_key, publish)
 
     def engine(catalog: Catalog) -> TableEngine:
         return LanceEngine(CatalogNamespace(catalog), native_options)
@@ -170,11 +174,13 @@ def _known_properties(properties: Mapping[str, str]) -> dict[str, dict[str, str]
     return grouped
 
 
-def _manifest_store(mode: str, objects: ObjectStore, root_key: str) -> ManifestStore:
+def _manifest_store(mode: str, objects: ObjectStore, root_key: str, publish: Publish) -> ManifestStore:
+    """``publish`` makes the manifest table's versions where the object store cannot create one for one writer only."""
     listing = DirectoryListing(objects, root_key)
     if mode == V1:
         return listing
-    manifest = LanceManifestStore(objects, f"{root_key}/{MANIFEST_DIRECTORY}" if root_key else MANIFEST_DIRECTORY)
+    key = f"{root_key}/{MANIFEST_DIRECTORY}" if root_key else MANIFEST_DIRECTORY
+    manifest = LanceManifestStore(objects, key, None if objects.guarantees.atomic_create else publish)
     return manifest if mode == V2 else CompatibleManifestStore(manifest, listing)
 
 

@@ -47,6 +47,7 @@ from lancekeep.domain.namespace import (
 )
 from lancekeep.domain.table import (
     DEREGISTERED_MARKER,
+    MANIFEST_DIRECTORY,
     MARKER_CONTENT,
     RESERVED_MARKER,
     Table,
@@ -557,11 +558,11 @@ class Catalog:
             return 0
         view = self._manifest.apply(lambda _: [SetProperties({MOVING_PROPERTY: rows.url})])
         target = self.commits.with_rows(rows)
-        tables = [Table.from_entry(entry) for entry in view.all_of(TABLE)]
+        roots = [self.dataset_root(Table.from_entry(entry)) for entry in view.all_of(TABLE)]
+        if not self._objects.guarantees.atomic_create and not view.flat:
+            roots.append(self.manifest_root)  # its versions are committed through the commit store, too
         moved = sum(
-            self.commits.move_history(history, target)
-            for table in tables
-            for history in self.commits.histories(self.dataset_root(table))
+            self.commits.move_history(history, target) for root in roots for history in self.commits.histories(root)
         )
         self.commits = target
         self.managed = True
@@ -622,6 +623,12 @@ class Catalog:
                 "may lead out of the catalog or into another table; put the directory itself there, or deregister the "
                 "table"
             )
+        return DatasetRoot(key, self._objects.root_uri + key)
+
+    @property
+    def manifest_root(self) -> DatasetRoot:
+        """The dataset root of the manifest table."""
+        key = f"{self._root_key}/{MANIFEST_DIRECTORY}" if self._root_key else MANIFEST_DIRECTORY
         return DatasetRoot(key, self._objects.root_uri + key)
 
     def uri(self, table: Table) -> str:

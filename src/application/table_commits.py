@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from hashlib import sha256
+from uuid import uuid4
 
 import attrs
 
@@ -109,6 +110,21 @@ class TableCommits:
             committer=self._committer,
         )
         return self._settle(staged, begin_commit(staged), content)
+
+    def publish(self, root: DatasetRoot, name: str, content: bytes) -> bool:
+        """Commit a manifest under its final ``name``; whether it is that version now, and not another's.
+
+        For the catalog's own table where the object store cannot create an object for one writer only. Raises
+        `StoreUnavailable` where that could not be learnt; calling again with the same content is safe.
+        """
+        staged = f"{name}-{uuid4()}"
+        self.retry.call(lambda: self.objects.put(staged, content))
+        version = ManifestName.parse(name.rpartition("/")[2])
+        assert version is not None  # the caller names versions by the naming scheme
+        outcome = self.commit(root, version.version, staged, len(content), branch=False)
+        if isinstance(outcome, Unknown):
+            raise StoreUnavailable(f"{name}: whether it was committed could not be learnt: {outcome.reason}")
+        return isinstance(outcome, Committed)
 
     def resolve(self, token: CommitToken) -> Outcome:
         """Settle an unknown commit: complete it where its version is still free, else learn who won.

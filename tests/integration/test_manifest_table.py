@@ -8,14 +8,18 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Barrier, Thread
 
+import fsspec
 import lance
 import lance_namespace as api
 import pyarrow as pa
 import pytest
 from deployments import bucket, s3_options
 from faults import Crash, Faulty, lost_replies
+from fsspec.implementations.dirfs import DirFileSystem
+from fsspec.implementations.local import LocalFileSystem
 from lance.namespace import DirectoryNamespace as NativeNamespace
 
+import lancekeep
 from lancekeep.adapters.manifest_stores import index, table_cleanup
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
 from lancekeep.adapters.object_stores import open_object_store
@@ -542,3 +546,64 @@ def test_looking_costs_one_request_and_writes_nothing(moto_endpoint: str) -> Non
     faulty.calls.clear()
     put(store, table("n$new"))
     assert faulty.calls == ["put", "put_if_absent"]
+
+
+# -- storage that creates nothing for one writer only ---------------------------------------------------------------
+
+
+class Shelf(DirFileSystem):  # type: ignore[misc] # fsspec has no types
+    """A storage that only fsspec reaches, and that promises nothing: ``shelf://name/key`` is a file below a directory."""
+
+    protocol = "shelf"
+    cachable = False
+    directory = ""
+
+    def __init__(self) -> None:
+        super().__init__(path=self.directory, fs=LocalFileSystem())
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return path.removeprefix("shelf://").strip("/")
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(Shelf, "directory", str(tmp_path))
+    fsspec.register_implementation("shelf", Shelf, clobber=True)
+    return "shelf://a/lake"
+
+
+def test_where_the_storage_has_no_create_only_write_the_commit_store_decides(shelf: str, tmp_path: Path) -> None:
+    url = f"sqlite://{tmp_path}/commits.db"
+    for number in range(5):
+        catalogs = [lancekeep.connect(shelf, mode="v2", commit_store=url) for _ in range(4)]
+        together, told = Barrier(len(catalogs)), list[str]()
+
+        def create(catalog: lancekeep.Catalog, name: str, together: Barrier = together, told: list[str] = told) -> None:
+            together.wait()
+            try:
+                catalog.create_namespace(name)
+                told.append("created")
+            except lancekeep.NamespaceAlreadyExists:
+                told.append("exists")
+
+        threads = [Thread(target=create, args=(catalog, f"n{number}")) for catalog in catalogs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(told) == ["created", "exists", "exists", "exists"]
+        assert catalogs[0].list_namespaces() == [f"n{n}" for n in range(number + 1)]
+    assert not list((tmp_path / "a/lake/__manifest/_versions").glob("*.manifest-*"))
+
+
+def test_its_versions_move_with_those_of_the_tables_to_another_commit_store(shelf: str, tmp_path: Path) -> None:
+    first, second = f"sqlite://{tmp_path}/one.db", f"sqlite://{tmp_path}/two.db"
+    old = lancekeep.connect(shelf, mode="v2", commit_store=first)
+    old.create_namespace("a")
+    mover = lancekeep.connect(shelf, mode="v2", commit_store=first)
+    assert mover.change_commit_store(second) > 0
+    mover.create_namespace("b")
+    with pytest.raises(lancekeep.CommitStoreMismatch):
+        old.create_namespace("c")
+    assert lancekeep.connect(shelf, mode="v2", commit_store=second).list_namespaces() == ["a", "b"]
