@@ -157,11 +157,14 @@ def test_what_changed_since_it_was_found_is_not_removed(world: World, monkeypatc
 
     def commit_behind_the_first_look(prefix: str) -> Any:
         infos = list(list_objects(prefix))
-        world.files("0a1b2c3d_t", MANIFEST)
+        if prefix == "lake/0a1b2c3d_t/":
+            world.files("0a1b2c3d_t", MANIFEST)
         return iter(infos)
 
     monkeypatch.setattr(world.objects, "list", commit_behind_the_first_look)
-    assert not world.fsck(repair=True, grace=timedelta(0)).findings[0].repaired
+    report = world.fsck(repair=True, grace=timedelta(0))
+    assert found(report) == [(Kind.UNREFERENCED, "0a1b2c3d_t")]
+    assert not report.findings[0].repaired
     assert len(list(list_objects("lake/"))) == 2
 
 
