@@ -190,6 +190,7 @@ def fate(monkeypatch: pytest.MonkeyPatch) -> Fate:
     return fate
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "name"), CASES)
 def test_a_crash_leaves_the_old_state_or_the_new_and_what_is_left_over_is_found_and_removed(
     tmp_path: Path, fate: Fate, mode: str, name: str
@@ -212,6 +213,7 @@ def test_a_crash_leaves_the_old_state_or_the_new_and_what_is_left_over_is_found_
         assert left <= {finding.object for finding in catalog.fsck(grace=0).findings}, nth
         catalog.fsck(repair=True, grace=0)
         assert state(catalog) == found, nth
+        assert not any(finding.repair for finding in catalog.fsck(grace=0).findings), nth
         assert all(map(lake.holds_a_version, lake.unreferenced(catalog))), nth
         lake.complete(operation, new)
         if method is None:
