@@ -65,7 +65,7 @@ from lancekeep.domain.version_row import VersionRow
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.manifest_store import Decision, ManifestStore
 from lancekeep.ports.object_store import ObjectStore
-from lancekeep.ports.table_engine import TableEngine, WriteMode, WritePlan
+from lancekeep.ports.table_engine import TableEngine, VersionDetails, WriteMode, WritePlan
 
 OWN_PROPERTIES = "lancekeep."
 """What the names of the catalog's own properties begin with."""
@@ -481,17 +481,15 @@ class Catalog:
         At its latest version, or at a version, a tag, or the latest or a given version of a branch. Raises
         `TableNotFound`, `VersionNotFound`, and `InvalidInput` for a tag together with a version or a branch.
         """
-        if tag is not None and (version is not None or branch is not None):
-            raise InvalidInput("a tag names a version of its own: give no version or branch beside it")
-        table = self.find_table(identifier)
-        root = self.dataset_root(table)
-        latest = self.commits.latest(root)
-        if latest is None:
-            raise VersionNotFound(f"the table {table.id} is only declared: it has no version to open yet")
-        if version is not None and self.commits.get(root.branch(branch), version) is None:
-            place = f"the table {table.id}" if branch is None else f"the branch {branch} of {table.id}"
-            raise VersionNotFound(f"{place} has no version {version}; history() lists those of the table")
+        table = self._with_version(identifier, version, tag, branch)
         return self._engine.open(table.id, version, tag, branch)
+
+    def describe_version(
+        self, identifier: Identifier, version: int | None = None, *, tag: str | None = None, branch: str | None = None
+    ) -> VersionDetails:
+        """What a version of a table holds: arguments and errors are those of `open`."""
+        table = self._with_version(identifier, version, tag, branch)
+        return self._engine.details(table.id, version, tag, branch)
 
     def history(self, identifier: Identifier, limit: int | None = None) -> list[HistoryEntry]:
         """The versions of a table, newest first, at most ``limit``. Raises `TableNotFound`."""
@@ -611,6 +609,15 @@ class Catalog:
         span = grace if isinstance(grace, timedelta) else timedelta(seconds=grace)
         look = Fsck(self.view, self._remove_data, self._objects, self._root_key, span, remove_tables=remove_tables)
         return look.run(repair=repair)
+
+    def optimize(self) -> None:
+        """Bring the manifest table into the shape in which others find things fast; no entry changes. Idempotent.
+
+        Old versions of it go, and the indexes of the V2 specification ("Manifest Table Indexes") are built where they
+        are missing, or brought up to date. Lancekeep itself does not need them. Raises `Unsupported` in a V1 directory,
+        and where nothing here could build them safely.
+        """
+        self._manifest.optimize()
 
     # -- places -------------------------------------------------------------------------------------------------
 
@@ -790,6 +797,20 @@ class Catalog:
         self._apply(decide)
         return removed[0]
 
+    def _with_version(self, identifier: Identifier, version: int | None, tag: str | None, branch: str | None) -> Table:
+        """A table that has this version, as far as that can be told without the engine."""
+        if tag is not None and (version is not None or branch is not None):
+            raise InvalidInput("a tag names a version of its own: give no version or branch beside it")
+        table = self.find_table(identifier)
+        root = self.dataset_root(table)
+        latest = self.commits.latest(root)
+        if latest is None:
+            raise VersionNotFound(f"the table {table.id} is only declared: it has no version to open yet")
+        if version is not None and self.commits.get(root.branch(branch), version) is None:
+            place = f"the table {table.id}" if branch is None else f"the branch {branch} of {table.id}"
+            raise VersionNotFound(f"{place} has no version {version}; history() lists those of the table")
+        return table
+
     def _unlinked(self, table: Table) -> DatasetRoot:
         """As `dataset_root`, where the location is the caller's choice. Raises `InvalidInput`."""
         try:
@@ -799,8 +820,9 @@ class Catalog:
 
     def _require_unmoved(self, table: Table, version: int) -> None:
         """A rename carries over what was committed while the entry was still here; about the rest nobody knows."""
+        view = self.commits.retry.call(self._manifest.view)
         with suppress(TableNotFound):
-            if self.find_table(table.id).location == table.location:
+            if find_table(view, table.id).location == table.location:
                 return
         raise CommitRefused(
             f"the table {table.id} was renamed or dropped while version {version} was committed at "

@@ -11,7 +11,7 @@ from functools import partial
 import attrs
 
 from lancekeep.application.table_commits import TableCommits
-from lancekeep.domain.errors import ConcurrentModification, Damaged, ObjectNotFound, Refused
+from lancekeep.domain.errors import ConcurrentModification, Damaged, ObjectNotFound, Refused, Retryable
 from lancekeep.domain.layout import BRANCHES, VERSIONS, DatasetRoot
 from lancekeep.domain.naming import ManifestName
 from lancekeep.domain.table import DEREGISTERED_MARKER, RESERVED_MARKER
@@ -58,7 +58,7 @@ class Relocation:
         """
         try:
             complete = self._catch_up()
-        except Refused as error:
+        except (Refused, Retryable) as error:
             raise self._torn(str(error)) from error
         if not complete:
             raise self._torn("writers that do not ask the catalog keep committing at the old place")

@@ -48,6 +48,17 @@ class VersionSummary:
     rows: int
 
 
+@attrs.frozen
+class VersionDetails:
+    """What a version of a table holds. schema: a ``pyarrow.Schema``; deleted_rows: those still in its fragments."""
+
+    version: int
+    schema: Any
+    rows: int
+    fragments: int
+    deleted_rows: int
+
+
 class TableEngine(Protocol):
     """Data goes through the engine; every version it makes is committed through the catalog it belongs to.
 
@@ -66,6 +77,9 @@ class TableEngine(Protocol):
 
     def open(self, table: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Any:
         """A ``lance.LanceDataset`` whose commits go through the catalog."""
+
+    def details(self, table: ObjectId, version: int | None, tag: str | None, branch: str | None) -> VersionDetails:
+        """What `open` with the same arguments would show."""
 
     def summaries(self, table: ObjectId, versions: Sequence[int]) -> Iterator[VersionSummary]:
         """What each of the versions did, in the order given; versions that were cleaned up are left out."""

@@ -26,7 +26,7 @@ from lancekeep.domain.errors import (
     VersionNotFound,
 )
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.ports.table_engine import VersionSummary, WriteMode, WritePlan
+from lancekeep.ports.table_engine import VersionDetails, VersionSummary, WriteMode, WritePlan
 
 _SOURCE = re.compile(r",\s*(location:\s*)?\S+\.rs:\d+:\d+$")
 """Where in the engine's own sources an error was raised, which it puts at the end of its messages."""
@@ -135,6 +135,18 @@ class LanceEngine:
                 storage_options=self._storage_options or None,
             )
             return dataset if branch is None else dataset.checkout_version((branch, version))
+
+    def details(self, table: ObjectId, version: int | None, tag: str | None, branch: str | None) -> VersionDetails:
+        with _translated(table, _Channel(self._namespace)):
+            dataset = self.open(table, version, tag, branch)
+            stats = dataset.stats.dataset_stats()
+            return VersionDetails(
+                dataset.version,
+                dataset.schema,
+                dataset.count_rows(),
+                stats["num_fragments"],
+                stats["num_deleted_rows"],
+            )
 
     def summaries(self, table: ObjectId, versions: Sequence[int]) -> Iterator[VersionSummary]:
         with _translated(table, _Channel(self._namespace)):

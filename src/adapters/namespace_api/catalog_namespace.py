@@ -28,6 +28,7 @@ from lancekeep.domain.manifest_entry import NAMESPACE
 from lancekeep.domain.naming import ManifestName
 from lancekeep.domain.table import Table
 from lancekeep.domain.version_row import VersionRow
+from lancekeep.ports.table_engine import VersionDetails
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -220,7 +221,7 @@ class CatalogNamespace(api.LanceNamespace):
             response.is_only_declared = self._latest(table, None) is None
         if field("load_detailed_metadata"):
             if not response.is_only_declared or version is not None or tag is not None or branch is not None:
-                _describe_dataset(response, self._catalog.open(object_id, version, tag=tag, branch=branch))
+                _fill_in(response, self._catalog.describe_version(object_id, version, tag=tag, branch=branch))
         elif tag is not None:
             response.version = self._catalog.open(object_id, tag=tag).version
         elif version is not None:
@@ -414,12 +415,11 @@ def _check_version_fields(field: Callable[[str], Any]) -> None:
         )
 
 
-def _describe_dataset(response: api.DescribeTableResponse, dataset: Any) -> None:
-    stats = dataset.stats.dataset_stats()
-    response.version = dataset.version
-    response.var_schema = json_schema(dataset.schema)
-    response.stats = TableBasicStats(num_deleted_rows=stats["num_deleted_rows"], num_fragments=stats["num_fragments"])
-    response.metadata = {"total_rows": str(dataset.count_rows())}
+def _fill_in(response: api.DescribeTableResponse, details: VersionDetails) -> None:
+    response.version = details.version
+    response.var_schema = json_schema(details.schema)
+    response.stats = TableBasicStats(num_deleted_rows=details.deleted_rows, num_fragments=details.fragments)
+    response.metadata = {"total_rows": str(details.rows)}
 
 
 def _version_token(token: str | None) -> int | None:
