@@ -7,13 +7,15 @@ import getpass
 import secrets
 import socket
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from lancekeep.adapters.commit_stores import open_commit_store
 from lancekeep.adapters.lance.engine import LanceEngine
 from lancekeep.adapters.manifest_stores.compatible import CompatibleManifestStore
 from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListing
-from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore, Publish
+from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
+from lancekeep.adapters.manifest_stores.table_indexes import refresh_indexes
 from lancekeep.adapters.namespace_api.catalog_namespace import CatalogNamespace, operation
 from lancekeep.adapters.object_stores import open_object_store, uri_for_lance
 from lancekeep.application.catalog import Catalog
@@ -37,10 +39,10 @@ PROPERTIES = (
     "manifest_enabled",
     "dir_listing_enabled",
     "dir_listing_to_manifest_migration_enabled",
+    "inline_optimization_enabled",
     "vend_input_storage_options",
 )
 NATIVE_ONLY = (
-    "inline_optimization_enabled",
     "table_version_tracking_enabled",
     "commit_retries",
 )
@@ -57,6 +59,7 @@ def connect(
     storage_options: Mapping[str, str] | None = None,
     commit_store_options: Mapping[str, str] | None = None,
     committer: str | None = None,
+    inline_optimization: bool = False,
 ) -> Catalog:
     """Open the catalog below ``root``; the first change makes one where there is none. Opening writes nothing.
 
@@ -70,6 +73,8 @@ def connect(
     storage_options: of the object store, in the spelling of the native engine. commit_store_options: of the commit
         store, credentials for instance, which do not belong into a URL.
     committer: who commits, for `Catalog.history`; by default ``user@host``.
+    inline_optimization: bring the indexes of the manifest table up to date every 256 changes, as `Catalog.optimize`
+        does when it is called.
 
     Raises:
         InvalidInput, MissingExtra: a URL or option cannot be understood, or its adapter is not installed.
@@ -93,7 +98,21 @@ def connect(
     def publish(name: str, content: bytes) -> bool:
         return catalog.commits.publish(catalog.manifest_root, name, content)
 
-    manifest = _manifest_store(mode, objects, root_key, publish)
+    manifest_key = f"{root_key}/{MANIFEST_DIRECTORY}" if root_key else MANIFEST_DIRECTORY
+    native_commits = objects.guarantees.atomic_create and mode != V1
+    if inline_optimization and not native_commits:
+        raise InvalidInput(f"inline optimization of {root} in mode {mode!r}: there are no indexes that could be built")
+    manifest = _manifest_in(
+        mode,
+        LanceManifestStore(
+            objects,
+            manifest_key,
+            publish=None if native_commits else publish,
+            index=partial(refresh_indexes, uri_for_lance(objects, manifest_key), native_options),
+            index_inline=inline_optimization,
+        ),
+        DirectoryListing(objects, root_key),
+    )
 
     def engine(catalog: Catalog) -> TableEngine:
         return LanceEngine(CatalogNamespace(catalog), native_options)
@@ -123,8 +142,8 @@ class DirectoryNamespace(CatalogNamespace):
     ``root``, ``storage.*``, ``manifest_enabled`` and ``dir_listing_enabled`` (both ``true``: compatibility mode; the
     first alone: V2; the second alone: V1), ``dir_listing_to_manifest_migration_enabled`` (the native name for reading
     root tables from the manifest first, as the specification has it: always ``true`` here),
-    ``vend_input_storage_options`` (``false``: credentials stay out of answers), ``commit_store``, ``commit_store.*``,
-    ``committer``. All values are text.
+    ``inline_optimization_enabled`` (``false``), ``vend_input_storage_options`` (``false``: credentials stay out of
+    answers), ``commit_store``, ``commit_store.*``, ``committer``. All values are text.
 
     ``lance_namespace.connect("lancekeep.DirectoryNamespace", properties)`` makes one. It pickles as its properties,
     credentials included.
@@ -142,6 +161,7 @@ class DirectoryNamespace(CatalogNamespace):
             commit_store_options=known["commit_store."],
             mode=_mode(properties),
             committer=properties.get("committer"),
+            inline_optimization=_boolean(properties, "inline_optimization_enabled", "false"),
         )
         super().__init__(catalog, vend_storage_options=_boolean(properties, "vend_input_storage_options", "false"))
         self._properties = properties
@@ -174,14 +194,14 @@ def _known_properties(properties: Mapping[str, str]) -> dict[str, dict[str, str]
     return grouped
 
 
-def _manifest_store(mode: str, objects: ObjectStore, root_key: str, publish: Publish) -> ManifestStore:
-    """``publish`` makes the manifest table's versions where the object store cannot create one for one writer only."""
-    listing = DirectoryListing(objects, root_key)
-    if mode == V1:
-        return listing
-    key = f"{root_key}/{MANIFEST_DIRECTORY}" if root_key else MANIFEST_DIRECTORY
-    manifest = LanceManifestStore(objects, key, None if objects.guarantees.atomic_create else publish)
-    return manifest if mode == V2 else CompatibleManifestStore(manifest, listing)
+def _manifest_in(mode: str, table: LanceManifestStore, listing: DirectoryListing) -> ManifestStore:
+    match mode:
+        case "v1":
+            return listing
+        case "v2":
+            return table
+        case _:
+            return CompatibleManifestStore(table, listing)
 
 
 def _mode(properties: Mapping[str, str]) -> str:

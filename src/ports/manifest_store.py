@@ -42,5 +42,11 @@ class ManifestStore(Protocol):
         `ConcurrentModification` where others kept winning.
         """
 
+    def optimize(self) -> None:
+        """Bring what is stored into the shape in which others find things fast; no entry changes. Idempotent.
+
+        Raises `Unsupported` where there is nothing to be done about it.
+        """
+
     def close(self) -> None:
         """Give back what is held. Idempotent."""

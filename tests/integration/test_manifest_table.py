@@ -552,7 +552,7 @@ def test_looking_costs_one_request_and_writes_nothing(moto_endpoint: str) -> Non
 
 
 class Shelf(DirFileSystem):  # type: ignore[misc] # fsspec has no types
-    """A storage that only fsspec reaches, and that promises nothing: ``shelf://name/key`` is a file below a directory."""
+    """A storage that only fsspec reaches, and that promises nothing: ``shelf://name/key`` is a file somewhere."""
 
     protocol = "shelf"
     cachable = False
@@ -607,3 +607,38 @@ def test_its_versions_move_with_those_of_the_tables_to_another_commit_store(shel
     with pytest.raises(lancekeep.CommitStoreMismatch):
         old.create_namespace("c")
     assert lancekeep.connect(shelf, mode="v2", commit_store=second).list_namespaces() == ["a", "b"]
+
+
+# -- indexes -------------------------------------------------------------------------------------------------------
+
+
+def test_the_three_specified_indexes_are_built_and_brought_up_to_date(root: Path) -> None:
+    catalog = lancekeep.connect(str(root), storage_options={"fsync": "false"})
+    catalog.optimize()  # nothing is there yet, and nothing is made
+    assert not root.exists()
+    catalog.create_namespace("a")
+    for _ in range(2):
+        for number in range(5):
+            catalog.declare_table(f"a.t{len(catalog.list_tables('a')) + number}")
+        catalog.optimize()
+        dataset = lance.dataset(str(root / "__manifest"))
+        indexes = {index["name"]: index for index in dataset.list_indices()}
+        assert {name: (index["type"], index["fields"]) for name, index in indexes.items()} == {
+            "object_id_btree": ("BTree", ["object_id"]),
+            "object_type_bitmap": ("Bitmap", ["object_type"]),
+            "base_objects_label_list": ("LabelList", ["base_objects"]),
+        }
+        fragments = {fragment.fragment_id for fragment in dataset.get_fragments()}
+        assert all(set(index["fragment_ids"]) == fragments for index in indexes.values())
+
+
+def test_with_inline_optimization_that_happens_by_itself(root: Path) -> None:
+    namespace = lancekeep.DirectoryNamespace(
+        root=str(root), inline_optimization_enabled="true", dir_listing_enabled="false", **{"storage.fsync": "false"}
+    )
+    for number in range(256):
+        namespace.catalog.create_namespace(f"n{number}")
+    namespace.catalog.close()
+    assert len(lance.dataset(str(root / "__manifest")).list_indices()) == 3
+    with pytest.raises(lancekeep.InvalidInput, match="there are no indexes"):
+        lancekeep.connect(str(root), mode="v1", inline_optimization=True)

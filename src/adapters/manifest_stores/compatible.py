@@ -149,6 +149,9 @@ class CompatibleManifestStore:
             self._restore(marked)
             raise
 
+    def optimize(self) -> None:
+        self._manifest.optimize()
+
     def close(self) -> None:
         self._manifest.close()
         self._listing.close()

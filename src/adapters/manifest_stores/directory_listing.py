@@ -141,6 +141,9 @@ class DirectoryListing:
                 return self.view()
         raise ConcurrentModification(f"{self._objects.root_uri}{self._root_key}: others kept changing it; try again")
 
+    def optimize(self) -> None:
+        raise Unsupported("a V1 directory has no indexes; migrate it to the manifest, then open it with mode='v2'")
+
     def close(self) -> None:
         """Nothing is held."""
 

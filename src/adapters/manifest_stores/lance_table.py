@@ -23,7 +23,13 @@ import attrs
 from lancekeep.adapters.manifest_stores.table_cleanup import clean_up
 from lancekeep.adapters.manifest_stores.table_versions import Prepared, TableVersions, Version, empty_version
 from lancekeep.domain.catalog import CatalogView
-from lancekeep.domain.errors import ConcurrentModification, LancekeepError, ObjectNotFound, StoreUnavailable
+from lancekeep.domain.errors import (
+    ConcurrentModification,
+    LancekeepError,
+    ObjectNotFound,
+    StoreUnavailable,
+    Unsupported,
+)
 from lancekeep.domain.layout import VERSIONS
 from lancekeep.domain.naming import ManifestName, NamingScheme, final_versions
 from lancekeep.ports.manifest_store import Decision
@@ -43,16 +49,26 @@ _CLEAN_EVERY = 256
 class LanceManifestStore:
     """``key``: the directory of the manifest table in ``objects``.
 
-    ``publish``: how a manifest gets its name; by default the object store's own create-only write. ``clock``: seconds,
-    by which it is known how long ago the store was looked at.
+    ``publish``: how a manifest gets its name; by default the object store's own create-only write. ``index``: builds
+    the specified indexes through the native engine, unless ``publish`` is given; with ``index_inline`` every now and then by itself. ``clock``:
+    seconds, by which it is known how long ago the store was looked at.
     """
 
     def __init__(
-        self, objects: ObjectStore, key: str, publish: Publish | None = None, clock: Callable[[], float] = time.time
+        self,
+        objects: ObjectStore,
+        key: str,
+        *,
+        publish: Publish | None = None,
+        index: Callable[[], None] | None = None,
+        index_inline: bool = False,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._objects = objects
         self._key = key
         self._publish_object = publish or objects.put_if_absent
+        self._index = index if publish is None else None
+        self._index_inline = index_inline
         self._clock = clock
         self._versions = TableVersions(objects, key)
         self._scheme = NamingScheme.V2
@@ -83,6 +99,13 @@ class LanceManifestStore:
             raise request.outcome
         assert request.outcome is not None  # the one who committed settled it, or raised
         return request.outcome
+
+    def optimize(self) -> None:
+        if self._index is None:
+            raise Unsupported(f"{self._key}: indexes are built by the native engine, which cannot commit safely here")
+        self.clean_up()
+        if self.view().version:
+            self._index()
 
     def clean_up(self) -> int:
         """Remove versions that are neither recent nor the latest, and the files only they need; how many versions."""
@@ -251,7 +274,7 @@ class LanceManifestStore:
                 self._objects.put(f"{self._key}/{VERSIONS}/{_HINT}", json.dumps({"version": number}).encode())
         if number % _CLEAN_EVERY == 0:
             self._cleaner = self._cleaner or ThreadPoolExecutor(max_workers=1, thread_name_prefix="lancekeep-clean-up")
-            self._cleaner.submit(self.clean_up)
+            self._cleaner.submit(self.optimize if self._index_inline else self.clean_up)
 
 
 @attrs.define(eq=False)

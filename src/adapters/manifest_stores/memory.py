@@ -28,5 +28,8 @@ class MemoryManifestStore:
                 self._entries = self._entries.after(changes)
             return self._entries
 
+    def optimize(self) -> None:
+        """Nobody else reads it."""
+
     def close(self) -> None:
         """Nothing is held."""

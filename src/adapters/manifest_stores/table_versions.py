@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 from uuid import uuid4
@@ -78,7 +78,10 @@ class TableVersions:
     def __init__(self, objects: ObjectStore, key: str) -> None:
         self._objects = objects
         self._key = key
-        self._scratch = tempfile.TemporaryDirectory(prefix="lancekeep-", dir=_MEMORY, ignore_cleanup_errors=True)
+
+    @cached_property
+    def _scratch(self) -> tempfile.TemporaryDirectory[str]:
+        return tempfile.TemporaryDirectory(prefix="lancekeep-", dir=_MEMORY, ignore_cleanup_errors=True)
 
     # -- reading ------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,35 @@
+"""The indexes of the manifest table, by which native readers find entries (V2, "Manifest Table Indexes")."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+import lance
+from lance.commit import CommitConflictError
+
+from lancekeep.domain.errors import ConcurrentModification, StoreUnavailable
+
+_INDEXES: Final[tuple[tuple[str, str, Literal["BTREE", "BITMAP", "LABEL_LIST"]], ...]] = (
+    ("object_id_btree", "object_id", "BTREE"),
+    ("object_type_bitmap", "object_type", "BITMAP"),
+    ("base_objects_label_list", "base_objects", "LABEL_LIST"),
+)
+
+
+def refresh_indexes(uri: str, storage_options: Mapping[str, str]) -> None:
+    """Build the specified indexes where they are missing, and bring all there are up to date.
+
+    Through the engine, which commits beside others' changes; names are the native ones. Raises `ConcurrentModification`, `StoreUnavailable`.
+    """
+    try:
+        dataset = lance.dataset(uri, storage_options=dict(storage_options) or None)
+        indexed = {tuple(index["fields"]) for index in dataset.list_indices()}
+        for name, column, kind in _INDEXES:
+            if column in dataset.schema.names and (column,) not in indexed:
+                dataset.create_scalar_index(column, kind, name=name)
+        dataset.optimize.optimize_indices()
+    except CommitConflictError as error:
+        raise ConcurrentModification(f"{uri}: others changed the catalog meanwhile; call again: {error}") from error
+    except OSError as error:
+        raise StoreUnavailable(f"{uri}: the indexes could not be built: {error}") from error
