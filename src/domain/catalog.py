@@ -171,4 +171,4 @@ def require_free(view: CatalogView, object_id: ObjectId, wanted: str) -> None:
     if object_id.is_root or entry is not None:
         kind = NAMESPACE if entry is None else entry.object_type
         error = TableAlreadyExists if wanted == TABLE else NamespaceAlreadyExists
-        raise error(f"the name {object_id} is taken: a {kind} has it")
+        raise error(f"the name {object_id} is taken: a {kind} has it; choose another, or use what is there")

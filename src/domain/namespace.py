@@ -37,7 +37,8 @@ def find_namespace(view: CatalogView, object_id: ObjectId) -> Namespace:
     entry = view.find(object_id.key)
     if entry is None or entry.object_type != NAMESPACE:
         raise NamespaceNotFound(
-            f"there is no namespace {object_id}" + ("" if entry is None else f": it is a {entry.object_type}")
+            f"there is no namespace {object_id}; "
+            + ("list_namespaces shows what there is" if entry is None else f"it is a {entry.object_type}")
         )
     return Namespace(object_id, entry.properties)
 
@@ -60,7 +61,9 @@ def drop_namespace(view: CatalogView, object_id: ObjectId, *, cascade: bool) -> 
     Raises `NamespaceNotFound`, `NamespaceNotEmpty`, and `Refused` for the root or an object of an unknown type.
     """
     if object_id.is_root:
-        raise Refused("the root namespace cannot be dropped; it exists as long as its directory does")
+        raise Refused(
+            "the root namespace cannot be dropped; it exists as long as its directory does. Drop what it holds"
+        )
     find_namespace(view, object_id)
     below = list(view.descendants(object_id) if cascade else islice(view.descendants(object_id), 1))
     if below and not cascade:
@@ -80,7 +83,8 @@ def drop_namespace(view: CatalogView, object_id: ObjectId, *, cascade: bool) -> 
 
 def replace_namespace(view: CatalogView, object_id: ObjectId, properties: Mapping[str, str]) -> list[Change]:
     """Put a new, empty namespace in the place of an empty one, or of none. Raises as creating and dropping do."""
-    if view.find(object_id.key) is None:
+    entry = view.find(object_id.key)
+    if entry is None or entry.object_type != NAMESPACE:
         return create_namespace(view, object_id, properties)
     drop_namespace(view, object_id, cascade=False)
     return [Put(ManifestEntry.namespace(object_id, properties))]
