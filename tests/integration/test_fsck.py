@@ -1,0 +1,46 @@
+"""fsck on real storage: what a deregistered table and a loser leave, told apart and treated apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deployments import bucket, s3_options
+
+import lancekeep
+from lancekeep.adapters.object_stores import open_object_store
+from lancekeep.application.maintenance import Kind
+from lancekeep.domain.table import RESERVED_MARKER
+
+
+@pytest.mark.parametrize("storage", ["local", "s3", "fsspec"])
+def test_what_a_loser_left_is_removed_and_a_deregistered_table_is_kept_until_told(
+    request: pytest.FixtureRequest, tmp_path: Path, storage: str
+) -> None:
+    root, options = str(tmp_path / "lake"), dict[str, str]()
+    more: dict[str, Any] = {}
+    if storage == "s3":
+        endpoint = request.getfixturevalue("moto_endpoint")
+        root, options = f"s3://{bucket(endpoint)}/lake", s3_options(endpoint)
+    if storage == "fsspec":
+        root, more = f"local://{root}", {"commit_store": f"sqlite://{tmp_path}/commits.db"}
+    catalog = lancekeep.connect(root, mode="v2", storage_options=options, **more)
+    catalog.create_namespace("a")
+    location = catalog.declare_table("a.t").location
+    catalog.deregister_table("a.t")
+    objects, key = open_object_store(root, options)
+    objects.put(f"{key}/{location}/_versions/18446744073709551614.manifest", b"a version")
+    objects.put(f"{key}/0a1b2c3d_a$t/{RESERVED_MARKER}", b"reserved")
+    kinds = {(Kind.UNREGISTERED, location), (Kind.UNREFERENCED, "0a1b2c3d_a$t")}
+    young = catalog.fsck(repair=True)
+    assert {(finding.kind, finding.object) for finding in young.findings} == kinds
+    assert not any(finding.repaired for finding in young.findings)
+    old = catalog.fsck(repair=True, grace=0)
+    assert {finding.object for finding in old.findings if finding.repaired} == {"0a1b2c3d_a$t"}
+    catalog.register_table("a.t", location)
+    assert catalog.fsck(repair=True, grace=0, remove_tables=True).findings == ()
+    catalog.deregister_table("a.t")
+    assert all(finding.repaired for finding in catalog.fsck(repair=True, grace=0, remove_tables=True).findings)
+    assert catalog.fsck().findings == ()
+    assert set(objects.directories(f"{key}/")) == {"__manifest"}
