@@ -50,8 +50,8 @@ class LanceManifestStore:
     """``key``: the directory of the manifest table in ``objects``.
 
     ``publish``: how a manifest gets its name; by default the object store's own create-only write. ``index``: builds
-    the specified indexes through the native engine, unless ``publish`` is given; with ``index_inline`` every now and then by itself. ``clock``:
-    seconds, by which it is known how long ago the store was looked at.
+    the specified indexes through the native engine, unless ``publish`` is given; with ``index_inline`` every now and
+    then by itself. ``clock``: seconds, by which it is known how long ago the store was looked at.
     """
 
     def __init__(

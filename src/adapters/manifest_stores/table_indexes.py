@@ -20,7 +20,8 @@ _INDEXES: Final[tuple[tuple[str, str, Literal["BTREE", "BITMAP", "LABEL_LIST"]],
 def refresh_indexes(uri: str, storage_options: Mapping[str, str]) -> None:
     """Build the specified indexes where they are missing, and bring all there are up to date.
 
-    Through the engine, which commits beside others' changes; names are the native ones. Raises `ConcurrentModification`, `StoreUnavailable`.
+    Through the engine, which commits beside others' changes; names are the native ones. Raises
+    `ConcurrentModification`, `StoreUnavailable`.
     """
     try:
         dataset = lance.dataset(uri, storage_options=dict(storage_options) or None)
