@@ -31,13 +31,14 @@ from lancekeep.domain.errors import (
     TableAlreadyExists,
     TableNotFound,
     UnsafeStore,
+    Unsupported,
     VersionNotFound,
     VersionTaken,
 )
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.namespace import Namespace
 from lancekeep.domain.table import Table
-from lancekeep.ports.table_engine import WritePlan
+from lancekeep.ports.table_engine import VersionDetails, WritePlan
 
 if TYPE_CHECKING:
     from lancekeep.composition import DirectoryNamespace, connect
@@ -75,6 +76,8 @@ __all__ = [
     "TableNotFound",
     "Unknown",
     "UnsafeStore",
+    "Unsupported",
+    "VersionDetails",
     "VersionNotFound",
     "VersionTaken",
     "WritePlan",

@@ -19,7 +19,6 @@ from lance_namespace import errors as api_errors
 
 import lancekeep
 from lancekeep.application.relocation import Relocation
-from lancekeep.domain.errors import Unsupported
 from lancekeep.ports.object_store import ObjectInfo
 
 TABLE = pa.table({"a": pa.array([1, 2, 3], pa.int64())})
@@ -523,7 +522,7 @@ def test_what_a_v1_directory_cannot_do_is_an_unsupported_operation(tmp_path: Pat
         with pytest.raises(api_errors.UnsupportedOperationError, match="its manifest"):
             act()
     for alter in (namespace.catalog.alter_table, namespace.catalog.alter_namespace):
-        with pytest.raises(Unsupported, match="open it with its manifest"):
+        with pytest.raises(lancekeep.Unsupported, match="open it with its manifest"):
             alter("t" if alter == namespace.catalog.alter_table else "", {"a": "b"})
     assert directories(tmp_path) == ["t.lance"]
 
