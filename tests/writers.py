@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
 from threading import Barrier, Thread
 from typing import Any
+from urllib.parse import unquote
 
+import attrs
 import lance
+import lance_namespace as api
 import pyarrow as pa
 from lance.commit import CommitConflictError
+from lance.namespace import DirectoryNamespace as NativeNamespace
 
 import lancekeep
 
@@ -68,3 +74,135 @@ def append_until_killed(properties: Mapping[str, str], writer: int, ledger: str)
             acknowledged.write(f"{writer},{number}\n")
             os.fsync(acknowledged.fileno())
             number += 1
+
+
+# -- namespaces in processes of their own ------------------------------------------------------------------------
+
+PATIENCE = 120.0
+"""Seconds after which a peer that does not come counts as dead."""
+
+OWN_OPERATIONS = ("alter_namespace", "alter_table")
+"""What the interface has no operation for; the catalog behind the namespace is asked."""
+
+Call = tuple[str, dict[str, Any]]
+"""An operation and its fields; ``data`` is what a table is created with."""
+
+Answer = tuple[str, Any]
+"""``ok`` with what was answered, or the name of the error with its message."""
+
+
+def open_namespace(native: bool, properties: Mapping[str, str]) -> Any:
+    """A directory namespace, of the native engine or ours."""
+    return (NativeNamespace if native else lancekeep.DirectoryNamespace)(**properties)
+
+
+def stream(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def perform(namespace: Any, operation: str, fields: Mapping[str, Any]) -> Any:
+    """One operation of the interface, of `OWN_OPERATIONS` or of this module, on plain data."""
+    if operation in OWN_OPERATIONS:
+        return attrs.asdict(getattr(namespace.catalog, operation)(**fields))["properties"]
+    if operation in ("append_rows", "world"):
+        return globals()[operation](namespace, **fields)
+    data = [stream(fields["data"])] if "data" in fields else []
+    model = "list_tables" if operation == "list_all_tables" else operation
+    request = getattr(api, "".join(word.capitalize() for word in model.split("_")) + "Request")
+    given = {name: value for name, value in fields.items() if name != "data"}
+    response = getattr(namespace, operation)(request(**given), *data)
+    return {} if response is None else response.model_dump(exclude_none=True)
+
+
+def answer(namespace: Any, call: Call) -> Answer:
+    """The answer to a call; an error is an answer, too."""
+    try:
+        return "ok", perform(namespace, *call)
+    except Exception as error:
+        return type(error).__name__, str(error)
+
+
+def append_rows(namespace: Any, id: list[str], data: pa.Table) -> int:  # noqa: A002 - as in the requests
+    """Append with the native engine where the namespace says that the table is; the version that it made."""
+    location = perform(namespace, "describe_table", {"id": id})["location"]
+    return int(lance.write_dataset(data, location, mode="append").version)
+
+
+def world(namespace: Any, names: Sequence[str] = ()) -> dict[str, Any]:
+    """Everything that a namespace shows below ``names``, by every operation that looks."""
+    at = {"id": list(names)}
+    perform(namespace, "namespace_exists", at)
+    spaces = perform(namespace, "list_namespaces", at).get("namespaces", [])
+    tables = perform(namespace, "list_tables", at)["tables"]
+    return {
+        "properties": perform(namespace, "describe_namespace", at).get("properties", {}),
+        "tables": {name: _table(namespace, [*names, name]) for name in tables},
+        "written": perform(namespace, "list_tables", {**at, "include_declared": False})["tables"],
+        "namespaces": {name: world(namespace, [*names, name]) for name in spaces},
+    }
+
+
+def _table(namespace: Any, names: list[str]) -> dict[str, Any]:
+    perform(namespace, "table_exists", {"id": names})
+    described = perform(namespace, "describe_table", {"id": names, "check_declared": True})
+    assert [*described["namespace"], described["table"]] == names
+    written = not described["is_only_declared"]
+    versions = perform(namespace, "list_table_versions", {"id": names, "descending": True})["versions"]
+    return {
+        "directory": unquote(described["location"]).rpartition("/")[2],
+        "properties": described.get("properties", {}),
+        "rows": lance.dataset(described["location"]).to_table().to_pydict() if written else None,
+        "versions": [(version["version"], version["manifest_path"], version["manifest_size"]) for version in versions],
+    }
+
+
+def attend(connection: Connection, together: Any) -> None:
+    """Answer calls until None comes; with others at ``together``, which all wait for before each call."""
+    opened: dict[str, Any] = {}
+    for native, properties, calls in iter(connection.recv, None):
+        key = repr((native, properties))
+        answers = []
+        for call in calls:
+            if key not in opened:
+                opened[key] = open_namespace(native, properties)
+            together.wait(PATIENCE)
+            answers.append(answer(opened[key], call))
+        connection.send(answers)
+
+
+class Peers:
+    """Processes that answer calls on namespaces of their own, all at once.
+
+    They live as long as this does; a namespace that was opened in one stays open there.
+    """
+
+    def __init__(self, count: int) -> None:
+        spawn = multiprocessing.get_context("spawn")  # a process that has used lance must not fork
+        self._together = spawn.Barrier(count)  # kept: a process that still starts looks for it by name
+        self._pipes, self._processes = [], []
+        for _ in range(count):
+            ours, theirs = spawn.Pipe()
+            process = spawn.Process(target=attend, args=(theirs, self._together), daemon=True)
+            process.start()
+            self._pipes.append(ours)
+            self._processes.append(process)
+
+    def race(self, *rounds: tuple[bool, Mapping[str, str], Sequence[Call]]) -> list[list[Answer]]:
+        """Each peer's answers to its calls, as (native, properties, calls): the n-th calls of all begin together."""
+        for pipe, given in zip(self._pipes, rounds, strict=True):
+            pipe.send(given)
+        return [self._received(pipe) for pipe in self._pipes]
+
+    def close(self) -> None:
+        for pipe, process in zip(self._pipes, self._processes, strict=True):
+            pipe.send(None)
+            process.join(PATIENCE)
+
+    @staticmethod
+    def _received(pipe: Any) -> list[Answer]:
+        assert pipe.poll(PATIENCE), "a peer does not answer"
+        received: list[Answer] = pipe.recv()
+        return received
