@@ -155,14 +155,20 @@ class LanceManifestStore:
             self._latest = None
 
     def _read_latest(self, known: Version | None) -> Version:
-        """Read the latest version, anew where it is cleaned up under our eyes."""
-        for _ in range(_ATTEMPTS):
+        """Read the latest version, anew where it is cleaned up, or still being written, under our eyes."""
+        for attempt in range(_ATTEMPTS):
             number = self._latest_number(known)
             if number == 0:
                 return empty_version()
-            with suppress(ObjectNotFound):
+            try:
                 return self._versions.read(self._objects.get(self._name(number)), known)
-            known = None
+            except ObjectNotFound:
+                known = None
+            except Damaged:
+                # Where nothing creates an object for one writer only, it need not appear as a whole either.
+                if self._objects.guarantees.atomic_create or attempt == _ATTEMPTS - 1:
+                    raise
+                time.sleep(0.01)
         raise StoreUnavailable(f"{self._key}: its versions vanish faster than they can be read; try again")
 
     def _latest_number(self, known: Version | None) -> int:

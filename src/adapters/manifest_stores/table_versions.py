@@ -206,9 +206,10 @@ class TableVersions:
 
     def _write_fragment(self, batch: pa.RecordBatch, manifest: Any, keys: list[str]) -> tuple[Fragment, Any]:
         storage_version = manifest.data_format.version
+        filled = _without_empty_columns(batch)
         path = Path(self._scratch.name, uuid4().hex)
-        with LanceFileWriter(str(path), batch.schema, version=storage_version) as writer:
-            writer.write_batch(batch)
+        with LanceFileWriter(str(path), filled.schema, version=storage_version) as writer:
+            writer.write_batch(filled)
         content = path.read_bytes()
         path.unlink()
         name = f"{uuid4().hex}.lance"
@@ -216,10 +217,10 @@ class TableVersions:
         self._objects.put(keys[-1], content)
 
         message = DataFragment(id=_next_fragment_id(manifest), physical_rows=batch.num_rows)
-        example = _example(batch.schema, storage_version)
+        example = _example(filled.schema, storage_version)
         file = message.files.add()
         file.CopyFrom(example.fragments[0].files[0])
-        ids = dict(zip((field.id for field in example.fields), _field_ids(batch.schema.names, manifest), strict=True))
+        ids = dict(zip((field.id for field in example.fields), _field_ids(filled.schema.names, manifest), strict=True))
         file.fields[:] = [ids[number] for number in file.fields]
         file.path, file.file_size_bytes = name, len(content)
         return Fragment(message.id, (name,), (Piece(Rows(batch)),)), message
@@ -315,6 +316,17 @@ def _joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBa
         for index, field in enumerate(schema)
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _without_empty_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Without columns of nulls only: where no file holds a column, the format says, it consists entirely of nulls."""
+    return batch.select(
+        [
+            name
+            for name, column in zip(batch.schema.names, batch.columns, strict=True)
+            if column.null_count < len(column)
+        ]
+    )
 
 
 def _advance(manifest: Any, number: int, view: IndexedView, *, deletions: bool) -> None:
