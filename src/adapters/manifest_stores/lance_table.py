@@ -25,6 +25,7 @@ from lancekeep.adapters.manifest_stores.table_versions import Prepared, TableVer
 from lancekeep.domain.catalog import CatalogView
 from lancekeep.domain.errors import (
     ConcurrentModification,
+    Damaged,
     LancekeepError,
     ObjectNotFound,
     StoreUnavailable,
