@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lancekeep.application.catalog import Catalog, Description, HistoryEntry
+from lancekeep.application.certification import Certificate, Check, Result
 from lancekeep.domain.commit import Committed, CommitToken, Conflict, Outcome, Unknown
 from lancekeep.domain.errors import (
     AccessDenied,
@@ -31,6 +32,7 @@ from lancekeep.domain.errors import (
     TableAlreadyExists,
     TableNotFound,
     UnsafeStore,
+    UnsafeStoreWarning,
     Unsupported,
     VersionNotFound,
     VersionTaken,
@@ -41,12 +43,14 @@ from lancekeep.domain.table import Table
 from lancekeep.ports.table_engine import VersionDetails, WritePlan
 
 if TYPE_CHECKING:
-    from lancekeep.composition import DirectoryNamespace, connect
+    from lancekeep.composition import DirectoryNamespace, certify, connect
 
 __all__ = [
     "AccessDenied",
     "AlreadyExists",
     "Catalog",
+    "Certificate",
+    "Check",
     "CommitRefused",
     "CommitStoreMismatch",
     "CommitToken",
@@ -69,6 +73,7 @@ __all__ = [
     "ObjectId",
     "Outcome",
     "Refused",
+    "Result",
     "Retryable",
     "StoreUnavailable",
     "Table",
@@ -76,18 +81,20 @@ __all__ = [
     "TableNotFound",
     "Unknown",
     "UnsafeStore",
+    "UnsafeStoreWarning",
     "Unsupported",
     "VersionDetails",
     "VersionNotFound",
     "VersionTaken",
     "WritePlan",
+    "certify",
     "connect",
 ]
 
 
 def __getattr__(name: str) -> Any:
     """What needs the native engine is loaded when it is first asked for: workers on Spark never do."""
-    if name in ("DirectoryNamespace", "connect"):
+    if name in ("DirectoryNamespace", "certify", "connect"):
         from lancekeep import composition
 
         return getattr(composition, name)

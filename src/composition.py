@@ -6,9 +6,10 @@ import difflib
 import getpass
 import secrets
 import socket
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from lancekeep.adapters.commit_stores import open_commit_store
 from lancekeep.adapters.lance.engine import LanceEngine
@@ -19,14 +20,17 @@ from lancekeep.adapters.manifest_stores.table_indexes import refresh_indexes
 from lancekeep.adapters.namespace_api.catalog_namespace import CatalogNamespace, operation
 from lancekeep.adapters.object_stores import open_object_store, uri_for_lance
 from lancekeep.application.catalog import Catalog
+from lancekeep.application.certification import Certificate, Progress, measure
 from lancekeep.application.retry import Retry
 from lancekeep.application.table_commits import TableCommits
-from lancekeep.domain.errors import InvalidInput, UnsafeStore
+from lancekeep.domain.commit import Committed
+from lancekeep.domain.errors import InvalidInput, UnsafeStore, UnsafeStoreWarning
+from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.table import MANIFEST_DIRECTORY
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.manifest_store import ManifestStore
 from lancekeep.ports.object_store import ObjectStore
-from lancekeep.ports.table_engine import TableEngine
+from lancekeep.ports.table_engine import TableEngine, WriteMode, WritePlan
 
 CONDITIONAL_PUT = "conditional-put://"
 OWN_STORAGE_OPTIONS = frozenset({"fsync"})
@@ -41,6 +45,7 @@ PROPERTIES = (
     "dir_listing_to_manifest_migration_enabled",
     "inline_optimization_enabled",
     "vend_input_storage_options",
+    "unsafe",
 )
 NATIVE_ONLY = (
     "table_version_tracking_enabled",
@@ -60,6 +65,7 @@ def connect(
     commit_store_options: Mapping[str, str] | None = None,
     committer: str | None = None,
     inline_optimization: bool = False,
+    unsafe: bool = False,
 ) -> Catalog:
     """Open the catalog below ``root``; the first change makes one where there is none. Opening writes nothing.
 
@@ -75,21 +81,37 @@ def connect(
     committer: who commits, for `Catalog.history`; by default ``user@host``.
     inline_optimization: bring the indexes of the manifest table up to date every 256 changes, as `Catalog.optimize`
         does when it is called.
+    unsafe: where `UnsafeStore` would be raised, warn (`UnsafeStoreWarning`) and go on: for one writer at a time, who
+        can lose the last commits. The catalog does not remember it.
+
+    S3 servers other than AWS are asked before the first change, once per process, server and bucket, whether they keep
+    the condition of a create (two requests on an object ``.lancekeep-probe-<uuid>`` below the root, which is removed).
 
     Raises:
         InvalidInput, MissingExtra: a URL or option cannot be understood, or its adapter is not installed.
         CommitStoreMismatch: the catalog's versions are managed by another commit store.
-        UnsafeStore: nothing here would make a commit atomic; the message says what to configure.
+        UnsafeStore: nothing here would make a commit atomic; the message says what to configure. So do changes, where
+            the server turns out to ignore the condition.
         StoreUnavailable, AccessDenied: a store cannot be reached (within 10 s).
     """
     if mode not in MODES:
         raise InvalidInput(f"unknown mode {mode!r}; choose {', '.join(MODES)}")
     options = dict(storage_options or {})
     objects, root_key = open_object_store(root, options)
+    if isinstance(objects, _Provable):
+        objects.prove_first(root_key, unsafe=unsafe)
+    if unsafe and isinstance(objects, _Trustable) and commit_store in (None, CONDITIONAL_PUT):
+        _warn(f"{objects.root_uri} has no create-only write: a second writer overwrites what the first has committed")
+        objects = objects.trusted()
 
     def open_rows(url: str) -> ExternalCommitStore:
         rows = open_commit_store(url, dict(commit_store_options or {}), objects)
-        _require_safe(objects, rows)
+        try:
+            _require_safe(objects, rows)
+        except UnsafeStore as error:
+            if not unsafe:
+                raise
+            _warn(str(error))
         return rows
 
     rows = open_rows(commit_store or CONDITIONAL_PUT)
@@ -115,6 +137,8 @@ def connect(
     )
 
     def engine(catalog: Catalog) -> TableEngine:
+        if commit_store is None and isinstance(objects, _Provable):
+            return _NativelyCommitted(catalog, native_options, objects)
         return LanceEngine(CatalogNamespace(catalog), native_options)
 
     catalog = Catalog(
@@ -136,6 +160,39 @@ def connect(
     return catalog
 
 
+def certify(
+    root: str,
+    *,
+    commit_store: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    commit_store_options: Mapping[str, str] | None = None,
+    progress: Progress = lambda done, total, name: None,
+) -> Certificate:
+    """Measure whether a user's own stores keep what Lancekeep rests on; arguments as those of `connect`.
+
+    Without ``commit_store`` the storage's own condition is measured, as native writers use it. Everything is written
+    below ``{root}/.lancekeep-certify-<uuid>/``, under as many histories of the commit store, and removed at the end, by
+    Ctrl-C too; what stays is what a commit store makes with its first row (the SQLite file, the DynamoDB table). Takes
+    about 300 requests and 60 MiB of writing. ``progress`` is told before each check.
+
+    Raises:
+        InvalidInput, MissingExtra: as `connect`.
+        UnsafeStore: ``conditional-put://`` was asked for, and the object store has no create-only write.
+        StoreUnavailable, AccessDenied, NotFound: a store cannot be reached, or stopped answering.
+    """
+    options = dict(storage_options or {})
+    _, root_key = open_object_store(root, options)
+
+    def open_objects() -> ObjectStore:
+        return open_object_store(root, options)[0]
+
+    def open_rows(objects: ObjectStore) -> ExternalCommitStore:
+        return open_commit_store(commit_store or CONDITIONAL_PUT, dict(commit_store_options or {}), objects)
+
+    nothing_decides = commit_store is None and not open_objects().guarantees.atomic_create
+    return measure(open_objects, None if nothing_decides else open_rows, root_key, progress)
+
+
 class DirectoryNamespace(CatalogNamespace):
     """A directory namespace whose commits go through a commit store, with the properties of the native one.
 
@@ -143,7 +200,7 @@ class DirectoryNamespace(CatalogNamespace):
     first alone: V2; the second alone: V1), ``dir_listing_to_manifest_migration_enabled`` (the native name for reading
     root tables from the manifest first, as the specification has it: always ``true`` here),
     ``inline_optimization_enabled`` (``false``), ``vend_input_storage_options`` (``false``: credentials stay out of
-    answers), ``commit_store``, ``commit_store.*``, ``committer``. All values are text.
+    answers), ``commit_store``, ``commit_store.*``, ``committer``, ``unsafe`` (``false``). All values are text.
 
     ``lance_namespace.connect("lancekeep.DirectoryNamespace", properties)`` makes one. It pickles as its properties,
     credentials included.
@@ -162,6 +219,7 @@ class DirectoryNamespace(CatalogNamespace):
             mode=_mode(properties),
             committer=properties.get("committer"),
             inline_optimization=_boolean(properties, "inline_optimization_enabled", "false"),
+            unsafe=_boolean(properties, "unsafe", "false"),
         )
         super().__init__(catalog, vend_storage_options=_boolean(properties, "vend_input_storage_options", "false"))
         self._properties = properties
@@ -224,6 +282,42 @@ def _boolean(properties: Mapping[str, str], name: str, default: str = "true") ->
     if value not in ("true", "false"):
         raise InvalidInput(f"the property {name!r} is {properties[name]!r}; give 'true' or 'false'")
     return value == "true"
+
+
+@runtime_checkable
+class _Provable(Protocol):
+    """An object store whose server has to show that it keeps the condition of a create; see `S3ObjectStore`."""
+
+    def prove_first(self, below: str, *, unsafe: bool) -> None: ...
+
+    def prove(self) -> None: ...
+
+
+@runtime_checkable
+class _Trustable(Protocol):
+    """An object store without a create-only write that can act as if it had one; see `FsspecObjectStore`."""
+
+    def trusted(self) -> ObjectStore: ...
+
+
+class _NativelyCommitted(LanceEngine):
+    """Pylance commits by the storage's own condition, past our object store: so the condition is proven before."""
+
+    def __init__(self, catalog: Catalog, storage_options: Mapping[str, str], storage: _Provable) -> None:
+        super().__init__(CatalogNamespace(catalog), storage_options)
+        self._storage = storage
+
+    def write(self, table: ObjectId, data: Any, mode: WriteMode) -> Committed:
+        self._storage.prove()
+        return super().write(table, data, mode)
+
+    def commit_fragments(self, plan: WritePlan, fragments: Sequence[Any]) -> Committed:
+        self._storage.prove()
+        return super().commit_fragments(plan, fragments)
+
+
+def _warn(reason: str) -> None:
+    warnings.warn(reason, UnsafeStoreWarning, stacklevel=3)
 
 
 def _require_safe(objects: ObjectStore, rows: ExternalCommitStore) -> None:

@@ -98,6 +98,10 @@ class UnsafeStore(Refused):
     """The store lacks a guarantee that the operation rests on."""
 
 
+class UnsafeStoreWarning(UserWarning):
+    """What `UnsafeStore` would have said, had not ``unsafe=True`` been given."""
+
+
 class AccessDenied(Refused):
     """The credentials at hand do not permit this."""
 

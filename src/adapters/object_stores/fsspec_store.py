@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
+import attrs
 import fsspec
 
 from lancekeep.adapters.object_stores.keys import check_directory, check_key, check_prefix
@@ -41,8 +42,11 @@ class FsspecObjectStore:
 
     guarantees = ObjectStoreGuarantees(atomic_create=False, atomic_copy=False, durable=False)
 
-    def __init__(self, filesystem: fsspec.AbstractFileSystem, root_uri: str) -> None:
+    def __init__(self, filesystem: fsspec.AbstractFileSystem, root_uri: str, *, unsafe: bool = False) -> None:
         self.root_uri = root_uri
+        self._unsafe = unsafe
+        if unsafe:
+            self.guarantees = attrs.evolve(self.guarantees, atomic_create=True)
         self._filesystem = filesystem
         self._root: str = filesystem._strip_protocol(root_uri).rstrip("/")
 
@@ -60,11 +64,20 @@ class FsspecObjectStore:
         with self._boundary(key):
             self._in_directory(path, lambda: self._filesystem.pipe_file(path, content))
 
+    def trusted(self) -> FsspecObjectStore:
+        """The same storage, for a caller who vouches for it: `put_if_absent` looks first and writes then."""
+        return FsspecObjectStore(self._filesystem, self.root_uri, unsafe=True)
+
     def put_if_absent(self, key: str, content: bytes) -> bool:
-        raise self._unsafe(key)
+        if not self._unsafe:
+            raise self._refusal(key)
+        created = self.head(key) is None
+        if created:
+            self.put(key, content)
+        return created
 
     def copy_if_absent(self, source: str, target: str) -> bool:
-        raise self._unsafe(target)
+        raise self._refusal(target)
 
     def head(self, key: str) -> ObjectInfo | None:
         path = self._path(key)
@@ -169,7 +182,7 @@ class FsspecObjectStore:
         check_key(key)
         return f"{self._root}/{key}"
 
-    def _unsafe(self, key: str) -> UnsafeStore:
+    def _refusal(self, key: str) -> UnsafeStore:
         return UnsafeStore(
             f"{self.root_uri}{key}: not written, since nothing here creates an object for one writer only. Choose a "
             "commit store (sqlite://, redis://, dynamodb://) to decide who commits"

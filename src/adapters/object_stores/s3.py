@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Literal, TypedDict
+from threading import Lock
+from typing import TYPE_CHECKING, Literal, Self, TypedDict
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 from botocore.exceptions import (
     BotoCoreError,
@@ -26,6 +29,7 @@ from lancekeep.domain.errors import (
     ObjectNotFound,
     StoreUnavailable,
     UnsafeStore,
+    UnsafeStoreWarning,
 )
 from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees
 
@@ -37,6 +41,12 @@ _CREDENTIALS = (NoCredentialsError, PartialCredentialsError, CredentialRetrieval
 _EXPIRED = frozenset(("ExpiredToken", "InvalidToken", "TokenRefreshRequired"))
 _LATER = frozenset(("RequestTimeout", "SlowDown", "NoSuchUpload"))
 _ELSEWHERE = frozenset(("PermanentRedirect", "TemporaryRedirect", "AuthorizationHeaderMalformed"))
+_SMALLEST_PART = 5 * 2**20
+_AWS = (".amazonaws.com", ".amazonaws.com.cn")
+
+_proven: set[tuple[str, str]] = set()
+"""Servers and buckets that this process has seen to keep the condition."""
+_proving = Lock()
 
 
 class _Condition(TypedDict, total=False):
@@ -57,6 +67,9 @@ class S3ObjectStore:
     10,000 parts of 5 MiB or more.
 
     `copy_if_absent` is refused: CopyObject takes the condition, but several servers ignore it and overwrite.
+
+    AWS is known to keep the condition; other servers take it and ignore it. `prove_first` has the condition tried out
+    before it is first relied on.
     """
 
     guarantees = ObjectStoreGuarantees(atomic_create=True, atomic_copy=False, durable=True, paged=True)
@@ -69,6 +82,58 @@ class S3ObjectStore:
         self._client = client
         self._multipart_limit = multipart_limit
         self._part_size = part_size
+        self._probe_below: str | None = None
+        self._unsafe = False
+
+    def prove_first(self, below: str, *, unsafe: bool) -> None:
+        """Have `prove` called before the first `put_if_absent`, unless the server is AWS.
+
+        ``below``: the key of the directory in which the probe may write. ``unsafe``: where the condition turns out to
+        be ignored, warn once (`UnsafeStoreWarning`) and go on.
+        """
+        host = urlsplit(self._client.meta.endpoint_url).hostname or ""
+        if not host.endswith(_AWS):
+            self._probe_below, self._unsafe = below, unsafe
+
+    def prove(self) -> None:
+        """Try the condition on an object of its own, once per process, server and bucket, where `prove_first` asks it.
+
+        Raises `UnsafeStore` where the server ignores the condition; nothing else was written then.
+        """
+        place = self._client.meta.endpoint_url, self._bucket
+        if self._probe_below is None or place in _proven:
+            return
+        with _proving:
+            if place in _proven:
+                return
+            try:
+                self._try_condition(f"{self._probe_below}/.lancekeep-probe-{uuid4()}".lstrip("/"))
+            except UnsafeStore as error:
+                if not self._unsafe:
+                    raise
+                self._probe_below = None
+                warnings.warn(str(error), UnsafeStoreWarning, stacklevel=2)
+            else:
+                _proven.add(place)
+
+    def _try_condition(self, key: str) -> None:
+        try:
+            told = self._put_if_absent(key, b"first"), self._put_if_absent(key, b"second")
+        finally:
+            self.delete(key)
+        if told != (True, False):
+            found = " and then ".join("created it" if created else "refused" for created in told)
+            raise UnsafeStore(
+                f"{self.root_uri}: {self._server} was asked twice to create one object only where there is none "
+                f"(If-None-Match): expected to be told that it created it and then refused, was told that it {found}. "
+                "Two writers could both win a version, and one would overwrite the other. Nothing was committed. Use a "
+                "server that keeps the condition (`lancekeep certify` measures it), or give unsafe=True where there is "
+                "never more than one writer"
+            )
+
+    def in_parts(self) -> Self:
+        """The same store, which writes whatever is larger than the smallest part that S3 takes in parts."""
+        return type(self)(self._bucket, self._client, multipart_limit=_SMALLEST_PART, part_size=_SMALLEST_PART)
 
     def __repr__(self) -> str:
         return f"S3ObjectStore({self._bucket!r} at {self._server})"
@@ -85,6 +150,10 @@ class S3ObjectStore:
 
     def put_if_absent(self, key: str, content: bytes) -> bool:
         check_key(key)
+        self.prove()
+        return self._put_if_absent(key, content)
+
+    def _put_if_absent(self, key: str, content: bytes) -> bool:
         for _ in range(_ATTEMPTS):
             with self._boundary(key):
                 try:

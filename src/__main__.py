@@ -1,0 +1,14 @@
+"""``lancekeep``, or ``python -m lancekeep``: the command line on top of the public functions."""
+
+from __future__ import annotations
+
+import lancekeep
+from lancekeep.adapters.cli import main as run
+
+
+def main() -> None:
+    run(lancekeep)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""The command line, ``lancekeep``: one module for each command, listed here."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import click
+
+from lancekeep.adapters.cli.certify import certify
+from lancekeep.adapters.cli.console import Commands
+from lancekeep.adapters.cli.options import Doors
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.version_option(package_name="lancekeep", prog_name="lancekeep", message="%(prog)s %(version)s")
+def lancekeep() -> None:
+    """The catalog and commit layer for Lance tables.
+
+    Exit codes: 0 done, and nothing found wrong; 1 something is wrong or was refused; 2 the command cannot mean
+    anything; 3 a store could not be reached; 130 stopped by Ctrl-C.
+    """
+
+
+lancekeep.add_command(certify)
+
+
+def main(doors: Doors) -> NoReturn:
+    """Run the command that this process was started with, on the catalog's public functions, and exit."""
+    lancekeep.main(prog_name="lancekeep", obj=doors)
+    raise SystemExit(0)  # click has exited by then
