@@ -49,6 +49,7 @@ from lancekeep.domain.table import (
     DEREGISTERED_MARKER,
     MANIFEST_DIRECTORY,
     MARKER_CONTENT,
+    MOVING_MARKER,
     RESERVED_MARKER,
     Table,
     add_table,
@@ -334,6 +335,8 @@ class Catalog:
             return self._enter_renamed(table, object_id, table.location)
         reserved, _ = self._reserve(Table(object_id, new_location(object_id, self._entropy()), {}), True)
         move = Relocation(self.commits, self.dataset_root(table), self.dataset_root(reserved))
+        moving = f"{self._key(reserved)}/{MOVING_MARKER}"
+        self._objects.put(moving, table.location.encode())
         try:
             move.copy()
             renamed = self._enter_renamed(table, object_id, reserved.location)
@@ -342,6 +345,7 @@ class Catalog:
             raise
         move.carry_over()
         self._remove_data(table)
+        self._objects.delete(moving)
         return renamed
 
     def deregister_table(self, identifier: Identifier) -> Table:

@@ -16,7 +16,14 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import VERSIONS
 from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
 from lancekeep.domain.naming import ManifestName
-from lancekeep.domain.table import DEREGISTERED_MARKER, MANIFEST_DIRECTORY, RESERVED_MARKER, Table, v1_table
+from lancekeep.domain.table import (
+    DEREGISTERED_MARKER,
+    MANIFEST_DIRECTORY,
+    MOVING_MARKER,
+    RESERVED_MARKER,
+    Table,
+    v1_table,
+)
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
 _HASHED = re.compile(r"[0-9a-f]{8}_[^/]+")
@@ -139,7 +146,10 @@ class Fsck:
         own_name = _HASHED.fullmatch(directory) is not None or v1_table(directory) is not None
         if not infos:
             return Finding(Kind.EMPTY, directory, "it holds no object", "remove the directory")
-        if any(map(_is_committed, names)):
+        if MOVING_MARKER in names and self._still_at_its_source(f"{key}{MOVING_MARKER}"):
+            meaning = "the copy of a table that a rename left when it was stopped; the table is where it was"
+            found, own = Finding(Kind.UNREFERENCED, directory, meaning, "remove the directory"), True
+        elif any(map(_is_committed, names)):
             kind = Kind.DEREGISTERED if DEREGISTERED_MARKER in names else Kind.UNREGISTERED
             meaning = "a table that no entry refers to; register_table enters it (V1 tables: migrate does, too)"
             found = Finding(kind, directory, meaning, "remove the table" if self.remove_tables else "")
@@ -153,6 +163,12 @@ class Fsck:
                 Kind.FOREIGN, directory, "no entry refers to it, and a catalog does not make such directories"
             )
         return self._unless_young(found, infos)
+
+    def _still_at_its_source(self, marker: str) -> bool:
+        """Whether the table that is copied to a directory is in the catalog where it came from."""
+        source = self.objects.get(marker).decode(errors="replace")
+        owner = self.view().owner_of(source)
+        return owner is not None and owner.location == source
 
     # -- repair -------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain.errors import ConcurrentModification, Damaged, ObjectNotFound, Refused, Retryable
 from lancekeep.domain.layout import BRANCHES, VERSIONS, DatasetRoot
 from lancekeep.domain.naming import ManifestName
-from lancekeep.domain.table import DEREGISTERED_MARKER, RESERVED_MARKER
+from lancekeep.domain.table import DEREGISTERED_MARKER, MOVING_MARKER, RESERVED_MARKER
 
 _ROUNDS = 10
 """Times that the source is looked at before its writers count as faster than the copy."""
@@ -22,7 +22,7 @@ _ROUNDS = 10
 _REFERENCES = "_refs/"
 """Where tags are, the only objects of a table whose content changes."""
 
-_LEFT_BEHIND = {RESERVED_MARKER, DEREGISTERED_MARKER, f"{VERSIONS}/latest_version_hint.json"}
+_LEFT_BEHIND = {RESERVED_MARKER, DEREGISTERED_MARKER, MOVING_MARKER, f"{VERSIONS}/latest_version_hint.json"}
 """What says something about the directory itself, or is written anew by the next commit."""
 
 

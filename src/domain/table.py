@@ -17,6 +17,8 @@ MANIFEST_DIRECTORY = "__manifest"
 V1_SUFFIX = ".lance"
 RESERVED_MARKER = ".lance-reserved"
 DEREGISTERED_MARKER = ".lance-deregistered"
+MOVING_MARKER = ".lancekeep-moving"
+"""In a directory to which a table is being copied; it holds the location that the table comes from."""
 MARKER_CONTENT = b"reserved"
 
 

@@ -139,9 +139,11 @@ class Lake:
         return method
 
     def complete(self, operation: Operation, new: State) -> None:
-        """Do again what was not done; then nothing is left over that fsck does not remove."""
+        """What fsck removes changes no state; then do again what was not done, and nothing is left over."""
         catalog = self.connect()
         found = state(catalog)
+        catalog.fsck(repair=True, grace=0)
+        assert state(catalog) == found
         if found != new:
             for table in {"new", "a.new"} & found[0].keys():  # only declared
                 catalog.drop_table(table)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deployments import bucket, s3_options
 
 import lancekeep
 from lancekeep.adapters.object_stores import open_object_store
 from lancekeep.application.maintenance import Kind
+from lancekeep.application.relocation import Relocation
 from lancekeep.domain.table import RESERVED_MARKER
 
 
@@ -44,3 +46,28 @@ def test_what_a_loser_left_is_removed_and_a_deregistered_table_is_kept_until_tol
     assert all(finding.repaired for finding in catalog.fsck(repair=True, grace=0, remove_tables=True).findings)
     assert catalog.fsck().findings == ()
     assert set(objects.directories(f"{key}/")) == {"__manifest"}
+
+
+def test_the_copy_that_a_stopped_rename_left_goes_and_the_table_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = lancekeep.connect(str(tmp_path / "lake"))
+    catalog.write("t", pa.table({"a": [1, 2]}))
+
+    def stop(self: Relocation) -> None:
+        copy(self)
+        raise KeyboardInterrupt
+
+    copy = Relocation.copy
+    monkeypatch.setattr(Relocation, "copy", stop)
+    with pytest.raises(KeyboardInterrupt):
+        catalog.rename_table("t", "u")
+    monkeypatch.undo()
+    [copied] = (tmp_path / "lake").glob("*_u")
+    assert list(copied.glob("_versions/*.manifest"))
+    [finding] = catalog.fsck(repair=True, grace=0).findings
+    assert (finding.object, finding.repaired) == (copied.name, True)
+    assert not copied.exists()
+    assert catalog.open("t").count_rows() == 2
+    assert catalog.rename_table("t", "u").location != copied.name
+    assert not list((tmp_path / "lake").rglob(".lancekeep-moving"))
