@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Barrier, Thread
+from typing import Any
 
 import fsspec
 import lance
@@ -18,8 +20,10 @@ from faults import Crash, Faulty, lost_replies
 from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from lance.namespace import DirectoryNamespace as NativeNamespace
+from lance_namespace import errors as api_errors
 
 import lancekeep
+from lancekeep import composition
 from lancekeep.adapters.manifest_stores import index, table_cleanup
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
 from lancekeep.adapters.object_stores import open_object_store
@@ -642,3 +646,40 @@ def test_with_inline_optimization_that_happens_by_itself(root: Path) -> None:
     assert len(lance.dataset(str(root / "__manifest")).list_indices()) == 3
     with pytest.raises(lancekeep.InvalidInput, match="there are no indexes"):
         lancekeep.connect(str(root), mode="v1", inline_optimization=True)
+
+
+def test_requests_of_whole_operations_on_s3_are_exact(moto_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Describe 1, list 1, declare 3: the marker, the data file, the manifest."""
+    doors: list[Faulty] = []
+
+    def open_counted(root: str, options: dict[str, str]) -> tuple[Any, str]:
+        objects, key = open_object_store(root, options)
+        doors.append(Faulty(objects))
+        return doors[-1], key
+
+    monkeypatch.setattr(composition, "open_object_store", open_counted)
+    storage = {f"storage.{name}": value for name, value in s3_options(moto_endpoint).items()}
+    namespace = lancekeep.DirectoryNamespace(
+        root=f"s3://{bucket(moto_endpoint)}/lake", dir_listing_enabled="false", **storage
+    )
+    namespace.create_namespace(api.CreateNamespaceRequest(id=["n"]))
+    for name in ("a", "b", "c"):
+        namespace.declare_table(api.DeclareTableRequest(id=["n", name]))
+    [requests] = doors
+
+    def counted(act: Callable[[], object]) -> list[str]:
+        requests.calls.clear()
+        with suppress(api_errors.LanceNamespaceError):
+            act()
+        return [call for call in requests.calls if call != "passes_link"]  # asks nobody on S3
+
+    assert counted(lambda: namespace.describe_table(api.DescribeTableRequest(id=["n", "a"]))) == ["head"]
+    assert counted(lambda: namespace.describe_table(api.DescribeTableRequest(id=["n", "nobody"]))) == ["head"]
+    assert counted(lambda: namespace.table_exists(api.TableExistsRequest(id=["n", "b"]))) == ["head"]
+    assert counted(lambda: namespace.list_tables(api.ListTablesRequest(id=["n"], limit=2))) == ["head"]
+    assert counted(lambda: namespace.list_namespaces(api.ListNamespacesRequest(id=[]))) == ["head"]
+    declare = api.DeclareTableRequest(id=["n", "new"])
+    assert counted(lambda: namespace.declare_table(declare)) == ["put_if_absent", "put", "put_if_absent"]
+    assert counted(lambda: namespace.declare_table(declare)) == ["head"]  # refused: it exists
+    rename = api.RenameTableRequest(id=["n", "new"], new_table_name="newer")
+    assert counted(lambda: namespace.rename_table(rename))[-3:] == ["put", "put", "put_if_absent"]
