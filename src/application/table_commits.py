@@ -82,6 +82,7 @@ class TableCommits:
             Effect.RECORD_ROW: self._record_row,
             Effect.DELETE_STAGED: self._delete_staged,
             Effect.FIND_STAGED: self._find_staged,
+            Effect.FIND_SUCCESSOR: self._find_successor,
             Effect.MEASURE_FINAL: self._measure_final,
             Effect.GET_ROW: self._get_row,
         }
@@ -165,7 +166,8 @@ class TableCommits:
             case State.CONFLICT:
                 return Conflict(progress.met)
             case State.UNKNOWN:
-                reason = str(fault) if fault else f"the staged manifest {staged.path!r} and the final one are both gone"
+                gone = f"version {row.version} has no manifest any more: nothing says whose it was but the table's rows"
+                reason = str(fault) if fault else gone
                 return Unknown(CommitToken(_recognisable(staged, content)), reason)
             case State.MOVED:
                 raise moved(progress.met)
@@ -184,7 +186,7 @@ class TableCommits:
             try:
                 event = perform(progress, content)
             except StoreUnavailable:
-                event, fault = self._perform_again(perform, progress, content, deadline)
+                event, fault = self._perform_again(perform, attrs.evolve(progress, repeated=True), content, deadline)
             except LancekeepError as error:
                 event, fault = FAULT, error
             progress = advance(progress, event)
@@ -207,11 +209,13 @@ class TableCommits:
 
     def _reserve(self, progress: Progress, _: bytes | None) -> Event:
         assert progress.staged is not None
-        return understand(progress.staged, self.rows.reserve(progress.row, first=False))
+        reservation = self.rows.reserve(progress.row, first=False)
+        return understand(progress.staged, reservation, repeated=progress.repeated)
 
     def _reserve_first(self, progress: Progress, _: bytes | None) -> Event:
         assert progress.staged is not None
-        return understand(progress.staged, self.rows.reserve(progress.row, first=True))
+        reservation = self.rows.reserve(progress.row, first=True)
+        return understand(progress.staged, reservation, repeated=progress.repeated)
 
     def _finalise_predecessor(self, progress: Progress, _: bytes | None) -> Event:
         assert progress.met is not None
@@ -281,6 +285,10 @@ class TableCommits:
 
     def _find_staged(self, progress: Progress, _: bytes | None) -> Event:
         return Event(Kind.ABSENT if self.objects.head(progress.row.path) is None else Kind.PRESENT)
+
+    def _find_successor(self, progress: Progress, _: bytes | None) -> Event:
+        latest = self.rows.latest(progress.row.base_uri)
+        return Event(Kind.ABSENT if latest is None or latest.version <= progress.row.version else Kind.PRESENT)
 
     def _measure_final(self, progress: Progress, _: bytes | None) -> Event:
         info = self.objects.head(progress.final_row.path)

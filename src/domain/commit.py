@@ -112,6 +112,7 @@ class State(_Symbol):
     FIND_PREDECESSOR = auto()
     ADOPT_PREDECESSOR = auto()
     RECOGNISE = auto()
+    OVERTAKEN = auto()
     COPY = auto()
     COMPARE = auto()
     PUBLISH = auto()
@@ -123,6 +124,7 @@ class State(_Symbol):
     # a writer that comes back for a commit it lost sight of
     FIND_STAGED = auto()
     SETTLE = auto()
+    FIND_SUCCESSOR = auto()
     # a reader, or any other participant, that meets a staged row
     HELP_COPY = auto()
     HELP_MEASURE = auto()
@@ -156,6 +158,7 @@ class Effect(_Symbol):
     RECORD_ROW = auto()
     DELETE_STAGED = auto()
     FIND_STAGED = auto()
+    FIND_SUCCESSOR = auto()
     MEASURE_FINAL = auto()
     GET_ROW = auto()
 
@@ -166,6 +169,7 @@ class Kind(_Symbol):
     RESERVED = auto()
     TAKEN = auto()
     PERHAPS_OWN = auto()
+    OVERTAKEN = auto()
     PREDECESSOR_STAGED = auto()
     PREDECESSOR_MISSING = auto()
     MOVED = auto()
@@ -196,6 +200,7 @@ TRANSITIONS: Final[Mapping[tuple[State, Kind], State]] = {
     (State.RESERVE, Kind.RESERVED): State.COPY,
     (State.RESERVE, Kind.TAKEN): State.ABANDON,
     (State.RESERVE, Kind.PERHAPS_OWN): State.RECOGNISE,
+    (State.RESERVE, Kind.OVERTAKEN): State.OVERTAKEN,
     (State.RESERVE, Kind.PREDECESSOR_STAGED): State.FINALISE_PREDECESSOR,
     (State.RESERVE, Kind.PREDECESSOR_MISSING): State.FIND_PREDECESSOR,
     (State.RESERVE, Kind.MOVED): State.MOVED,
@@ -203,6 +208,7 @@ TRANSITIONS: Final[Mapping[tuple[State, Kind], State]] = {
     (State.RESERVE_FIRST, Kind.RESERVED): State.COPY,
     (State.RESERVE_FIRST, Kind.TAKEN): State.ABANDON,
     (State.RESERVE_FIRST, Kind.PERHAPS_OWN): State.RECOGNISE,
+    (State.RESERVE_FIRST, Kind.OVERTAKEN): State.OVERTAKEN,
     (State.RESERVE_FIRST, Kind.PREDECESSOR_STAGED): State.FINALISE_PREDECESSOR,
     (State.RESERVE_FIRST, Kind.PREDECESSOR_MISSING): State.FIND_PREDECESSOR,
     (State.RESERVE_FIRST, Kind.MOVED): State.MOVED,
@@ -216,11 +222,18 @@ TRANSITIONS: Final[Mapping[tuple[State, Kind], State]] = {
     (State.FIND_PREDECESSOR, Kind.FAULT): State.UNKNOWN,
     (State.ADOPT_PREDECESSOR, Kind.DONE): State.RESERVE,
     (State.ADOPT_PREDECESSOR, Kind.FAULT): State.UNKNOWN,
-    # The row is final and may be our own: a reply was lost and a reader finished the commit meanwhile.
+    # The row is final, or gone, and may have been our own: a reply was lost and a reader finished the commit meanwhile.
+    # Where the version was cleaned up since, nobody can say any more whose it was.
     (State.RECOGNISE, Kind.SAME): State.CLEAN,
     (State.RECOGNISE, Kind.DIFFERENT): State.ABANDON,
-    (State.RECOGNISE, Kind.ABSENT): State.ABANDON,
+    (State.RECOGNISE, Kind.ABSENT): State.UNKNOWN,
     (State.RECOGNISE, Kind.FAULT): State.UNKNOWN,
+    # The row is gone, later ones stand, and this writer asks for the first time: only a caller or a driver that
+    # repeated itself unseen can have committed before.
+    (State.OVERTAKEN, Kind.SAME): State.CLEAN,
+    (State.OVERTAKEN, Kind.DIFFERENT): State.ABANDON,
+    (State.OVERTAKEN, Kind.ABSENT): State.ABANDON,
+    (State.OVERTAKEN, Kind.FAULT): State.UNKNOWN,
     # The version is ours: bring it under its final name, then say so in the row.
     (State.COPY, Kind.DONE): State.PUBLISH,
     (State.COPY, Kind.EXISTS): State.COMPARE,
@@ -246,14 +259,18 @@ TRANSITIONS: Final[Mapping[tuple[State, Kind], State]] = {
     (State.ABANDON, Kind.DONE): State.CONFLICT,
     (State.ABANDON, Kind.FAULT): State.CONFLICT,
     # A commit lost sight of. With its staged manifest still there it is simply tried again: that is idempotent.
-    # Without, a reservation would point at nothing, so the final object alone can answer.
+    # Without, a reservation would point at nothing, so the final object alone can answer; or nobody, where later
+    # versions show that this one was there and was cleaned up.
     (State.FIND_STAGED, Kind.PRESENT): State.RESERVE,
     (State.FIND_STAGED, Kind.ABSENT): State.SETTLE,
     (State.FIND_STAGED, Kind.FAULT): State.UNKNOWN,
     (State.SETTLE, Kind.SAME): State.PUBLISH,
     (State.SETTLE, Kind.DIFFERENT): State.CONFLICT,
-    (State.SETTLE, Kind.ABSENT): State.CONFLICT,
+    (State.SETTLE, Kind.ABSENT): State.FIND_SUCCESSOR,
     (State.SETTLE, Kind.FAULT): State.UNKNOWN,
+    (State.FIND_SUCCESSOR, Kind.PRESENT): State.UNKNOWN,
+    (State.FIND_SUCCESSOR, Kind.ABSENT): State.CONFLICT,
+    (State.FIND_SUCCESSOR, Kind.FAULT): State.UNKNOWN,
     # Somebody left a staged row: roll it forward. The final object decides what the row says.
     (State.HELP_COPY, Kind.DONE): State.HELP_MEASURE,
     (State.HELP_COPY, Kind.EXISTS): State.HELP_MEASURE,
@@ -283,6 +300,7 @@ EFFECTS: Final[Mapping[State, Effect]] = {
     State.FIND_PREDECESSOR: Effect.FIND_PREDECESSOR,
     State.ADOPT_PREDECESSOR: Effect.RECORD_PREDECESSOR,
     State.RECOGNISE: Effect.COMPARE,
+    State.OVERTAKEN: Effect.COMPARE,
     State.COPY: Effect.COPY,
     State.COMPARE: Effect.COMPARE,
     State.PUBLISH: Effect.FINALIZE_ROW,
@@ -293,6 +311,7 @@ EFFECTS: Final[Mapping[State, Effect]] = {
     State.ABANDON: Effect.DELETE_STAGED,
     State.FIND_STAGED: Effect.FIND_STAGED,
     State.SETTLE: Effect.COMPARE,
+    State.FIND_SUCCESSOR: Effect.FIND_SUCCESSOR,
     State.HELP_COPY: Effect.COPY,
     State.HELP_MEASURE: Effect.MEASURE_FINAL,
     State.HELP_REREAD: Effect.GET_ROW,
@@ -310,6 +329,7 @@ class Progress:
     staged: its own staged manifest; None for a helper.
     met: the last foreign row it met: the winner, or the predecessor that is in the way.
     size: bytes of the final object, once known; what the row will say.
+    repeated: an earlier attempt at the same may have had its effect.
     """
 
     state: State
@@ -317,6 +337,7 @@ class Progress:
     staged: StagedManifest | None = None
     met: VersionRow | None = None
     size: int | None = None
+    repeated: bool = False
 
     @property
     def effect(self) -> Effect | None:
@@ -346,7 +367,7 @@ def begin_commit(staged: StagedManifest) -> Progress:
 
 def begin_resolve(token: CommitToken) -> Progress:
     """A writer that comes back for a commit whose outcome it could not learn."""
-    return Progress(State.FIND_STAGED, token.staged.row, token.staged)
+    return Progress(State.FIND_STAGED, token.staged.row, token.staged, repeated=True)
 
 
 def begin_help(row: VersionRow) -> Progress:
@@ -367,15 +388,18 @@ def advance(progress: Progress, event: Event) -> Progress:
         return Progress(following, event.row)
     met = progress.met if event.row is None else event.row
     size = progress.size if event.size is None else event.size
-    return Progress(following, progress.row, progress.staged, met, size)
+    return Progress(following, progress.row, progress.staged, met, size, progress.repeated)
 
 
-def understand(staged: StagedManifest, reservation: Reservation) -> Event:
-    """What the answer of the commit store to a claim means for the writer of ``staged``."""
+def understand(staged: StagedManifest, reservation: Reservation, *, repeated: bool) -> Event:
+    """What the answer of the commit store to a claim means for the writer of ``staged``.
+
+    ``repeated``: the claim was made before, and may have been granted.
+    """
     if isinstance(reservation, Reserved):
         return RESERVED
     if isinstance(reservation, NotReady):
-        return _understand_not_ready(staged, reservation.latest)
+        return _understand_not_ready(staged, reservation.latest, repeated)
     holder = reservation.row
     if holder.moved_to is not None:
         return Event(Kind.MOVED, holder)
@@ -383,13 +407,13 @@ def understand(staged: StagedManifest, reservation: Reservation) -> Event:
     return Event(Kind.PERHAPS_OWN if own_size else Kind.TAKEN, holder)
 
 
-def _understand_not_ready(staged: StagedManifest, latest: VersionRow | None) -> Event:
+def _understand_not_ready(staged: StagedManifest, latest: VersionRow | None, repeated: bool) -> Event:
     if latest is None:
         return Event(Kind.PREDECESSOR_MISSING)
     if latest.moved_to is not None:
         return Event(Kind.MOVED, latest)
-    if latest.version >= staged.version:
-        return Event(Kind.TAKEN, latest)
+    if latest.version >= staged.version:  # the version was decided; its row was cleaned up, or lost
+        return Event(Kind.PERHAPS_OWN if repeated else Kind.OVERTAKEN, latest)
     if latest.version == staged.version - 1 and not latest.is_final:
         return Event(Kind.PREDECESSOR_STAGED, latest)
     return Event(Kind.PREDECESSOR_MISSING, latest)
