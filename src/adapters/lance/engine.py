@@ -23,6 +23,7 @@ from lancekeep.domain.errors import (
     Damaged,
     InvalidInput,
     LancekeepError,
+    TableAlreadyExists,
     VersionNotFound,
 )
 from lancekeep.domain.identifiers import ObjectId
@@ -30,6 +31,9 @@ from lancekeep.ports.table_engine import VersionDetails, VersionSummary, WriteMo
 
 _SOURCE = re.compile(r",\s*(location:\s*)?\S+\.rs:\d+:\d+$")
 """Where in the engine's own sources an error was raised, which it puts at the end of its messages."""
+
+_LOST = ("Retryable commit conflict", "Too many concurrent writers")
+"""What the engine's messages begin with when others committed first, save where it raises `CommitConflictError`."""
 
 
 class _Channel(LanceNamespace):
@@ -226,6 +230,12 @@ def _translated(table: ObjectId, channel: _Channel) -> Iterator[None]:
 
 def _classified(table: ObjectId, error: Exception) -> LancekeepError:
     text = _SOURCE.sub("", str(error))
+    if text.startswith("Dataset already exists"):
+        return TableAlreadyExists(
+            f"{table}: another wrote its first version meanwhile; write to it, or choose another name"
+        )
+    if text.startswith(_LOST):
+        return ConcurrentModification(f"{table}: others kept changing it; nothing was committed: {text}")
     if "not found" in text.lower():
         return VersionNotFound(f"{table}: {text}")
     if isinstance(error, ValueError) or "schema" in text.lower() or "invalid" in text.lower():

@@ -1,0 +1,129 @@
+"""Processes create the same table at once: one wins, its rows are what is stored, and nobody leaves a directory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+from deployments import bucket, s3_options
+from writers import Answer, Call, Peers
+
+import lancekeep
+from lancekeep.adapters.object_stores import open_object_store
+
+PROCESSES, ROUNDS = 4, 20
+MODES: Mapping[str, Mapping[str, str]] = {
+    "v1": {"manifest_enabled": "false"},
+    "compatible": {},
+    "v2": {"dir_listing_enabled": "false"},
+}
+LOST = {"TableAlreadyExistsError", "ConcurrentModificationError"}
+"""What a loser may be told."""
+
+
+@pytest.fixture(scope="module")
+def peers() -> Iterator[Peers]:
+    started = Peers(PROCESSES)
+    yield started
+    started.close()
+
+
+def rows_of(process: int, turn: int) -> pa.Table:
+    """Rows of one process, as many as nobody else writes."""
+    return pa.table({"process": [process] * (process + 1), "turn": [turn] * (process + 1)})
+
+
+def commit_store(url: str | None) -> dict[str, str]:
+    return {} if url is None else {"commit_store": url}
+
+
+def creations(process: int, rounds: int) -> list[Call]:
+    return [("create_table", {"id": [f"t{turn}"], "data": rows_of(process, turn)}) for turn in range(rounds)]
+
+
+def race(peers: Peers, properties: Mapping[str, str], natives: int = 0, rounds: int = ROUNDS) -> list[list[Answer]]:
+    """The answers of every process in each turn; the first ``natives`` of them are native."""
+    given = [(process < natives, properties, creations(process, rounds)) for process in range(PROCESSES)]
+    return [list(turn) for turn in zip(*peers.race(*given), strict=True)]
+
+
+def assert_one_winner_each(catalog: lancekeep.Catalog, turns: list[list[Answer]], natives: int = 0) -> None:
+    """Natives may be told other errors; for the others, and for what is stored, no exception."""
+    for turn, answers in enumerate(turns):
+        winners = [process for process, (kind, _) in enumerate(answers) if kind == "ok"]
+        assert len(winners) == 1, answers
+        assert {kind for kind, _ in answers[natives:]} <= {"ok", *LOST}, answers
+        assert catalog.open(f"t{turn}").to_table() == rows_of(winners[0], turn)
+    assert sorted(catalog.list_tables()) == sorted(f"t{turn}" for turn in range(len(turns)))
+
+
+def directories(root: str, options: Mapping[str, str] | None = None) -> set[str]:
+    """Those below the root, empty ones too; without the manifest's."""
+    objects, key = open_object_store(root, dict(options or {}))
+    return set(objects.directories(f"{key}/")) - {"__manifest"}
+
+
+def places(catalog: lancekeep.Catalog) -> set[str]:
+    return {catalog.find_table(name).location for name in catalog.list_tables()}
+
+
+@pytest.mark.parametrize("managed", [False, True], ids=["storage-managed", "sqlite"])
+@pytest.mark.parametrize("mode", MODES)
+def test_of_four_processes_one_creates_the_table(peers: Peers, tmp_path: Path, mode: str, managed: bool) -> None:
+    root = str(tmp_path / "lake")
+    store = f"sqlite://{tmp_path}/commits.db" if managed else None
+    turns = race(peers, {"root": root, **MODES[mode], **commit_store(store)})
+    catalog = lancekeep.connect(root, mode=mode, commit_store=store)
+    assert_one_winner_each(catalog, turns)
+    assert directories(root) == places(catalog)
+    assert catalog.fsck(grace=0).findings == ()
+
+
+@pytest.mark.parametrize("managed", [False, True], ids=["storage-managed", "conditional-put"])
+def test_of_four_processes_one_creates_the_table_on_s3(peers: Peers, moto_endpoint: str, managed: bool) -> None:
+    root, options = f"s3://{bucket(moto_endpoint)}/lake", s3_options(moto_endpoint)
+    store = "conditional-put://" if managed else None
+    storage = {f"storage.{name}": value for name, value in options.items()}
+    vend = {"vend_input_storage_options": "true"}
+    turns = race(peers, {"root": root, **MODES["v2"], **storage, **vend, **commit_store(store)}, rounds=5)
+    catalog = lancekeep.connect(root, mode="v2", storage_options=options, commit_store=store)
+    assert_one_winner_each(catalog, turns)
+    assert directories(root, options) == places(catalog)
+
+
+def test_of_two_native_and_two_own_processes_one_creates_the_table(peers: Peers, tmp_path: Path) -> None:
+    """Departure: a native process that loses leaves the directory that it wrote, rows and all."""
+    root, natives = str(tmp_path / "lake"), 2
+    turns = race(peers, {"root": root, **MODES["v2"]}, natives=natives)
+    catalog = lancekeep.connect(root, mode="v2")
+    assert_one_winner_each(catalog, turns, natives)
+    told = Counter(kind for answers in turns for kind, _ in answers[:natives])
+    assert told.keys() <= {"ok", *LOST}, told
+    left = [name for name in directories(root) if name not in places(catalog)]
+    assert len(left) <= told.total() - told["ok"]
+    for name in left:
+        assert set(lance.dataset(f"{root}/{name}").to_table()["process"].to_pylist()) <= set(range(natives)), name
+
+
+@pytest.mark.parametrize("mode", ["v1", "compatible"])
+def test_where_directories_have_v1_names_native_processes_break_in_and_own_ones_say_so(
+    peers: Peers, tmp_path: Path, mode: str
+) -> None:
+    """Departure: native writes into a directory that is reserved; then more than one is told of success, or nobody.
+
+    Of Lancekeep's processes never more than one is, and the others are told what has happened.
+    """
+    root, natives = str(tmp_path / "lake"), 2
+    turns = race(peers, {"root": root, **MODES[mode]}, natives=natives)
+    catalog = lancekeep.connect(root, mode=mode)
+    for turn, answers in enumerate(turns):
+        own = [kind for kind, _ in answers[natives:]]
+        assert own.count("ok") <= 1
+        assert set(own) <= {"ok", *LOST}, answers
+        stored = catalog.open(f"t{turn}").to_table()
+        assert stored in [rows_of(process, turn) for process in range(PROCESSES)]
+    assert directories(root) == places(catalog)
