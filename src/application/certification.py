@@ -151,7 +151,7 @@ def measure(
             first.rows.latest(first.objects.root_uri + directory)
             plan += rows.plan()
         checks = []
-        with _cleaned(lambda: _clean_up(first, directory, rows)):
+        with _cleaned(lambda: _clean_up(first, directory, objects, rows)):
             for number, planned in enumerate(plan):
                 progress(number, len(plan) + 1, planned.name)
                 checks.append(planned.run())
@@ -193,12 +193,15 @@ def _cleaned(clean_up: Callable[[], None]) -> Iterator[None]:
     clean_up()
 
 
-def _clean_up(client: _Client, directory: str, rows: _CommitStoreChecks | None) -> None:
-    for base_uri in () if rows is None else rows.histories:
-        if client.rows is not None:
+def _clean_up(client: _Client, directory: str, objects: _ObjectStoreChecks, rows: _CommitStoreChecks | None) -> None:
+    """By the keys that were used, too: the listing is one of the things that may lie."""
+    used = set(objects.used)
+    if rows is not None and client.rows is not None:
+        used |= rows.used
+        for base_uri in rows.histories:
             client.rows.delete(base_uri)
-    for info in list(client.objects.list(f"{directory}/")):
-        client.objects.delete(info.key)
+    for key in used.union(info.key for info in client.objects.list(f"{directory}/")):
+        client.objects.delete(key)
     client.objects.prune(directory)
 
 
@@ -245,6 +248,7 @@ _COMBINATION = (
 
 class _ObjectStoreChecks:
     def __init__(self, clients: Sequence[ObjectStore], directory: str) -> None:
+        self.used: set[str] = set()
         self._clients = clients
         self._store, self._other = clients[0], clients[1]
         self._directory = directory
@@ -274,7 +278,13 @@ class _ObjectStoreChecks:
         ]
 
     def _key(self, name: str) -> str:
-        return f"{self._directory}/objects/{name}"
+        key = f"{self._prefix}{name}"
+        self.used.add(key)
+        return key
+
+    @property
+    def _prefix(self) -> str:
+        return f"{self._directory}/objects/"
 
     # -- one writer only
 
@@ -394,7 +404,7 @@ class _ObjectStoreChecks:
         keys = [self._key(f"listed/{name}") for name in ("a/b", "a-b", "ab", "a.b", "b/c/d")]
         for number, key in enumerate(keys):
             self._store.put(key, b"content")
-            self._require_listed(self._key("listed/"), keys[: number + 1])
+            self._require_listed(f"{self._prefix}listed/", keys[: number + 1])
         return "a second client listed every object as soon as it was written, in the byte order of the keys"
 
     def _list_after_delete(self) -> str:
@@ -403,7 +413,7 @@ class _ObjectStoreChecks:
             self._store.put(key, b"content")
         while keys:
             self._store.delete(keys.pop())
-            self._require_listed(self._key("unlisted/"), keys)
+            self._require_listed(f"{self._prefix}unlisted/", keys)
         return "a second client no longer listed any object that was deleted"
 
     def _require_listed(self, prefix: str, keys: Sequence[str]) -> None:
@@ -425,7 +435,7 @@ class _ObjectStoreChecks:
         keys = [self._key(f"unusual/{name}") for name in UNUSUAL_NAMES]
         for key in keys:
             self._store.put(key, key.encode())
-        self._require_listed(self._key("unusual/"), keys)
+        self._require_listed(f"{self._prefix}unusual/", keys)
         for key in keys:
             if self._other.get(key) != key.encode():
                 raise _Broken(f"{key!r} came back with the content of another key")
@@ -452,7 +462,7 @@ class _ObjectStoreChecks:
     def _directories(self) -> str:
         for name in ("a/x", "a-b/x", "b/c/x", "file"):
             self._store.put(self._key(f"directories/{name}"), b"")
-        found = list(self._other.directories(self._key("directories/")))
+        found = list(self._other.directories(f"{self._prefix}directories/"))
         if found != ["a-b", "a", "b"]:
             raise _Broken(f"the directories a-b, a and b were listed as {found}")
         return "the directories below a prefix were listed, in order"
@@ -470,6 +480,7 @@ class _ObjectStoreChecks:
 class _CommitStoreChecks:
     def __init__(self, clients: Sequence[_Client], directory: str, reopen: Callable[[], ExternalCommitStore]) -> None:
         self.histories: list[str] = []
+        self.used: set[str] = set()
         self._objects = clients[0].objects
         self._connections = [client.rows for client in clients if client.rows is not None]
         self._rows, self._other = self._connections[:2]
@@ -642,6 +653,7 @@ class _CommitStoreChecks:
         """A row for a new staged manifest, which is there: some commit stores read it."""
         unique = str(uuid4())
         path = f"{self._final_key(history, version)}-{unique}"
+        self.used |= {path, final_path(path)}
         self._objects.put(path, unique.encode())
         return VersionRow(history, version, path, len(unique), "certify")
 

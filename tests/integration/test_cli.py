@@ -1,0 +1,215 @@
+"""The command line, in processes of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from uuid import uuid4
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+from deployments import bucket, s3_options
+from lying import ignoring_conditions
+
+import lancekeep
+from lancekeep.adapters.cli import lancekeep as command
+from lancekeep.adapters.cli.options import Stores, as_json, assume_yes, stores
+
+PROGRAM = [sys.executable, "-m", "lancekeep"]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*PROGRAM, *arguments], capture_output=True, text=True, timeout=120, check=False)
+
+
+def invoke(*arguments: str) -> Result:
+    """In this process, which is faster."""
+    return CliRunner().invoke(command, arguments, obj=lancekeep)
+
+
+def options(endpoint: str) -> list[str]:
+    return [part for name, value in s3_options(endpoint).items() for part in ("--storage-option", f"{name}={value}")]
+
+
+# -- the frame -----------------------------------------------------------------------------------------------------
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    told = run("--version")
+    assert (told.stdout, told.returncode) == (f"lancekeep {version('lancekeep')}\n", 0)
+
+
+def test_the_version_is_told_without_loading_the_native_engine() -> None:
+    program = "import lancekeep.__main__, sys; sys.exit('lance' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_the_installed_command_is_the_function_that_the_package_names() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    module, _, name = project["scripts"]["lancekeep"].partition(":")
+    program = f"import sys, {module}; sys.argv[1:] = ['--version']; {module}.{name}()"
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert told.stdout.startswith("lancekeep ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["certify"], "Missing argument 'ROOT'"),
+        (["certify", "lake", "--nonsense"], "No such option"),
+        (["nonsense"], "No such command"),
+        (["certify", "lake", "--storage-option", "secret"], "expected NAME=VALUE"),
+        (["certify", "lake", "--commit-store-option", "a=1", "--commit-store-option", "a=2"], "a is given twice"),
+        (["certify", "nonsense://lake"], "unknown scheme nonsense://"),
+        (["certify", "lake", "--commit-store", "redys://host"], "did you mean 'redis'"),
+        (["certify", "lake", "--storage-option", "fsink=true"], "did you mean 'fsync'"),
+    ],
+)
+def test_what_cannot_mean_anything_is_2(arguments: list[str], said: str) -> None:
+    told = invoke(*arguments)
+    assert told.exit_code == 2
+    assert said in " ".join(told.stderr.split())
+    assert told.stdout == ""
+
+
+def test_a_bad_option_is_told_without_its_value() -> None:
+    assert "hunter2" not in invoke("certify", "lake", "--storage-option", "=hunter2").stderr
+
+
+def test_a_store_that_cannot_be_reached_is_3_and_one_line_without_a_traceback(tmp_path: Path) -> None:
+    for arguments in (
+        ["certify", "s3://bucket/lake", *options("http://127.0.0.1:9")],
+        ["certify", str(tmp_path), "--commit-store", "redis://:hunter2@127.0.0.1:9/0"],
+    ):
+        told = run(*arguments)
+        assert told.returncode == 3
+        assert told.stdout == ""
+        assert told.stderr.startswith("Error: ")
+        assert told.stderr.count("\n") == 1
+        assert "127.0.0.1:9" in told.stderr
+        assert "hunter2" not in told.stderr
+
+
+def test_a_bucket_that_is_not_there_is_3(moto_endpoint: str) -> None:
+    told = invoke("certify", f"s3://no-such-{uuid4().hex}/lake", *options(moto_endpoint))
+    assert told.exit_code == 3
+    assert "has no bucket" in told.stderr
+
+
+def test_other_errors_of_ours_are_1_and_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        error = lancekeep.UnsafeStore("the store\nlacks it")
+        error.add_note("and something is left")
+        raise error
+
+    monkeypatch.setattr(lancekeep, "certify", refuse, raising=False)
+    told = invoke("certify", "lake")
+    assert (told.exit_code, told.stderr) == (1, "Error: the store lacks it and something is left\n")
+
+
+def test_commands_share_their_options() -> None:
+    seen: list[object] = []
+
+    @click.command()
+    @as_json
+    @assume_yes
+    @stores
+    def example(chosen: Stores, as_json: bool, assume_yes: bool) -> None:
+        seen.extend((chosen.given, as_json, assume_yes))
+
+    arguments = ["lake", "--commit-store", "sqlite:///c.db", "--storage-option", "a=b=c", "--json", "--yes"]
+    CliRunner().invoke(example, [*arguments, "--commit-store-option", "password="], catch_exceptions=False)
+    given = {
+        "root": "lake",
+        "commit_store": "sqlite:///c.db",
+        "storage_options": {"a": "b=c"},
+        "commit_store_options": {"password": ""},
+    }
+    assert seen == [given, True, True]
+
+
+# -- certify -------------------------------------------------------------------------------------------------------
+
+
+def test_stores_that_pass_are_0_and_a_table(tmp_path: Path) -> None:
+    told = run("certify", str(tmp_path / "lake"), "--commit-store", f"sqlite://{tmp_path}/commits.db")
+    assert told.returncode == 0, told.stderr
+    for shown in ("object store", "commit store", "create_only_put_race", "passed", "unsupported", "sqlite://"):
+        assert shown in told.stdout
+    assert told.stderr == ""
+
+
+def test_json_is_the_only_thing_on_stdout(tmp_path: Path) -> None:
+    told = run("certify", str(tmp_path / "lake"), "--commit-store", "memory://cli", "--json")
+    assert told.returncode == 0
+    document = json.loads(told.stdout)
+    assert document["safe"] is True
+    assert document["root"] == f"file://{tmp_path}/lake"
+    assert document["commit_store"] == "memory://cli"
+    assert {tuple(check) for check in document["checks"]} == {("subject", "name", "result", "evidence")}
+    assert {check["result"] for check in document["checks"]} == {"passed", "unsupported"}
+
+
+@pytest.fixture
+def lying_s3(moto_endpoint: str) -> Iterator[tuple[str, list[str]]]:
+    with ignoring_conditions(moto_endpoint) as endpoint:
+        yield f"s3://{bucket(moto_endpoint)}/lake", options(endpoint)
+
+
+def test_a_store_that_fails_is_1_and_the_evidence_says_what_not_to_use_it_for(
+    lying_s3: tuple[str, list[str]],
+) -> None:
+    root, given = lying_s3
+    told = invoke("certify", root, *given, "--json")
+    assert told.exit_code == 1
+    failed = {
+        check["name"]: check["evidence"] for check in json.loads(told.stdout)["checks"] if check["result"] == "failed"
+    }
+    assert "Do not commit to this storage" in failed["create_only_put"]
+
+
+def test_the_table_shows_evidence_as_it_is_and_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    checks = (
+        lancekeep.Check("object store", "copy", lancekeep.Result.FAILED, "[bold]it[/bold] differs. Do not"),
+        lancekeep.Check("both", "clean_up", lancekeep.Result.PASSED, "nothing is left"),
+    )
+    certificate = lancekeep.Certificate("file:///lake", "", checks)
+    monkeypatch.setattr(lancekeep, "certify", lambda *_, **__: certificate, raising=False)
+    told = invoke("certify", "lake")
+    assert told.exit_code == 1
+    assert "file:///lake with no commit store" in told.stdout
+    assert "[bold]it[/bold] differs. Do not" in told.stdout
+    assert told.stdout.endswith("Not safe: copy failed.\n")
+
+
+def test_secrets_are_shown_nowhere(moto_endpoint: str, redis_url: str, tmp_path: Path) -> None:
+    name = bucket(moto_endpoint)
+    given = [part.replace("secret_access_key=test", "secret_access_key=hunter2") for part in options(moto_endpoint)]
+    told = run("certify", f"s3://{name}/lake", *given, "--commit-store", redis_url, "--json")
+    assert told.returncode == 0, told.stderr
+    assert "hunter2" not in told.stdout + told.stderr
+
+
+def test_ctrl_c_cleans_up(moto_endpoint: str) -> None:
+    """The process is stopped as soon as it has written something, wherever it is then."""
+    import boto3
+
+    name = bucket(moto_endpoint)
+    client = boto3.client("s3", endpoint_url=moto_endpoint)
+    arguments = [*PROGRAM, "certify", f"s3://{name}/lake", *options(moto_endpoint)]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        while not client.list_objects_v2(Bucket=name).get("KeyCount"):
+            assert process.poll() is None
+        os.kill(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said == "Stopped.\n"
+    assert client.list_objects_v2(Bucket=name).get("KeyCount") == 0
