@@ -68,7 +68,7 @@ def redis_process() -> Iterator[str]:
     binary = shutil.which("redis-server")
     if binary is None:
         raise Unavailable("no redis-server on PATH (Debian: apt-get install redis-server)")
-    port = _free_port()
+    port = free_port()
     command = [binary, "--bind", "127.0.0.1", "--port", str(port), "--save", "", "--appendonly", "no"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
@@ -105,7 +105,7 @@ def _address(container: DockerContainer, port: int) -> str:
     return f"{host}:{container.get_exposed_port(port)}"
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
