@@ -11,6 +11,8 @@ from urllib.parse import unquote
 
 import attrs
 
+from lancekeep.application.cleanup import Cleanup, CleanupReport
+from lancekeep.application.cleanup import Progress as CleanupProgress
 from lancekeep.application.maintenance import Fsck, FsckReport
 from lancekeep.application.migration import MigrationProgress, MigrationReport, migrate
 from lancekeep.application.relocation import Relocation
@@ -613,6 +615,41 @@ class Catalog:
         span = grace if isinstance(grace, timedelta) else timedelta(seconds=grace)
         look = Fsck(self.view, self._remove_data, self._objects, self._root_key, span, remove_tables=remove_tables)
         return look.run(repair=repair)
+
+    def cleanup(
+        self,
+        older_than: timedelta,
+        *,
+        keep: int = 1,
+        grace: timedelta = timedelta(days=7),
+        tables: Iterable[Identifier] | None = None,
+        dry_run: bool = False,
+        progress: CleanupProgress = lambda done, total, name: None,
+    ) -> CleanupReport:
+        """Remove old versions of tables, rows and manifests, and the files that nothing needs any more.
+
+        A version goes once it and its successor are ``older_than`` that, from the oldest on. The latest ``keep``
+        versions of a table and of each branch stay, and those that a tag points at or a branch begins with. A file goes
+        when no manifest names it that stays, of any table of the catalog, clones and deregistered tables among them,
+        and either a version that goes does, or it is older than ``grace``; so does the manifest of a commit that was
+        never finished. ``grace`` has to be longer than any write takes, ``older_than`` than anything that reads or
+        restores an old version.
+
+        Ages are differences between the storage's own times, so no writer's clock matters. Clones outside the catalog
+        are not known. tables: those to clean; all, and the manifest table, when left out. Of a table with a manifest
+        that cannot be read nothing goes, and the report says so. Stopped at any point, it is completed by calling it
+        again.
+
+        Raises `TableNotFound`, `InvalidInput`; nothing was removed.
+        """
+        chosen = None if tables is None else [self.find_table(table).id for table in tables]
+        cleanup = Cleanup(
+            self.view, self.dataset_root, self.commits, self._root_key, older_than, keep, grace, chosen, progress
+        )
+        report = cleanup.run(dry_run=dry_run)
+        if dry_run or chosen is not None:
+            return report
+        return attrs.evolve(report, manifest_versions=self.commits.retry.call(self._manifest.clean_up))
 
     def optimize(self) -> None:
         """Bring the manifest table into the shape in which others find things fast; no entry changes. Idempotent.

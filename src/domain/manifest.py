@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from lancekeep.domain.errors import CommitRefused
 
 _FOOTER = 16  # u64 position of the message, u16 major, u16 minor, "LANC"
@@ -48,22 +50,33 @@ def transaction_file(content: bytes) -> str:
 
 def _field(message: memoryview, number: int) -> bytes:
     """The last value of a length-delimited field of a protobuf message; empty where it is absent."""
-    value, at = b"", 0
+    value = b""
+    for found, content in fields(message):
+        if found == number and isinstance(content, memoryview):
+            value = bytes(content)
+    return value
+
+
+def fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+    """The fields of a protobuf message, each with its number; those of fixed length are passed over.
+
+    Raises `IndexError` or `ValueError` where the bytes are not a message.
+    """
+    at = 0
     while at < len(message):
         tag, at = _varint(message, at)
         wire = tag & 7
         if wire == 0:
-            _, at = _varint(message, at)
+            value, at = _varint(message, at)
+            yield tag >> 3, value
         elif wire == 2:
             length, at = _varint(message, at)
-            if tag >> 3 == number:
-                value = bytes(message[at : at + length])
+            yield tag >> 3, message[at : at + length]
             at += length
         elif wire in (1, 5):
             at += 8 if wire == 1 else 4
         else:
             raise ValueError(f"wire type {wire} at byte {at}")
-    return value
 
 
 def _varint(message: memoryview, at: int) -> tuple[int, int]:

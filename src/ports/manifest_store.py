@@ -48,5 +48,8 @@ class ManifestStore(Protocol):
         Raises `Unsupported` where there is nothing to be done about it.
         """
 
+    def clean_up(self) -> int:
+        """Remove what is stored of earlier states that nobody can be looking at any more; how many. Idempotent."""
+
     def close(self) -> None:
         """Give back what is held. Idempotent."""

@@ -152,6 +152,9 @@ class CompatibleManifestStore:
     def optimize(self) -> None:
         self._manifest.optimize()
 
+    def clean_up(self) -> int:
+        return self._manifest.clean_up()
+
     def close(self) -> None:
         self._manifest.close()
         self._listing.close()

@@ -144,6 +144,10 @@ class DirectoryListing:
     def optimize(self) -> None:
         raise Unsupported("a V1 directory has no indexes; migrate it to the manifest, then open it with mode='v2'")
 
+    def clean_up(self) -> int:
+        """A V1 directory keeps no earlier states."""
+        return 0
+
     def close(self) -> None:
         """Nothing is held."""
 

@@ -31,5 +31,9 @@ class MemoryManifestStore:
     def optimize(self) -> None:
         """Nobody else reads it."""
 
+    def clean_up(self) -> int:
+        """Nothing earlier is kept."""
+        return 0
+
     def close(self) -> None:
         """Nothing is held."""

@@ -1,0 +1,132 @@
+"""Which files of a dataset its manifests need, told by the random names that the engine gives them.
+
+A data file, an index and a transaction bear a UUID, or a name as random; a deletion file a random number of 64 bits. So
+a file is needed exactly where its name stands in a manifest: of whichever table, under whichever spelling of a base
+path (storage layout, "Base Path System"), in messages of later formats too. What bears no such name is nobody's to
+remove.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from uuid import UUID
+
+import attrs
+
+from lancekeep.domain.errors import Damaged
+from lancekeep.domain.layout import BRANCHES, VERSIONS
+from lancekeep.domain.manifest import fields
+
+DATA, DELETIONS, TRANSACTIONS, INDICES, REFERENCES = "data", "_deletions", "_transactions", "_indices", "_refs"
+DIRECTORIES = frozenset((DATA, DELETIONS, TRANSACTIONS, INDICES, REFERENCES, VERSIONS))
+
+_UUID = rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+_RANDOM = rb"[01]{24}[0-9a-f]{26}"  # three bytes in binary, so that names spread over the storage, then the rest
+_OWN = {
+    DATA: re.compile(b"(" + _RANDOM + b"|" + _UUID + rb")(?:[./].*)?"),
+    TRANSACTIONS: re.compile(rb"\d+-(" + _UUID + rb")\.txn"),
+    INDICES: re.compile(b"(" + _UUID + b")/.*"),
+}
+_DELETION = re.compile(r"\d+-\d+-(\d+)\.(?:arrow|bin)")
+_SMALLEST_ID = 1 << 28  # a smaller number takes too few bytes to be told from others; one in 2**36 is smaller
+
+# Lookaheads, since a length that happens to look like the first character of a name stands before it.
+_NAMES = re.compile(b"(?=(" + _RANDOM + b"|" + _UUID + b"))")
+_INDEX_UUID = re.compile(rb"(?=\x0a\x10(.{16}))", re.DOTALL)  # message Uuid { bytes uuid = 1; }
+_DELETION_ID = re.compile(rb"(?=\x18([\x80-\xff]{4,9}[\x01-\x7f]))")  # message DeletionFile { uint64 id = 3; }
+
+_MAGIC = b"LANC"
+_INDEX_SECTION = 6
+
+
+@attrs.frozen
+class Place:
+    """Where a file of a table lies. branch: "" for the table itself. rest: its path below ``directory``."""
+
+    branch: str
+    directory: str
+    rest: str
+
+    @staticmethod
+    def of(path: str) -> Place | None:
+        """Understand a path relative to the table; None for what is not in one of a dataset's directories."""
+        parts = path.split("/")
+        at = next((at for at in range(len(parts) - 2, -1, -1) if parts[at] in DIRECTORIES), None)
+        if at is None or at == 1 or (at and parts[0] != BRANCHES):
+            return None
+        return Place("/".join(parts[1:at]), parts[at], "/".join(parts[at + 1 :]))
+
+    @property
+    def own_name(self) -> bytes | None:
+        """The random name by which manifests refer to the file; None where it has none."""
+        if self.directory == DELETIONS:
+            match = _DELETION.fullmatch(self.rest)
+            return _deletion(int(match[1])) if match and int(match[1]) >= _SMALLEST_ID else None
+        pattern = _OWN.get(self.directory)
+        found = pattern.fullmatch(self.rest.encode()) if pattern else None
+        return found[1] if found else None
+
+
+def names_in(content: bytes, name: str) -> set[bytes]:
+    """The random names of all files that a version needs; ``content`` is the manifest's, ``name`` for the message.
+
+    The transaction inside the file is left out: it also names what the version replaced. Raises `Damaged`.
+    """
+    try:
+        if content[-4:] != _MAGIC:
+            raise ValueError("it does not end in 'LANC'")
+        view = memoryview(content)
+        manifest = _section(view, int.from_bytes(content[-16:-8], "little"))
+        sections = [bytes(manifest)]
+        for number, position in fields(manifest):
+            if number == _INDEX_SECTION and isinstance(position, int):
+                sections.append(bytes(_section(view, position)))
+    except (IndexError, ValueError) as error:
+        raise Damaged(f"{name} is not a manifest of a Lance table: {error}") from error
+    names: set[bytes] = set()
+    for section in sections:
+        names.update(match[1] for match in _NAMES.finditer(section))
+        names.update(str(UUID(bytes=match[1])).encode() for match in _INDEX_UUID.finditer(section))
+        names.update(_deletion(_varint(match[1])) for match in _DELETION_ID.finditer(section))
+    return names
+
+
+@attrs.frozen
+class Reference:
+    """A tag, or the point at which a branch begins: ``version`` of ``branch`` ("": of the table itself)."""
+
+    branch: str
+    version: int
+
+    @staticmethod
+    def parse(content: bytes, name: str) -> Reference:
+        """Understand a file below ``_refs/``. Raises `Damaged`."""
+        try:
+            found = json.loads(content)
+            branch, version = (
+                (found["parentBranch"], found["parentVersion"])
+                if "parentVersion" in found
+                else (found["branch"], found["version"])
+            )
+            if not isinstance(version, int) or not isinstance(branch, str | None):
+                raise ValueError("its branch is no text, or its version no number")
+        except (ValueError, TypeError, KeyError) as error:
+            raise Damaged(f"{name} is not a tag or branch: {error!r}") from error
+        return Reference("" if branch in (None, "main") else branch, version)
+
+
+def _deletion(number: int) -> bytes:
+    return b"deletion %d" % number
+
+
+def _varint(content: bytes) -> int:
+    return sum((byte & 0x7F) << (7 * at) for at, byte in enumerate(content))
+
+
+def _section(content: memoryview, position: int) -> memoryview:
+    length = int.from_bytes(content[position : position + 4], "little")
+    section = content[position + 4 : position + 4 + length]
+    if len(section) != length or not length:
+        raise ValueError(f"a section of {length} bytes at {position} leaves the file of {len(content)}")
+    return section
