@@ -125,7 +125,7 @@ class Fsck:
             elif next(self.objects.list(f"{self._key(location)}/"), None) is None:
                 meaning = f"its directory {location!r} holds nothing; write its first version, or drop it"
                 yield Finding(Kind.DANGLING, name, meaning)
-            elif v1_table(location) is not None and (marker := self._hiding(location)) is not None:
+            elif v1_table(location) == ObjectId.from_key(entry.object_id) and (marker := self._hiding(location)):
                 meaning = f"a marker hides the table {name} from V1 readers: its removal was begun and not finished"
                 yield self._unless_young(Finding(Kind.HIDDEN, location, meaning, "remove the marker"), [marker])
 
