@@ -98,8 +98,10 @@ def connect(
         raise InvalidInput(f"unknown mode {mode!r}; choose {', '.join(MODES)}")
     options = dict(storage_options or {})
     objects, root_key = open_object_store(root, options)
+    prove: Callable[[], None] = _known
     if isinstance(objects, _Provable):
         objects.prove_first(root_key, unsafe=unsafe)
+        prove = objects.prove
     if unsafe and isinstance(objects, _Trustable) and commit_store in (None, CONDITIONAL_PUT):
         _warn(f"{objects.root_uri} has no create-only write: a second writer overwrites what the first has committed")
         objects = objects.trusted()
@@ -137,15 +139,13 @@ def connect(
     )
 
     def engine(catalog: Catalog) -> TableEngine:
-        if commit_store is None and isinstance(objects, _Provable):
-            return _NativelyCommitted(catalog, native_options, objects)
-        return LanceEngine(CatalogNamespace(catalog), native_options)
+        return _ProvingEngine(CatalogNamespace(catalog), native_options, prove)
 
     catalog = Catalog(
         manifest,
         objects,
         root_key,
-        TableCommits(objects, rows, committer or _committer(), Retry()),
+        TableCommits(objects, rows, committer or _committer(), Retry(), prove),
         engine,
         uri_of=lambda key: uri_for_lance(objects, key),
         storage_options=native_options,
@@ -300,20 +300,26 @@ class _Trustable(Protocol):
     def trusted(self) -> ObjectStore: ...
 
 
-class _NativelyCommitted(LanceEngine):
-    """Pylance commits by the storage's own condition, past our object store: so the condition is proven before."""
+class _ProvingEngine(LanceEngine):
+    """Without a commit store pylance commits past `TableCommits`, so the storage has to be proven before it begins."""
 
-    def __init__(self, catalog: Catalog, storage_options: Mapping[str, str], storage: _Provable) -> None:
-        super().__init__(CatalogNamespace(catalog), storage_options)
-        self._storage = storage
+    def __init__(
+        self, namespace: CatalogNamespace, storage_options: Mapping[str, str], prove: Callable[[], None]
+    ) -> None:
+        super().__init__(namespace, storage_options)
+        self._prove = prove
 
     def write(self, table: ObjectId, data: Any, mode: WriteMode) -> Committed:
-        self._storage.prove()
+        self._prove()
         return super().write(table, data, mode)
 
     def commit_fragments(self, plan: WritePlan, fragments: Sequence[Any]) -> Committed:
-        self._storage.prove()
+        self._prove()
         return super().commit_fragments(plan, fragments)
+
+
+def _known() -> None:
+    """Nothing has to be proven: the adapter knows its storage."""
 
 
 def _warn(reason: str) -> None:

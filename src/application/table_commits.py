@@ -61,19 +61,28 @@ class TableCommits:
     """The commit authority over the datasets of one object store.
 
     Every method retries transient faults of either store within ``retry``'s patience. Instances may be shared between
-    threads.
+    threads. ``prove`` is called before each commit, and raises `UnsafeStore` where the object store turns out not to
+    keep what its adapter claims: found out only behind the reservation, it would leave a row that blocks everybody.
     """
 
-    def __init__(self, objects: ObjectStore, rows: ExternalCommitStore, committer: str, retry: Retry) -> None:
+    def __init__(
+        self,
+        objects: ObjectStore,
+        rows: ExternalCommitStore,
+        committer: str,
+        retry: Retry,
+        prove: Callable[[], None] = lambda: None,
+    ) -> None:
         self.objects = objects
         self.rows = rows
         self._committer = committer
         self.retry = retry
+        self._prove = prove
         self._final: dict[tuple[str, int], VersionRow] = {}
         self._effects: Mapping[Effect, Callable[[Progress, bytes | None], Event]] = {
             Effect.RESERVE: self._reserve,
             Effect.RESERVE_FIRST: self._reserve_first,
-            Effect.FINALISE_PREDECESSOR: self._finalise_predecessor,
+            Effect.FINALISE_MET: self._finalise_met,
             Effect.FIND_PREDECESSOR: self._find_predecessor,
             Effect.RECORD_PREDECESSOR: self._record_predecessor,
             Effect.COPY: self._copy,
@@ -100,6 +109,7 @@ class TableCommits:
                 gap, or the manifest would wipe the table. Nothing was written.
             CommitStoreMismatch: the history has moved to another commit store.
             StoreUnavailable: the staged manifest could not be read; nothing was written.
+            UnsafeStore: the object store does not keep the condition that commits rest on; nothing was committed.
         """
         content = self._read_staged(root, version, path, size)
         staged = StagedManifest(
@@ -157,6 +167,7 @@ class TableCommits:
         return content
 
     def _settle(self, staged: StagedManifest, progress: Progress, content: bytes | None) -> Outcome:
+        self.retry.call(self._prove)
         progress, fault = self._run(progress, content)
         row = progress.final_row
         match progress.state:
@@ -217,7 +228,7 @@ class TableCommits:
         reservation = self.rows.reserve(progress.row, first=True)
         return understand(progress.staged, reservation, repeated=progress.repeated)
 
-    def _finalise_predecessor(self, progress: Progress, _: bytes | None) -> Event:
+    def _finalise_met(self, progress: Progress, _: bytes | None) -> Event:
         assert progress.met is not None
         self.finalise(progress.met)
         return DONE
@@ -453,7 +464,7 @@ class TableCommits:
 
     def with_rows(self, rows: ExternalCommitStore) -> TableCommits:
         """The same authority over another commit store."""
-        return TableCommits(self.objects, rows, self._committer, self.retry)
+        return TableCommits(self.objects, rows, self._committer, self.retry, self._prove)
 
     def move_history(self, root: DatasetRoot, target: TableCommits) -> int:
         """Fence a history here and copy its rows to ``target``, compared; how many. Repeating it completes it."""

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import boto3
 import fsspec
+import lance
 import pyarrow as pa
 import pytest
 from deployments import ALL, bucket, deployment, s3_options
@@ -301,15 +302,27 @@ def test_connect_finds_out_before_the_first_change_that_a_server_ignores_the_con
     assert [key for key in left if key.endswith(".manifest")] == []
 
 
-def test_rows_that_native_writers_would_commit_are_not_committed_to_such_a_server(
-    lying_s3: tuple[str, dict[str, str]], moto_endpoint: str
+@pytest.mark.parametrize("commit_store", [None, "memory://lied-to-later"])
+def test_an_existing_table_takes_no_rows_through_such_a_server_and_no_reservation_is_left(
+    lying_s3: tuple[str, dict[str, str]], moto_endpoint: str, commit_store: str | None
 ) -> None:
     root, options = lying_s3
-    honest = lancekeep.connect(root, storage_options=s3_options(moto_endpoint))
+    honest = lancekeep.connect(root, commit_store=commit_store, storage_options=s3_options(moto_endpoint))
     honest.write("t", rows())
-    catalog = lancekeep.connect(root, storage_options=options)
+    catalog = lancekeep.connect(root, commit_store=commit_store, storage_options=options)
     with pytest.raises(lancekeep.UnsafeStore):
         catalog.write("t", rows(), mode="append")
+    if commit_store is not None:  # a native writer commits by its own: nobody can refuse it without one
+        properties = {f"storage.{name}": value for name, value in options.items()}
+        namespace = lancekeep.DirectoryNamespace(root=root, commit_store=commit_store, **properties)
+        with pytest.raises(Exception, match="version 2"):  # native words
+            lance.write_dataset(
+                rows(), namespace_client=namespace, table_id=["t"], mode="append", storage_options=options
+            )
+        assert isinstance(catalog.commits.rows, MemoryCommitStore)
+        latest = catalog.commits.rows.latest(f"{root}/t.lance")
+        assert latest is not None
+        assert (latest.version, latest.is_final) == (1, True)
     assert honest.open("t").count_rows() == 1
 
 
