@@ -113,6 +113,7 @@ class State(_Symbol):
     ADOPT_PREDECESSOR = auto()
     RECOGNISE = auto()
     OVERTAKEN = auto()
+    FINALISE_HOLDER = auto()
     COPY = auto()
     COMPARE = auto()
     PUBLISH = auto()
@@ -149,7 +150,7 @@ class Effect(_Symbol):
 
     RESERVE = auto()
     RESERVE_FIRST = auto()
-    FINALISE_PREDECESSOR = auto()
+    FINALISE_MET = auto()
     FIND_PREDECESSOR = auto()
     RECORD_PREDECESSOR = auto()
     COPY = auto()
@@ -170,6 +171,7 @@ class Kind(_Symbol):
     TAKEN = auto()
     PERHAPS_OWN = auto()
     OVERTAKEN = auto()
+    CONTESTED = auto()
     PREDECESSOR_STAGED = auto()
     PREDECESSOR_MISSING = auto()
     MOVED = auto()
@@ -201,6 +203,7 @@ TRANSITIONS: Final[Mapping[tuple[State, Kind], State]] = {
     (State.RESERVE, Kind.TAKEN): State.ABANDON,
     (State.RESERVE, Kind.PERHAPS_OWN): State.RECOGNISE,
     (State.RESERVE, Kind.OVERTAKEN): State.OVERTAKEN,
+    (State.RESERVE, Kind.CONTESTED): State.FINALISE_HOLDER,
     (State.RESERVE, Kind.PREDECESSOR_STAGED): State.FINALISE_PREDECESSOR,
     (State.RESERVE, Kind.PREDECESSOR_MISSING): State.FIND_PREDECESSOR,
     (State.RESERVE, Kind.MOVED): State.MOVED,
@@ -209,6 +212,7 @@ TRANSITIONS: Final[Mapping[tuple[State, Kind], State]] = {
     (State.RESERVE_FIRST, Kind.TAKEN): State.ABANDON,
     (State.RESERVE_FIRST, Kind.PERHAPS_OWN): State.RECOGNISE,
     (State.RESERVE_FIRST, Kind.OVERTAKEN): State.OVERTAKEN,
+    (State.RESERVE_FIRST, Kind.CONTESTED): State.FINALISE_HOLDER,
     (State.RESERVE_FIRST, Kind.PREDECESSOR_STAGED): State.FINALISE_PREDECESSOR,
     (State.RESERVE_FIRST, Kind.PREDECESSOR_MISSING): State.FIND_PREDECESSOR,
     (State.RESERVE_FIRST, Kind.MOVED): State.MOVED,
@@ -234,6 +238,10 @@ TRANSITIONS: Final[Mapping[tuple[State, Kind], State]] = {
     (State.OVERTAKEN, Kind.DIFFERENT): State.ABANDON,
     (State.OVERTAKEN, Kind.ABSENT): State.ABANDON,
     (State.OVERTAKEN, Kind.FAULT): State.UNKNOWN,
+    # Another's row is under way, but this writer may have copied before the store lost its own: let the version become
+    # final, and then see whose it is.
+    (State.FINALISE_HOLDER, Kind.DONE): State.RECOGNISE,
+    (State.FINALISE_HOLDER, Kind.FAULT): State.UNKNOWN,
     # The version is ours: bring it under its final name, then say so in the row.
     (State.COPY, Kind.DONE): State.PUBLISH,
     (State.COPY, Kind.EXISTS): State.COMPARE,
@@ -296,11 +304,12 @@ TRANSITIONS: Final[Mapping[tuple[State, Kind], State]] = {
 EFFECTS: Final[Mapping[State, Effect]] = {
     State.RESERVE: Effect.RESERVE,
     State.RESERVE_FIRST: Effect.RESERVE_FIRST,
-    State.FINALISE_PREDECESSOR: Effect.FINALISE_PREDECESSOR,
+    State.FINALISE_PREDECESSOR: Effect.FINALISE_MET,
     State.FIND_PREDECESSOR: Effect.FIND_PREDECESSOR,
     State.ADOPT_PREDECESSOR: Effect.RECORD_PREDECESSOR,
     State.RECOGNISE: Effect.COMPARE,
     State.OVERTAKEN: Effect.COMPARE,
+    State.FINALISE_HOLDER: Effect.FINALISE_MET,
     State.COPY: Effect.COPY,
     State.COMPARE: Effect.COMPARE,
     State.PUBLISH: Effect.FINALIZE_ROW,
@@ -403,6 +412,8 @@ def understand(staged: StagedManifest, reservation: Reservation, *, repeated: bo
     holder = reservation.row
     if holder.moved_to is not None:
         return Event(Kind.MOVED, holder)
+    if repeated and not holder.is_final:
+        return Event(Kind.CONTESTED, holder)
     own_size = holder.is_final and holder.size == staged.size
     return Event(Kind.PERHAPS_OWN if own_size else Kind.TAKEN, holder)
 

@@ -105,8 +105,15 @@ def test_the_final_object_decides_when_it_holds_anothers_bytes() -> None:
 )
 def test_what_a_reservation_means(reservation: Reserved | Taken | NotReady, kind: Kind) -> None:
     assert understand(STAGED_3, reservation, repeated=False).kind is kind
-    again = Kind.PERHAPS_OWN if kind is Kind.OVERTAKEN else kind
-    assert understand(STAGED_3, reservation, repeated=True).kind is again
+
+
+def test_a_repeated_claim_takes_nobodys_word_but_the_final_objects() -> None:
+    for reservation, kind in {
+        Taken(OTHER_3): Kind.CONTESTED,
+        Taken(FINAL_3): Kind.PERHAPS_OWN,
+        NotReady(row(7, final=True)): Kind.PERHAPS_OWN,
+    }.items():
+        assert understand(STAGED_3, reservation, repeated=True).kind is kind
 
 
 def test_only_an_empty_history_may_begin_and_only_where_the_writer_may() -> None:
