@@ -1,0 +1,343 @@
+"""Every interleaving of the participants of a setting, breadth first: the trace of a violation is the shortest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import attrs
+from model.participants import Append, Clean, Participant, Pending, Programme, Read, Tape
+from model.world import (
+    Mishap,
+    Request,
+    Tale,
+    World,
+    begun,
+    mishaps,
+    perform,
+    remembered,
+    shown,
+    told,
+    violation,
+)
+
+from lancekeep.ports.object_store import ObjectStoreGuarantees
+
+State = tuple[int, ...]
+"""The number of the world, then the numbers of the participants' nodes; those of one kind are sorted."""
+
+ENDED = 0
+"""The node of a participant that has finished, or crashed: the difference is none to anybody else."""
+
+PATIENCE = 100
+"""Steps after which a lone writer is taken to run in circles."""
+
+_SHOWN = 12
+
+COPIES = ObjectStoreGuarantees(atomic_create=True, atomic_copy=True, durable=True)
+CREATES = ObjectStoreGuarantees(atomic_create=True, atomic_copy=False, durable=True)
+NEITHER = ObjectStoreGuarantees(atomic_create=False, atomic_copy=False, durable=True)
+
+
+@attrs.frozen
+class Setting:
+    """Who takes part, and what may go wrong.
+
+    writers: for each, how many commits it wants. hasty: further writers, with one commit, that do not finalise what
+    they read. versions: how many there are at the beginning. faults: calls that may have no reply, with or without
+    their effect. losses: rows that the commit store may forget. failovers: how often it may fall back to an earlier
+    state. padded: manifests of one version differ in size. store: what the object store promises.
+    """
+
+    writers: tuple[int, ...]
+    hasty: int = 0
+    readers: int = 0
+    cleaners: int = 0
+    versions: int = 1
+    faults: int = 0
+    losses: int = 0
+    failovers: int = 0
+    padded: bool = False
+    store: ObjectStoreGuarantees = COPIES
+
+    @property
+    def programmes(self) -> list[Programme]:
+        writers = [*map(Append, self.writers), *[Append(1, hasty=True)] * self.hasty]
+        return [*writers, *[Read()] * self.readers, *[Clean()] * self.cleaners]
+
+    @property
+    def names(self) -> list[str]:
+        kinds = {"writer": len(self.writers) + self.hasty, "reader": self.readers, "cleaner": self.cleaners}
+        return [f"{kind} {number}" for kind, count in kinds.items() for number in range(1, count + 1)]
+
+    def __str__(self) -> str:
+        counts = {
+            "hasty": self.hasty,
+            "readers": self.readers,
+            "cleaners": self.cleaners,
+            "faults": self.faults,
+            "rows lost": self.losses,
+            "failovers": self.failovers,
+        }
+        copies = "" if self.store == COPIES else ", create-only put" if self.store == CREATES else ", neither"
+        commits = "+".join(map(str, self.writers))
+        return (
+            f"{len(self.writers)} writers ({commits} commits)"
+            + "".join(f", {count} {name}" for name, count in counts.items() if count)
+            + f", from version {self.versions}{', sizes differ' if self.padded else ''}{copies}"
+        )
+
+
+@attrs.frozen
+class Report:
+    """What came of it: how many states were visited, and the first violation with the steps that lead there."""
+
+    setting: Setting
+    states: int
+    worlds: int
+    violation: str | None = None
+    trace: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        head = f"{self.setting}: {self.states:,} states, {self.worlds:,} worlds"
+        if self.violation is None:
+            return f"{head}, every invariant holds"
+        steps = "\n".join(f"  {number:2} {step}" for number, step in enumerate(self.trace, 1))
+        return f"{head}: {self.violation}\n{steps}"
+
+
+@attrs.frozen
+class _Node:
+    """A participant between two calls: its next one, or None at the end."""
+
+    programme: Programme | None
+    log: tuple[object, ...]
+    request: Request | None
+
+
+@attrs.frozen
+class _Step:
+    """What one participant, or the commit store by itself, may do next."""
+
+    label: str
+    world: int
+    node: int
+    violation: str | None
+
+
+@attrs.frozen
+class Aftermath:
+    """What goes wrong when everybody crashes and a new writer comes, and the steps it takes."""
+
+    violation: str
+    steps: list[str]
+
+
+class Checker:
+    """One exploration. Nodes, worlds and steps are numbered and computed once."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._worlds: list[World] = []
+        self._world_numbers: dict[World, int] = {}
+        self._wrong: dict[int, str] = {}
+        self._nodes: list[_Node] = [_Node(None, (), None)]
+        self._node_numbers: dict[tuple[Programme | None, tuple[object, ...]], int] = {(None, ()): ENDED}
+        self._replies: dict[tuple[int, object], tuple[int, tuple[Tale, ...]]] = {}
+        self._steps: dict[tuple[int, int], list[_Step]] = {}
+        self._mishaps: dict[int, list[_Step]] = {}
+        self._progress: dict[World, Aftermath | None] = {}
+        self._aftermaths: dict[int, Aftermath] = {}
+        # Writers that want different numbers of commits are one kind: after some commits one is as the other was.
+        names = [type(programme) for programme in setting.programmes]
+        self._kinds = [
+            (names.index(name) + 1, names.index(name) + 1 + names.count(name)) for name in dict.fromkeys(names)
+        ]
+
+    def run(self, at_most: int = 100_000_000) -> Report:
+        """Visit every state; stop at the first violation. Raises AssertionError above ``at_most`` states."""
+        world = attrs.evolve(
+            begun(self._setting.versions),
+            faults=self._setting.faults,
+            losses=self._setting.losses,
+            failovers=self._setting.failovers,
+            padded=self._setting.padded,
+        )
+        start = self._canonical([self._number(world), *(self._begin(each)[0] for each in self._setting.programmes)])
+        parents: dict[State, State | None] = {start: None}
+        level = [start]
+        while level:
+            following: list[State] = []
+            for state in level:
+                for at, step in self._successors(state):
+                    if step.violation is not None:
+                        return self._report(parents, state, at, step)
+                    new = self._canonical(_followed(state, at, step))
+                    if new not in parents:
+                        parents[new] = state
+                        following.append(new)
+            level = following
+            assert len(parents) <= at_most, f"{self._setting}: more than {at_most:,} states"
+        return Report(self._setting, len(parents), len(self._worlds))
+
+    def _canonical(self, state: list[int]) -> State:
+        for begin, end in self._kinds:
+            if end - begin > 1:
+                state[begin:end] = sorted(state[begin:end])
+        return tuple(state)
+
+    def _successors(self, state: State) -> Iterator[tuple[int, _Step]]:
+        world = state[0]
+        before = ENDED
+        for at in range(1, len(state)):
+            node = state[at]
+            if node in (ENDED, before):  # what one of two equal participants can do, the other can
+                continue
+            before = node
+            key = world, node
+            steps = self._steps.get(key)
+            if steps is None:
+                steps = self._steps[key] = list(self._steps_of(world, node))
+            for step in steps:
+                yield at, step
+        spontaneous = self._mishaps.get(world)
+        if spontaneous is None:
+            spontaneous = self._mishaps[world] = [
+                self._step(label, self._worlds[world], after, ENDED, ())
+                for label, after in mishaps(self._worlds[world])
+            ]
+        for step in spontaneous:
+            yield 0, step
+
+    def _steps_of(self, world_number: int, node: int) -> Iterator[_Step]:
+        world, request = self._worlds[world_number], self._nodes[node].request
+        assert request is not None
+        yield _Step("crashes", world_number, ENDED, None)
+        after, reply = perform(world, request)
+        yield self._heard(world, after, node, reply, f"{request} → {shown(reply)}")
+        if world.faults and request.method != "stage":
+            blamed = attrs.evolve(world, faults=world.faults - 1)
+            yield self._heard(world, blamed, node, Mishap.FAULT, f"{request} → no reply, no effect")
+            if after != world:
+                blamed = attrs.evolve(after, faults=world.faults - 1)
+                yield self._heard(world, blamed, node, Mishap.FAULT, f"{request} → done, the reply was lost")
+
+    def _heard(self, before: World, after: World, node: int, reply: object, label: str) -> _Step:
+        following, tales = self._after(node, reply)
+        return self._step(label + _said(tales), before, after, following, tales)
+
+    def _step(self, label: str, before: World, after: World, node: int, tales: tuple[Tale, ...]) -> _Step:
+        after, wrong = _judged(before, after, tales)
+        number = self._number(after)
+        return _Step(label, number, node, wrong or self._wrong.get(number))
+
+    def _number(self, world: World) -> int:
+        number = self._world_numbers.get(world)
+        if number is None:
+            number = self._world_numbers[world] = len(self._worlds)
+            self._worlds.append(world)
+            wrong = violation(world)
+            if wrong is None and (aftermath := self._alone(world)) is not None:
+                self._aftermaths[number], wrong = aftermath, aftermath.violation
+            if wrong is not None:
+                self._wrong[number] = wrong
+        return number
+
+    # -- participants ---------------------------------------------------------------------------------------------
+
+    def _begin(self, programme: Programme | None, log: tuple[object, ...] = ()) -> tuple[int, tuple[Tale, ...]]:
+        """The node of a participant that runs ``programme`` and has heard ``log``; and what it tells on the way."""
+        tales: list[Tale] = []
+        while programme is not None:
+            tape = Tape(log)
+            try:
+                programme, log = programme.run(tape, Participant(tape, self._setting.store)), ()
+            except Pending as pending:
+                key = programme, tuple(tape.log)
+                number = self._node_numbers.setdefault(key, len(self._nodes))
+                if number == len(self._nodes):
+                    self._nodes.append(_Node(*key, pending.request))
+                return number, (*tales, *tape.tales)
+            tales.extend(tape.tales)
+        return ENDED, tuple(tales)
+
+    def _after(self, node: int, reply: object) -> tuple[int, tuple[Tale, ...]]:
+        key = node, reply
+        known = self._replies.get(key)
+        if known is None:
+            asked = self._nodes[node]
+            known = self._replies[key] = self._begin(asked.programme, (*asked.log, reply))
+        return known
+
+    # -- progress -------------------------------------------------------------------------------------------------
+
+    def _alone(self, world: World) -> Aftermath | None:
+        """Everybody else has crashed: one new writer, alone, has to bring the table forward by a version of its own."""
+        alone = attrs.evolve(world, faults=0, losses=0, failovers=0, denied=frozenset())
+        if alone not in self._progress:
+            steps: list[str] = []
+            wrong = self._lone_writer(alone, steps)
+            self._progress[alone] = None if wrong is None else Aftermath(wrong, steps)
+        return self._progress[alone]
+
+    def _lone_writer(self, world: World, steps: list[str]) -> str | None:
+        """What goes wrong when one writer runs alone; what it does is added to ``steps``."""
+        reserved = max([*world.finals, *(row.version for row in world.rows)], default=0)
+        node, _ = self._begin(Append(1))
+        while (request := self._nodes[node].request) is not None and len(steps) < PATIENCE:
+            after, reply = perform(world, request)
+            node, tales = self._after(node, reply)
+            steps.append(f"a lone writer: {request} → {shown(reply)}{_said(tales)}")
+            world, wrong = _judged(world, after, tales)
+            if wrong is not None or (wrong := violation(world)) is not None:
+                return wrong
+            if any(tale.what == "committed" for tale in tales):
+                latest = world.latest_row
+                forward = latest is not None and latest.is_final and latest.version == reserved + 1
+                return None if forward else f"a lone writer committed, and the latest row is {shown(latest)}"
+        steps[_SHOWN:] = [f"… and so on, for {PATIENCE} steps"]
+        return "a lone writer cannot bring the table forward"
+
+    # -- traces ---------------------------------------------------------------------------------------------------
+
+    def _report(self, parents: dict[State, State | None], last: State, at: int, step: _Step) -> Report:
+        path = [last]
+        while (parent := parents[path[-1]]) is not None:
+            path.append(parent)
+        path.reverse()
+        names = ["the commit store", *self._setting.names]
+        trace = []
+        for state, following in pairwise(path):
+            moves = ((at, step, _followed(state, at, step)) for at, step in self._successors(state))
+            index, taken, nodes = next(move for move in moves if self._canonical(list(move[2])) == following)
+            trace.append(f"{names[index]}: {taken.label}")
+            for begin, end in self._kinds:  # who is who, after sorting
+                order = sorted(range(begin, end), key=nodes.__getitem__)
+                names[begin:end] = [names[place] for place in order]
+        trace.append(f"{names[at]}: {step.label}")
+        aftermath = self._aftermaths.get(step.world)
+        if aftermath is not None and step.violation == aftermath.violation:
+            trace += aftermath.steps
+        return Report(self._setting, len(parents), len(self._worlds), step.violation, tuple(trace))
+
+
+def _followed(state: State, at: int, step: _Step) -> list[int]:
+    """The state after a step of the participant at that place, or of the commit store by itself (0); not sorted."""
+    after = list(state)
+    after[0] = step.world
+    if at:
+        after[at] = step.node
+    return after
+
+
+def _judged(before: World, after: World, tales: tuple[Tale, ...]) -> tuple[World, str | None]:
+    """The world with what has to be remembered of a step, and what was wrong with the step."""
+    after, wrong = remembered(before, after)
+    for tale in tales:
+        after, lie = told(after, tale)
+        wrong = wrong or lie
+    return after, wrong
+
+
+def _said(tales: tuple[Tale, ...]) -> str:
+    return "".join(f"; tells: {tale.what}" for tale in tales)

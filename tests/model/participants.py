@@ -1,0 +1,328 @@
+"""Participants: the product's own `TableCommits`, run up to its next call of a port, again and again.
+
+A participant is its programme and the replies it has heard. To find its next call the programme runs from its
+beginning on those replies: nothing in the product has to know of the model. What it heard before the effect it stands
+at is forgotten, since `Progress` says all that matters of it: so states merge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+import attrs
+from model.world import ROOT, Mishap, Request, Tale
+
+from lancekeep.application.retry import Retry
+from lancekeep.application.table_commits import TableCommits
+from lancekeep.domain.commit import Committed, CommitToken, Conflict, Event, Outcome, Progress
+from lancekeep.domain.errors import CommitRefused, Damaged, LancekeepError, ObjectNotFound, Refused, StoreUnavailable
+from lancekeep.domain.version_row import Reservation, VersionRow
+from lancekeep.ports.commit_store import CommitStoreGuarantees
+from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees
+
+ONE_MORE_TRY = Retry(patience=0, clock=lambda: 0.0, sleep=lambda _: None)
+"""An effect that failed is repeated once: the smallest patience that shows what a repetition can do."""
+
+
+class Pending(BaseException):
+    """The replies are used up: this call is next."""
+
+    def __init__(self, request: Request) -> None:
+        super().__init__(request)
+        self.request = request
+
+
+@attrs.frozen
+class Resume:
+    """What stands in a log for all that led to ``progress``.
+
+    removed: keys deleted on the way. unrestored: versions whose rows were found lost, and not entered again.
+    """
+
+    progress: Progress
+    removed: frozenset[str]
+    unrestored: frozenset[int]
+
+
+class Tape:
+    """The replies that a programme has heard, and what it tells."""
+
+    def __init__(self, log: Iterable[Any]) -> None:
+        self.log = list(log)
+        self.at = 0
+        self.removed: frozenset[str] = frozenset()
+        self.unrestored: frozenset[int] = frozenset()
+        self.tales: list[Tale] = []
+
+    def ask(self, method: str, *args: Any) -> Any:
+        if self.at == len(self.log):
+            raise Pending(Request(method, args))
+        reply = self.log[self.at]
+        self.at += 1
+        if method == "objects.delete":
+            self.removed |= set(args)
+        elif method == "rows.finalize" and reply is False:
+            self.unrestored |= {args[0].version}
+        elif method == "rows.record":
+            self.unrestored -= {args[0].version}
+        if reply is Mishap.FAULT:
+            raise StoreUnavailable(f"{method}: no reply")
+        if reply is Mishap.MISSING:
+            raise ObjectNotFound(f"{args[0]}: no such object")
+        return reply
+
+    def tell(self, what: str, about: Any) -> None:
+        self.tales.append(Tale(what, about))
+
+    def resumed(self, progress: Progress) -> Progress:
+        if self.at < len(self.log) and isinstance(self.log[self.at], Resume):
+            resume: Resume = self.log[self.at]
+            self.at += 1
+            self.removed |= resume.removed
+            self.unrestored |= resume.unrestored
+            return resume.progress
+        return progress
+
+    def forget(self, since: int, progress: Progress) -> None:
+        """Let ``progress`` stand for what was heard since the run of the machine began."""
+        self.log[since : self.at] = [Resume(progress, self.removed, self.unrestored)]
+        self.at = since + 1
+
+
+class Participant(TableCommits):
+    """The runner as it is in production; only its memory is kept short."""
+
+    def __init__(self, tape: Tape, guarantees: ObjectStoreGuarantees) -> None:
+        super().__init__(_Objects(tape, guarantees), _Rows(tape), "", ONE_MORE_TRY)
+        self._tape = tape
+        self._runs: list[tuple[int, Progress | None]] = []
+        self._effects = {effect: self._noting(perform) for effect, perform in self._effects.items()}
+
+    def _run(self, progress: Progress, content: bytes | None) -> tuple[Progress, LancekeepError | None]:
+        self._runs.append((self._tape.at, None))
+        try:
+            return super()._run(self._tape.resumed(progress), content)
+        finally:
+            self._runs.pop()
+
+    def _noting(self, perform: Any) -> Any:
+        def noting(progress: Progress, content: bytes | None) -> Event:
+            since, known = self._runs[-1]
+            if known is None or known.state is not progress.state:  # a repetition remembers that it is one
+                self._runs[-1] = since, progress
+                self._tape.forget(since, progress)
+            event: Event = perform(progress, content)
+            return event
+
+        return noting
+
+
+class Programme(Protocol):
+    """What a participant does, up to a point where all it knows fits into a value."""
+
+    def run(self, tape: Tape, commits: Participant) -> Programme | None:
+        """The programme that follows; None at the end."""
+
+
+@attrs.frozen(cache_hash=True)
+class Append:
+    """A writer: read the latest version, build the next one on it, stage it.
+
+    hasty: it takes the row as it is and does not finalise it, as a writer of another make may.
+    """
+
+    left: int
+    hasty: bool = False
+
+    def run(self, tape: Tape, commits: Participant) -> Programme | None:
+        try:
+            row = commits.rows.latest(ROOT.base_uri) if self.hasty else commits.latest(ROOT)
+        except StoreUnavailable:
+            return None
+        except Damaged as error:
+            tape.tell("the table cannot be read", str(error))
+            return None
+        try:
+            predecessor = b"" if row is None else commits.objects.get(row.path)
+        except StoreUnavailable:
+            return None
+        except ObjectNotFound:
+            assert row is not None
+            if row.is_final:
+                tape.tell("vanished", row.version)
+            return Append(self.left)
+        version = 1 if row is None else row.version + 1
+        path, content = tape.ask("stage", version, predecessor)
+        return Commit(self.left, version, path, content)
+
+
+@attrs.frozen(cache_hash=True)
+class Commit:
+    """A writer with a staged manifest."""
+
+    left: int
+    version: int
+    path: str
+    content: bytes
+
+    def run(self, tape: Tape, commits: Participant) -> Programme | None:
+        try:
+            outcome = commits.commit(ROOT, self.version, self.path, None, branch=False)
+        except (CommitRefused, StoreUnavailable):  # both promise that nothing was committed
+            tape.tell("lost", self.content)
+            return None
+        return _after(self, outcome, tape)
+
+
+@attrs.frozen(cache_hash=True)
+class Resolve:
+    """A writer that was told Unknown, and asks again."""
+
+    commit: Commit
+    token: CommitToken
+
+    def run(self, tape: Tape, commits: Participant) -> Programme | None:
+        try:
+            outcome = commits.resolve(self.token)
+        except CommitRefused:
+            tape.tell("lost", self.commit.content)
+            return None
+        return _after(self.commit, outcome, tape)
+
+
+def _after(commit: Commit, outcome: Outcome, tape: Tape) -> Programme | None:
+    match outcome:
+        case Committed():
+            if outcome.size != len(commit.content):
+                tape.tell("committed with a wrong size", outcome.size)
+            tape.tell("committed", (outcome.version, commit.content, tape.unrestored))
+            return Append(commit.left - 1) if commit.left > 1 else None
+        case Conflict():
+            tape.tell("lost", commit.content)
+            return Append(commit.left)
+    tape.tell("unknown", (commit.path, tape.removed))
+    return Resolve(commit, outcome.token)
+
+
+@attrs.frozen(cache_hash=True)
+class Read:
+    """A reader that finalises what it meets, and opens it."""
+
+    def run(self, tape: Tape, commits: Participant) -> Programme | None:
+        try:
+            row = commits.latest(ROOT)
+            if row is not None:
+                try:
+                    commits.objects.get(row.path)
+                except ObjectNotFound:
+                    tape.tell("vanished", row.version)
+        except StoreUnavailable:
+            pass
+        except Damaged as error:
+            tape.tell("the table cannot be read", str(error))
+        return None
+
+
+@attrs.frozen(cache_hash=True)
+class Clean:
+    """A cleaner: delete every version below the latest."""
+
+    def run(self, tape: Tape, commits: Participant) -> Programme | None:
+        try:
+            latest = commits.latest(ROOT)
+            if latest is not None:
+                commits.delete(ROOT, range(1, latest.version))
+        except (StoreUnavailable, Refused):
+            pass
+        except Damaged as error:
+            tape.tell("the table cannot be read", str(error))
+        return None
+
+
+# -- ports that ask the tape -----------------------------------------------------------------------------------------
+
+
+class _Objects:
+    root_uri = "memory:///"
+
+    def __init__(self, tape: Tape, guarantees: ObjectStoreGuarantees) -> None:
+        self.guarantees = guarantees
+        self._ask = tape.ask
+
+    def get(self, key: str) -> bytes:
+        content: bytes = self._ask("objects.get", key)
+        return content
+
+    def put(self, key: str, content: bytes) -> None:
+        self._ask("objects.put", key, content)
+
+    def put_if_absent(self, key: str, content: bytes) -> bool:
+        created: bool = self._ask("objects.put_if_absent", key, content)
+        return created
+
+    def copy_if_absent(self, source: str, target: str) -> bool:
+        created: bool = self._ask("objects.copy_if_absent", source, target)
+        return created
+
+    def head(self, key: str) -> ObjectInfo | None:
+        size = self._ask("objects.head", key)
+        return None if size is None else ObjectInfo(key, size)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        return iter([ObjectInfo(key, size) for key, size in self._ask("objects.list", prefix)])
+
+    def delete(self, key: str) -> None:
+        self._ask("objects.delete", key)
+
+    def directories(self, prefix: str) -> Iterator[str]:
+        raise NotImplementedError("no participant needs it")
+
+    def copy(self, source: str, target: str) -> None:
+        raise NotImplementedError("no participant needs it")
+
+    def prune(self, directory: str) -> None:
+        raise NotImplementedError("no participant needs it")
+
+    def passes_link(self, directory: str, below: str) -> bool:
+        raise NotImplementedError("no participant needs it")
+
+
+class _Rows:
+    """Calls that are not atomic over several rows are one request for each."""
+
+    url = "memory://model"
+    guarantees = CommitStoreGuarantees(remembers=True, shared=True)
+
+    def __init__(self, tape: Tape) -> None:
+        self._ask = tape.ask
+
+    def get(self, base_uri: str, version: int) -> VersionRow | None:
+        row: VersionRow | None = self._ask("rows.get", version)
+        return row
+
+    def latest(self, base_uri: str) -> VersionRow | None:
+        row: VersionRow | None = self._ask("rows.latest")
+        return row
+
+    def list(self, base_uri: str, *, after: int | None, limit: int | None, descending: bool) -> list[VersionRow]:
+        return list(self._ask("rows.list", after, descending))[:limit]
+
+    def reserve(self, row: VersionRow, *, first: bool) -> Reservation:
+        reservation: Reservation = self._ask("rows.reserve", row, first)
+        return reservation
+
+    def finalize(self, row: VersionRow) -> bool:
+        present: bool = self._ask("rows.finalize", row)
+        return present
+
+    def record(self, rows: Iterable[VersionRow]) -> None:
+        for row in rows:
+            self._ask("rows.record", row)
+
+    def delete(self, base_uri: str, versions: Iterable[int] | None = None) -> int:
+        assert versions is not None  # no history ends in the model
+        return sum(self._ask("rows.delete", version) for version in sorted(versions))
+
+    def close(self) -> None:
+        """Nothing to give back."""

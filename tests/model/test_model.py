@@ -1,0 +1,108 @@
+"""Every interleaving of the commit protocol, with crashes, faults and losses, in the settings below.
+
+``LANCEKEEP_MODEL=large`` visits the large settings too, which take minutes each.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+
+import attrs
+import pytest
+from model.checker import CREATES, NEITHER, Checker, Report, Setting
+
+from lancekeep.application import table_commits
+from lancekeep.domain.commit import TRANSITIONS, Event, Kind, Progress, State, advance
+
+Transition = tuple[State, Kind]
+
+SETTINGS = {
+    Setting((1, 1, 1), readers=1): 500_000,
+    Setting((1, 1, 1), faults=1): 150_000,
+    Setting((1, 1, 1), versions=0): 45_000,
+    Setting((1, 1), losses=1, readers=1, versions=0): 50_000,
+    Setting((1, 1, 1), losses=1): 400_000,
+    Setting((2, 2), readers=1): 200_000,
+    Setting((2, 1), losses=1, faults=1, padded=True): 100_000,
+    Setting((2, 1), readers=1, faults=1): 200_000,
+    Setting((2, 1), cleaners=1): 100_000,
+    Setting((1, 1), readers=1, cleaners=1): 250_000,
+    Setting((1, 1), cleaners=1, faults=2): 300_000,
+    Setting((1, 1), failovers=1, faults=1, versions=2): 75_000,
+    Setting((1,), hasty=1, readers=1, faults=2): 50_000,
+    Setting((1, 1), faults=2, readers=1, versions=0): 100_000,
+    Setting((1, 1), losses=1, faults=2): 50_000,
+    Setting((1,), hasty=1, losses=1, faults=2): 70_000,
+    Setting((1, 1), readers=1, faults=1, store=CREATES): 30_000,
+    Setting((1, 1), readers=1, faults=1, store=NEITHER): 50_000,
+}
+"""With the number of states below which a checker has not looked."""
+
+LARGE = {
+    Setting((2, 1), cleaners=1, faults=1): 1_500_000,
+    Setting((1, 1), readers=1, cleaners=1, faults=1): 1_500_000,
+    Setting((2, 2), faults=2): 100_000,
+    Setting((1, 1, 1), faults=2): 500_000,
+    Setting((1, 1, 1), readers=1, faults=1): 1_000_000,
+    Setting((2, 1), losses=1, faults=2): 300_000,
+    Setting((1, 1, 1), failovers=1, versions=0): 300_000,
+}
+
+OUTSIDE: set[Transition] = {
+    *((state, Kind.MOVED) for state in (State.RESERVE, State.RESERVE_FIRST)),  # no history moves in the model
+}
+"""Transitions that no setting comes by."""
+
+
+@attrs.frozen
+class Exploration:
+    report: Report
+    taken: frozenset[Transition]
+
+
+@cache
+def explored(setting: Setting) -> Exploration:
+    taken: set[Transition] = set()
+
+    def noting(progress: Progress, event: Event) -> Progress:
+        taken.add((progress.state, event.kind))
+        return advance(progress, event)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(table_commits, "advance", noting)
+        report = Checker(setting).run()
+    return Exploration(report, frozenset(taken))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+def test_every_invariant_holds_in_every_state(setting: Setting, capsys: pytest.CaptureFixture[str]) -> None:
+    report = explored(setting).report
+    with capsys.disabled():
+        print(f"\n{report}")
+    assert report.violation is None, str(report)
+    assert report.states >= SETTINGS[setting]
+
+
+@pytest.mark.slow
+def test_together_the_settings_take_every_transition() -> None:
+    taken = frozenset[Transition]().union(*(explored(setting).taken for setting in SETTINGS))
+    assert taken <= set(TRANSITIONS)
+    assert {f"{state.name} {kind.name}" for state, kind in set(TRANSITIONS) - taken} == {
+        f"{state.name} {kind.name}" for state, kind in OUTSIDE
+    }
+
+
+if os.environ.get("LANCEKEEP_MODEL") == "large":
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("setting", LARGE, ids=str)
+    def test_every_invariant_holds_in_every_state_of_a_large_setting(
+        setting: Setting, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        report = Checker(setting).run()
+        with capsys.disabled():
+            print(f"\n{report}")
+        assert report.violation is None, str(report)
+        assert report.states >= LARGE[setting]
