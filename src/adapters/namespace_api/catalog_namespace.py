@@ -8,6 +8,7 @@ taken. Errors are those of ``lance_namespace.errors``, with ours as ``__cause__`
 from __future__ import annotations
 
 import functools
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -308,7 +309,8 @@ class CatalogNamespace(api.LanceNamespace):
         limit, after, descending = _limit(request), field("page_token"), field("descending") is not False
         if limit == 1 and after is None and descending:
             latest = self._catalog.commits.latest(root)
-            rows, token = [latest] if latest else [], None
+            rows = [latest] if latest else []
+            token = str(latest.version) if latest and latest.version > 1 else None  # there may be older ones
         else:
             rows = self._catalog.commits.page(root, _version_token(after), limit and limit + 1, descending)
             token = str(rows[limit - 1].version) if limit and len(rows) > limit else None
@@ -425,8 +427,8 @@ def _fill_in(response: api.DescribeTableResponse, details: VersionDetails) -> No
 def _version_token(token: str | None) -> int | None:
     if not token:
         return None
-    if not token.isdigit():
-        raise errors.InvalidInput(f"{token!r} is not a page token of list_table_versions")
+    if not re.fullmatch("[0-9]{1,18}", token):
+        raise errors.InvalidInput(f"{token[:40]!r} is not a page token of list_table_versions")
     return int(token)
 
 
