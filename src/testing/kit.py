@@ -1,0 +1,247 @@
+"""What a behaviour is, how one is run, and the doors through which it looks. Needs no pytest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from enum import StrEnum
+from threading import Barrier, Thread
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import attrs
+import lance
+import lance_namespace as api
+import pyarrow as pa
+from lance_namespace import errors
+
+ROWS = pa.table({"a": pa.array([1, 2, 3], pa.int64())})
+OTHERS = pa.table({"a": pa.array([4], pa.int64())})
+
+
+class Capability(StrEnum):
+    """What a namespace need not offer; everything else it has to."""
+
+    NAMESPACES = "namespaces"
+    """Namespaces below the root. A V1 directory has none."""
+    PROPERTIES = "properties"
+    """Properties of namespaces and tables."""
+    LOCATIONS = "locations"
+    """Tables in directories that the caller chooses."""
+    REGISTER = "register"
+    """Tables that come and go without their files."""
+    RENAME = "rename"
+    VERSIONS = "versions"
+    """Versions of tables: listing and describing them."""
+
+
+class Outcome(StrEnum):
+    PASSED = "passed"
+    FAILED = "failed"
+    NOT_OFFERED = "not offered"
+
+
+@attrs.frozen
+class Result:
+    """What became of a behaviour. ``answer``: in a few words, what was found instead of what is specified."""
+
+    outcome: Outcome
+    answer: str = ""
+
+
+class Departure(AssertionError):
+    """The namespace does something else than the specification says; the message says what."""
+
+
+class NotOffered(Exception):
+    """The namespace answers that it cannot do what is asked."""
+
+
+Open = Callable[[], api.LanceNamespace]
+"""Opens a namespace on a place that was empty; called again, a second door to the same place."""
+
+Contents = Callable[[], object]
+"""Everything that the place holds, as a value to compare; for the behaviours that look and must not write."""
+
+
+@attrs.frozen
+class Behaviour:
+    """One thing that a namespace does. id: what it is called in reports. sentence: of the specification.
+
+    needs: without these capabilities it is not offered. below: the namespace in which it is tried, with its parents.
+    """
+
+    id: str
+    sentence: str
+    needs: frozenset[Capability]
+    check: Callable[[Bench], None]
+    below: tuple[str, ...] = ()
+
+    def run(self, open_: Open, contents: Contents | None = None) -> Result:
+        """Try it on an empty place. Whatever the namespace raises is an answer."""
+        try:
+            self.check(Bench.prepared(open_, contents, self.below))
+        except NotOffered as error:
+            return Result(Outcome.NOT_OFFERED, str(error))
+        except Departure as error:
+            return Result(Outcome.FAILED, str(error))
+        return Result(Outcome.PASSED)
+
+
+def claim(holds: object, found: str) -> None:
+    """Raises `Departure` with what was found, unless that ``holds``."""
+    if not holds:
+        raise Departure(found)
+
+
+@attrs.frozen
+class Door:
+    """A namespace, asked by the names of operations and fields of their requests."""
+
+    namespace: api.LanceNamespace
+
+    def attempt(self, operation: str, **fields: Any) -> Any:
+        """The answer as it is: what is returned, or raised. ``data`` is the table to create."""
+        data = [fields.pop("data")] if "data" in fields else []
+        model = "list_tables" if operation == "list_all_tables" else operation
+        request = getattr(api, "".join(word.capitalize() for word in model.split("_")) + "Request")(**fields)
+        return getattr(self.namespace, operation)(request, *(_bytes(given) for given in data))
+
+    def ask(self, operation: str, **fields: Any) -> Any:
+        """What is returned; an error is a `Departure`, or `NotOffered`."""
+        try:
+            return self.attempt(operation, **fields)
+        except (errors.UnsupportedOperationError, NotImplementedError) as error:
+            raise NotOffered(f"`{operation}`: {type(error).__name__}") from error
+        except Exception as error:
+            raise Departure(f"`{operation}`: {type(error).__name__}") from error
+
+    def refused(self, operation: str, *expected: type[errors.LanceNamespaceError], **fields: Any) -> None:
+        """The operation answers with one of the errors; that it is not offered at all is another matter."""
+        try:
+            self.attempt(operation, **fields)
+        except expected:
+            return
+        except (errors.UnsupportedOperationError, NotImplementedError) as error:
+            raise NotOffered(f"`{operation}`: {type(error).__name__}") from error
+        except Exception as error:
+            raise Departure(f"`{operation}`: {type(error).__name__}") from error
+        raise Departure(f"`{operation}` succeeds")
+
+    def names(self, operation: str, **fields: Any) -> list[str]:
+        """The whole listing, in one page."""
+        page = self.ask(operation, **fields)
+        claim(not page.page_token, f"`{operation}` without a limit returns a page token")
+        return sorted(_names(page))
+
+    def pages(self, operation: str, limit: int, **fields: Any) -> Iterator[list[str]]:
+        """The pages of a listing, each asked for when it is wanted."""
+        token, seen = None, set()
+        while True:
+            page = self.ask(operation, page_token=token, limit=limit, **fields)
+            claim(len(_names(page)) <= limit, f"`{operation}` returns more than the limit")
+            yield list(_names(page))
+            token = page.page_token
+            if not token:
+                return
+            claim(token not in seen, f"`{operation}` returns a page token for the second time")
+            seen.add(token)
+
+
+@attrs.frozen
+class Bench:
+    """An empty place and two doors to it. ``below``: the namespace to work in; empty for the root."""
+
+    one: Door
+    other: Door
+    open: Open
+    contents: Contents | None
+    below: tuple[str, ...]
+
+    @staticmethod
+    def prepared(open_: Open, contents: Contents | None, below: tuple[str, ...]) -> Bench:
+        bench = Bench(Door(open_()), Door(open_()), open_, contents, below)
+        for depth in range(1, len(below) + 1):
+            bench.one.ask("create_namespace", id=list(below[:depth]))
+        return bench
+
+    def at(self, *names: str) -> list[str]:
+        return [*self.below, *names]
+
+    def create(self, name: str, data: pa.Table = ROWS, **fields: Any) -> Any:
+        return self.one.ask("create_table", id=self.at(name), data=data, **fields)
+
+    def rows(self, *names: str, door: Door | None = None) -> list[int]:
+        """The rows of a table, read where a door says that it lies."""
+        return rows_at((door or self.other).ask("describe_table", id=self.at(*names)).location)
+
+    def tables(self, **fields: Any) -> list[str]:
+        return self.other.names("list_tables", id=self.at(), **fields)
+
+    def deregistered(self, name: str) -> str:
+        """Create a table and take it out of the namespace; where it lies."""
+        self.create(name)
+        location = self.one.ask("describe_table", id=self.at(name)).location
+        self.one.ask("deregister_table", id=self.at(name))
+        return str(location)
+
+    def race(self, *calls: tuple[str, dict[str, Any]]) -> list[Any]:
+        """The answers to calls through doors of their own that begin at the same moment; errors are answers."""
+        barrier = Barrier(len(calls))
+        doors = [Door(self.open()) for _ in calls]
+        answers: list[Any] = [None] * len(calls)
+
+        def run(number: int, operation: str, fields: Mapping[str, Any]) -> None:
+            barrier.wait()
+            try:
+                answers[number] = doors[number].attempt(operation, **fields)
+            except Exception as error:
+                answers[number] = error
+
+        threads = [Thread(target=run, args=(number, *call)) for number, call in enumerate(calls)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return answers
+
+
+def run_all(
+    behaviours: Sequence[Behaviour],
+    place: Callable[[], tuple[Open, Contents | None]],
+    capabilities: Collection[Capability] = tuple(Capability),
+) -> dict[str, Result]:
+    """Every behaviour on a place of its own, by its id; what needs more than ``capabilities`` is not tried."""
+    results = {}
+    for behaviour in behaviours:
+        missing = behaviour.needs.difference(capabilities)
+        undeclared = Result(Outcome.NOT_OFFERED, f"no {', '.join(sorted(missing))}")
+        results[behaviour.id] = undeclared if missing else behaviour.run(*place())
+    return results
+
+
+def rows_at(location: str) -> list[int]:
+    """The rows of the Lance table at a location."""
+    try:
+        return sorted(lance.dataset(location).to_table()["a"].to_pylist())
+    except Exception as error:
+        raise Departure("there is no Lance table at the location that is answered") from error
+
+
+def directory(location: str) -> str:
+    """A location relative to the root of a directory namespace: the last part of it."""
+    path = unquote(urlsplit(location).path) if "://" in location else location
+    return path.rstrip("/").rpartition("/")[2]
+
+
+def _names(page: Any) -> list[str]:
+    names = page.tables if hasattr(page, "tables") else page.namespaces
+    return list(names or [])
+
+
+def _bytes(data: pa.Table | bytes) -> bytes:
+    if isinstance(data, bytes):
+        return data
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, data.schema) as writer:
+        writer.write_table(data)
+    return bytes(sink.getvalue())

@@ -1,0 +1,47 @@
+"""The behaviours as pytest tests: subclass `NamespaceBehaviours`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import ClassVar
+
+import pytest
+
+from lancekeep.testing.behaviours import BEHAVIOURS
+from lancekeep.testing.kit import Behaviour, Capability, Contents, Open, Outcome
+
+
+class NamespaceBehaviours:
+    """One test for each behaviour that ``capabilities`` allow; a subclass has the fixture ``namespace_factory``.
+
+    ``namespace_contents`` may be overridden where the place can be looked at: a function without arguments that
+    returns what it holds, to see that reading writes nothing.
+    """
+
+    capabilities: ClassVar[Collection[Capability]] = tuple(Capability)
+
+    @pytest.fixture
+    def namespace_factory(self) -> Open:
+        raise NotImplementedError("override the fixture namespace_factory, which opens the namespace on an empty place")
+
+    @pytest.fixture
+    def namespace_contents(self) -> Contents | None:
+        return None
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        if "behaviour" in metafunc.fixturenames:
+            offered = [each for each in BEHAVIOURS if each.needs.issubset(self.offered(metafunc.config))]
+            metafunc.parametrize("behaviour", offered, ids=[each.id for each in offered])
+
+    def offered(self, config: pytest.Config) -> Collection[Capability]:
+        """What is asked of the namespace."""
+        return self.capabilities
+
+    def test_behaviour(
+        self, behaviour: Behaviour, namespace_factory: Open, namespace_contents: Contents | None
+    ) -> None:
+        result = behaviour.run(namespace_factory, namespace_contents)
+        if result.outcome is not Outcome.PASSED:
+            pytest.fail(
+                f"{behaviour.id}: {result.outcome}: {result.answer}\nspecified is: {behaviour.sentence}", pytrace=False
+            )

@@ -1,0 +1,168 @@
+"""The compatibility kit: ours passes it in every mode, native's departures are the page, and faults are found."""
+
+from __future__ import annotations
+
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import lance_namespace as api
+import pytest
+
+import lancekeep
+from lancekeep.testing.behaviours import BEHAVIOURS
+from lancekeep.testing.kit import Behaviour, Capability, Contents, Open, Outcome
+from lancekeep.testing.suite import NamespaceBehaviours
+
+DOCS = Path(__file__).parents[2] / "docs"
+V1 = (Capability.REGISTER, Capability.VERSIONS)
+
+
+def opening(directory: Path, **properties: str) -> Open:
+    given = {"root": str(directory / "lake"), "storage.fsync": "false", **properties}
+    return partial(lancekeep.DirectoryNamespace, **given)
+
+
+class Ours(NamespaceBehaviours):
+    properties: dict[str, str]
+
+    @pytest.fixture
+    def namespace_factory(self, tmp_path: Path) -> Open:
+        return opening(tmp_path, **self.properties)
+
+    @pytest.fixture
+    def namespace_contents(self, tmp_path: Path) -> Contents:
+        return lambda: sorted((str(path), path.stat().st_mtime_ns) for path in tmp_path.rglob("*"))
+
+
+class TestV1(Ours):
+    properties = {"manifest_enabled": "false"}  # noqa: RUF012 - nothing changes it
+    capabilities = V1
+
+
+class TestCompatible(Ours):
+    properties = {}  # noqa: RUF012 - nothing changes it
+
+
+class TestV2(Ours):
+    properties = {"dir_listing_enabled": "false"}  # noqa: RUF012 - nothing changes it
+
+
+class TestManaged(Ours):
+    """Every version through a commit store."""
+
+    properties = {"commit_store": "conditional-put://"}  # noqa: RUF012 - nothing changes it
+
+
+@pytest.mark.slow
+def test_the_page_of_departures_is_what_native_does() -> None:
+    generator = runpy.run_path(str(DOCS / "namespace_departures.py"))
+    page = (DOCS / "namespace-departures.md").read_text()
+    assert page == generator["page"](), "run: python docs/namespace_departures.py"
+
+
+def test_ids_are_said_once_and_every_behaviour_has_a_sentence() -> None:
+    ids = [behaviour.id for behaviour in BEHAVIOURS]
+    assert len(ids) == len(set(ids))
+    assert all(len(behaviour.sentence) > 10 for behaviour in BEHAVIOURS)
+
+
+# -- the kit finds faults ----------------------------------------------------------------------------------------
+
+
+def behaviour(name: str) -> Behaviour:
+    return next(each for each in BEHAVIOURS if each.id == name)
+
+
+class _Faulty(lancekeep.DirectoryNamespace):
+    """Ours, with one operation that does something else: ``faults`` has it under its name."""
+
+    faults: dict[str, Callable[..., Any]]
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        faults = object.__getattribute__(self, "__class__").faults
+        return partial(faults[name], found) if name in faults else found
+
+
+def _without_tokens(operation: Callable[..., Any], request: api.ListTablesRequest) -> Any:
+    return operation(request).model_copy(update={"page_token": None})
+
+
+def _always(operation: Callable[..., Any], *request: Any) -> Any:
+    try:
+        return operation(*request)
+    except Exception:
+        return None
+
+
+def _forgets_the_mode(operation: Callable[..., Any], request: Any, *data: Any) -> Any:
+    return operation(request.model_copy(update={"mode": None, "behavior": None}), *data)
+
+
+def _keeps_the_data(operation: Any, request: Any) -> Any:
+    return operation.__self__.deregister_table(api.DeregisterTableRequest(id=request.id))
+
+
+def _raises_an_error_of_its_own(operation: Callable[..., Any], request: Any) -> Any:
+    raise lancekeep.TableNotFound("not one of the interface's errors")
+
+
+def _unsupported(operation: Callable[..., Any], request: Any) -> Any:
+    raise NotImplementedError
+
+
+FAULTS = {
+    "pages/tables": ("list_tables", _without_tokens, Outcome.FAILED),
+    "tables/missing-table-exists": ("table_exists", _always, Outcome.FAILED),
+    "tables/declare-taken": ("declare_table", _always, Outcome.FAILED),
+    "races/declare": ("declare_table", _always, Outcome.FAILED),
+    "tables/create-exist-ok": ("create_table", _forgets_the_mode, Outcome.FAILED),
+    "namespaces/drop-cascade": ("drop_namespace", _forgets_the_mode, Outcome.FAILED),
+    "tables/drop": ("drop_table", _keeps_the_data, Outcome.FAILED),
+    "tables/missing-describe-table": ("describe_table", _raises_an_error_of_its_own, Outcome.FAILED),
+    "rename/name": ("rename_table", _unsupported, Outcome.NOT_OFFERED),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_found(tmp_path: Path, name: str) -> None:
+    operation, fault, outcome = FAULTS[name]
+    kind = type("Faulty", (_Faulty,), {"faults": {operation: fault}})
+    result = behaviour(name).run(partial(kind, root=str(tmp_path / "lake")))
+    assert result.outcome is outcome, result
+
+
+def test_reading_that_writes_is_found(tmp_path: Path) -> None:
+    open_ = opening(tmp_path)
+    looks = iter(range(100))
+    assert behaviour("doors/reads-write-nothing").run(open_, lambda: next(looks)).outcome is Outcome.FAILED
+
+
+# -- as users run it ---------------------------------------------------------------------------------------------
+
+
+def pytest_on(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--pyargs", "lancekeep.testing"]
+    return subprocess.run([*command, *arguments], cwd=directory, text=True, capture_output=True, check=False)
+
+
+def test_it_runs_by_options_alone(tmp_path: Path) -> None:
+    given = (
+        "--lance-namespace",
+        "lancekeep.DirectoryNamespace",
+        "--lance-namespace-property",
+        "manifest_enabled=false",
+    )
+    passed = pytest_on(
+        tmp_path, *given, "--lance-namespace-without=namespaces,properties,locations", "-k", "deregister"
+    )
+    assert passed.returncode == 0, passed.stdout + passed.stderr
+    failed = pytest_on(tmp_path, *given, "--lance-namespace-without=namespaces", "-k", "rename and name")
+    assert failed.returncode == 1, failed.stdout + failed.stderr
+    assert "rename/name: not offered: `rename_table`: UnsupportedOperationError" in failed.stdout
+    assert "specified is: RenameTable: Rename table `id` to a new name." in failed.stdout
