@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from lancekeep.application.catalog import Catalog, Description, HistoryEntry
 from lancekeep.application.certification import Certificate, Check, Result
+from lancekeep.application.cleanup import CleanupReport, NotCleaned, TableCleanup
+from lancekeep.application.maintenance import Finding, FsckReport
+from lancekeep.application.migration import MigrationProgress, MigrationReport
 from lancekeep.domain.commit import Committed, CommitToken, Conflict, Outcome, Unknown
 from lancekeep.domain.errors import (
     AccessDenied,
@@ -51,6 +54,7 @@ __all__ = [
     "Catalog",
     "Certificate",
     "Check",
+    "CleanupReport",
     "CommitRefused",
     "CommitStoreMismatch",
     "CommitToken",
@@ -61,14 +65,19 @@ __all__ = [
     "Damaged",
     "Description",
     "DirectoryNamespace",
+    "Finding",
+    "FsckReport",
     "HistoryEntry",
     "InvalidInput",
     "LancekeepError",
+    "MigrationProgress",
+    "MigrationReport",
     "MissingExtra",
     "Namespace",
     "NamespaceAlreadyExists",
     "NamespaceNotEmpty",
     "NamespaceNotFound",
+    "NotCleaned",
     "NotFound",
     "ObjectId",
     "Outcome",
@@ -78,6 +87,7 @@ __all__ = [
     "StoreUnavailable",
     "Table",
     "TableAlreadyExists",
+    "TableCleanup",
     "TableNotFound",
     "Unknown",
     "UnsafeStore",

@@ -12,10 +12,10 @@ from urllib.parse import unquote
 import attrs
 
 from lancekeep.application.cleanup import Cleanup, CleanupReport
-from lancekeep.application.cleanup import Progress as CleanupProgress
-from lancekeep.application.maintenance import Fsck, FsckReport
+from lancekeep.application.maintenance import Fsck, FsckReport, Progress
 from lancekeep.application.migration import MigrationProgress, MigrationReport, migrate
 from lancekeep.application.relocation import Relocation
+from lancekeep.application.table_checks import TableChecks
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain.catalog import CatalogView, Change, SetProperties, page
 from lancekeep.domain.commit import Committed, CommitToken, Conflict, Outcome, Unknown
@@ -602,19 +602,39 @@ class Catalog:
         )
 
     def fsck(
-        self, *, repair: bool = False, grace: timedelta | float = timedelta(hours=1), remove_tables: bool = False
+        self,
+        *,
+        repair: bool = False,
+        grace: timedelta | float = timedelta(hours=1),
+        remove_tables: bool = False,
+        deep: bool = False,
+        tables: Iterable[Identifier] | None = None,
+        progress: Progress = lambda done, total, name: None,
     ) -> FsckReport:
         """Look over the catalog and the directories of its root, and tell what does not fit together.
 
+        deep: look into every table, too, at manifests, rows of the commit store, tags and branches. tables: look into
+        these alone, and not at the catalog.
+
         ``repair`` removes directories without a table that no entry refers to, and markers that hide a table of the
-        catalog; ``remove_tables`` with it also tables that no entry refers to, deregistered ones included. Nothing is
-        touched that is younger than ``grace`` (a span, or seconds; 0: nothing is young), which has to be longer than
-        any operation that may be under way, and than the clock of the storage is off. Idempotent. Raises
-        `InvalidInput`.
+        catalog; ``remove_tables`` with it also tables that no entry refers to, deregistered ones included. In tables it
+        publishes decided versions, brings rows and manifests into agreement, and removes staged manifests that lost
+        and tags of versions that are gone: nothing that a reader could need. Nothing is removed from storage that is
+        younger than ``grace`` (a span, or seconds; 0: nothing is young), which has to be longer than any operation
+        that may be under way, and than the clock of the storage is off. Idempotent. Raises `InvalidInput`,
+        `TableNotFound`.
         """
         span = grace if isinstance(grace, timedelta) else timedelta(seconds=grace)
         look = Fsck(self.view, self._remove_data, self._objects, self._root_key, span, remove_tables=remove_tables)
-        return look.run(repair=repair)
+        checks = TableChecks(self.commits, self.managed, span, look.now)
+        if tables is not None:
+            chosen = [self.find_table(table) for table in tables]
+            return checks.run(chosen, self.dataset_root, repair=repair, progress=progress)
+        report = look.run(repair=repair)
+        if not deep:
+            return report
+        within = checks.run(list(self._usable_tables()), self.dataset_root, repair=repair, progress=progress)
+        return attrs.evolve(report, findings=report.findings + within.findings, tables=within.tables)
 
     def cleanup(
         self,
@@ -624,7 +644,7 @@ class Catalog:
         grace: timedelta = timedelta(days=7),
         tables: Iterable[Identifier] | None = None,
         dry_run: bool = False,
-        progress: CleanupProgress = lambda done, total, name: None,
+        progress: Progress = lambda done, total, name: None,
     ) -> CleanupReport:
         """Remove old versions of tables, rows and manifests, and the files that nothing needs any more.
 
@@ -796,6 +816,14 @@ class Catalog:
         elif not self._objects.put_if_absent(marker, MARKER_CONTENT):
             raise TableAlreadyExists(f"{table.id}: another has just taken the directory {table.location!r}")
         return table, marker
+
+    def _usable_tables(self) -> Iterator[Table]:
+        """The tables whose entries name a directory that can be used; `Fsck` tells of the others."""
+        for entry in self.view().all_of(TABLE):
+            with suppress(Damaged):
+                table = Table.from_entry(entry)
+                self.dataset_root(table)
+                yield table
 
     def _is_occupied(self, table: Table) -> bool:
         return next(self._objects.list(self._key(table) + "/"), None) is not None

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import attrs
 
+from lancekeep.application.maintenance import Progress, require_span
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain.catalog import CatalogView
 from lancekeep.domain.dataset_files import DIRECTORIES, REFERENCES, Place, Reference, names_in
@@ -28,9 +29,6 @@ from lancekeep.domain.table import MANIFEST_DIRECTORY, Table
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
 T = TypeVar("T")
-
-Progress = Callable[[int, int, str], None]
-"""Told how many steps are done, of how many, and what comes next."""
 
 
 @attrs.frozen
@@ -173,9 +171,8 @@ class Cleanup:
 
     def run(self, *, dry_run: bool) -> CleanupReport:
         """Plan, and do it unless ``dry_run``."""
-        for name, span in (("older_than", self.older_than), ("grace", self.grace)):
-            if span < timedelta(0):
-                raise InvalidInput(f"{name} is {span}; it is a time span, at least 0")
+        require_span(self.older_than, "older_than")
+        require_span(self.grace)
         if self.keep < 1:
             raise InvalidInput(f"keep is {self.keep}; the latest version always stays, so it is at least 1")
         datasets = list(self._look())

@@ -27,11 +27,14 @@ from lancekeep.domain.table import (
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
 _HASHED = re.compile(r"[0-9a-f]{8}_[^/]+")
+Progress = Callable[[int, int, str], None]
+"""Told how many steps are done, of how many, and what comes next."""
+
 _MARKERS = frozenset((RESERVED_MARKER, DEREGISTERED_MARKER))
 
 
 class Kind(Enum):
-    """What does not fit, or is worth knowing: of an entry, then of a directory."""
+    """What does not fit, or is worth knowing: of an entry, then of a directory, then of a table or branch."""
 
     DUPLICATE = "duplicate object id"
     ORPHAN = "orphan"
@@ -45,13 +48,25 @@ class Kind(Enum):
     DEREGISTERED = "deregistered table"
     FOREIGN = "foreign directory"
 
+    STUCK = "stuck commit"
+    LOST = "missing version"
+    UNRECORDED = "unrecorded version"
+    STAGED = "leftover staged manifest"
+    GAP = "version gap"
+    UNKNOWN = "unknown name"
+    MIXED = "mixed naming schemes"
+    HEAD = "damaged head"
+    TAG = "dangling tag"
+    BRANCH = "dangling branch"
+
 
 @attrs.frozen
 class Finding:
     """Something that ``fsck`` found.
 
-    object: an identifier, or a directory relative to the root. meaning: what it is and what to do, for people. repair:
-    what ``repair`` does about it; empty where it does nothing. repaired: whether that has been done.
+    object: an identifier (``table@branch`` for a branch), or a directory relative to the root. meaning: what it is and
+    what to do, for people. repair: what ``repair`` does about it; empty where it does nothing. repaired: whether that
+    has been done.
     """
 
     kind: Kind
@@ -67,14 +82,17 @@ class Finding:
 
 @attrs.frozen
 class FsckReport:
-    """What ``fsck`` found in so many entries of the catalog and directories of its root."""
+    """What ``fsck`` found in so many entries of the catalog, directories of its root, and tables it looked into."""
 
     findings: tuple[Finding, ...]
     entries: int
     directories: int
+    tables: int = 0
 
     def __str__(self) -> str:
-        head = f"{self.entries} entries and {self.directories} directories: {len(self.findings)} findings"
+        looked = [f"{self.entries} entries", f"{self.directories} directories"]
+        looked += [f"{self.tables} tables"] if self.tables else []
+        head = f"{' and '.join(looked)}: {len(self.findings)} findings"
         return "\n".join([head, *(f"  {finding}" for finding in self.findings)])
 
 
@@ -96,8 +114,7 @@ class Fsck:
 
     def run(self, *, repair: bool) -> FsckReport:
         """Look at everything; with ``repair`` put right what can be put right without a loss."""
-        if self.grace < timedelta(0):
-            raise InvalidInput(f"grace is {self.grace}; it is a time span, at least 0")
+        require_span(self.grace)
         directories = list(self._directories(""))  # before the entries: a table that is made meanwhile is no finding
         entries = list(self.view().descendants(ObjectId()))
         located = {posixpath.normpath(entry.location) for entry in entries if entry.location}
@@ -191,14 +208,7 @@ class Fsck:
         return attrs.evolve(finding, repaired=True)
 
     def _unless_young(self, finding: Finding, infos: Sequence[ObjectInfo]) -> Finding:
-        """The finding without its repair where something may still be under way; an unknown age counts as young."""
-        if not finding.repair or not self.grace:
-            return finding
-        latest = self.now() - self.grace
-        if all(info.modified is not None and info.modified <= latest for info in infos):
-            return finding
-        meaning = f"{finding.meaning} (it is younger than {self.grace}, so someone may still be at it)"
-        return attrs.evolve(finding, meaning=meaning, repair="")
+        return unless_young(finding, infos, self.grace, self.now())
 
     # -- places -------------------------------------------------------------------------------------------------
 
@@ -212,6 +222,22 @@ class Fsck:
 
     def _key(self, location: str) -> str:
         return "/".join(filter(None, (self.root_key, location)))
+
+
+def require_span(span: timedelta, name: str = "grace") -> None:
+    """Raises `InvalidInput`, naming it, for a span below 0."""
+    if span < timedelta(0):
+        raise InvalidInput(f"{name} is {span}; it is a time span, at least 0")
+
+
+def unless_young(finding: Finding, infos: Sequence[ObjectInfo], grace: timedelta, now: datetime) -> Finding:
+    """The finding without its repair where something may still be under way; an unknown age counts as young."""
+    if not finding.repair or not grace:
+        return finding
+    if all(info.modified is not None and info.modified <= now - grace for info in infos):
+        return finding
+    meaning = f"{finding.meaning} (it is younger than {grace}, so someone may still be at it)"
+    return attrs.evolve(finding, meaning=meaning, repair="")
 
 
 def _misfits(entries: Iterable[ManifestEntry]) -> Iterator[Finding]:

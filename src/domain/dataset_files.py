@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import re
-from uuid import UUID
 
 import attrs
 
@@ -87,7 +86,7 @@ def names_in(content: bytes, name: str) -> set[bytes]:
     names: set[bytes] = set()
     for section in sections:
         names.update(match[1] for match in _NAMES.finditer(section))
-        names.update(str(UUID(bytes=match[1])).encode() for match in _INDEX_UUID.finditer(section))
+        names.update(_uuid(match[1]) for match in _INDEX_UUID.finditer(section))
         names.update(_deletion(_varint(match[1])) for match in _DELETION_ID.finditer(section))
     return names
 
@@ -114,6 +113,11 @@ class Reference:
         except (ValueError, TypeError, KeyError) as error:
             raise Damaged(f"{name} is not a tag or branch: {error!r}") from error
         return Reference("" if branch in (None, "main") else branch, version)
+
+
+def _uuid(content: bytes) -> bytes:
+    digits = content.hex().encode()
+    return b"-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
 def _deletion(number: int) -> bytes:

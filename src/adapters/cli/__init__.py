@@ -7,8 +7,14 @@ from typing import NoReturn
 import click
 
 from lancekeep.adapters.cli.certify import certify
+from lancekeep.adapters.cli.cleanup import cleanup
 from lancekeep.adapters.cli.console import Commands
+from lancekeep.adapters.cli.fsck import fsck
+from lancekeep.adapters.cli.migrate import migrate
+from lancekeep.adapters.cli.optimize import optimize
 from lancekeep.adapters.cli.options import Doors
+from lancekeep.adapters.cli.repair import repair
+from lancekeep.adapters.cli.resolve import resolve
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
@@ -21,7 +27,8 @@ def lancekeep() -> None:
     """
 
 
-lancekeep.add_command(certify)
+for command in (certify, cleanup, fsck, migrate, optimize, repair, resolve):
+    lancekeep.add_command(command)
 
 
 def main(doors: Doors) -> NoReturn:

@@ -1,0 +1,43 @@
+"""``lancekeep resolve``: what became of a commit whose outcome was unknown."""
+
+from __future__ import annotations
+
+import click
+
+from lancekeep.adapters.cli.console import UNREACHABLE, WRONG, print_json, print_line
+from lancekeep.adapters.cli.options import Doors, Stores, as_json, stores
+from lancekeep.adapters.cli.upkeep import mode
+from lancekeep.domain.commit import Committed, Conflict
+
+
+@click.command()
+@as_json
+@mode
+@stores
+@click.argument("token")
+@click.pass_context
+def resolve(context: click.Context, chosen: Stores, token: str, mode: str, as_json: bool) -> None:
+    """Settle the commit of TOKEN, which came with the error CommitUnknown, in the catalog at ROOT.
+
+    Completes it where its version is still free. Exit code 1: the version is another's, nothing was committed; 3: the
+    stores still do not answer, try again.
+    """
+    doors: Doors = context.obj
+    with doors.connect(**chosen.given, mode=mode) as catalog:
+        outcome = catalog.resolve(token)
+    match outcome:
+        case Committed():
+            document: dict[str, object] = {"outcome": "committed", "version": outcome.version, "path": outcome.path}
+            line, code = f"Committed: version {outcome.version}, {outcome.path}", 0
+        case Conflict():
+            winner = None if outcome.winner is None else outcome.winner.path
+            document = {"outcome": "conflict", "winner": winner}
+            line, code = f"Not committed: the version went to {winner or 'nobody'}. Write again.", WRONG
+        case _:
+            document = {"outcome": "unknown", "reason": outcome.reason, "token": str(outcome.token)}
+            line, code = f"Still unknown: {outcome.reason}. Nothing was removed; try again later.", UNREACHABLE
+    if as_json:
+        print_json(document)
+    else:
+        print_line(line)
+    context.exit(code)

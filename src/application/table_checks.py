@@ -1,0 +1,296 @@
+"""Looking tables over for what does not fit together: their manifests, their rows, their tags and branches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from functools import partial
+from itertools import pairwise
+from urllib.parse import unquote
+
+import attrs
+
+from lancekeep.application.maintenance import Finding, FsckReport, Kind, Progress, require_span, unless_young
+from lancekeep.application.table_commits import TableCommits
+from lancekeep.domain.dataset_files import REFERENCES, Place, Reference, names_in
+from lancekeep.domain.errors import Damaged, ObjectNotFound
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.layout import BRANCHES, VERSIONS, DatasetRoot
+from lancekeep.domain.naming import ManifestName, NamingScheme, final_versions
+from lancekeep.domain.table import Table
+from lancekeep.domain.version_row import VersionRow
+from lancekeep.ports.object_store import ObjectInfo, ObjectStore
+
+_HINT = "latest_version_hint.json"
+_DETACHED = "d"  # what the names of manifests begin with that are no versions
+
+Repair = Callable[[], bool]
+"""Puts a finding right if it still holds; whether it did."""
+
+
+@attrs.frozen
+class _History:
+    """What lies in ``_versions`` of a table or branch, and the rows of the commit store, which were read later.
+
+    title: how findings name it.
+    """
+
+    title: str
+    root: DatasetRoot
+    finals: Mapping[int, ObjectInfo]
+    staged: Sequence[ObjectInfo]
+    unknown: Sequence[str]
+    rows: Mapping[int, VersionRow]
+
+    @property
+    def latest(self) -> int:
+        return max((*self.finals, *self.rows), default=0)
+
+
+@attrs.frozen
+class TableChecks:
+    """A look at single tables. managed: their versions have rows. grace, now: as in `Fsck`."""
+
+    commits: TableCommits
+    managed: bool
+    grace: timedelta
+    now: Callable[[], datetime]
+
+    def run(
+        self, tables: Sequence[Table], place: Callable[[Table], DatasetRoot], *, repair: bool, progress: Progress
+    ) -> FsckReport:
+        """Look into tables; ``place`` says where they lie. Raises `InvalidInput`."""
+        require_span(self.grace)
+        findings: list[Finding] = []
+        for at, table in enumerate(tables):
+            progress(at, len(tables), str(table.id))
+            findings += self._of_table(table.id, place(table), repair=repair)
+        return FsckReport(tuple(findings), 0, 0, len(tables))
+
+    def _of_table(self, name: ObjectId, root: DatasetRoot, *, repair: bool) -> Iterator[Finding]:
+        """What does not fit in a table and its branches, with ``repair`` put right where nothing is lost by it."""
+        references = dict(self._references(root))
+        held = {reference for reference in references.values() if reference is not None}
+        branches = self._branches(root)
+        histories: dict[str, _History | None] = {}
+        for branch in branches:
+            title = str(name) if not branch else f"{name}@{branch}"
+            try:
+                histories[branch] = self._history(title, root.branch(branch or None))
+            except Damaged as error:
+                histories[branch] = None
+                yield Finding(Kind.MIXED, title, str(error))
+        sound = [(branch, history) for branch, history in histories.items() if history is not None]
+        found = [
+            *(one for branch, history in sound for one in self._of_history(branch, history, held)),
+            *self._of_references(str(name), references, histories),
+        ]
+        for finding, act in found:
+            repaired = repair and finding.repair != "" and act is not None and act()
+            yield attrs.evolve(finding, repaired=repaired)
+
+    # -- looking ------------------------------------------------------------------------------------------------
+
+    def _branches(self, root: DatasetRoot) -> list[str]:
+        places = (Place.of(info.key[len(root.key) + 1 :]) for info in self._objects.list(f"{root.key}/{BRANCHES}/"))
+        return ["", *sorted({place.branch for place in places if place is not None and place.directory == VERSIONS})]
+
+    def _history(self, title: str, root: DatasetRoot) -> _History:
+        infos = {info.key[len(root.versions_key) :]: info for info in self._objects.list(root.versions_key)}
+        final_versions(infos, root.base_uri)
+        names = {name: ManifestName.parse(name) for name in infos}
+        rows = self.commits.rows.list(root.base_uri, after=None, limit=None, descending=False) if self.managed else []
+        return _History(
+            title,
+            root,
+            {parsed.version: infos[name] for name, parsed in names.items() if parsed and not parsed.is_staged},
+            [infos[name] for name, parsed in names.items() if parsed and parsed.is_staged],
+            [name for name, parsed in names.items() if parsed is None and not _is_known(name)],
+            {row.version: row for row in rows if row.moved_to is None},
+        )
+
+    def _references(self, root: DatasetRoot) -> Iterator[tuple[str, Reference | None]]:
+        """Tags and branches by their keys; None for what cannot be read."""
+        for info in self._objects.list(f"{root.key}/{REFERENCES}/"):
+            try:
+                yield info.key, Reference.parse(self._objects.get(info.key), info.key)
+            except ObjectNotFound:
+                continue
+            except Damaged:
+                yield info.key, None
+
+    # -- histories ----------------------------------------------------------------------------------------------
+
+    def _of_history(
+        self, branch: str, history: _History, held: set[Reference]
+    ) -> Iterator[tuple[Finding, Repair | None]]:
+        for name in history.unknown:
+            meaning = f"{name} in {VERSIONS}/ is no manifest's name; nothing reads it, remove it if it is not yours"
+            yield Finding(Kind.UNKNOWN, history.title, meaning), None
+        yield from self._of_rows(history)
+        if history.rows:  # a table that nobody has used through the catalog yet has none
+            yield from self._unrecorded(history)
+        yield from self._leftovers(history)
+        yield from _gaps(branch, history, held)
+        if history.finals:
+            yield from self._of_head(history)
+
+    def _of_rows(self, history: _History) -> Iterator[tuple[Finding, Repair | None]]:
+        """Rows whose commit was not finished, and rows of versions that are not there."""
+        for version, row in history.rows.items():
+            if version in history.finals and row.is_final:
+                continue
+            row = self.commits.rows.get(row.base_uri, version) or row  # it may have been finished since
+            final = history.root.manifest_key(version, _scheme(history))
+            if not row.is_final and (self._exists(row.path) or self._exists(final)):
+                meaning = f"version {version} is decided and not published: its row points at {row.path!r}"
+                yield (
+                    Finding(Kind.STUCK, history.title, meaning, "publish it, as the next reader would"),
+                    partial(self._publish, row),
+                )
+            elif not self._exists(row.path) and not self._exists(final):
+                yield self._lost(history, row)
+
+    def _lost(self, history: _History, row: VersionRow) -> tuple[Finding, Repair | None]:
+        where = f"version {row.version} is recorded at {row.path!r}, where nothing lies"
+        if row.version == history.latest and row.is_final:
+            meaning = f"{where}: the latest version is lost. Put the manifest back from a backup"
+            return Finding(Kind.LOST, history.title, meaning), None
+        reason = "it was cleaned up without its row" if row.is_final else "it was never published, and blocks the table"
+        repair = Finding(Kind.LOST, history.title, f"{where}: {reason}", "forget the row")
+        return repair, partial(self._forget, row)
+
+    def _unrecorded(self, history: _History) -> Iterator[tuple[Finding, Repair | None]]:
+        """Manifests without rows: the store lost them, or a removal or an adoption was stopped half way."""
+        newest = max(history.rows)
+        for version, info in history.finals.items():
+            if version in history.rows or self.commits.rows.get(history.root.base_uri, version) is not None:
+                continue
+            meaning = f"version {version} lies at {info.key!r}, and the commit store has no row of it"
+            row = VersionRow(history.root.base_uri, version, info.key, info.size)
+            if version > newest and not all(one in history.finals for one in range(newest + 1, version)):
+                meaning += "; versions before it are missing, so that no writer comes past it. Move the file away"
+                yield Finding(Kind.UNRECORDED, history.title, meaning), None
+            else:
+                yield Finding(Kind.UNRECORDED, history.title, meaning, "enter the row"), partial(self._record, row)
+
+    def _leftovers(self, history: _History) -> Iterator[tuple[Finding, Repair | None]]:
+        """Staged manifests to which no row points: what lost, or what a writer has not come to commit."""
+        for info in history.staged:
+            name = ManifestName.parse(info.key.rpartition("/")[2])
+            row = history.rows.get(name.version) if name else None
+            if name is None or (row is not None and row.path == info.key):
+                continue
+            if name.version <= max(history.finals, default=0):
+                meaning = f"{info.key!r} lost version {name.version} to another commit, or was published"
+                found = Finding(Kind.STAGED, history.title, meaning, "remove it")
+            else:
+                meaning = (
+                    f"{info.key!r} is a commit of version {name.version} that nobody finished: resolve settles it for "
+                    "whoever has its token, and cleanup removes it in the end"
+                )
+                found = Finding(Kind.STAGED, history.title, meaning)
+            yield unless_young(found, [info], self.grace, self.now()), partial(self._remove, info)
+
+    def _of_head(self, history: _History) -> Iterator[tuple[Finding, Repair | None]]:
+        info = history.finals[max(history.finals)]
+        try:
+            names_in(self._objects.get(info.key), info.key)
+        except ObjectNotFound:
+            return  # the table is being dropped
+        except Damaged as error:
+            meaning = (
+                f"the latest manifest cannot be read ({info.size} bytes): {error}. Put it back from a backup; the "
+                "versions before it are as they were"
+            )
+            yield Finding(Kind.HEAD, history.title, meaning), None
+
+    # -- tags and branches --------------------------------------------------------------------------------------
+
+    def _of_references(
+        self, name: str, references: Mapping[str, Reference | None], histories: Mapping[str, _History | None]
+    ) -> Iterator[tuple[Finding, Repair | None]]:
+        for key, reference in references.items():
+            _, _, path = key.partition(f"/{REFERENCES}/")
+            kind, _, title = unquote(path).removesuffix(".json").partition("/")
+            subject = f"the {'tag' if kind == 'tags' else 'branch'} {title!r}"
+            found = Kind.TAG if kind == "tags" else Kind.BRANCH
+            if reference is None:
+                meaning = f"{subject} cannot be read: {key!r} is not what it should be; delete it and make it again"
+                yield Finding(found, name, meaning), None
+            elif kind == "tags" and not _has(histories, reference):
+                place = f"version {reference.version}" + (f" of {reference.branch}" if reference.branch else "")
+                yield (
+                    Finding(found, name, f"{subject} points at {place}, which is gone", "delete the tag"),
+                    partial(self._delete_reference, key, reference),
+                )
+            elif kind != "tags" and not _has(histories, Reference(title, 0)):
+                yield Finding(found, name, f"{subject} has no version; delete it with the engine"), None
+
+    # -- repair -------------------------------------------------------------------------------------------------
+
+    def _publish(self, row: VersionRow) -> bool:
+        published = self.commits.finalise(row)
+        return published is not None and published.is_final
+
+    def _forget(self, row: VersionRow) -> bool:
+        """HEAD before forgetting a row: what is there may be read."""
+        if self.commits.rows.get(row.base_uri, row.version) != row or self._exists(row.path):
+            return False
+        self.commits.rows.delete(row.base_uri, [row.version])
+        self.commits.forget()
+        return True
+
+    def _record(self, row: VersionRow) -> bool:
+        if not self._exists(row.path):
+            return False
+        self.commits.rows.record([row])
+        return True
+
+    def _remove(self, info: ObjectInfo) -> bool:
+        self._objects.delete(info.key)
+        return True
+
+    def _delete_reference(self, key: str, reference: Reference) -> bool:
+        with suppress(ObjectNotFound, Damaged):
+            if Reference.parse(self._objects.get(key), key) == reference:
+                self._objects.delete(key)
+                return True
+        return False
+
+    def _exists(self, key: str) -> bool:
+        return self._objects.head(key) is not None
+
+    @property
+    def _objects(self) -> ObjectStore:
+        return self.commits.objects
+
+
+def _gaps(branch: str, history: _History, held: set[Reference]) -> Iterator[tuple[Finding, None]]:
+    """Versions missing between others; above one that a tag or branch holds a clean-up leaves such a gap."""
+    for before, after in pairwise(sorted(history.finals)):
+        if after != before + 1 and Reference(branch, before) not in held:
+            meaning = (
+                f"versions {before + 1} to {after - 1} are missing between others: deleted one by one, or lost; later "
+                "versions do not need them"
+            )
+            yield Finding(Kind.GAP, history.title, meaning), None
+
+
+def _has(histories: Mapping[str, _History | None], reference: Reference) -> bool:
+    """Whether there is such a version, or any for 0; of a history that could not be understood nothing is said."""
+    if reference.branch not in histories:
+        return False
+    history = histories[reference.branch]
+    return history is None or (reference.version in history.finals if reference.version else bool(history.finals))
+
+
+def _is_known(name: str) -> bool:
+    detached = name.removeprefix(_DETACHED)
+    return name == _HINT or (name != detached and ManifestName.parse(detached) is not None)
+
+
+def _scheme(history: _History) -> NamingScheme:
+    scheme, _ = final_versions((info.key.rpartition("/")[2] for info in history.finals.values()), history.title)
+    return scheme or NamingScheme.V2
