@@ -250,8 +250,10 @@ class TestLocal(CopyingContract, LinkingContract):
             ("fsync", f"/{home}staged"),
             ("link", f"/{home}final"),
             ("fsync", f"/{home}"[:-1]),
+            ("fsync", os.path.dirname(f"/{home}"[:-1])),
             ("fsync", f"/{home}staged"),
             ("fsync", f"/{home}"[:-1]),
+            ("fsync", os.path.dirname(f"/{home}"[:-1])),
         ]
 
     def test_nothing_is_synced_where_nothing_is_promised(self, probe: Probe, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,6 +105,7 @@ class LocalObjectStore:
             raise ObjectNotFound(f"/{source}: no such file") from error
         created = self._in_directory(path, lambda: _link(source_path, path))
         self._sync_directory_of(path)
+        self._sync_directory_of(os.path.dirname(path))  # nor need whoever made the directory have
         return created
 
     @_boundary
