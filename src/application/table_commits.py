@@ -140,7 +140,7 @@ class TableCommits:
     def resolve(self, token: CommitToken) -> Outcome:
         """Settle an unknown commit: complete it where its version is still free, else learn who won.
 
-        Idempotent. Raises as `commit` does.
+        It stays `Unknown` where the version was cleaned up before anybody asked. Idempotent. Raises as `commit` does.
         """
         return self._settle(token.staged, begin_resolve(token), None)
 
