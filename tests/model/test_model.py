@@ -108,6 +108,12 @@ def test_together_the_settings_take_every_transition() -> None:
     assert _named(set(TRANSITIONS) - taken) == _named(OUTSIDE)
 
 
+def test_clean_up_while_the_commit_store_forgets_is_known_to_be_unsafe() -> None:
+    """See docs/model.md. Once this fails, the page promises too little."""
+    report = Checker(Setting((1, 1), cleaners=1, losses=1)).run()
+    assert report.violation == "a lone writer cannot bring the table forward"
+
+
 def _named(transitions: set[Transition]) -> list[str]:
     return sorted(f"{state.name} {kind.name}" for state, kind in transitions)
 
