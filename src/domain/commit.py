@@ -64,9 +64,14 @@ class CommitToken:
     def parse(text: str) -> CommitToken:
         """The inverse of ``str(token)``. Raises `InvalidInput`."""
         try:
-            return CommitToken(StagedManifest(**json.loads(text)))
-        except (TypeError, ValueError) as error:
-            raise InvalidInput(f"not a commit token, which is the JSON text that str(token) gives: {text!r}") from error
+            token = CommitToken(StagedManifest(**json.loads(text)))
+            if [type(value) for value in attrs.astuple(token.staged)] != [str, int, str, int, bool, str, str]:
+                raise TypeError("a field is of another type")
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidInput(
+                f"not a commit token, which is the JSON text that str(token) gives: {text[:500]!r}"
+            ) from error
+        return token
 
 
 @attrs.frozen

@@ -44,11 +44,12 @@ class ObjectId:
             return identifier
         if identifier is None or identifier == "":
             return ObjectId()
-        names = tuple(identifier.split(delimiter)) if isinstance(identifier, str) else tuple(identifier)
+        if not delimiter:
+            raise InvalidInput("the delimiter between names is empty; give the names as a list")
         try:
-            return _checked(names)
-        except TypeError as error:  # not hashable, so no text
-            raise InvalidInput(f"a name in the identifier {names!r} is not text; every name is a string") from error
+            return _checked(tuple(identifier.split(delimiter) if isinstance(identifier, str) else identifier))
+        except TypeError as error:  # no list, or one of what is not hashable, so no text
+            raise InvalidInput(f"the identifier {identifier!r} is not text, nor a list of names that are") from error
 
     @staticmethod
     @lru_cache(maxsize=4096)

@@ -13,6 +13,7 @@ Everything else in the directory (version hints, detached manifests, temporary f
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from enum import Enum
@@ -22,7 +23,7 @@ import attrs
 from lancekeep.domain.errors import Damaged
 
 U64_MAX = 2**64 - 1
-_NAME = re.compile(r"(?P<number>\d{1,20})\.manifest(?:-(?P<uuid>[0-9A-Za-z-]+))?")
+_NAME = re.compile(r"(?P<number>[0-9]{1,20})\.manifest(?:-(?P<uuid>[0-9A-Za-z-]+))?")
 
 
 class NamingScheme(Enum):
@@ -68,6 +69,15 @@ class ManifestName:
     @property
     def is_staged(self) -> bool:
         return self.uuid is not None
+
+
+def hinted_version(hint: bytes) -> int:
+    """The version that a hint names (``latest_version_hint.json``); 0 where it cannot be understood."""
+    try:
+        version = json.loads(hint)["version"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return 0
+    return version if isinstance(version, int) and 0 < version < U64_MAX else 0
 
 
 def final_path(path: str) -> str:

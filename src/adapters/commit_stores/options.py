@@ -36,6 +36,7 @@ class StoreUrl:
                 "redis://localhost:6379/0; this one has no scheme followed by '://'"
             )
         try:
+            url.encode()  # a lone surrogate is nothing that a store could be called
             parts = urlsplit(url)
             _ = parts.port
             query = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))

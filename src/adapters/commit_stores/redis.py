@@ -8,6 +8,7 @@ for the fence of a history that moved away. NUL occurs in no path.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from functools import cached_property
 from itertools import groupby, islice
@@ -245,7 +246,7 @@ def _address(url: StoreUrl) -> tuple[str, int, int]:
     """Host, port and database number."""
     host = url.parts.hostname
     database = url.parts.path.strip("/") or "0"
-    if not host or not database.isdecimal():
+    if not host or not re.fullmatch("[0-9]{1,9}", database):
         url.refuse(f"expected {url.parts.scheme}://HOST[:PORT][/DATABASE], the database being a number")
     return host, url.parts.port or DEFAULT_PORT, int(database)
 

@@ -34,6 +34,9 @@ from lancekeep.ports.table_engine import VersionDetails
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_MOST = 2**31 - 1
+"""What a larger limit counts as: no listing is as long."""
+
 ERRORS: Mapping[type[errors.LancekeepError], type[api_errors.LanceNamespaceError]] = {
     errors.InvalidInput: api_errors.InvalidInputError,
     errors.NamespaceNotFound: api_errors.NamespaceNotFoundError,
@@ -398,7 +401,7 @@ def _limit(request: Any) -> int | None:
     limit: int | None = _fields(request)("limit")
     if limit is not None and limit < 1:
         raise errors.InvalidInput(f"limit is {limit}; give at least 1, or leave it out for everything")
-    return limit
+    return limit and min(limit, _MOST)
 
 
 def _refuse_storage_options(request: Any) -> None:
@@ -445,7 +448,7 @@ def _choice(value: str | None, name: str, default: str, *others: str) -> str:
 def _arrow(data: bytes) -> pa.RecordBatchReader:
     try:
         return pa.ipc.open_stream(data)
-    except (pa.ArrowInvalid, TypeError) as error:
+    except (pa.ArrowInvalid, OSError, TypeError) as error:
         raise errors.InvalidInput(f"the table's data are not an Arrow IPC stream: {error}") from error
 
 

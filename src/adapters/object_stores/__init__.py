@@ -35,6 +35,8 @@ def open_object_store(root: str, storage_options: Mapping[str, str]) -> tuple[Ob
     for name, value in storage_options.items():
         if not isinstance(value, str):
             raise InvalidInput(f"storage option {name!r} is of type {type(value).__name__}; expected text")
+    if not root.isascii() and not _is_unicode(root):
+        raise InvalidInput(f"root {root!r} holds half a character (a lone surrogate), which no name can")
     if "://" not in root:
         return _open_local(root, storage_options)
     uri = _URI.fullmatch(root)
@@ -109,6 +111,14 @@ def _memory() -> ObjectStore:
     from lancekeep.adapters.object_stores.memory import MemoryObjectStore
 
     return MemoryObjectStore()
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _refuse_scheme(scheme: str, known: set[str]) -> NoReturn:
