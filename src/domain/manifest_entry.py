@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 
+from lancekeep.domain.errors import Damaged
 from lancekeep.domain.identifiers import ObjectId
 
 NAMESPACE = "namespace"
@@ -41,8 +42,19 @@ class ManifestEntry:
 
     @property
     def properties(self) -> dict[str, str]:
-        """The properties of the namespace or table."""
-        return json.loads(self.metadata) if self.metadata else {}
+        """The properties of the namespace or table. Raises `Damaged` where the metadata are no JSON object of text."""
+        if not self.metadata:
+            return {}
+        try:
+            properties = json.loads(self.metadata)
+        except (ValueError, RecursionError):
+            properties = None
+        if not isinstance(properties, dict) or not all(isinstance(value, str) for value in properties.values()):
+            raise Damaged(
+                f"the catalog's entry of {ObjectId.from_key(self.object_id)} has the metadata {self.metadata[:80]!r}; "
+                "expected a JSON object of text values. Correct it with the software that wrote it, or make it anew."
+            )
+        return properties
 
     def with_properties(self, changes: Mapping[str, str | None]) -> ManifestEntry:
         """The entry with some properties set, and those given as None removed."""

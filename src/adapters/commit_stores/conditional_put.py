@@ -5,14 +5,13 @@ What the other stores keep is derived here from the manifests that lie in ``_ver
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from lancekeep.adapters.commit_stores.options import StoreUrl
 from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound, UnsafeStore
 from lancekeep.domain.layout import DatasetRoot
-from lancekeep.domain.naming import ManifestName, NamingScheme, final_path, final_versions
+from lancekeep.domain.naming import ManifestName, NamingScheme, final_path, final_versions, hinted_version
 from lancekeep.domain.version_row import NotReady, Reservation, Reserved, Taken, VersionRow
 from lancekeep.ports.commit_store import CommitStoreGuarantees
 from lancekeep.ports.object_store import ObjectStore
@@ -148,10 +147,10 @@ class ConditionalPutCommitStore:
         """What follows the version of the hint, which every native commit writes; None where no hint helps."""
         root = self._root(base_uri)
         try:
-            hinted = int(json.loads(self._objects.get(root.versions_key + _HINT))["version"])
-        except (ObjectNotFound, ValueError, TypeError, KeyError):
+            version = hinted_version(self._objects.get(root.versions_key + _HINT))
+        except ObjectNotFound:
             return None
-        latest, version = None, hinted
+        latest = None
         while row := self._row(base_uri, version, root.manifest_key(version, NamingScheme.V2)):
             latest, version = row, version + 1
         return latest

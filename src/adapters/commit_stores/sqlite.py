@@ -87,7 +87,7 @@ class SqliteCommitStore:
 
     @boundary(sqlite3.Error, OSError)
     def get(self, base_uri: str, version: int) -> VersionRow | None:
-        return next(iter(self._read(_GET, base_uri, version)), None)
+        return next(iter(self._read(_GET, base_uri, version)), None) if abs(version) <= _ABOVE_ALL else None
 
     @boundary(sqlite3.Error, OSError)
     def latest(self, base_uri: str) -> VersionRow | None:

@@ -210,7 +210,7 @@ class DirectoryListing:
 def _decoded(content: bytes, key: str) -> dict[str, str]:
     try:
         properties = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         properties = None
     if not isinstance(properties, dict) or not all(
         name.startswith(OWN_PROPERTIES) and isinstance(value, str) for name, value in properties.items()

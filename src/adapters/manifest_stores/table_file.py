@@ -12,6 +12,7 @@ from typing import Any
 
 import attrs
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
 
 from lancekeep.domain.errors import Damaged
 
@@ -94,7 +95,7 @@ class TableFile:
                 raise ValueError(f"it ends in {magic!r}")
             manifest = Manifest.FromString(_section(content, position))
             indexes = _section(content, manifest.index_section) if manifest.HasField("index_section") else None
-        except (ValueError, struct.error) as error:  # protobuf's DecodeError is a ValueError
+        except (ValueError, OverflowError, struct.error, DecodeError) as error:
             raise Damaged(f"{name} is not a manifest of a Lance table: {error}") from error
         return TableFile(manifest, indexes)
 

@@ -26,7 +26,7 @@ from pyroaring import BitMap, FrozenBitMap
 
 from lancekeep.adapters.manifest_stores.index import OWN_COLUMNS, SMALL, UNWRITTEN, Fragment, IndexedView, Piece, Rows
 from lancekeep.adapters.manifest_stores.table_file import DataFragment, TableFile, Transaction
-from lancekeep.domain.errors import Damaged, Refused
+from lancekeep.domain.errors import Damaged, InvalidInput, LancekeepError, Refused
 from lancekeep.domain.layout import VERSIONS
 from lancekeep.ports.object_store import ObjectStore
 
@@ -42,6 +42,7 @@ SCHEMA = pa.schema(
         pa.field("base_objects", pa.list_(pa.field("object_id", pa.string()))),
     ]
 )
+REQUIRED = ("object_id", "object_type")
 STORAGE_VERSION: Final[Literal["2.2"]] = "2.2"
 
 _DELETION_FILES = 1
@@ -50,6 +51,7 @@ _WRITABLE = _DELETION_FILES | 4 | 8
 _ARROW, _BITMAP = 0, 1
 _MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 """Where files that the engine shall encode or decode are put: in memory, where the system has a place for that."""
+_MOST_AT_ONCE = 2**31 - 1
 _MOST_DELETED = 4096
 """A fragment with more deleted rows is written anew, so that deletion files stay small."""
 
@@ -90,6 +92,19 @@ class TableVersions:
 
         Raises `Damaged` where it is no manifest table, and `Refused` where it needs what is not known here.
         """
+        try:
+            return self._read(content, previous)
+        except InvalidInput as error:  # a path that a manifest names is nobody's input
+            raise Damaged(f"{self._key}: version is not readable: {error}") from error
+        except LancekeepError:
+            raise
+        except (ArithmeticError, LookupError, OSError, TypeError, ValueError, MemoryError, pa.ArrowException) as error:
+            raise Damaged(
+                f"{self._key}: a file of the manifest table cannot be read ({error!r:.200}). Restore the table, or an "
+                "older version of it with pylance."
+            ) from error
+
+    def _read(self, content: bytes, previous: Version | None) -> Version:
         file = TableFile.parse(content, f"{self._key}/{VERSIONS}")
         manifest = file.manifest
         properties = {item.key: item.value for item in manifest.table_metadata}
@@ -104,7 +119,7 @@ class TableVersions:
         read = {fragment.id: self._columns(fragment, manifest) for fragment in _unknown(manifest, previous)}
         schema = _schema(names, read.values(), previous)
         if previous is not None and schema != previous.view.schema:
-            return self.read(content, None)  # a column of an extension has its first value
+            return self._read(content, None)  # a column of an extension has its first value
         fragments = tuple(
             self._fragment(fragment, read.get(fragment.id), schema, previous) for fragment in manifest.fragments
         )
@@ -139,7 +154,15 @@ class TableVersions:
                     f"{self._key}/data/{file.path} holds {table.num_columns} columns where the manifest knows "
                     f"{len(names)}; compact the table with pylance"
                 )
+            if table.num_rows != fragment.physical_rows:
+                raise Damaged(
+                    f"{self._key}/data/{file.path} holds {table.num_rows} rows where the manifest knows "
+                    f"{fragment.physical_rows}"
+                )
             columns.update(zip(names, table.columns, strict=True))
+        incomplete = [name for name in REQUIRED if name not in columns or columns[name].null_count]
+        if incomplete and fragment.physical_rows:
+            raise Damaged(f"{self._key}: the fragment {fragment.id} has rows without {' and '.join(incomplete)}")
         return columns
 
     def _deleted(self, fragment: Any) -> FrozenBitMap:
@@ -403,8 +426,13 @@ def _read_data_file(path: str, rows: int) -> pa.Table:
     (Fatal Python error: PyEval_SaveThread, pylance 14.0.2. A native commit calls back into the catalog, which may have
     to read what another process has changed.)
     """
+    batch_size = max(1, min(rows, _MOST_AT_ONCE))
     with ThreadPoolExecutor(max_workers=1) as thread:
-        return thread.submit(lambda: LanceFileReader(path).read_all(batch_size=max(1, rows)).to_table()).result()
+        reading = thread.submit(lambda: LanceFileReader(path).read_all(batch_size=batch_size).to_table())
+        error = reading.exception()
+    if error is not None and not isinstance(error, Exception):  # a panic of the engine, which is no Exception
+        raise ValueError(f"the native engine cannot read a data file: {error}") from error
+    return reading.result()
 
 
 def _schema(names: Sequence[str], read: Iterable[dict[str, pa.ChunkedArray]], previous: Version | None) -> pa.Schema:
@@ -452,6 +480,8 @@ def _top_level_names(field_ids: Iterable[int], manifest: Any) -> list[str]:
 
 def _root(field: Any, manifest: Any) -> Any:
     fields = {field.id: field for field in manifest.fields}
-    while field.parent_id >= 0:
+    for _ in manifest.fields:
+        if field.parent_id < 0:
+            return field
         field = fields[field.parent_id]
-    return field
+    raise ValueError(f"the field {field.name} is below itself")
