@@ -10,6 +10,7 @@ from lancekeep.adapters.commit_stores.memory import MemoryCommitStore
 from lancekeep.adapters.manifest_stores.memory import MemoryManifestStore
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
 from lancekeep.application.catalog import Catalog
+from lancekeep.application.cleanup import Cleanup, CleanupReport
 from lancekeep.application.maintenance import Fsck, FsckReport
 from lancekeep.application.retry import Retry
 from lancekeep.application.table_commits import TableCommits
@@ -70,3 +71,20 @@ class World:
             catalog.view, catalog._remove_data, self.objects, "lake", grace, remove_tables, now=lambda: self.time
         )
         return look.run(repair=repair)
+
+    def cleanup(self, *, older_than: timedelta, now: datetime, dry_run: bool = False) -> CleanupReport:
+        """As `Catalog.cleanup`, in a process whose clock says ``now``."""
+        catalog, week = self.catalog, timedelta(days=7)
+        cleanup = Cleanup(
+            catalog.view,
+            catalog.dataset_root,
+            catalog.commits,
+            "lake",
+            older_than,
+            keep=1,
+            grace=week,
+            tables=None,
+            progress=lambda done, total, name: None,
+            now=lambda: now,
+        )
+        return cleanup.run(dry_run=dry_run)

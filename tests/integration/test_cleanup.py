@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import shutil
+from datetime import UTC, datetime, timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import lance
 import pyarrow as pa
 import pytest
 from deployments import Deployment, bucket, s3_options
+from faults import Crash, Faulty
+from memory_catalogs import World
 
 import lancekeep
 from lancekeep.adapters.object_stores import open_object_store
+from lancekeep.domain.naming import NamingScheme
 
 ROWS = pa.table({"a": pa.array(range(10), pa.int64())})
 NOW = timedelta(0)
 DAY = timedelta(days=1)
-KINDS = ("sqlite", "conditional-put", "sqlite on s3", "conditional-put on s3", "storage-managed")
+KINDS = ("sqlite", "storage-managed", "sqlite on s3", "conditional-put on s3")
 
 
 @pytest.fixture(params=KINDS)
@@ -141,3 +147,183 @@ def test_branches_are_cleaned_as_tables_are(deployment: Deployment) -> None:
     assert (cleaned.branch, cleaned.versions) == ("side/way", (1, 2, 3))
     assert numbers(catalog.open("t", branch="side/way")) == [2]
     assert numbers(catalog.open("t")) == list(range(10))
+
+
+def test_an_unknown_age_and_a_young_version_keep_what_they_can(deployment: Deployment) -> None:
+    catalog = connect(deployment)
+    fill(catalog)
+    before = stored(deployment)
+    assert catalog.cleanup(DAY).tables == ()
+    assert stored(deployment) == before
+    assert catalog.cleanup(NOW, keep=100).tables == ()
+    with pytest.raises(lancekeep.InvalidInput, match="keep is 0"):
+        catalog.cleanup(NOW, keep=0)
+    with pytest.raises(lancekeep.InvalidInput, match="older_than"):
+        catalog.cleanup(-DAY)
+    with pytest.raises(lancekeep.TableNotFound):
+        catalog.cleanup(NOW, tables=["u"])
+
+
+def test_writers_in_flight_lose_nothing(deployment: Deployment) -> None:
+    """One has written its fragments, one its staged manifest, and one is between its row and its manifest."""
+    catalog = connect(deployment)
+    fill(catalog)
+    plan = catalog.begin_write("t", ROWS.schema, "append")
+    options = dict(plan.storage_options) or None
+    fragments = lance.fragment.write_fragments(ROWS, plan.uri, storage_options=options)
+    stopped = connect(deployment)
+    if deployment.commit_store == "conditional-put://" or deployment.commit_store is None:
+        stopped = catalog  # deciding is publishing there
+    else:
+        fate = dying_behind("reserve")
+        stopped.commits.objects = Faulty(stopped.commits.objects, fate)
+        stopped.commits.rows = Faulty(stopped.commits.rows, fate)
+        with pytest.raises((OSError, Crash, lancekeep.LancekeepError)):
+            stopped.write("t", ROWS, "append")
+    expected = len(numbers(lance.dataset(plan.uri, storage_options=options)))
+    assert catalog.cleanup(NOW).versions
+    reader = connect(deployment)
+    decided = len(numbers(reader.open("t"))) - expected
+    assert decided == (0 if stopped is catalog else 10)
+    reader.commit_fragments(plan, fragments)
+    assert len(numbers(reader.open("t"))) == expected + decided + 10
+    assert reader.fsck(deep=True, grace=0).findings == ()
+
+
+def test_a_version_that_is_restored_or_cloned_while_it_is_removed_is_looked_at_again(tmp_path: Path) -> None:
+    """Between the removal of versions and that of files, others may have built on what is going."""
+    deployment = Deployment(str(tmp_path / "lake"), f"sqlite://{tmp_path}/commits.db")
+    catalog = connect(deployment)
+    for at in range(4):
+        catalog.write("t", pa.table({"a": [at]}), "overwrite")
+    opened = connect(deployment).open("t", version=2)
+    cloned = lance.dataset(f"{deployment.root}/t.lance", version=1)
+
+    def step(done: int, total: int, name: str) -> None:
+        if name == "removing versions of t":
+            opened.restore()
+            cloned.shallow_clone(f"{deployment.root}/clone.lance", reference=1)
+
+    catalog.cleanup(NOW, progress=step)
+    assert numbers(connect(deployment).open("t")) == [1]
+    assert numbers(connect(deployment).open("clone")) == [0]
+
+
+def test_a_table_made_anew_in_the_same_directory_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
+    deployment = Deployment(str(tmp_path / "lake"), f"sqlite://{tmp_path}/commits.db")
+    catalog = connect(deployment)
+    for at in range(4):
+        catalog.write("t", pa.table({"a": [at]}), "overwrite")
+
+    def step(done: int, total: int, name: str) -> None:
+        if name == "removing versions of t":
+            other = connect(deployment)
+            other.drop_table("t")
+            other.write("t", ROWS)
+            other.write("t", ROWS, "append")
+
+    catalog.cleanup(NOW, progress=step)
+    assert versions(connect(deployment)) == [2, 1]
+    assert len(numbers(connect(deployment).open("t", version=1))) == 10
+    assert catalog.fsck(deep=True, grace=0).findings == ()
+
+
+def test_a_tag_made_meanwhile_keeps_its_version(tmp_path: Path) -> None:
+    deployment = Deployment(str(tmp_path / "lake"), f"sqlite://{tmp_path}/commits.db")
+    catalog = connect(deployment)
+    for at in range(4):
+        catalog.write("t", pa.table({"a": [at]}), "overwrite")
+
+    def step(done: int, total: int, name: str) -> None:
+        if name == "removing versions of t":
+            connect(deployment).open("t").tags.create("kept", 2)
+
+    assert catalog.cleanup(NOW, progress=step).tables[0].versions == (1, 3)
+    assert numbers(catalog.open("t", tag="kept")) == [1]
+
+
+def test_a_clean_up_that_dies_at_any_call_leaves_a_readable_table_and_the_next_completes_it(tmp_path: Path) -> None:
+    made = Deployment(str(tmp_path / "made/lake"), f"file://{tmp_path}/made/commits?fsync=false")
+    catalog = connect(made)
+    fill(catalog)
+    catalog.open("t").tags.create("kept", 2)
+    opened = {None: numbers(catalog.open("t")), 2: numbers(catalog.open("t", version=2))}
+    shutil.copytree(tmp_path / "made", tmp_path / "done")
+    for nth in count():
+        shutil.rmtree(tmp_path / "made")
+        shutil.copytree(tmp_path / "done", tmp_path / "made")
+        dying = connect(made)
+        fate = dying_at(nth)
+        dying.commits.objects = Faulty(dying.commits.objects, fate)
+        dying.commits.rows = Faulty(dying.commits.rows, fate)
+        finished = False
+        try:
+            dying.cleanup(NOW)
+            finished = True
+        except Crash:
+            pass
+        catalog = connect(made)
+        for version, expected in opened.items():
+            assert numbers(catalog.open("t", version=version)) == expected, nth
+        for version in versions(catalog):
+            assert numbers(catalog.open("t", version=version)), nth
+        catalog.fsck(deep=True, repair=True, grace=0)
+        assert catalog.fsck(deep=True, grace=0).findings == (), nth
+        catalog.cleanup(NOW, grace=NOW)
+        assert versions(catalog) == [max(versions(catalog)), 2], nth
+        assert catalog.cleanup(NOW, grace=NOW).tables == (), nth
+        if finished:
+            assert nth > 20
+            return
+
+
+def dying_behind(method: str) -> Any:
+    """The process dies once ``method`` has had its effect: then nothing has one any more."""
+    dead: list[bool] = []
+
+    def decide(name: str, _: int) -> tuple[str, BaseException] | None:
+        if dead:
+            return "before", Crash()
+        if name != method:
+            return None
+        dead.append(True)
+        return "after", Crash()
+
+    return decide
+
+
+def dying_at(nth: int) -> Any:
+    """The process dies at the ``nth`` call, of whichever port."""
+    calls = count()
+    return lambda method, _: ("before", Crash()) if next(calls) >= nth else None
+
+
+# -- ages ----------------------------------------------------------------------------------------------------------
+
+HOURS = timedelta(hours=1)
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("skew", [-HOURS, NOW, HOURS])
+def test_ages_are_the_storages_whatever_the_clock_of_a_writer_says(tmp_path: Path, skew: timedelta) -> None:
+    """The lake is copied to storage whose clock the test sets; what writers put into manifests is now, 2026 or not."""
+    world, source = World(), connect(Deployment(str(tmp_path / "lake"), None))  # type: ignore[arg-type]
+    for at in range(4):
+        source.write("t", pa.table({"a": [at]}), "overwrite")
+    versions_key = "lake/t.lance/_versions/"
+    files = [path for path in (tmp_path / "lake/t.lance").rglob("*") if path.is_file()]
+    for version in range(1, 5):  # one a day
+        world.time = START + version * DAY
+        name = NamingScheme.V2.final_name(version)
+        world.objects.put(versions_key + name, (tmp_path / "lake/t.lance/_versions" / name).read_bytes())
+        for path in files:
+            key = f"lake/{path.relative_to(tmp_path / 'lake')}"
+            if "_versions" not in key and world.objects.head(key) is None:
+                world.objects.put(key, path.read_bytes())
+    world.objects.put(f"{versions_key}{NamingScheme.V2.final_name(5)}-{uuid4()}", b"in flight")
+    world.enter("t", "t.lance")
+    cleaned = world.cleanup(older_than=DAY, now=world.time + skew, dry_run=True)
+    assert [table.versions for table in cleaned.tables] == ([(1, 2)] if skew >= NOW else [(1,)])
+    assert world.cleanup(older_than=2 * DAY, now=world.time + skew - 9 * HOURS, dry_run=True).versions == 0
+    assert world.cleanup(older_than=DAY, now=world.time + skew).tables == cleaned.tables
+    assert any("-" in key for key in world.stored() if "_versions" in key)

@@ -1,0 +1,131 @@
+"""The commands that look after a catalog: what they print, and how they exit."""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import lance
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+
+import lancekeep
+from lancekeep.adapters.cli import lancekeep as commands
+from lancekeep.domain.commit import CommitToken, StagedManifest
+from lancekeep.domain.naming import NamingScheme
+
+ROWS = pa.table({"a": [1, 2, 3]})
+
+
+class Lake:
+    """A catalog with one table of three versions."""
+
+    def __init__(self, directory: Path) -> None:
+        self.root = str(directory / "lake")
+        self.commit_store = f"sqlite://{directory}/commits.db"
+        for _ in range(3):
+            self.connect().write("t", ROWS, "overwrite")
+
+    def connect(self) -> lancekeep.Catalog:
+        return lancekeep.connect(self.root, commit_store=self.commit_store)
+
+    def run(self, command: str, *arguments: str) -> Result:
+        called = [command, self.root, *arguments, "--commit-store", self.commit_store]
+        return CliRunner().invoke(commands, called, obj=lancekeep)
+
+    def answer(self, command: str, *arguments: str, code: int = 0) -> Any:
+        """The JSON document that a command prints, and nothing else."""
+        done = self.run(command, *arguments, "--json")
+        assert (done.exit_code, done.stderr) == (code, "")
+        return json.loads(done.stdout)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path)
+
+
+def test_fsck_finds_and_repair_shows_its_plan_before_it_acts(lake: Lake) -> None:
+    assert lake.answer("fsck", "--deep") == {"findings": [], "entries": 1, "directories": 1, "tables": 1}
+    catalog = lake.connect()
+    root = catalog.dataset_root(catalog.find_table("t"))
+    catalog.commits.rows.delete(root.base_uri, [2])
+    assert lake.run("fsck").exit_code == 0
+    [finding] = lake.answer("fsck", "--table", "t", code=1)["findings"]
+    assert (finding["kind"], finding["object"], finding["repair"]) == ("unrecorded version", "t", "enter the row")
+    shown = lake.run("repair", "--deep")
+    assert shown.exit_code == 1
+    assert "unrecorded" in shown.stdout
+    assert "nothing was changed: do it with --yes" in shown.stdout
+    assert catalog.commits.rows.get(root.base_uri, 2) is None
+    done = lake.answer("repair", "--deep", "--yes")
+    assert (done["applied"], [finding["repaired"] for finding in done["findings"]]) == (True, [True])
+    assert lake.answer("fsck", "--deep")["findings"] == []
+
+
+def test_cleanup_shows_its_plan_and_acts_with_yes(lake: Lake) -> None:
+    plan = lake.answer("cleanup", "--older-than", "0s")
+    assert (plan["dry_run"], plan["tables"][0]["versions"]) == (True, [1, 2])
+    shown = lake.run("cleanup", "--older-than", "0s")
+    assert "2 versions and 4 files would be removed" in shown.stdout
+    assert len(lake.connect().history("t")) == 3
+    assert lake.answer("cleanup", "--older-than", "7d", "--yes")["tables"] == []
+    done = lake.run("cleanup", "--older-than", "0s", "--keep", "2", "--table", "t", "--yes")
+    assert (done.exit_code, "1 versions and 2 files removed" in done.stdout) == (0, True)
+    assert [entry.version for entry in lake.connect().history("t")] == [3, 2]
+
+
+def test_a_damaged_table_is_left_out_of_a_clean_up_and_told(lake: Lake) -> None:
+    catalog = lake.connect()
+    latest = catalog.commits.latest(catalog.dataset_root(catalog.find_table("t")))
+    assert latest is not None
+    Path(f"/{latest.path}").write_bytes(b"")
+    left = lake.answer("cleanup", "--older-than", "0s", "--yes", code=1)
+    assert [skipped["table"] for skipped in left["skipped"]] == ["t"]
+    assert lake.answer("fsck", "--deep", code=1)["findings"][0]["kind"] == "damaged head"
+
+
+@pytest.mark.parametrize("span", ["7", "d", "-1d", "1y", "9999999d"])
+def test_what_is_no_time_span_is_told_before_anything_is_opened(lake: Lake, span: str) -> None:
+    done = lake.run("cleanup", f"--older-than={span}")
+    assert done.exit_code == 2
+    assert "30m, 12h, 7d" in done.stderr
+
+
+def test_resolve_completes_a_commit_and_says_who_won_another(lake: Lake) -> None:
+    catalog = lake.connect()
+    root = catalog.dataset_root(catalog.find_table("t"))
+    tokens = []
+    for version in (2, 3):  # the content of two versions, as if each were to be the fourth
+        row = catalog.commits.get(root, version)
+        assert row is not None
+        content = Path(f"/{row.path}").read_bytes()
+        path = f"{root.versions_key}{NamingScheme.V2.final_name(4)}-{uuid4()}"
+        Path(f"/{path}").write_bytes(content)
+        digest = sha256(content).hexdigest()
+        staged = StagedManifest(root.base_uri, 4, path, len(content), begins=False, digest=digest)
+        tokens.append(str(CommitToken(staged)))
+    first = lake.answer("resolve", tokens[0])
+    assert (first["outcome"], first["version"]) == ("committed", 4)
+    assert lake.answer("resolve", tokens[0]) == first
+    assert lake.answer("resolve", tokens[1], code=1) == {"outcome": "conflict", "winner": first["path"]}
+    assert lake.run("resolve", "no token").exit_code == 2
+
+
+def test_migrate_shows_which_tables_and_enters_them_with_yes(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    lance.write_dataset(ROWS, f"{lake.root}/native.lance")
+    assert lake.answer("migrate") == {"registered": ["native"], "skipped": [], "dry_run": True}
+    assert "would be registered" in lake.run("migrate").stdout
+    assert lake.answer("migrate", "--yes")["registered"] == ["native"]
+    assert lake.answer("migrate")["registered"] == []
+
+
+def test_optimize_builds_what_others_find_things_by(lake: Lake) -> None:
+    assert lake.answer("optimize") == {"optimized": lake.root}
+    assert len(lance.dataset(f"{lake.root}/__manifest").describe_indices()) == 3
+    assert lake.run("optimize", "--mode", "v1").exit_code != 0
