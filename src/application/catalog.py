@@ -267,8 +267,9 @@ class Catalog:
         if self.managed and self._v1_names and COMMIT_STORE_PROPERTY not in self._manifest.recent().properties:
             self._manifest.apply(self._remembering)  # first, since what lies in a V1 directory is a table at once
         table, marker = self._reserve(table, given is None)
+        reserved = self._objects.guarantees.atomic_create
         try:
-            self._apply(lambda view: add_table(view, table))
+            self._apply(lambda view: add_table(view, table, reserved=reserved))
         except _DEFINITE:
             self._objects.delete(marker)
             self._objects.prune(self._key(table))

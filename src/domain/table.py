@@ -47,11 +47,13 @@ def find_table(view: CatalogView, object_id: ObjectId) -> Table:
     return Table.from_entry(_entry_of_table(view, object_id))
 
 
-def add_table(view: CatalogView, table: Table, *, replace: bool = False) -> list[Change]:
+def add_table(view: CatalogView, table: Table, *, replace: bool = False, reserved: bool = False) -> list[Change]:
     """Enter a table below an existing namespace, in place of one of that name only with ``replace``.
 
-    An unregistered V1 table may be entered under its own name. Raises `NamespaceNotFound`, `TableAlreadyExists`,
-    `InvalidInput` where its directory belongs to another table, and `Unsupported` for what V1 has no place for.
+    An unregistered V1 table may be entered under its own name. ``reserved``: the caller has taken the directory for
+    itself, so an entry that has it is this very table's: a migration has found the reservation. Raises
+    `NamespaceNotFound`, `TableAlreadyExists`, `InvalidInput` where its directory belongs to another table, and
+    `Unsupported` for what V1 has no place for.
     """
     if table.id.is_root:
         raise InvalidInput("a table needs a name; the empty identifier is the root namespace")
@@ -62,9 +64,9 @@ def add_table(view: CatalogView, table: Table, *, replace: bool = False) -> list
             f"{table.location!r} with {len(table.properties)} properties. Open it with its manifest."
         )
     entry = view.find(table.id.key)
-    unregistered = entry is not None and entry.listed and entry.location == table.location
-    replaced = replace and entry is not None and entry.object_type == TABLE
-    if not unregistered and not replaced:
+    is_table = entry is not None and entry.object_type == TABLE
+    is_here = entry is not None and entry.location == table.location and (entry.listed or reserved)
+    if not (is_table and (is_here or replace)):
         require_free(view, table.id, TABLE)
     owner = view.owner_of(table.location)
     if owner is not None and owner.object_id != table.id.key:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from threading import Barrier, Thread
 
@@ -200,18 +201,17 @@ class V1Contract:
         self, objects: ObjectStore, store: ManifestStore
     ) -> None:
         self.write(objects, "t.lance/x")
-        asked = []
 
         def decide(view: CatalogView) -> Sequence[Change]:
             changes = remove_table(view, T)
-            asked.append(view)
             objects.delete(f"{self.home}/t.lance/x")  # a native process, which puts no marker
             return changes
 
-        with pytest.raises(TableNotFound):
+        # Beside a manifest the table is entered before its directory is hidden, so there is an entry to remove.
+        with pytest.raises(TableNotFound) if store.view().flat else nullcontext():
             store.apply(decide)
-        assert len(asked) == 1
-        assert self.stored(objects) == []
+        assert seen(store.view()) == []
+        assert not [key for key in self.stored(objects) if "t.lance" in key]
 
 
 class V1AloneContract(V1Contract):

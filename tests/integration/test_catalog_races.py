@@ -241,9 +241,6 @@ def test_a_migration_against_a_rename(tmp_path: Path) -> None:
         assert {name: rows for name, rows in arena.tables().items() if name.endswith(str(turn))} == {target: [1, 2, 3]}
 
 
-KNOWN = "the manifest and a V1 directory are not changed in one step, and neither is looked at again"
-
-
 def between(catalog: lancekeep.Catalog, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     """Have ``act`` happen once, when ``catalog`` has decided on its next change, and has not made it yet."""
     apply = catalog._apply
@@ -261,7 +258,6 @@ def between(catalog: lancekeep.Catalog, monkeypatch: pytest.MonkeyPatch, act: Ca
     monkeypatch.setattr(catalog, "_apply", meddled)
 
 
-@pytest.mark.xfail(reason=KNOWN, raises=AssertionError)
 @pytest.mark.parametrize("operation", ["drop_table", "deregister_table"])
 def test_a_migration_against_a_table_that_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str) -> None:
     arena = Arena({"root": str(tmp_path / "lake")}, "compatible", lambda _: [])
@@ -272,7 +268,6 @@ def test_a_migration_against_a_table_that_goes(tmp_path: Path, monkeypatch: pyte
     assert arena.tables() == {}
 
 
-@pytest.mark.xfail(reason=KNOWN, raises=lancekeep.TableAlreadyExists)
 def test_a_migration_against_a_creation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arena = Arena({"root": str(tmp_path / "lake")}, "compatible", lambda _: [])
     lance.write_dataset(ROWS, f"{arena.properties['root']}/t.lance")

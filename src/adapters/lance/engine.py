@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC
-from typing import Any
+from typing import Any, cast
 
 import lance
 import pyarrow as pa
 from lance.commit import CommitConflictError
+from lance.fragment import write_fragments
 from lance_namespace import DeclareTableResponse, DescribeTableRequest, LanceNamespace
 from lance_namespace.errors import LanceNamespaceError
 
@@ -34,6 +35,10 @@ _SOURCE = re.compile(r",\s*(location:\s*)?\S+\.rs:\d+:\d+$")
 
 _LOST = ("Retryable commit conflict", "Too many concurrent writers")
 """What the engine's messages begin with when others committed first, save where it raises `CommitConflictError`."""
+
+
+_ABSENT_BASE = "/_versions/0.manifest was not found"
+"""What a strict commit of version 1 says where there is a version 1: it looks for what it is based on."""
 
 
 class _Channel(LanceNamespace):
@@ -98,6 +103,8 @@ class LanceEngine:
         return data.to_reader()
 
     def write(self, table: ObjectId, data: Any, mode: WriteMode) -> Committed:
+        if mode is WriteMode.CREATE and not self._managed(table):
+            return self._create(table, data)
         channel = _Channel(self._namespace)
         with _translated(table, channel):
             dataset = lance.write_dataset(
@@ -108,6 +115,26 @@ class LanceEngine:
                 storage_options=self._storage_options or None,
             )
         return _committed(channel, dataset)
+
+    def _create(self, table: ObjectId, data: Any) -> Committed:
+        """Version 1 by the storage's own condition, for one process only.
+
+        (pylance's own creation goes on as an Overwrite, and says that it succeeded, where another was faster.)
+        """
+        described = self._namespace.describe_table(DescribeTableRequest(id=list(table.names)))
+        uri = cast(str, described.location)  # always told
+        options = self._storage_options or None
+        with _translated(table, _Channel(self._namespace)):
+            fragments = write_fragments(data, uri, schema=data.schema, mode="create", storage_options=options)
+            dataset = lance.LanceDataset.commit(
+                uri,
+                lance.LanceOperation.Overwrite(data.schema, fragments),
+                read_version=0,
+                max_retries=0,
+                enable_v2_manifest_paths=True,
+                storage_options=options,
+            )
+        return Committed(dataset.version, "", 0)
 
     def commit_fragments(self, plan: WritePlan, fragments: Sequence[Any]) -> Committed:
         metadata = [_fragment(fragment) for fragment in fragments]
@@ -122,6 +149,7 @@ class LanceEngine:
                 plan.uri,
                 operation,
                 read_version=plan.read_version,
+                max_retries=20 if managed or plan.read_version else 0,  # 20 is the default; version 1 is for one only
                 storage_options=dict(plan.storage_options) or None,
                 enable_v2_manifest_paths=True,
                 namespace_client=channel,
@@ -230,7 +258,7 @@ def _translated(table: ObjectId, channel: _Channel) -> Iterator[None]:
 
 def _classified(table: ObjectId, error: Exception) -> LancekeepError:
     text = _SOURCE.sub("", str(error))
-    if text.startswith("Dataset already exists"):
+    if text.startswith("Dataset already exists") or _ABSENT_BASE in text:
         return TableAlreadyExists(
             f"{table}: another wrote its first version meanwhile; write to it, or choose another name"
         )

@@ -92,14 +92,13 @@ class _Step:
     """What a decision asks for beside the changes of the manifest.
 
     listing: the V1 directory as the decision saw it. remember: properties that the directory has to remember first.
-    hide: V1 directories to hide first. removes: hiding them is all there is to do. again: the decision has to be asked
-    again. show: tables whose directory is to be shown.
+    hide: V1 directories to hide first. again: the decision has to be asked again. show: tables whose directory is to be
+    shown.
     """
 
     listing: V1Directory
     remember: Mapping[str, str] | None = None
     hide: Collection[str] = ()
-    removes: bool = False
     again: bool = False
     show: Collection[ManifestEntry] = ()
 
@@ -133,11 +132,8 @@ class CompatibleManifestStore:
                 if step.remember is not None and self._listing.remember(step.remember, step.listing):
                     self._remembered = step.remember
                 created = [location for location in step.hide if self._listing.hide(location)]
-                if step.removes and created:
-                    return self.view()
-                if not step.removes:
-                    hidden.update(step.hide)
-                    marked += created
+                hidden.update(step.hide)
+                marked += created
                 if not (step.again or step.hide or step.remember is not None):
                     for entry in step.show:
                         self._show(entry)
@@ -197,11 +193,10 @@ class CompatibleManifestStore:
         rows = [change for change in changes if not isinstance(change, SetProperties)]
         vacated = _vacated(view, rows)
         listed = [entry for entry in vacated.values() if entry.listed]
-        if listed and not (len(rows) == 1 and isinstance(rows[0], Remove)):
-            # Something is to come in its place: the manifest has to answer for it before it is hidden.
-            return _Step(listing, again=True), [*entered, *(Put(attrs.evolve(entry, listed=False)) for entry in listed)]
         if listed:
-            return _Step(listing, hide=list(vacated), removes=True), entered
+            # The manifest has to answer for a table before it is hidden: a marker alone would not be seen by who has
+            # decided, on the same manifest, to enter the table (a migration).
+            return _Step(listing, again=True), [*entered, *(Put(attrs.evolve(entry, listed=False)) for entry in listed)]
         if not vacated.keys() <= set(hidden):
             return _Step(listing, hide=vacated.keys() - set(hidden)), []
         entered += (row for row in rows if isinstance(row, Put) or view.manifest.find(row.object_id) is not None)
