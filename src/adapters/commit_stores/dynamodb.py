@@ -282,10 +282,11 @@ class DynamoDBCommitStore:
         try:
             committer = item.get("committer", {}).get("S", "")
             return VersionRow(base_uri, int(item["version"]["N"]), item["path"]["S"], int(item["size"]["N"]), committer)
-        except KeyError as error:
+        except (KeyError, ValueError) as error:
+            fault = f"lacks the attribute {error}" if isinstance(error, KeyError) else f"holds no whole number: {error}"
             raise Damaged(
-                f"{self.url}: an item of {base_uri} lacks the attribute {error}; expected base_uri, version, path and "
-                "size, as native s3+ddb:// writers have them. Delete the item."
+                f"{self.url}: an item of {base_uri} {fault}; expected base_uri, version, path and size, as native "
+                "s3+ddb:// writers have them. Delete the item."
             ) from error
 
     def _create_table(self) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterable
 from hashlib import sha256
 from typing import ClassVar
@@ -25,6 +26,7 @@ from lancekeep.domain.version_row import NotReady, Reservation, Reserved, Versio
 from lancekeep.ports.commit_store import CommitStoreGuarantees
 from lancekeep.ports.object_store import ObjectStore
 
+_VERSION = re.compile("0|[1-9][0-9]{0,19}")
 _NO_HARD_LINKS = frozenset((errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV))
 
 
@@ -266,7 +268,7 @@ class FilesCommitStore:
 
 def _versions(history: str) -> set[int]:
     try:
-        return {int(name) for name in os.listdir(history) if name.isdecimal()}
+        return {int(name) for name in os.listdir(history) if _VERSION.fullmatch(name)}
     except FileNotFoundError:
         return set()
 

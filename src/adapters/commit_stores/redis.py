@@ -40,6 +40,7 @@ DEFAULT_PORT = 6379
 BATCH = 500
 """Rows per script call: a script keeps the server busy for as long as it runs."""
 _Members = list[str]
+_DRIVER_ERRORS = (RedisError, RedisClusterException, UnicodeDecodeError)
 
 _RESERVE = """
 local held = redis.call('ZRANGEBYSCORE', KEYS[1], ARGV[1], ARGV[1])[1]
@@ -144,15 +145,15 @@ class RedisCommitStore:
     def __repr__(self) -> str:
         return f"RedisCommitStore({self.url!r})"
 
-    @boundary(RedisError, RedisClusterException)
+    @boundary(*_DRIVER_ERRORS)
     def get(self, base_uri: str, version: int) -> VersionRow | None:
         return self._row(base_uri, self._server.client.zrangebyscore(_key(base_uri), version, version))
 
-    @boundary(RedisError, RedisClusterException)
+    @boundary(*_DRIVER_ERRORS)
     def latest(self, base_uri: str) -> VersionRow | None:
         return self._row(base_uri, self._server.client.zrevrange(_key(base_uri), 0, 0))
 
-    @boundary(RedisError, RedisClusterException)
+    @boundary(*_DRIVER_ERRORS)
     def list(self, base_uri: str, *, after: int | None, limit: int | None, descending: bool) -> list[VersionRow]:
         key, count = _key(base_uri), -1 if limit is None else limit
         if descending:
@@ -163,7 +164,7 @@ class RedisCommitStore:
             members = self._server.client.zrangebyscore(key, start, "+inf", 0, count)
         return [self._parse(base_uri, member) for member in members]
 
-    @boundary(RedisError, RedisClusterException)
+    @boundary(*_DRIVER_ERRORS)
     def reserve(self, row: VersionRow, *, first: bool) -> Reservation:
         final_predecessor = "" if first else f"{row.version - 1}\0F\0"
         reply = self._server.reserve([_key(row.base_uri)], [row.version, _member(row), final_predecessor])
@@ -176,18 +177,18 @@ class RedisCommitStore:
                 return NotReady(self._row(row.base_uri, [member for member in latest if member]))
         raise Damaged(f"{self.url}: the script that reserves a version answered {reply!r}")
 
-    @boundary(RedisError, RedisClusterException)
+    @boundary(*_DRIVER_ERRORS)
     def finalize(self, row: VersionRow) -> bool:
         without_committer = f"{row.version}\0F\0{row.size}\0{row.path}\0"
         return bool(self._server.finalize([_key(row.base_uri)], [row.version, without_committer]))
 
-    @boundary(RedisError, RedisClusterException)
+    @boundary(*_DRIVER_ERRORS)
     def record(self, rows: Iterable[VersionRow]) -> None:
         for base_uri, group in groupby(rows, lambda row: row.base_uri):
             while batch := [part for row in islice(group, BATCH) for part in (row.version, _member(row))]:
                 self._server.record([_key(base_uri)], batch)
 
-    @boundary(RedisError, RedisClusterException)
+    @boundary(*_DRIVER_ERRORS)
     def delete(self, base_uri: str, versions: Iterable[int] | None = None) -> int:
         if versions is None:
             return int(self._server.delete_history([_key(base_uri)]))
@@ -225,6 +226,8 @@ class RedisCommitStore:
             return AccessDenied(
                 f"{self.url}: {error}; check user and password, and the user's permission to run scripts"
             )
+        if isinstance(error, UnicodeDecodeError):
+            return Damaged(f"{self.url}: a key below 'lancekeep:' holds what is no text: somebody else writes there")
         if isinstance(error, ResponseError) and str(error).startswith("WRONGTYPE"):
             return Damaged(f"{self.url}: a key below 'lancekeep:' is not a sorted set: somebody else writes there")
         return StoreUnavailable(f"{self.url}: {error}")

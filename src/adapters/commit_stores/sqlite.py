@@ -46,6 +46,8 @@ _RECORD = "INSERT INTO version_rows VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOT
 _DELETE = "DELETE FROM version_rows WHERE base_uri = ? AND version = ?"
 _DELETE_HISTORY = "DELETE FROM version_rows WHERE base_uri = ?"
 _ABOVE_ALL = 2**63 - 1
+_TYPES = (int, str, int, str)
+_NO_TEXT = "Could not decode to UTF-8"
 _Rows = list[VersionRow]
 
 _inherited: list[sqlite3.Connection] = []
@@ -147,7 +149,16 @@ class SqliteCommitStore:
             self._check_directory()
             return []
         with self._connection() as connection:
-            return [VersionRow(base_uri, *columns) for columns in connection.execute(statement, (base_uri, *values))]
+            return [self._row(base_uri, columns) for columns in connection.execute(statement, (base_uri, *values))]
+
+    def _row(self, base_uri: str, columns: tuple[int, str, int, str]) -> VersionRow:
+        """SQLite keeps whatever a foreign writer puts into a column."""
+        if tuple(map(type, columns)) != _TYPES:
+            raise Damaged(
+                f"{self.url}: a row of {base_uri} is {columns!r:.200}; expected version, path, size and committer. "
+                "Somebody else writes there; delete the row, it is put back from the manifest where that is final."
+            )
+        return VersionRow(base_uri, *columns)
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
@@ -231,7 +242,7 @@ class SqliteCommitStore:
                 return AccessDenied(f"{self.url}: {error.filename}: {error.strerror}; the directory has to be writable")
             return StoreUnavailable(f"{self.url}: {error.filename}: {error.strerror}")
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or str(error).startswith(_NO_TEXT):
             return Damaged(
                 f"{self.url}: {error}. Restore the file from a backup, or move it away: the rows are put back from the "
                 "manifests that are final."
