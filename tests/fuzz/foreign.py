@@ -18,7 +18,7 @@ PATIENCE = 10.0
 """Seconds; thousands of times what any of it takes, so that only what does not end is found by it."""
 
 FUZZ = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
 
 

@@ -11,7 +11,7 @@ import lance_namespace as api
 import pyarrow as pa
 import pytest
 from fuzz.foreign import DEEP, FUZZ, JSON, read, texts
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from lance_namespace import errors as api_errors
 
@@ -154,12 +154,11 @@ def test_commit_tokens(text: str) -> None:
 # -- what comes through the interface ----------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=["v1", "v2", "managed"])
+@pytest.fixture(scope="module", params=["v1", "managed"])
 def namespace(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     directory: Path = tmp_path_factory.mktemp("fuzz")
     properties = {
         "v1": {"manifest_enabled": "false"},
-        "v2": {"dir_listing_enabled": "false"},
         "managed": {"commit_store": f"sqlite://{directory}/commits.db"},
     }[request.param]
     opened = lancekeep.DirectoryNamespace(root=str(directory / "lake"), **properties, **{"storage.fsync": "false"})
@@ -170,7 +169,7 @@ def namespace(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 TOKENS = st.one_of(texts("0123456789$²٣"), st.integers().map(str), st.just("9" * 5000), st.none())
 
 
-@FUZZ
+@settings(FUZZ, max_examples=25)
 @given(TOKENS, st.one_of(st.none(), st.integers(-(2**70), 2**70)))
 @example("²", None)
 @example("9" * 19, 1)
@@ -188,7 +187,7 @@ def test_page_tokens_and_limits(namespace: Any, token: str | None, limit: int | 
         read_api(call)
 
 
-@FUZZ
+@settings(FUZZ, max_examples=25)
 @given(st.integers(-(2**70), 2**70))
 @example(2**64)
 @example(-1)
@@ -198,7 +197,7 @@ def test_versions_that_callers_ask_for(namespace: Any, version: int) -> None:
     read_api(lambda: namespace.describe_table({"id": ["t"], "version": version, "load_detailed_metadata": True}))
 
 
-@FUZZ
+@settings(FUZZ, max_examples=25)
 @given(st.lists(texts(PATHS), max_size=3), texts(PATHS), st.dictionaries(texts('"'), texts('"'), max_size=2))
 def test_requests_of_callers(namespace: Any, names: list[str], text: str, properties: dict[str, str]) -> None:
     read_api(lambda: namespace.describe_table(api.DescribeTableRequest(id=names, tag=text)))
