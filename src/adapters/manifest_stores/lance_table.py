@@ -53,6 +53,7 @@ class LanceManifestStore:
     ``publish``: how a manifest gets its name; by default the object store's own create-only write. ``index``: builds
     the specified indexes through the native engine, unless ``publish`` is given; with ``index_inline`` every now and
     then by itself. ``clock``: seconds, by which it is known how long ago the store was looked at.
+    ``sleep``, ``jitter``: how a writer that lost steps back, for a random part of some milliseconds.
     """
 
     def __init__(
@@ -64,6 +65,8 @@ class LanceManifestStore:
         index: Callable[[], None] | None = None,
         index_inline: bool = False,
         clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+        jitter: Callable[[], float] = random.random,
     ) -> None:
         self._objects = objects
         self._key = key
@@ -71,6 +74,8 @@ class LanceManifestStore:
         self._index = index if publish is None else None
         self._index_inline = index_inline
         self._clock = clock
+        self._sleep = sleep
+        self._jitter = jitter
         self._versions = TableVersions(objects, key)
         self._scheme = NamingScheme.V2
         self._latest: Version | None = None
@@ -122,10 +127,9 @@ class LanceManifestStore:
 
     def _is_latest(self, version: Version) -> bool:
         """One look for the next version, which every writer publishes under a name that is known beforehand."""
-        trusted = self._is_recent()
         if self._exists(version.number + 1):
             return False
-        if not trusted and self._is_overtaken(version.number):
+        if not self._is_recent() and self._is_overtaken(version.number):
             return False
         self._looked = self._clock()
         return True
@@ -169,7 +173,7 @@ class LanceManifestStore:
                 # Where nothing creates an object for one writer only, it need not appear as a whole either.
                 if self._objects.guarantees.atomic_create or attempt == _ATTEMPTS - 1:
                     raise
-                time.sleep(0.01)
+                self._sleep(0.01)
         raise StoreUnavailable(f"{self._key}: its versions vanish faster than they can be read; try again")
 
     def _latest_number(self, known: Version | None) -> int:
@@ -242,7 +246,7 @@ class LanceManifestStore:
                 published = self._publish(base, self._versions.prepare(base, view))
                 if published is None:
                     fresh = self._refresh() or True
-                    time.sleep(random.random() * min(0.2, 0.002 * 2**attempt))
+                    self._sleep(self._jitter() * min(0.2, 0.002 * 2**attempt))
                     continue
                 base = published
             for request, outcome in zip(requests, outcomes, strict=True):
@@ -252,12 +256,12 @@ class LanceManifestStore:
 
     def _publish(self, base: Version, prepared: Prepared) -> Version | None:
         """The version that was prepared, once it is the latest; None where its name went to another writer."""
-        trusted = self._is_recent()
         name = self._name(prepared.version.number)
         if not self._create(name, prepared.content):
             self._versions.discard(prepared)
             return None
-        if not trusted and self._is_overtaken(base.number):  # a version that nobody will ever look for
+        # Asked only now, so that it counts how long this process was held up before its request.
+        if not self._is_recent() and self._is_overtaken(base.number):  # a version that nobody will ever look for
             self._objects.delete(name)
             self._versions.discard(prepared)
             self._forget()
