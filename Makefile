@@ -34,7 +34,8 @@ format: $(VENV)/installed-test ## format the code and sort its imports
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-soak: $(VENV)/installed-test ## kill writers 200 times over each commit store: make soak KILLS=1000
+soak: $(VENV)/installed-test ## simulate fresh seeds for 10 minutes, then kill writers 200 times over each commit store: make soak MINUTES=30 KILLS=1000
+	@LANCEKEEP_SOAK_MINUTES=$(or $(MINUTES),10) $(BIN)/python -m pytest tests/simulation -s -k fresh
 	@LANCEKEEP_KILLS=$(or $(KILLS),200) $(BIN)/python -m pytest tests/integration/test_native_writers.py -k killed
 
 bench: $(VENV)/installed-test ## run the benchmarks

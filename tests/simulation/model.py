@@ -1,0 +1,595 @@
+"""What the catalog is, worked out from the bytes in storage, and what operations may do to it.
+
+After each write that can change the catalog its state is read anew. Each difference is put down to the operation that
+made it: so an operation that was acknowledged has made exactly its change, once; one that was refused has made none;
+one of which nobody knows has made all of it or nothing.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import attrs
+
+from lancekeep.adapters.manifest_stores.table_versions import TableVersions, Version
+from lancekeep.adapters.object_stores.memory import MemoryObjectStore
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.manifest_entry import NAMESPACE, TABLE
+from lancekeep.domain.naming import ManifestName
+from lancekeep.domain.table import DEREGISTERED_MARKER, MOVING_MARKER, V1_SUFFIX, v1_table
+
+ROOT = "lake"
+MANIFEST = f"{ROOT}/__manifest/_versions/"
+
+
+class Violation(Exception):
+    """Something happened that may never happen."""
+
+
+@attrs.frozen
+class Thing:
+    """A namespace or a table of the catalog; the root namespace is one, under the empty id."""
+
+    kind: str
+    location: str | None
+    properties: tuple[tuple[str, str], ...]
+
+
+State = Mapping[str, Thing]
+Event = dict[str, tuple[Thing | None, Thing | None]]
+
+
+@attrs.define(eq=False)
+class Operation:
+    """One call of an actor: what it asked for, when, what it was told, and what it did to the catalog.
+
+    outcome: ``ok``, ``refused``, or ``unknown``, also for what crashed; None while it is under way.
+    """
+
+    actor: str
+    kind: str
+    arguments: dict[str, Any]
+    began: int
+    began_at: int
+    outcome: str | None = None
+    error: BaseException | None = None
+    result: Any = None
+    ended: int = 0
+    events: list[tuple[int, Event]] = attrs.Factory(list)
+    # of a commit: the key of the version, its content, where the table was, and the token of an unknown outcome
+    key: str = ""
+    content: bytes = b""
+    location: str = ""
+    token: Any = None
+
+    @property
+    def name(self) -> str:
+        return str(self.arguments.get("name", ""))
+
+    def __str__(self) -> str:
+        arguments = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
+        told = "under way" if self.outcome is None else self.outcome
+        reason = f" {type(self.error).__name__}: {str(self.error)[:200]}" if self.error else ""
+        did = f" [{'; '.join(f'{at}: {_shown(event)}' for at, event in self.events)}]" if self.events else ""
+        return f"{self.began:5}-{self.ended or '':5} {self.actor} {self.kind}({arguments}) -> {told}{reason}{did}"
+
+
+class Model:
+    """The catalog below ``lake/`` in ``raw``. v1: V1 directories count as tables (compatibility mode).
+
+    has_rows: whether the commit store has any for a base URI. trodden: directories to which something happened that is
+    known and not prevented (docs/simulation.md); what is in them is not judged.
+    """
+
+    def __init__(self, raw: MemoryObjectStore, has_rows: Callable[[str], bool], *, v1: bool) -> None:
+        self.raw = raw
+        self.has_rows = has_rows
+        self.v1 = v1
+        self.states: list[State] = [{"": Thing(NAMESPACE, None, ())}]
+        self.changes: list[tuple[Operation | None, Event]] = [(None, {})]
+        self.operations: list[Operation] = []
+        self.finals: dict[str, bytes] = {}
+        self.born: dict[bytes, int] = {}
+        self.resurrected = 0
+        self.trodden: set[str] = set()
+        self._authors: dict[bytes, Operation | None] = {}
+        self._decoder = TableVersions(raw, f"{ROOT}/__manifest")
+        self._version: Version | None = None
+
+    @property
+    def now(self) -> State:
+        return self.states[-1]
+
+    @property
+    def moment(self) -> int:
+        """The number of the present state."""
+        return len(self.states) - 1
+
+    # -- what happens ---------------------------------------------------------------------------------------------
+
+    def wrote(self, key: str, operation: Operation | None) -> None:
+        """An object came, went or changed under ``key``."""
+        content = self.raw._objects.get(key)
+        directory, _, file_name = key.rpartition("/")
+        name = ManifestName.parse(file_name)
+        if name is not None and directory + "/" == MANIFEST:
+            if name.is_staged:
+                if content is not None:
+                    self._authors.setdefault(content, operation)
+            else:
+                self._wrote_final(key, content, operation)
+                self._look(operation if content is None else self._authors.get(content, operation))
+        elif name is not None and not name.is_staged and directory.endswith("/_versions"):
+            self._wrote_final(key, content, operation)
+            self._look_at_directories(key, operation)
+        else:
+            self._look_at_directories(key, operation)
+
+    def _wrote_final(self, key: str, content: bytes | None, operation: Operation | None) -> None:
+        before = self.finals.get(key)
+        if content is None:
+            self.finals.pop(key, None)
+            owner = None if key.startswith(MANIFEST) else self.owner_of(_location(key))
+            if operation is not None and operation.kind in ("fsck", "judge"):
+                self._look_for_removals(_location(key))
+            location = _location(key)
+            own = operation is not None and any(
+                left is not None and left.location == location
+                for _, event in operation.events
+                for left, _ in event.values()
+            )
+            if before is not None and owner is not None and not own and location not in self.trodden:
+                raise Violation(f"{key} was deleted, a version of the table {owner}, by: {operation}")
+        elif before is not None and before != content:
+            raise Violation(f"{key} held one version and now holds another, by: {operation}")
+        else:
+            self.finals[key] = content
+            self.born.setdefault(content, self.moment)
+
+    def _look_at_directories(self, key: str, operation: Operation | None) -> None:
+        below = key.removeprefix(f"{ROOT}/")
+        if self.v1 and "/" in below and v1_table(below.partition("/")[0]) is not None:
+            self._look(operation)
+
+    def _look(self, operation: Operation | None) -> None:
+        after = self.read()
+        before = self.now
+        event = {
+            name: (before.get(name), after.get(name))
+            for name in sorted({*before, *after})
+            if before.get(name) != after.get(name)
+        }
+        if not event:
+            return
+        self.states.append(after)
+        self.changes.append((operation, event))
+        self._require_sound(after, operation)
+        if operation is None:
+            raise Violation(f"nobody asked for {_shown(event)}")
+        operation.events.append((self.moment, event))
+        if operation.kind == "register":
+            self._look_for_removals(operation.arguments["location"])
+        if operation.kind == "rename":
+            left = {before.location for before, _ in event.values() if before is not None}
+            if left & self.trodden:
+                self.trodden |= {after.location for _, after in event.values() if after is not None and after.location}
+        places = [after.location for _, after in event.values() if after is not None and after.location]
+        self.trodden |= {place for place in places if self._has_rows_of_another(place)}
+
+    def _has_rows_of_another(self, location: str) -> bool:
+        """A writer who overlooked a drop, or a fail-over, has left rows in the commit store: docs/simulation.md."""
+        prefix = f"{ROOT}/{location}/_versions/"
+        return self.has_rows(f"{self.raw.root_uri}{ROOT}/{location}") and not any(
+            key.startswith(prefix) for key in self.raw._objects
+        )
+
+    def _look_for_removals(self, location: str) -> None:
+        """Who registers a directory whose files another is just removing, or copying there, can lose them."""
+        copied = f"{ROOT}/{location}/{MOVING_MARKER}" in self.raw._objects
+        removed = any(
+            before is not None and before.location == location
+            for operation in self.operations
+            if operation.outcome is None and operation.kind in ("drop_table", "drop_namespace", "rename")
+            for _, event in operation.events
+            for before, _ in event.values()
+        )
+        if copied or removed:
+            self.trodden.add(location)
+
+    def read(self) -> State:
+        """The catalog, by the specification: the manifest first, then V1 directories that nobody owns."""
+        state = {"": Thing(NAMESPACE, None, ())}
+        names = {key.rpartition("/")[2]: key for key in self.raw._objects if key.startswith(MANIFEST)}
+        finals = [(name, key) for file, key in names.items() if (name := ManifestName.parse(file)) and not name.uuid]
+        located: list[str] = []
+        if finals:
+            latest, key = max(finals, key=lambda final: final[0].version)
+            if self._version is None or self._version.number != latest.version:
+                try:
+                    self._version = self._decoder.read(self.raw.get(key), self._version)
+                except Exception as error:
+                    raise Violation(f"the manifest's version {latest.version} cannot be read: {error!r}") from error
+            view = self._version.view
+            state[""] = Thing(NAMESPACE, None, _public(view.properties))
+            for entry in view.descendants(ObjectId()):
+                if entry.object_id in state:
+                    raise Violation(f"two entries have the id {entry.object_id}")
+                state[entry.object_id] = Thing(entry.object_type, entry.location, _public(entry.properties))
+                located += [posixpath.normpath(entry.location)] if entry.location else []
+        if self.v1:
+            for table in self.v1_tables():
+                location = table + V1_SUFFIX
+                if table not in state and not any(_overlap(location, other) for other in located):
+                    state[table] = Thing(TABLE, location, ())
+        return state
+
+    def v1_tables(self) -> list[str]:
+        """What a V1 reader sees."""
+        found: dict[str, bool] = {}
+        for key in self.raw._objects:
+            directory, _, name = key.removeprefix(f"{ROOT}/").partition("/")
+            table = v1_table(directory)
+            if name and table is not None:
+                found[table.key] = found.get(table.key, True) and name != DEREGISTERED_MARKER
+        return sorted(name for name, shown in found.items() if shown)
+
+    def _require_sound(self, state: State, operation: Operation | None) -> None:
+        located: list[tuple[str, str]] = []
+        for name, thing in state.items():
+            parent = name.rpartition("$")[0]
+            if parent and (parent not in state or state[parent].kind != NAMESPACE):
+                raise Violation(f"{name} is an orphan, by: {operation}")
+            if thing.location is not None:
+                for other, location in located:
+                    if _overlap(location, thing.location) and location not in self.trodden:
+                        raise Violation(f"{name} and {other} share the directory {location}, by: {operation}")
+                located.append((name, thing.location))
+
+    def owner_of(self, location: str, state: State | None = None) -> str | None:
+        things = (self.now if state is None else state).items()
+        return next((name for name, thing in things if thing.location and _overlap(thing.location, location)), None)
+
+    # -- what was told --------------------------------------------------------------------------------------------
+
+    def ended(self, operation: Operation) -> None:
+        """Hold an operation to what it was told, as far as that can be said yet."""
+        operation.ended = self.moment
+        if operation.kind == "commit":
+            self.check_commit(operation)
+        self.check(operation)
+        if operation.outcome == "refused":
+            self._require_reason(operation)
+        elif operation.outcome == "ok" and operation.kind == "look":
+            self._require_seen(operation)
+
+    def check(self, operation: Operation) -> None:
+        """The differences that an operation made are those it was to make."""
+        effect = EFFECTS.get(operation.kind)
+        whole = parts = 0
+        for moment, event in operation.events:
+            if self._is_part(operation, event):
+                parts += 1
+            elif effect is not None and any(
+                effect(operation, seen, self.states[moment - 1])
+                for seen in (event, *self._without_parts(event), _without_uncovered(event))
+            ):
+                whole += 1
+            elif self._is_resurrection(operation, event):
+                self.resurrected += 1
+            elif not self._is_undone(operation, event):
+                raise Violation(f"{_shown(event)} is not what was asked for: {operation}")
+        if whole > 1:
+            raise Violation(f"it happened {whole} times: {operation}")
+        happened = whole or (parts and not operation.arguments["properties"])
+        if operation.outcome == "ok" and effect is not None and not happened and not self._held_before(operation):
+            raise Violation(f"it was acknowledged and never happened: {operation}")
+        if operation.outcome == "refused" and whole and not self._cancels(operation):
+            raise Violation(f"it was refused and happened all the same: {operation}")
+
+    def _held_before(self, operation: Operation) -> bool:
+        """Whether what was to be entered has been there already, so that it changed nothing."""
+        key = _key(operation.name)
+        kind = NAMESPACE if operation.kind == "create_namespace" else TABLE
+        location = operation.arguments.get("location", key + V1_SUFFIX if operation.kind == "declare" else None)
+        return operation.kind in ("register", "declare", "create_namespace") and any(
+            state.get(key) == _entered(operation, location, kind)
+            for state in self.states[operation.began_at : operation.ended + 1]
+        )
+
+    def _is_part(self, operation: Operation, event: Event) -> bool:
+        """A declaration in a V1 directory is seen before its properties are (ADR 13)."""
+        if operation.kind != "declare" or list(event) != [_key(operation.name)]:
+            return False
+        before, after = event[_key(operation.name)]
+        location = _key(operation.name) + V1_SUFFIX
+        return self.v1 and before is None and after == Thing(TABLE, location, ())
+
+    def _without_parts(self, event: Event) -> Iterator[Event]:
+        """Until it is entered, a declaration in a V1 directory is no obstacle to who looked before it was seen."""
+        for name, (before, after) in event.items():
+            if self._is_reservation(name, before):
+                yield {**event, name: (None, after)}
+
+    def _is_reservation(self, name: str, thing: Thing | None) -> bool:
+        return thing == Thing(TABLE, name + V1_SUFFIX, ()) and any(
+            operation.outcome != "ok" and operation.kind == "declare" and _key(operation.name) == name
+            for operation in self.operations
+        )
+
+    def _is_resurrection(self, operation: Operation, event: Event) -> bool:
+        """Whoever still writes into a V1 directory that was dropped makes a V1 table of it, as V1 has it."""
+        shown = all(
+            self.v1 and after is not None and before is None and after.location == name + V1_SUFFIX
+            for name, (before, after) in event.items()
+        )
+        return shown and operation.kind in (
+            "commit",
+            "resolve",
+            "look",
+            "rename",
+            "drop_table",
+            "drop_namespace",
+            "fsck",
+            "judge",
+            "register",
+        )
+
+    def _is_undone(self, operation: Operation, event: Event) -> bool:
+        """A refused declaration takes its reservation back."""
+        return operation.kind in ("declare", "commit", "resolve") and all(
+            self.v1 and after is None and before is not None and before.location == name + V1_SUFFIX
+            for name, (before, after) in event.items()
+        )
+
+    def _cancels(self, operation: Operation) -> bool:
+        total: dict[str, tuple[Thing | None, Thing | None]] = {}
+        for _, event in operation.events:
+            for name, (before, after) in event.items():
+                total[name] = (total.get(name, (before,))[0], after)
+        return all(before == after for before, after in total.values())
+
+    def _require_reason(self, operation: Operation) -> None:
+        """A refusal is right only if at some moment of the call the catalog was such that it had to be."""
+        wanted = CONDITIONS.get(operation.kind)
+        error = type(operation.error).__name__
+        text = str(operation.error)
+        if wanted is None or error == "ConcurrentModification":
+            return
+        if operation.kind == "declare" and ("files lie in" in text or "has just taken" in text):
+            return
+        if operation.kind == "register" and "no Lance table lies" in text:
+            return
+        if all(wanted(operation, state) for state in self.states[operation.began_at : self.moment + 1]):
+            raise Violation(f"it was refused for no reason: {operation}")
+
+    def _require_seen(self, operation: Operation) -> None:
+        seen = operation.result
+        states = self.states[operation.began_at : self.moment + 1]
+        if isinstance(seen, list):
+            wanted: Iterable[Any] = (_children(state, NAMESPACE) for state in states)
+        else:
+            wanted = (state.get(_key(operation.name)) for state in states)
+            if seen is None:
+                wanted = (None if thing is None or thing.kind != TABLE else thing for thing in wanted)
+        if not any(seen == one for one in wanted):
+            raise Violation(f"at no moment of the call was the catalog as it was shown, {seen}: {operation}")
+
+    def check_commit(self, operation: Operation) -> None:
+        """An acknowledged version has been there; one that was refused, or went to another, never comes."""
+        born = self.born.get(operation.content) if operation.content else None
+        if operation.outcome == "ok" and born is None:
+            raise Violation(f"the version was acknowledged and is not there: {operation}")
+        if operation.outcome == "refused" and born is not None and not self._was_removed(operation):
+            raise Violation(f"the version was refused and is there: {operation}")
+
+    def _was_removed(self, operation: Operation) -> bool:
+        """Whether the table went while it was committed to: then the version went with it, or moved."""
+        states = self.states[operation.began_at : operation.ended + 1]
+        return any(self.owner_of(operation.location, state) is None for state in states)
+
+    # -- at the end -------------------------------------------------------------------------------------------------
+
+    def check_all(self) -> None:
+        for operation in self.operations:
+            self.check(operation)
+            if operation.kind == "commit":
+                self.check_commit(operation)
+                if operation.outcome == "ok":
+                    self._require_kept(operation)
+
+    def _require_kept(self, operation: Operation) -> None:
+        """An acknowledged version is where its table has gone to, unless the table was dropped."""
+        location: str | None = operation.location
+        assert location is not None
+        states = self.states[operation.began_at : operation.ended + 1]
+        if all(self.owner_of(location, state) is None for state in states):
+            raise Violation(f"the version was acknowledged in a directory that was no table's: {operation}")
+        if location in self.trodden:
+            return
+        cut = False
+        for moment, (cause, event) in enumerate(self.changes[operation.began_at + 1 :], operation.began_at + 1):
+            left = [name for name, (before, _) in event.items() if before is not None and before.location == location]
+            stays = any(after is not None and after.location == location for _, after in event.values())
+            if not left or stays or cause is None:
+                continue
+            if cause.kind in ("drop_table", "drop_namespace"):
+                return
+            if cause.kind == "rename" and self.v1 and moment <= operation.ended:
+                return  # it may have gone with the table, or into a V1 table that came of it at the old place (ADR 14)
+            if cause.kind == "rename":
+                arrived = event.get(_key(cause.arguments["target"]), (None, None))[1]
+                assert arrived is not None
+                location = arrived.location
+                cut = cut or cause.outcome != "ok"
+                if location in self.trodden:
+                    return
+        key = f"{ROOT}/{location}/_versions/{operation.key.rpartition('/')[2]}"
+        if self.finals.get(key) == operation.content:
+            return
+        if cut and self.finals.get(operation.key) == operation.content:
+            return  # a rename was stopped before it could carry the version over: it is at the old place (ADR 14)
+        raise Violation(f"the version was acknowledged and is lost, looked for at {key}: {operation}")
+
+
+# -- what each kind of operation does, and when it may be refused ---------------------------------------------------
+
+Effect = Callable[[Operation, Event, State], bool]
+Condition = Callable[[Operation, State], bool]
+
+
+def _without_uncovered(event: Event) -> Event:
+    """A V1 directory that an entry of that name has covered is a table again when the entry goes."""
+    return {
+        name: (before, None if before is not None and after == Thing(TABLE, name + V1_SUFFIX, ()) else after)
+        for name, (before, after) in event.items()
+    }
+
+
+def _single(test: Callable[[Operation, Thing | None, Thing | None], bool]) -> Effect:
+    def effect(operation: Operation, event: Event, _: State) -> bool:
+        key = _key(operation.name)
+        return list(event) == [key] and test(operation, *event[key])
+
+    return effect
+
+
+def _entered(operation: Operation, location: str | None, kind: str) -> Thing:
+    return Thing(kind, location, _public(operation.arguments.get("properties", {})))
+
+
+def _declared(operation: Operation, before: Thing | None, after: Thing | None) -> bool:
+    location = after.location if after is not None else None
+    if operation.outcome == "ok" and operation.result is not None and location != operation.result.location:
+        return False
+    expected = _entered(operation, location, TABLE)
+    # Open (docs/simulation.md): what was altered in the table while it was declared in a V1 directory is overwritten.
+    fresh = before is None or (before.kind == TABLE and before.location == _key(operation.name) + V1_SUFFIX)
+    return after == expected and fresh
+
+
+def _altered(operation: Operation, before: Thing | None, after: Thing | None) -> bool:
+    if before is None or after is None:
+        return False
+    properties = dict(before.properties) | operation.arguments["properties"]
+    return after == Thing(before.kind, before.location, _public(properties))
+
+
+def _dropped_namespace(operation: Operation, event: Event, state: State) -> bool:
+    key = _key(operation.name)
+    gone = {name for name in state if name == key or name.startswith(key + "$")}
+    return set(event) == gone and all(after is None for _, after in event.values())
+
+
+def _renamed(operation: Operation, event: Event, _: State) -> bool:
+    source, target = _key(operation.name), _key(operation.arguments["target"])
+    if set(event) != {source, target}:
+        return False
+    (before, left), (there, after) = event[source], event[target]
+    if before is None or after is None or left is not None or there is not None:
+        return False
+    return (before.kind, before.properties) == (after.kind, after.properties)
+
+
+EFFECTS: dict[str, Effect] = {
+    "create_namespace": _single(
+        lambda operation, before, after: (
+            after == _entered(operation, None, NAMESPACE)
+            and (before is None or (operation.arguments["overwrite"] and before.kind == NAMESPACE))
+        )
+    ),
+    "alter": _single(_altered),
+    "drop_namespace": _dropped_namespace,
+    "declare": _single(_declared),
+    "register": _single(
+        lambda operation, before, after: (
+            after == _entered(operation, operation.arguments["location"], TABLE)
+            and (before is None or operation.arguments["overwrite"])
+        )
+    ),
+    "drop_table": _single(lambda _, before, after: after is None and before is not None and before.kind == TABLE),
+    "deregister": _single(lambda _, before, after: after is None and before is not None and before.kind == TABLE),
+    "rename": _renamed,
+}
+
+
+def _has(state: State, name: str, kind: str) -> bool:
+    return _key(name) in state and state[_key(name)].kind == kind
+
+
+def _has_parent(state: State, name: str) -> bool:
+    return _has(state, name.rpartition(".")[0], NAMESPACE)
+
+
+def _is_free(operation: Operation, state: State) -> bool:
+    return _has_parent(state, operation.name) and _key(operation.name) not in state
+
+
+def _is_empty(state: State, name: str) -> bool:
+    return not any(other.startswith(_key(name) + "$") for other in state)
+
+
+def _may_create(operation: Operation, state: State) -> bool:
+    replaces = operation.arguments["overwrite"] and _has(state, operation.name, NAMESPACE)
+    return _is_free(operation, state) or (replaces and _is_empty(state, operation.name))
+
+
+def _may_register(operation: Operation, state: State) -> bool:
+    location = operation.arguments["location"]
+    others = (thing.location for name, thing in state.items() if name != _key(operation.name) and thing.location)
+    free = not any(_overlap(location, other) for other in others)
+    replaces = operation.arguments["overwrite"] and _has(state, operation.name, TABLE)
+    return free and (_is_free(operation, state) or replaces)
+
+
+CONDITIONS: dict[str, Condition] = {
+    "create_namespace": _may_create,
+    "alter": lambda operation, state: _key(operation.name) in state,
+    "drop_namespace": lambda operation, state: (
+        _has(state, operation.name, NAMESPACE) and (operation.arguments["cascade"] or _is_empty(state, operation.name))
+    ),
+    "declare": _is_free,
+    "register": _may_register,
+    "drop_table": lambda operation, state: _has(state, operation.name, TABLE),
+    "deregister": lambda operation, state: _has(state, operation.name, TABLE),
+    "rename": lambda operation, state: (
+        _has(state, operation.name, TABLE)
+        and _has_parent(state, operation.arguments["target"])
+        and _key(operation.arguments["target"]) not in state
+    ),
+    "migrate": lambda *_: True,
+    "clean_up": lambda *_: True,
+    "fsck": lambda *_: True,
+}
+
+
+def _children(state: State, kind: str) -> list[str]:
+    return sorted(name for name, thing in state.items() if name and "$" not in name and thing.kind == kind)
+
+
+def _key(name: str) -> str:
+    return name.replace(".", "$")
+
+
+def _public(properties: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((name, value) for name, value in properties.items() if not name.startswith("lancekeep.")))
+
+
+def _location(key: str) -> str:
+    return key.removeprefix(f"{ROOT}/").partition("/_versions/")[0]
+
+
+def _overlap(one: str, other: str) -> bool:
+    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
+
+
+def _shown(event: Event) -> str:
+    def short(thing: Thing | None) -> str:
+        if thing is None:
+            return "-"
+        return f"{thing.location or thing.kind}{dict(thing.properties) or ''}"
+
+    return ", ".join(
+        f"{name or 'the root'}: {short(before)} -> {short(after)}" for name, (before, after) in event.items()
+    )

@@ -1,0 +1,492 @@
+"""A whole run: processes with catalogs over one world, and the verdict on what they did."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from datetime import UTC, datetime, timedelta
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+from uuid import UUID
+
+import attrs
+from faults import Crash
+from simulation.model import ROOT, Operation, Thing, Violation
+from simulation.world import Objects, Process, Rows, World
+
+from lancekeep.adapters.commit_stores.conditional_put import ConditionalPutCommitStore
+from lancekeep.adapters.manifest_stores import table_versions
+from lancekeep.adapters.manifest_stores.compatible import CompatibleManifestStore, CompatibleView
+from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListing, V1Directory
+from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
+from lancekeep.application import table_commits
+from lancekeep.application.catalog import Catalog
+from lancekeep.application.maintenance import Fsck, FsckReport, Kind
+from lancekeep.application.retry import Retry
+from lancekeep.application.table_commits import TableCommits
+from lancekeep.domain.commit import Committed, Conflict, Unknown
+from lancekeep.domain.errors import (
+    AlreadyExists,
+    ConcurrentModification,
+    Damaged,
+    InvalidInput,
+    NotFound,
+    ObjectNotFound,
+    Refused,
+    StoreUnavailable,
+    TableNotFound,
+)
+from lancekeep.domain.manifest_entry import NAMESPACE, TABLE
+from lancekeep.domain.naming import ManifestName, NamingScheme
+from lancekeep.ports.manifest_store import ManifestStore
+
+NAMES = ("x", "y", "z", "x.p", "x.q", "y.p", "x.p.r")
+LEFTOVERS = {Kind.UNREFERENCED, Kind.UNREGISTERED, Kind.DEREGISTERED, Kind.EMPTY, Kind.HIDDEN}
+GRACE = timedelta(hours=5)
+"""More than the clocks are off, and all that operations can be held up in a run."""
+
+
+@attrs.frozen
+class Run:
+    """A run that found nothing. outcomes: of its operations."""
+
+    seed: int
+    trace_hash: str
+    steps: int
+    outcomes: Counter[str]
+
+
+class Failure(AssertionError):
+    """A run that found something; its text replays it."""
+
+
+def simulate(seed: int) -> Run:
+    """One run. Raises `Failure`."""
+    world = World(seed)
+    with _repeatable(seed):
+        try:
+            world.scheduler.run([Actor(world, number).live for number in range(world.setting.actors)])
+            _judge(world)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            raise Failure(_report(world, seed, error)) from error
+    outcomes = Counter(f"{operation.kind} {operation.outcome}" for operation in world.model.operations)
+    return Run(seed, world.trace_hash, world.scheduler.step, outcomes)
+
+
+@contextmanager
+def _repeatable(seed: int) -> Iterator[None]:
+    """Names that the product makes up are drawn from the seed."""
+    random = Random(f"names of {seed}")
+
+    def uuid4() -> UUID:
+        return UUID(int=random.getrandbits(128), version=4)
+
+    with ExitStack() as patches:
+        for module, name, value in (
+            (table_versions, "uuid4", uuid4),
+            (table_commits, "uuid4", uuid4),
+            (table_versions, "random", random),
+            (table_versions, "time", SimpleNamespace(time_ns=lambda: 1)),
+        ):
+            patches.enter_context(patch.object(module, name, value))
+        for looked_up in (V1Directory.version, V1Directory._stored, V1Directory.properties, CompatibleView.properties):
+            if hasattr(looked_up, "lock"):  # before Python 3.12, held over calls of ports, for all objects of the class
+                patches.enter_context(patch.object(looked_up, "lock", nullcontext()))
+        yield
+
+
+def _report(world: World, seed: int, error: BaseException) -> str:
+    calls = world.trace if os.environ.get("LANCEKEEP_SEED") else world.trace[-60:]
+    return "\n".join(
+        [
+            f"seed {seed}: {type(error).__name__}: {error}",
+            f"replay: LANCEKEEP_SEED={seed} pytest tests/simulation",
+            f"{world.setting}",
+            "operations: the steps from and to, the state at the end, what they did to the catalog in which state:",
+            *(f"  {operation}" for operation in world.model.operations),
+            f"the last {len(calls)} calls of {len(world.trace)}:",
+            *(f"  {call}" for call in calls),
+        ]
+    )
+
+
+def open_catalog(process: Process) -> tuple[Catalog, LanceManifestStore]:
+    """As `composition.connect` does it, over the stores of the world."""
+    world = process.world
+    objects = Objects(process)
+    rows: Any = ConditionalPutCommitStore(objects) if world.setting.commit_store != "memory" else Rows(process)
+
+    def publish(name: str, content: bytes) -> bool:
+        return catalog.commits.publish(catalog.manifest_root, name, content)
+
+    table = LanceManifestStore(
+        objects,
+        f"{ROOT}/__manifest",
+        publish=None if world.setting.creates else publish,
+        clock=process.clock,
+        sleep=process.sleep,
+        jitter=world.random.random,
+    )
+    manifest: ManifestStore = table
+    if world.setting.mode == "compatible":
+        manifest = CompatibleManifestStore(table, DirectoryListing(objects, ROOT))
+    retry = Retry(clock=process.clock, sleep=process.sleep, jitter=world.random.random)
+    no_engine: Any = lambda _: None  # noqa: E731 - nothing here reads or writes data
+    catalog = Catalog(
+        manifest,
+        objects,
+        ROOT,
+        TableCommits(objects, rows, process.name, retry),
+        no_engine,
+        uri_of=lambda key: f"memory:///{key}",
+        storage_options={},
+        managed=True,
+        v1_names=world.setting.mode == "compatible",
+        entropy=lambda: f"{world.random.getrandbits(32):08x}",
+        open_rows=lambda _: rows,
+    )
+    manifest.view()
+    catalog.view()
+    return catalog, table
+
+
+def fsck(process: Process, catalog: Catalog, *, repair: bool, grace: timedelta, tables: bool = False) -> FsckReport:
+    """As `Catalog.fsck`, by this machine's clock."""
+    now = lambda: datetime.fromtimestamp(process.clock(), UTC)  # noqa: E731 - reads better as one line
+    remove = catalog._remove_data
+    return Fsck(catalog.view, remove, catalog._objects, ROOT, grace, tables, now=now).run(repair=repair)
+
+
+class Actor:
+    """One machine: its processes, one after the other as they crash, and what they are told to do."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self._world = world
+        self._random = world.random
+        self._number = number
+        self._generation = 0
+        self._unknown: list[Operation] = []
+        self._serial = 0
+        self._chances: dict[Callable[[], None], int] = {
+            self._create_namespace: 3,
+            self._alter: 3,
+            self._drop_namespace: 2,
+            self._declare: 4,
+            self._commit: 9,
+            self._drop_table: 2,
+            self._deregister: 2,
+            self._register: 3,
+            self._rename: 4,
+            self._migrate: 1 if world.setting.mode == "compatible" else 0,
+            self._clean_up: 1,
+            self._fsck: 1,
+            self._look: 3,
+            self._list: 1,
+            self._resolve: 2,
+        }
+
+    def live(self) -> None:
+        self._start()
+        for _ in range(self._world.setting.operations):
+            self._world.pass_idly()
+            [act] = self._random.choices(list(self._chances), list(self._chances.values()))
+            self._world.busy += 1
+            try:
+                act()
+            finally:
+                self._world.busy -= 1
+            if self._process.dead:
+                self._start()
+
+    def _start(self) -> None:
+        """A new process, that opens the catalog anew until it can."""
+        while True:
+            name = f"{'ABCD'[self._number]}{self._generation}"
+            self._generation += 1
+            self._process = Process(self._world, self._number, name)
+            try:
+                self._catalog, self._table = open_catalog(self._process)
+                return
+            except (Crash, StoreUnavailable):
+                continue
+
+    def _run(self, operation: Operation, act: Callable[[], Any]) -> None:
+        world = self._world
+        world.model.operations.append(operation)
+        self._process.operation = operation
+        try:
+            operation.result = act()
+            operation.outcome = operation.outcome or "ok"
+        except (Crash, StoreUnavailable) as error:
+            operation.outcome, operation.error = "unknown", error
+        except Damaged as error:
+            if operation.kind != "rename" or "moved from" not in str(error):
+                raise Violation(f"{operation} raised {error!r}") from error
+            operation.outcome, operation.error = "unknown", error
+        except (ObjectNotFound, AssertionError) as error:
+            raise Violation(f"{operation} raised {error!r}") from error
+        except (AlreadyExists, NotFound, Refused, InvalidInput, ConcurrentModification) as error:
+            operation.outcome, operation.error = "refused", error
+        finally:
+            self._process.operation = None
+        world.note(f"{self._process.name} {operation.kind} {operation.arguments} is told {operation.outcome}")
+        world.model.ended(operation)
+
+    def _new(self, kind: str, **arguments: Any) -> Operation:
+        world = self._world
+        world.note(f"{self._process.name} {kind} {arguments}")
+        return Operation(self._process.name, kind, arguments, world.scheduler.step, world.model.moment)
+
+    # -- what there is to do ------------------------------------------------------------------------------------------
+
+    def _create_namespace(self) -> None:
+        operation = self._new(
+            "create_namespace", name=self._free_name(), properties=self._properties(), overwrite=self._chance(0.2)
+        )
+        self._run(operation, lambda: self._catalog.create_namespace(**_named(operation)))
+
+    def _alter(self) -> None:
+        name = self._name("", *self._known())
+        operation = self._new("alter", name=name, properties={f"k{self._random.randrange(3)}": self._unique()})
+        thing = self._world.model.now.get(name.replace(".", "$"))
+        is_table = thing is not None and thing.kind == TABLE
+        alter = self._catalog.alter_table if is_table else self._catalog.alter_namespace
+        self._run(operation, lambda: alter(name, operation.arguments["properties"]))
+
+    def _drop_namespace(self) -> None:
+        operation = self._new("drop_namespace", name=self._name(*self._known(NAMESPACE)), cascade=self._chance(0.3))
+        self._run(operation, lambda: self._catalog.drop_namespace(**_named(operation)))
+
+    def _declare(self) -> None:
+        operation = self._new("declare", name=self._free_name(), properties=self._properties())
+        self._run(operation, lambda: self._catalog.declare_table(**_named(operation)))
+
+    def _drop_table(self) -> None:
+        operation = self._new("drop_table", name=self._name(*self._known(TABLE)))
+        self._run(operation, lambda: self._catalog.drop_table(operation.name))
+
+    def _deregister(self) -> None:
+        operation = self._new("deregister", name=self._name(*self._known(TABLE)))
+        self._run(operation, lambda: self._catalog.deregister_table(operation.name))
+
+    def _register(self) -> None:
+        places = {key.removeprefix(f"{ROOT}/").partition("/")[0] for key in self._world.model.finals}
+        model = self._world.model
+        free = sorted(place for place in places - {"__manifest"} if self._chance(0.1) or model.owner_of(place) is None)
+        if not free:
+            return
+        location = self._random.choice(free)
+        name = (
+            location.removesuffix(".lance") if location.endswith(".lance") and self._chance(0.5) else self._free_name()
+        )
+        operation = self._new(
+            "register",
+            name=name,
+            location=location,
+            properties=self._properties(),
+            overwrite=self._chance(0.3),
+        )
+        self._run(operation, lambda: self._catalog.register_table(**_named(operation)))
+
+    def _rename(self) -> None:
+        operation = self._new("rename", name=self._name(*self._known(TABLE)), target=self._free_name())
+        self._run(operation, lambda: self._catalog.rename_table(operation.name, operation.arguments["target"]))
+
+    def _migrate(self) -> None:
+        operation = self._new("migrate", batch=self._random.choice([1, 2, 100]))
+        self._run(operation, lambda: self._catalog.migrate(**operation.arguments))
+
+    def _clean_up(self) -> None:
+        self._run(self._new("clean_up"), self._table.clean_up)
+
+    def _fsck(self) -> None:
+        operation = self._new("fsck", repair=self._chance(0.7))
+        repair = operation.arguments["repair"]
+        self._run(operation, lambda: fsck(self._process, self._catalog, repair=repair, grace=GRACE))
+
+    def _look(self) -> None:
+        operation = self._new("look", name=self._name(*self._known(TABLE)))
+
+        def look() -> Thing | None:
+            try:
+                table = self._catalog.find_table(operation.name)
+            except TableNotFound:
+                return None
+            return Thing(TABLE, table.location, tuple(sorted(table.properties.items())))
+
+        self._run(operation, look)
+
+    def _list(self) -> None:
+        self._run(self._new("look"), self._catalog.list_namespaces)
+
+    def _commit(self) -> None:
+        """As a native writer: look, stage a manifest, have it committed."""
+        operation = self._new("commit", name=self._name(*self._known(TABLE)))
+        catalog, process = self._catalog, self._process
+
+        def commit() -> Any:
+            table = catalog.find_table(operation.name)
+            root = catalog.dataset_root(table)
+            latest = catalog.commits.latest(root)
+            version = latest.version + 1 if latest else 1
+            operation.location = table.location
+            operation.key = root.manifest_key(version, NamingScheme.V2)
+            operation.content = f"{operation.key} {process.name} {self._unique()} LANC".encode()
+            operation.arguments["version"] = version
+            staged = f"{operation.key}-{self._random.getrandbits(128):032x}"
+            catalog._objects.put(staged, operation.content)
+            outcome = catalog.commit_version(table, None, version, staged, len(operation.content))
+            if isinstance(outcome, Unknown):
+                operation.token = outcome.token
+                self._unknown.append(operation)
+            operation.outcome = _told(outcome)
+            return outcome
+
+        self._run(operation, commit)
+        if operation.outcome == "refused" and "was renamed or dropped" in str(operation.error):
+            operation.outcome = "unknown"
+
+    def _resolve(self) -> None:
+        if not self._unknown:
+            return
+        commit = self._random.choice(self._unknown)
+        operation = self._new("resolve", commit=commit.began)
+        self._run(operation, lambda: self._catalog.resolve(commit.token))
+        if operation.outcome == "ok":
+            learn(commit, operation.result)
+            self._world.model.check_commit(commit)
+
+    # -- chance -------------------------------------------------------------------------------------------------------
+
+    def _chance(self, probability: float) -> bool:
+        return self._random.random() < probability
+
+    def _name(self, *preferred: str) -> str:
+        return self._random.choice(preferred if preferred and self._chance(0.85) else NAMES)
+
+    def _free_name(self) -> str:
+        """Most often one that is not taken, below a namespace that there is."""
+        now = self._world.model.now
+        namespaces = {name for name, thing in now.items() if thing.kind == NAMESPACE}
+        keys = [name.replace(".", "$") for name in NAMES]
+        free = [key for key in keys if key not in now and key.rpartition("$")[0] in namespaces]
+        return self._name(*(key.replace("$", ".") for key in free))
+
+    def _known(self, kind: str | None = None) -> list[str]:
+        things = self._world.model.now.items()
+        return sorted(name.replace("$", ".") for name, thing in things if name and kind in (None, thing.kind))
+
+    def _properties(self) -> dict[str, str]:
+        return {"k0": self._unique()} if self._chance(0.4) else {}
+
+    def _unique(self) -> str:
+        self._serial += 1
+        return f"{'ABCD'[self._number]}{self._serial}"
+
+
+def _named(operation: Operation) -> dict[str, Any]:
+    arguments = dict(operation.arguments)
+    return {"identifier": arguments.pop("name"), **arguments}
+
+
+def _told(outcome: object) -> str:
+    return "ok" if isinstance(outcome, Committed) else "refused" if isinstance(outcome, Conflict) else "unknown"
+
+
+def learn(commit: Operation, outcome: object) -> None:
+    """An unknown commit is settled; what is settled stays so."""
+    told = _told(outcome)
+    if told == "unknown":
+        return
+    if commit.outcome not in ("unknown", told):
+        raise Violation(f"it was told {commit.outcome}, and now {outcome}: {commit}")
+    commit.outcome = told
+
+
+def _judge(world: World) -> None:
+    """Everything is quiet: what is there has to be what was acknowledged, and in order."""
+    world.settle()
+    world.quiet = True
+    model = world.model
+    process = Process(world, 0, "judge")
+    process.skew = 0.0
+    process.operation = Operation("judge", "judge", {}, world.scheduler.step, model.moment)
+    catalog, _ = open_catalog(process)
+    for commit in model.operations:
+        if commit.token is not None:
+            learn(commit, catalog.resolve(commit.token))
+    model.check_all()
+    _require_same(world, catalog)
+    for name, thing in model.now.items():
+        if thing.location is not None and thing.location not in model.trodden:
+            _require_whole(world, catalog, name, thing.location)
+    _require_tidy(world, process, catalog)
+
+
+def _require_same(world: World, catalog: Catalog) -> None:
+    """The catalog shows what the model has worked out."""
+    view = catalog.view()
+    for name, thing in world.model.now.items():
+        entry = view.find(name) if name else None
+        if name and (entry is None or (entry.object_type, entry.location) != (thing.kind, thing.location)):
+            raise Violation(f"the catalog shows {entry} for {name} where {thing} is")
+
+
+def _require_whole(world: World, catalog: Catalog, name: str, location: str) -> None:
+    """A history without gaps, the same in the commit store and in the directory."""
+    root = catalog.dataset_root(catalog.find_table(name.replace("$", ".")))
+    catalog.commits.latest(root)  # finishes what is half done
+    prefix = f"{ROOT}/{location}/_versions/"
+    keys = [key for key in world.raw._objects if key.startswith(prefix)]
+    names = [ManifestName.parse(key.rpartition("/")[2]) for key in keys]
+    versions = sorted(found.version for found in names if found is not None and not found.is_staged)
+    if versions != list(range(1, len(versions) + 1)):
+        raise Violation(f"{name} has the versions {versions} in {location}")
+    if not world.setting.remembers:  # the next writers find what rows were lost
+        while True:
+            latest = catalog.commits.latest(root)
+            version = latest.version + 1 if latest else 1
+            staged = f"{root.manifest_key(version, NamingScheme.V2)}-{len(versions)}"
+            catalog._objects.put(staged, f"the last {staged} LANC".encode())
+            if isinstance(catalog.commits.commit(root, version, staged, None, branch=False), Committed):
+                break
+        if version != len(versions) + 1:
+            raise Violation(f"{name} has the versions {versions} in {location}, and the next one was {version}")
+        versions.append(version)
+    rows = catalog.commits.page(root, None, None, False)
+    if [row.version for row in rows] != versions or any(row.path not in world.raw._objects for row in rows):
+        raise Violation(f"{name} has the versions {versions} in {location}, and the rows {rows}")
+
+
+def _require_tidy(world: World, process: Process, catalog: Catalog) -> None:
+    """What fsck finds are leftovers, and it can remove them without a change of the catalog."""
+    before = world.model.now
+    found = fsck(process, catalog, repair=True, grace=timedelta(0))
+    trodden = [name for name, thing in before.items() if thing.location in world.model.trodden]
+    strange = [found for found in found.findings if found.kind not in LEFTOVERS and found.object not in trodden]
+    if strange:
+        raise Violation(f"fsck found {strange}")
+    again = fsck(process, catalog, repair=True, grace=timedelta(0))
+    if any(finding.repair for finding in again.findings):
+        raise Violation(f"fsck found something to repair again: {again}")
+    if world.model.v1 and not trodden:
+        shown = [name for name, thing in world.model.now.items() if thing.location == f"{name}.lance"]
+        lost = set(shown) - set(world.model.v1_tables())
+        if lost:
+            raise Violation(f"V1 readers do not see {lost}")
+        strangers = [name for name in world.model.v1_tables() if name not in world.model.now]
+        if strangers:
+            raise Violation(f"V1 readers see {strangers}, which the catalog does not have")
+    world.model.check_all()
+    fsck(process, catalog, repair=True, grace=timedelta(0), tables=True)
+    last = fsck(process, catalog, repair=False, grace=timedelta(0), tables=True)
+    if any(finding.object not in trodden for finding in last.findings):
+        raise Violation(f"fsck leaves {last}")
+    if world.model.now != before:
+        raise Violation(f"fsck changed the catalog from {before} to {world.model.now}")

@@ -1,0 +1,183 @@
+"""The whole catalog under a seeded scheduler: fixed seeds, fresh ones in `make soak`, one again by LANCEKEEP_SEED."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from simulation.model import EFFECTS
+from simulation.simulator import Failure, simulate
+
+import lancekeep.application.catalog as catalogs
+import lancekeep.application.table_commits as table_commits
+from lancekeep.adapters.manifest_stores import lance_table, table_cleanup
+from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListing
+from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
+from lancekeep.domain.commit import DONE, Event, Kind
+from lancekeep.domain.errors import StoreUnavailable
+from lancekeep.domain.naming import final_path
+
+TESTS = Path(__file__).parents[1]
+SEEDS = range(210)
+ONE_SEED = pytest.mark.skipif("LANCEKEEP_SEED" in os.environ, reason="one seed is asked for")
+
+
+def test_no_seed_finds_anything() -> None:
+    chosen = os.environ.get("LANCEKEEP_SEED")
+    outcomes: Counter[str] = Counter()
+    for seed in [int(chosen)] if chosen else SEEDS:
+        run = simulate(seed)
+        print(f"seed {seed}: {run.steps} steps, trace {run.trace_hash}")
+        outcomes += run.outcomes
+    if not chosen:  # a run in which nothing works, or nothing fails, would find nothing either
+        kinds = [kind for kind in EFFECTS if kind != "register"]
+        told = [(kind, outcome) for kind in kinds for outcome in ("ok", "refused", "unknown")]
+        assert not [pair for pair in told if outcomes[" ".join(pair)] < 3]
+
+
+@pytest.mark.skipif("LANCEKEEP_SOAK_MINUTES" not in os.environ, reason="make soak runs it")
+def test_fresh_seeds_find_nothing_for_some_minutes() -> None:
+    end = time.monotonic() + 60 * float(os.environ["LANCEKEEP_SOAK_MINUTES"])
+    first = time.time_ns() // 1_000_000
+    runs = 0
+    while time.monotonic() < end:
+        simulate(first + runs)
+        runs += 1
+    print(f"{runs} runs, from seed {first}")
+
+
+@ONE_SEED
+@pytest.mark.parametrize("seed", [1, 5, 8])
+def test_a_seed_replays_exactly_in_this_process_and_in_another(seed: int) -> None:
+    here = simulate(seed)
+    assert simulate(seed) == here
+    script = f"from simulation.simulator import simulate; print(simulate({seed}).trace_hash)"
+    environment = {**os.environ, "PYTHONPATH": str(TESTS), "PYTHONHASHSEED": "7"}
+    found = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == here.trace_hash
+
+
+# -- deliberate faults: each has to be found -------------------------------------------------------------------------
+
+
+def _put(self: LanceManifestStore, name: str, content: bytes) -> bool:
+    self._objects.put(name, content)
+    return True
+
+
+def _believe(self: Any, requests: Any) -> None:
+    """As `_decide_and_publish`, without the fresh look before a refusal."""
+    if self._latest is not None:
+        self._refresh = lambda: False
+    try:
+        DECIDE(self, requests)
+    finally:
+        self.__dict__.pop("_refresh", None)
+
+
+def _publish_early(self: Any, base: Any, prepared: Any) -> Any:
+    """How long ago the store was looked at is asked before the request, which may take long."""
+    recent = self._is_recent()
+    self._is_recent = lambda: recent
+    try:
+        return PUBLISH(self, base, prepared)
+    finally:
+        self.__dict__.pop("_is_recent", None)
+
+
+def _create_once(self: LanceManifestStore, name: str, content: bytes) -> bool:
+    """A lost reply is followed by a second try, whose answer is believed."""
+    try:
+        return self._publish_object(name, content)
+    except StoreUnavailable:
+        return self._publish_object(name, content)
+
+
+def _publish_discarding(self: LanceManifestStore, base: Any, prepared: Any) -> Any:
+    """What is not known to be there is cleared away."""
+    try:
+        return PUBLISH(self, base, prepared)
+    except StoreUnavailable:
+        self._versions.discard(prepared)
+        raise
+
+
+def _clean_up_all(objects: Any, key: str) -> int:
+    """Nothing is kept but the manifest of the latest version."""
+    for info in objects.list(f"{key}/data/"):
+        objects.delete(info.key)
+    return 1
+
+
+def _remove_without_rows(self: catalogs.Catalog, table: Any) -> None:
+    root = self.dataset_root(table)
+    for info in list(self._objects.list(f"{root.key}/")):
+        self._objects.delete(info.key)
+
+
+def _same(self: table_commits.TableCommits, progress: Any, content: Any) -> Any:
+    return Event(Kind.SAME)
+
+
+def _copy_over(self: table_commits.TableCommits, progress: Any, content: Any) -> Any:
+    """The final manifest is written without a condition."""
+    source = progress.row.path
+    self.objects.put(final_path(source), content if content is not None else self.objects.get(source))
+    return DONE
+
+
+def _always_committed(self: catalogs.Catalog, table: Any, branch: Any, version: int, path: str, size: Any) -> Any:
+    """No look whether the table has moved away meanwhile."""
+    root = self.dataset_root(table).branch(branch)
+    return self.commits.commit(root, version, path, size, branch=False)
+
+
+PUBLISH: Callable[..., Any] = LanceManifestStore._publish
+DECIDE: Callable[..., None] = LanceManifestStore._decide_and_publish
+FAULTS: dict[str, tuple[Any, str, Any]] = {
+    "the manifest is published without a condition": (LanceManifestStore, "_create", _put),
+    "a second try is believed after a lost reply": (LanceManifestStore, "_create", _create_once),
+    "files are discarded although they may be needed": (LanceManifestStore, "_publish", _publish_discarding),
+    "a refusal is believed without a fresh look": (LanceManifestStore, "_decide_and_publish", _believe),
+    "a view is believed without a look": (LanceManifestStore, "view", LanceManifestStore.recent),
+    "a version is never taken for cleaned up": (LanceManifestStore, "_is_overtaken", lambda *_: False),
+    "clean-up keeps nothing": (lance_table, "clean_up", _clean_up_all),
+    "clean-up goes by no age": (table_cleanup, "_is_old", lambda *_: True),
+    "the age of a look is asked for before the request": (LanceManifestStore, "_publish", _publish_early),
+    "any final manifest is taken for the own one": (table_commits.TableCommits, "_compare", _same),
+    "the final manifest is written over": (table_commits.TableCommits, "_copy", _copy_over),
+    "a commit does not look where its table is": (catalogs.Catalog, "commit_version", _always_committed),
+    "a drop forgets no rows": (catalogs.Catalog, "_remove_data", _remove_without_rows),
+    "a V1 table is hidden by no marker": (DirectoryListing, "hide", lambda *_: True),
+}
+
+
+FOUND_LATE = {
+    "the age of a look is asked for before the request": 200,
+    "a commit does not look where its table is": 101,
+    "files are discarded although they may be needed": 61,
+}
+"""Seeds that found a fault, to begin with; only time depends on them."""
+
+
+@ONE_SEED
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_deliberate_fault_is_found(fault: str) -> None:
+    target, name, replacement = FAULTS[fault]
+    first = FOUND_LATE.get(fault, 0)
+    with patch.object(target, name, replacement):
+        for seed in [*SEEDS[first:], *SEEDS[:first]]:
+            try:
+                simulate(seed)
+            except Failure as failure:
+                print(f"{fault}: found by {str(failure).splitlines()[0]}")
+                return
+    pytest.fail(f"{len(SEEDS)} seeds do not find: {fault}")
