@@ -120,8 +120,8 @@ def test_tags_branches_and_clones_keep_what_they_need(deployment: Deployment) ->
     catalog.register_table("second", "elsewhere")
     catalog.write("second", ROWS, "append")
     catalog.deregister_table("second")
-    report = catalog.cleanup(NOW)
-    assert report.skipped == ()
+    planned, report = catalog.cleanup(NOW, dry_run=True), catalog.cleanup(NOW)
+    assert (report.tables, report.skipped) == (planned.tables, ())
     assert {table.table: table.versions for table in report.tables}["t"] == (3, 4, 5)
     assert numbers(catalog.open("t")) == [5]
     assert numbers(catalog.open("t", tag="kept")) == [0]
@@ -226,6 +226,22 @@ def test_a_table_made_anew_in_the_same_directory_is_not_taken_for_the_old_one(tm
     assert versions(connect(deployment)) == [2, 1]
     assert len(numbers(connect(deployment).open("t", version=1))) == 10
     assert catalog.fsck(deep=True, grace=0).findings == ()
+
+
+def test_where_the_latest_version_vanished_meanwhile_the_older_ones_stay(tmp_path: Path) -> None:
+    deployment = Deployment(str(tmp_path / "lake"), f"sqlite://{tmp_path}/commits.db")
+    catalog = connect(deployment)
+    for at in range(3):
+        catalog.write("t", pa.table({"a": [at]}), "overwrite")
+    manifests = tmp_path / "lake/t.lance/_versions"
+
+    def step(done: int, total: int, name: str) -> None:
+        if name == "removing versions of t":
+            (manifests / NamingScheme.V2.final_name(3)).unlink()
+
+    assert catalog.cleanup(NOW, progress=step).tables == ()
+    assert len(list(manifests.glob("*.manifest"))) == 2
+    assert numbers(lance.dataset(f"{deployment.root}/t.lance")) == [1]
 
 
 def test_a_tag_made_meanwhile_keeps_its_version(tmp_path: Path) -> None:
