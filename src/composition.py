@@ -19,7 +19,7 @@ from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
 from lancekeep.adapters.manifest_stores.table_indexes import refresh_indexes
 from lancekeep.adapters.namespace_api.catalog_namespace import CatalogNamespace, operation
 from lancekeep.adapters.object_stores import open_object_store, uri_for_lance
-from lancekeep.application.catalog import Catalog
+from lancekeep.application.catalog import COMMIT_STORE_PROPERTY, Catalog
 from lancekeep.application.certification import Certificate, Progress, measure
 from lancekeep.application.retry import Retry
 from lancekeep.application.table_commits import TableCommits
@@ -126,6 +126,7 @@ def connect(
     native_commits = objects.guarantees.atomic_create and mode != V1
     if inline_optimization and not native_commits:
         raise InvalidInput(f"inline optimization of {root} in mode {mode!r}: there are no indexes that could be built")
+    listing = DirectoryListing(objects, root_key)
     manifest = _manifest_in(
         mode,
         LanceManifestStore(
@@ -135,7 +136,7 @@ def connect(
             index=partial(refresh_indexes, uri_for_lance(objects, manifest_key), native_options),
             index_inline=inline_optimization,
         ),
-        DirectoryListing(objects, root_key),
+        listing,
     )
 
     def engine(catalog: Catalog) -> TableEngine:
@@ -156,7 +157,11 @@ def connect(
     )
     rows.latest(objects.root_uri + root_key)  # a store that does not answer is told now, not at the first commit
     manifest.view()
-    catalog.view()
+    view = catalog.view()
+    if mode == V2 and COMMIT_STORE_PROPERTY not in view.properties:
+        remembered = listing.view().properties.get(COMMIT_STORE_PROPERTY)  # by who opened it with its V1 directories
+        if remembered is not None:
+            catalog.require_store(remembered)
     return catalog
 
 

@@ -768,10 +768,16 @@ class Catalog:
                 f"{self.root_uri} holds tables whose versions no commit store manages; opened with {own}. Connect "
                 "without commit_store, or bring them under it with change_commit_store."
             )
-        raise CommitStoreMismatch(
-            f"the versions of {self.root_uri} are managed by the commit store {remembered}; opened with "
-            f"{own or 'none'}. Connect with commit_store={remembered!r}, or move them with change_commit_store."
-        )
+        self.require_store(remembered)
+
+    def require_store(self, remembered: str) -> None:
+        """Raises `CommitStoreMismatch` unless the catalog was opened with this commit store."""
+        own = self.commits.rows.url if self.managed else None
+        if remembered != own:
+            raise CommitStoreMismatch(
+                f"the versions of {self.root_uri} are managed by the commit store {remembered}; opened with "
+                f"{own or 'none'}. Connect with commit_store={remembered!r}, or move them with change_commit_store."
+            )
 
     def _apply(self, decide: Decision) -> None:
         """Change the catalog; the first change makes it, and has it remember its commit store."""

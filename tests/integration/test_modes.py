@@ -386,3 +386,13 @@ def test_the_native_property_names_choose_the_mode(tmp_path: Path, mode: str) ->
     namespace.catalog.declare_table("t")
     entries = sorted(path.name for path in (tmp_path / "lake").iterdir())
     assert ("__manifest" in entries, "t.lance" in entries) == (mode != "v1", mode != "v2")
+
+
+def test_what_a_v1_directory_remembers_binds_v2_too(tmp_path: Path) -> None:
+    root, first, second = str(tmp_path / "lake"), f"sqlite://{tmp_path}/one.db", f"sqlite://{tmp_path}/two.db"
+    lancekeep.connect(root, mode="v1", commit_store=first).write("t", TABLE)
+    for other in (None, second):
+        with pytest.raises(lancekeep.CommitStoreMismatch, match=r"managed by the commit store .*one\.db"):
+            lancekeep.connect(root, mode="v2", commit_store=other)
+    lancekeep.connect(root, mode="v2", commit_store=first).create_namespace("a")
+    assert lancekeep.connect(root, commit_store=first).list_tables() == ["t"]
