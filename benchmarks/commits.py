@@ -171,7 +171,7 @@ class Clocked:
 
 def own_time(properties: Properties) -> dict[str, float]:
     """Median microseconds of our own Python in each native callback: the time inside it, less the time in ports."""
-    namespace = lancekeep.DirectoryNamespace(**properties)
+    namespace = lancekeep.DirectoryNamespace(**properties, dir_listing_enabled="false")
     catalog, spent, found = namespace.catalog, [0.0], {}
     namespace.create_namespace(CreateNamespaceRequest(id=["b"]))
     manifest = catalog._manifest
