@@ -445,11 +445,14 @@ def _choice(value: str | None, name: str, default: str, *others: str) -> str:
     raise errors.InvalidInput(f"unknown {name} {value!r}; choose {', '.join((default, *others))}")
 
 
-def _arrow(data: bytes) -> pa.RecordBatchReader:
+def _arrow(data: bytes) -> pa.Table:
+    """The whole stream, looked through before anything is written; its columns stay where ``data`` has them."""
     try:
-        return pa.ipc.open_stream(data)
-    except (pa.ArrowInvalid, OSError, TypeError) as error:
+        table = pa.ipc.open_stream(data).read_all()
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, TypeError, ValueError) as error:
         raise errors.InvalidInput(f"the table's data are not an Arrow IPC stream: {error}") from error
+    return table
 
 
 def _plain(row: VersionRow) -> dict[str, Any]:
