@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from types import FrameType
@@ -17,9 +18,18 @@ T = TypeVar("T")
 PATIENCE = 10.0
 """Seconds; thousands of times what any of it takes, so that only what does not end is found by it."""
 
+EXAMPLES = int(os.environ.get("LANCEKEEP_FUZZ", "100"))
+"""How many inputs each test is given; more are for an evening."""
+
 FUZZ = settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    max_examples=EXAMPLES,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
+SLOW = settings(FUZZ, max_examples=EXAMPLES // 3)
+"""For what takes milliseconds, with a directory or a database of its own."""
+SLOWEST = settings(FUZZ, max_examples=EXAMPLES // 8)
+"""For what asks a server."""
 
 
 def read(call: Callable[[], T], *allowed: type[LancekeepError]) -> T | None:

@@ -12,8 +12,8 @@ from typing import Any
 
 import lance
 import pyarrow as pa
-from fuzz.foreign import DEEP, FUZZ, JSON, mutated, read, texts
-from hypothesis import example, given, settings
+from fuzz.foreign import DEEP, FUZZ, JSON, SLOW, mutated, read, texts
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import lancekeep
@@ -156,7 +156,7 @@ def test_a_manifest_whose_fields_say_something_else(changes: list[tuple[str, int
     understand(TableFile(manifest, None).serialize(Transaction()), stored())
 
 
-@settings(FUZZ, max_examples=60)
+@SLOW
 @given(st.data(), st.sampled_from(("_deletions", "data")))
 def test_changed_files_of_the_manifest_table(data: st.DataObject, directory: str) -> None:
     content = data.draw(st.one_of(mutated(objects()[of(directory)]), st.binary(max_size=50)))
@@ -197,7 +197,7 @@ def encodable(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: text and text.encode("utf-8", "replace").decode() for name, text in row.items()} for row in rows]
 
 
-@settings(FUZZ, max_examples=60)
+@SLOW
 @given(ROWS)
 @example([{"object_id": "a", "object_type": "namespace", "location": None, "metadata": "[1]"}])
 @example([{"object_id": "a", "object_type": "table", "location": "a.lance", "metadata": DEEP}])
@@ -270,7 +270,7 @@ def test_what_a_v1_directory_remembers(content: bytes) -> None:
     assert properties is None or all(isinstance(text, str) for pair in properties.items() for text in pair)
 
 
-@settings(FUZZ, max_examples=40)
+@SLOW
 @given(SMALL)
 def test_opening_a_directory_that_remembers_something(content: bytes) -> None:
     with TemporaryDirectory() as directory:

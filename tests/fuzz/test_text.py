@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import lance_namespace as api
 import pyarrow as pa
 import pytest
-from fuzz.foreign import DEEP, FUZZ, JSON, read, texts
-from hypothesis import example, given, settings
+from fuzz.foreign import DEEP, FUZZ, JSON, SLOW, mutated, read, texts
+from hypothesis import example, given
 from hypothesis import strategies as st
 from lance_namespace import errors as api_errors
 
@@ -169,7 +170,7 @@ def namespace(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 TOKENS = st.one_of(texts("0123456789$²٣"), st.integers().map(str), st.just("9" * 5000), st.none())
 
 
-@settings(FUZZ, max_examples=25)
+@SLOW
 @given(TOKENS, st.one_of(st.none(), st.integers(-(2**70), 2**70)))
 @example("²", None)
 @example("9" * 19, 1)
@@ -187,7 +188,7 @@ def test_page_tokens_and_limits(namespace: Any, token: str | None, limit: int | 
         read_api(call)
 
 
-@settings(FUZZ, max_examples=25)
+@SLOW
 @given(st.integers(-(2**70), 2**70))
 @example(2**64)
 @example(-1)
@@ -197,7 +198,7 @@ def test_versions_that_callers_ask_for(namespace: Any, version: int) -> None:
     read_api(lambda: namespace.describe_table({"id": ["t"], "version": version, "load_detailed_metadata": True}))
 
 
-@settings(FUZZ, max_examples=25)
+@SLOW
 @given(st.lists(texts(PATHS), max_size=3), texts(PATHS), st.dictionaries(texts('"'), texts('"'), max_size=2))
 def test_requests_of_callers(namespace: Any, names: list[str], text: str, properties: dict[str, str]) -> None:
     read_api(lambda: namespace.describe_table(api.DescribeTableRequest(id=names, tag=text)))
@@ -225,3 +226,24 @@ def read_api(call: Any) -> None:
         raise AssertionError(f"stored things are not at fault here: {error}") from error
     except api_errors.LanceNamespaceError:
         return
+
+
+@cache
+def stream() -> bytes:
+    sink = pa.BufferOutputStream()
+    table = pa.table({"a": [1, 2, 3], "b": ["x", "y", None]})
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        for _ in range(3):
+            writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+@SLOW
+@given(st.one_of(mutated(stream()), st.integers(0, len(stream())).map(lambda length: stream()[:length])))
+@example(stream()[:-40])
+def test_streams_of_arrow_data(namespace: Any, content: bytes) -> None:
+    def create() -> None:
+        namespace.create_table(api.CreateTableRequest(id=["s"], mode="overwrite"), content)
+        namespace.drop_table(api.DropTableRequest(id=["s"]))
+
+    read_api(create)

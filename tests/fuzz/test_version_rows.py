@@ -15,8 +15,8 @@ from uuid import uuid4
 import boto3
 import pytest
 import redis
-from fuzz.foreign import FUZZ, read, texts
-from hypothesis import example, given, settings
+from fuzz.foreign import FUZZ, SLOW, SLOWEST, read, texts
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lancekeep import Damaged, InvalidInput
@@ -63,7 +63,7 @@ CELLS = st.one_of(
 )
 
 
-@settings(FUZZ, max_examples=60)
+@SLOW
 @given(st.one_of(st.just(7), CELLS), CELLS, CELLS, CELLS, st.booleans())
 @example(7, b"\xff", 1, "", False)
 @example(7, "p", "much", "", True)
@@ -81,7 +81,7 @@ def test_rows_in_sqlite(version: Any, path: Any, size: Any, committer: Any, inva
         store.close()
 
 
-@settings(FUZZ, max_examples=30)
+@SLOW
 @given(st.binary(max_size=200), st.booleans())
 def test_a_file_that_is_no_database(content: bytes, header: bool) -> None:
     with TemporaryDirectory() as directory:
@@ -97,7 +97,7 @@ NAMES = st.one_of(
 )
 
 
-@settings(FUZZ, max_examples=60)
+@SLOW
 @given(st.dictionaries(NAMES, st.one_of(st.binary(max_size=30), st.just(b"5\0t/_versions/7.manifest\0me")), min_size=1))
 @example({"٣": b"5\0p\0me"})
 @example({"007": b"5\0p\0me"})
@@ -131,7 +131,7 @@ def server(redis_url: str) -> Iterator[Any]:
     client.close()
 
 
-@settings(FUZZ, max_examples=60)
+@SLOW
 @given(st.one_of(st.just(7.0), st.floats(allow_nan=False)), MEMBERS, st.booleans())
 @example(7.0, b"7\0S\x005\0t/7.manifest-x\0\xff", False)
 @example(7.5, b"7\0F\x005\0p\0me", False)
@@ -169,7 +169,7 @@ def items(moto_endpoint: str) -> tuple[Any, str, str]:
     return boto3.client("dynamodb", endpoint_url=moto_endpoint), name, url
 
 
-@settings(FUZZ, max_examples=12)
+@SLOWEST
 @given(
     st.sampled_from(("7", "7.5", "-3", "9")),
     st.dictionaries(st.sampled_from(("path", "size", "committer")), ATTRIBUTES),
