@@ -32,7 +32,7 @@ from lancekeep.domain.errors import (
     Unsupported,
 )
 from lancekeep.domain.layout import VERSIONS
-from lancekeep.domain.naming import ManifestName, NamingScheme, final_versions
+from lancekeep.domain.naming import ManifestName, NamingScheme, final_versions, hinted_version
 from lancekeep.ports.manifest_store import Decision
 from lancekeep.ports.object_store import ObjectStore
 
@@ -186,9 +186,8 @@ class LanceManifestStore:
 
     def _hinted(self) -> int:
         try:
-            hint = json.loads(self._objects.get(f"{self._key}/{VERSIONS}/{_HINT}"))
-            return int(hint["version"])
-        except (ObjectNotFound, ValueError, KeyError, TypeError):
+            return hinted_version(self._objects.get(f"{self._key}/{VERSIONS}/{_HINT}"))
+        except ObjectNotFound:
             return 0
 
     def _listed(self) -> int:
