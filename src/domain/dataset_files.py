@@ -27,7 +27,7 @@ _OWN = {
     TRANSACTIONS: re.compile(rb"\d+-(" + _UUID + rb")\.txn"),
     INDICES: re.compile(b"(" + _UUID + b")/.*"),
 }
-_DELETION = re.compile(r"\d+-\d+-(\d+)\.(?:arrow|bin)")
+_DELETION = re.compile(r"[0-9]+-[0-9]+-([0-9]{1,20})\.(?:arrow|bin)")
 _SMALLEST_ID = 1 << 28  # a smaller number takes too few bytes to be told from others; one in 2**36 is smaller
 
 # Lookaheads, since a length that happens to look like the first character of a name stands before it.
@@ -63,7 +63,7 @@ class Place:
             match = _DELETION.fullmatch(self.rest)
             return _deletion(int(match[1])) if match and int(match[1]) >= _SMALLEST_ID else None
         pattern = _OWN.get(self.directory)
-        found = pattern.fullmatch(self.rest.encode()) if pattern else None
+        found = pattern.fullmatch(self.rest.encode(errors="replace")) if pattern else None
         return found[1] if found else None
 
 
@@ -110,7 +110,7 @@ class Reference:
             )
             if not isinstance(version, int) or not isinstance(branch, str | None):
                 raise ValueError("its branch is no text, or its version no number")
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise Damaged(f"{name} is not a tag or branch: {error!r}") from error
         return Reference("" if branch in (None, "main") else branch, version)
 
