@@ -25,6 +25,7 @@ from lancekeep.adapters.manifest_stores.table_file import TableFile, Transaction
 from lancekeep.adapters.manifest_stores.table_versions import SCHEMA, TableVersions
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
 from lancekeep.domain.catalog import Put
+from lancekeep.domain.dataset_files import Place, Reference, names_in
 from lancekeep.domain.errors import CommitRefused, ObjectNotFound
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest import refuse_accidental_overwrite, transaction_file
@@ -34,6 +35,16 @@ from lancekeep.domain.table import find_table
 
 STORED = (Damaged, lancekeep.Refused, ObjectNotFound)
 """What stored things may be answered with; never that the caller's input was wrong."""
+
+
+SMALL = st.one_of(
+    st.binary(max_size=60),
+    JSON.map(lambda value: json.dumps(value).encode()),
+    JSON.map(lambda value: json.dumps({"version": value}).encode()),
+    st.sampled_from(
+        (DEEP.encode(), b'{"version": Infinity}', b'{"version": "9"}', b'{"version": ' + b"9" * 4000 + b"}")
+    ),
+)
 
 
 @cache
@@ -176,6 +187,28 @@ def test_a_deletion_file_of_the_other_kind(content: bytes) -> None:
     understand(TableFile(manifest, None).serialize(Transaction()), stored(**{key: content}))
 
 
+@FUZZ
+@given(st.data())
+def test_what_a_clean_up_reads(data: st.DataObject) -> None:
+    content = data.draw(st.one_of(mutated(objects()[of("_versions")]), st.binary(max_size=60), SMALL))
+    read(lambda: names_in(content, "m"), Damaged)
+    read(lambda: Reference.parse(content, "x"), Damaged)
+
+
+@FUZZ
+@given(
+    st.one_of(texts("/._-0123456789"), *(texts("0-./").map(start.__add__) for start in ("data/", "_deletions/1-1-")))
+)
+@example("data/\udcff.lance")
+@example("_deletions/1-1-" + "9" * 5000 + ".arrow")
+@example("_deletions/1-1-\u0663.arrow")
+@example(f"_deletions/1-1-{2**80}.bin")
+def test_names_of_files_that_a_clean_up_meets(path: str) -> None:
+    place = read(lambda: Place.of(path))
+    if place is not None:
+        read(lambda: place.own_name)
+
+
 # -- rows that a foreign writer entered --------------------------------------------------------------------------
 
 METADATA = st.one_of(st.none(), JSON.map(json.dumps), texts('{}":[],'), st.sampled_from((DEEP, "NaN", '{"a":1}', "{}")))
@@ -230,15 +263,6 @@ def test_rows_with_odd_values(rows: list[dict[str, Any]]) -> None:
 
 
 # -- small files -------------------------------------------------------------------------------------------------
-
-SMALL = st.one_of(
-    st.binary(max_size=60),
-    JSON.map(lambda value: json.dumps(value).encode()),
-    JSON.map(lambda value: json.dumps({"version": value}).encode()),
-    st.sampled_from(
-        (DEEP.encode(), b'{"version": Infinity}', b'{"version": "9"}', b'{"version": ' + b"9" * 4000 + b"}")
-    ),
-)
 
 
 @FUZZ
