@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import unquote
@@ -30,6 +31,7 @@ from lancekeep.domain.errors import (
     LancekeepError,
     NamespaceNotFound,
     NotFound,
+    ObjectNotFound,
     Refused,
     TableAlreadyExists,
     TableNotFound,
@@ -58,6 +60,7 @@ from lancekeep.domain.table import (
     alter_table,
     confined,
     find_table,
+    is_at,
     new_location,
     remove_table,
     rename_table,
@@ -291,9 +294,18 @@ class Catalog:
         """
         table = Table(ObjectId.of(identifier), self.relative(location), _checked_properties(properties))
         root = self._unlinked(table)
+        marker = f"{root.key}/{MOVING_MARKER}"
+        source = self._moves_from(marker)
+        if source is not None and is_at(self.view(), source):
+            raise Refused(
+                f"{root.base_uri} is the copy that a rename makes, or made when it was stopped; wait for it, or have "
+                "fsck remove it"
+            )
         if self.commits.latest(root) is None:
             raise TableNotFound(f"no Lance table lies at {root.base_uri}: it has no version; nothing was registered")
         self._apply(lambda view: add_table(view, table, replace=overwrite))
+        if source is not None:
+            self._objects.delete(marker)  # left by a rename that had done its work
         return table
 
     def alter_table(
@@ -822,6 +834,8 @@ class Catalog:
             self._objects.put(marker, MARKER_CONTENT)
         elif not self._objects.put_if_absent(marker, MARKER_CONTENT):
             raise TableAlreadyExists(f"{table.id}: another has just taken the directory {table.location!r}")
+        if self.managed and not hashed:
+            self._forget_rows(self.dataset_root(table))  # those of a table that lay here before
         return table, marker
 
     def _usable_tables(self) -> Iterator[Table]:
@@ -909,15 +923,30 @@ class Catalog:
         """Rows first: without them no writer that still has the table open can commit.
 
         Then the manifests, so that what a crash leaves is no table that could be registered; last the marker that
-        hides a V1 directory, so that nobody takes what is left for a V1 table.
+        hides a V1 directory, so that nobody takes what is left for a V1 table. A commit that was under way may have put
+        its row back meanwhile, so rows go once more. A directory that has been registered since is not touched.
         """
         root = self.dataset_root(table)
+        if self.view().owner_of(table.location) is not None:
+            return
         self.commits.forget_history(root)
         hides = f"{root.key}/{DEREGISTERED_MARKER}"
         keys = [info.key for info in self._objects.list(f"{root.key}/")]
         for key in sorted(keys, key=lambda key: (key == hides, not key.startswith(root.versions_key))):
             self._objects.delete(key)
         self._objects.prune(root.key)
+        self._forget_rows(root)
+
+    def _moves_from(self, marker: str) -> str | None:
+        """The location that the table in a directory with this marker is copied from; None where there is no marker."""
+        try:
+            return self._objects.get(marker).decode(errors="replace")
+        except ObjectNotFound:
+            return None
+
+    def _forget_rows(self, root: DatasetRoot) -> None:
+        self.commits.retry.call(partial(self.commits.rows.delete, root.base_uri))
+        self.commits.forget()
 
     def _declare_for(self, object_id: ObjectId, mode: WriteMode, properties: Mapping[str, str] | None) -> bool:
         """Declare the table that a write needs; whether this call did."""

@@ -11,7 +11,7 @@ from enum import Enum
 import attrs
 
 from lancekeep.domain.catalog import CatalogView, ancestors
-from lancekeep.domain.errors import Damaged, InvalidInput
+from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import VERSIONS
 from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
@@ -22,6 +22,7 @@ from lancekeep.domain.table import (
     MOVING_MARKER,
     RESERVED_MARKER,
     Table,
+    is_at,
     v1_table,
 )
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
@@ -163,7 +164,7 @@ class Fsck:
         own_name = _HASHED.fullmatch(directory) is not None or v1_table(directory) is not None
         if not infos:
             return Finding(Kind.EMPTY, directory, "it holds no object", "remove the directory")
-        if MOVING_MARKER in names and self._still_at_its_source(f"{key}{MOVING_MARKER}"):
+        if MOVING_MARKER in names and self._still_at_its_source(key, names):
             meaning = "the copy of a table that a rename left when it was stopped; the table is where it was"
             found, own = Finding(Kind.UNREFERENCED, directory, meaning, "remove the directory"), True
         elif any(map(_is_committed, names)):
@@ -181,11 +182,22 @@ class Fsck:
             )
         return self._unless_young(found, infos)
 
-    def _still_at_its_source(self, marker: str) -> bool:
-        """Whether the table that is copied to a directory is in the catalog where it came from."""
-        source = self.objects.get(marker).decode(errors="replace")
-        owner = self.view().owner_of(source)
-        return owner is not None and owner.location == source
+    def _still_at_its_source(self, key: str, names: Iterable[str]) -> bool:
+        """Whether the table that is copied to a directory is in the catalog where it came from, with all its versions.
+
+        (The marker alone does not say it: a table that moved, was deregistered, and whose name is another's by now.)
+        """
+        source = self.objects.get(f"{key}{MOVING_MARKER}").decode(errors="replace")
+        if not is_at(self.view(), source):
+            return False
+        copied = filter(_is_committed, names)
+        return all(self._content(f"{self._key(source)}/{name}") == self._content(f"{key}{name}") for name in copied)
+
+    def _content(self, key: str) -> bytes | None:
+        try:
+            return self.objects.get(key)
+        except ObjectNotFound:
+            return None
 
     # -- repair -------------------------------------------------------------------------------------------------
 

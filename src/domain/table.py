@@ -9,7 +9,7 @@ from functools import lru_cache
 import attrs
 
 from lancekeep.domain.catalog import CatalogView, Change, Put, Remove, require_free, require_namespace
-from lancekeep.domain.errors import Damaged, InvalidInput, TableNotFound, Unsupported
+from lancekeep.domain.errors import ConcurrentModification, Damaged, InvalidInput, TableNotFound, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
 
@@ -74,6 +74,8 @@ def add_table(view: CatalogView, table: Table, *, replace: bool = False, reserve
             f"{table.location!r} overlaps the directory of the table {ObjectId.from_key(owner.object_id)}; "
             f"choose another location for {table.id}"
         )
+    if entry is not None and is_here:
+        return [Put(entry.with_properties(table.properties))]
     fresh = ManifestEntry.table(table.id, table.location, table.properties)
     return [Put(fresh if entry is None else attrs.evolve(fresh, extension=entry.extension))]
 
@@ -105,8 +107,20 @@ def rename_table(view: CatalogView, source: Table, target: ObjectId, location: s
         raise Unsupported(f"a V1 directory cannot rename {source.id}; open it with its manifest")
     require_namespace(view, target.parent)
     require_free(view, target, TABLE)
+    owner = view.owner_of(location)
+    if owner is not None and owner.object_id != source.id.key:
+        raise ConcurrentModification(
+            f"the directory {location!r} that {source.id} was moved to has been registered as "
+            f"{ObjectId.from_key(owner.object_id)}; nothing was changed. Rename it again."
+        )
     renamed = attrs.evolve(entry, object_id=target.key, location=location, listed=False)
     return [Remove(source.id.key), Put(renamed)]
+
+
+def is_at(view: CatalogView, location: str) -> bool:
+    """Whether a table of the catalog lies in this very directory."""
+    owner = view.owner_of(location)
+    return owner is not None and owner.location == location
 
 
 def new_location(object_id: ObjectId, entropy: str) -> str:

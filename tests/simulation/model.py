@@ -186,12 +186,16 @@ class Model:
         )
 
     def _look_for_removals(self, location: str) -> None:
-        """Who registers a directory whose files another is just removing, or copying there, can lose them."""
+        """Who registers a directory whose files another is just removing, or copying there, can lose them.
+
+        And one that was dropped may hold what a writer left that was under way then.
+        """
         copied = f"{ROOT}/{location}/{MOVING_MARKER}" in self.raw._objects
         removed = any(
             before is not None and before.location == location
             for operation in self.operations
-            if operation.outcome is None and operation.kind in ("drop_table", "drop_namespace", "rename")
+            if operation.kind in ("drop_table", "drop_namespace")
+            or (operation.kind == "rename" and operation.outcome is None)
             for _, event in operation.events
             for before, _ in event.values()
         )
@@ -359,7 +363,7 @@ class Model:
             return
         if operation.kind == "declare" and ("files lie in" in text or "has just taken" in text):
             return
-        if operation.kind == "register" and "no Lance table lies" in text:
+        if operation.kind == "register" and ("no Lance table lies" in text or "is the copy that a rename" in text):
             return
         if all(wanted(operation, state) for state in self.states[operation.began_at : self.moment + 1]):
             raise Violation(f"it was refused for no reason: {operation}")

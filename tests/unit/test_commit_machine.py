@@ -108,11 +108,12 @@ def test_what_a_reservation_means(reservation: Reserved | Taken | NotReady, kind
 
 
 def test_a_repeated_claim_takes_nobodys_word_but_the_final_objects() -> None:
-    for reservation, kind in {
+    told: dict[Taken | NotReady, Kind] = {
         Taken(OTHER_3): Kind.CONTESTED,
         Taken(FINAL_3): Kind.PERHAPS_OWN,
         NotReady(row(7, final=True)): Kind.PERHAPS_OWN,
-    }.items():
+    }
+    for reservation, kind in told.items():
         assert understand(STAGED_3, reservation, repeated=True).kind is kind
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
 from heapq import merge
 from itertools import chain, islice
 from operator import attrgetter
@@ -25,30 +24,44 @@ _ATTEMPTS = 20
 class CompatibleView:
     """The `CatalogView` of both: the manifest first, then V1 directories that no table of the manifest owns.
 
-    ``listing`` gives the directory to ask: as it is now, or as one decision sees it.
+    ``listing`` gives the directory to ask: as it is now, or as a decision sees it. ``latest`` gives the manifest as it
+    is by then: a table goes into the manifest before its directory is hidden, so what neither seems to have may have
+    gone from the one to the other while they were asked. A decision needs no such look, since it is asked again.
     """
 
     flat = False
 
-    def __init__(self, manifest: CatalogView, listing: Callable[[], V1Directory]) -> None:
+    def __init__(
+        self,
+        manifest: CatalogView,
+        listing: Callable[[], V1Directory],
+        latest: Callable[[], CatalogView] | None = None,
+    ) -> None:
         self.manifest = manifest
         self._listing = listing
+        self._latest = latest or (lambda: manifest)
+        self._properties: Mapping[str, str] | None = None
 
     @property
     def version(self) -> int:
         return self.manifest.version or self._listing().version
 
-    @cached_property
+    @property
     def properties(self) -> Mapping[str, str]:
         """The manifest's; until it remembers a commit store, what the V1 directory remembers counts as well."""
-        entered = self.manifest.properties
-        return entered if _own(entered) else {**self._listing().properties, **entered}
+        if self._properties is None:
+            entered = self.manifest.properties
+            self._properties = entered if _own(entered) else {**self._listing().properties, **entered}
+        return self._properties
 
     def find(self, object_id: str) -> ManifestEntry | None:
         entry = self.manifest.find(object_id)
-        if entry is None and self.manifest.owner_of(object_id + V1_SUFFIX) is None:
-            return self._listing().find(object_id)
-        return entry
+        if entry is not None or v1_table(object_id + V1_SUFFIX) is None:
+            return entry
+        if self.manifest.owner_of(object_id + V1_SUFFIX) is None:
+            entry = self._listing().find(object_id)
+        latest = self.manifest if entry is not None else self._latest()
+        return entry if latest is self.manifest else latest.find(object_id)
 
     def children(
         self, parent: ObjectId, object_type: str, after: str | None = None, limit: int | None = None
@@ -58,7 +71,11 @@ class CompatibleView:
         more = None if limit is None else limit + 1
         entered, _ = self.manifest.children(parent, TABLE, after, more)
         listed = (entry.object_id for entry in self._listed(after))
-        return page(list(islice(merge(entered, listed), more)), None, limit)
+        found = page(list(islice(merge(entered, listed), more)), None, limit)
+        latest = self._latest()
+        if latest is self.manifest:
+            return found
+        return CompatibleView(latest, self._listing).children(parent, object_type, after, limit)
 
     def descendants(self, parent: ObjectId) -> Iterator[ManifestEntry]:
         return chain(self.manifest.descendants(parent), self._listed() if parent.is_root else ())
@@ -114,14 +131,14 @@ class CompatibleManifestStore:
     def __init__(self, manifest: ManifestStore, listing: DirectoryListing) -> None:
         self._manifest = manifest
         self._listing = listing
-        self._view = CompatibleView(manifest.recent(), listing.view)
+        self._view = CompatibleView(manifest.recent(), listing.view, manifest.view)
         self._remembered: Mapping[str, str] = {}
 
     def view(self) -> CompatibleView:
         return self._over(self._manifest.view())
 
     def recent(self) -> CompatibleView:
-        return self._over(self._manifest.recent())
+        return CompatibleView(self._manifest.recent(), self._listing.view)
 
     def apply(self, decide: Decision) -> CompatibleView:
         hidden: set[str] = set()  # what bears a marker for this change, and
@@ -162,7 +179,7 @@ class CompatibleManifestStore:
         """
         view = self._view
         if view.manifest is not manifest or manifest.version == 0:
-            self._view = view = CompatibleView(manifest, self._listing.view)
+            self._view = view = CompatibleView(manifest, self._listing.view, self._manifest.view)
         return view
 
     def _ask(self, decide: Decision, hidden: Collection[str]) -> _Step:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from functools import cached_property
 from itertools import islice
 
 from lancekeep.domain.catalog import Change, Put, Remove, SetProperties, page
@@ -39,19 +38,24 @@ class V1Directory:
         self._root_key = root_key
         self._root = f"{root_key}/" if root_key else ""
         self._entries: dict[str, ManifestEntry | None] = {}
+        # No cached_property: before Python 3.12 it holds a lock of the whole class while the storage is asked.
+        self._version: int | None = None
+        self._file: tuple[bytes | None] | None = None
 
-    @cached_property
+    @property
     def version(self) -> int:
         """1 where there is a V1 directory or the properties file, else 0: nothing here counts changes."""
-        directories = self._objects.directories(self._root)
-        return int(self.remembers or any(name.endswith(V1_SUFFIX) for name in directories))
+        if self._version is None:
+            directories = self._objects.directories(self._root)
+            self._version = int(self.remembers or any(name.endswith(V1_SUFFIX) for name in directories))
+        return self._version
 
     @property
     def remembers(self) -> bool:
         """Whether there is a properties file."""
         return self._stored is not None
 
-    @cached_property
+    @property
     def properties(self) -> Mapping[str, str]:
         return {} if self._stored is None else _decoded(self._stored, self._root + PROPERTIES_FILE)
 
@@ -89,12 +93,14 @@ class V1Directory:
         names = sorted(table.key for table in tables if table is not None)
         return names if after is None else names[bisect_right(names, after) :]
 
-    @cached_property
+    @property
     def _stored(self) -> bytes | None:
-        try:
-            return self._objects.get(self._root + PROPERTIES_FILE)
-        except ObjectNotFound:
-            return None
+        if self._file is None:
+            try:
+                self._file = (self._objects.get(self._root + PROPERTIES_FILE),)
+            except ObjectNotFound:
+                self._file = (None,)
+        return self._file[0]
 
     def _exists(self, location: str) -> bool:
         """One listing, of which the beginning says enough: what the engine writes sorts behind the marker."""

@@ -222,11 +222,12 @@ class LanceManifestStore:
             raise
 
     def _decide_and_publish(self, requests: list[_Request]) -> None:
-        """A refusal is believed only of the catalog as it is now; a change is a compare-and-set, and needs no look."""
-        fresh = False
+        """A change is a compare-and-set, and needs no look; a refusal is believed only where a look behind it finds the
+        catalog as it was decided on. (A decision may itself look at directories, which takes its time.)
+        """
         for attempt in range(_ATTEMPTS):
             if self._latest is None:
-                fresh = self._refresh()
+                self._refresh()
             base = self._latest or empty_version()
             view, outcomes = base.view, []
             for request in requests:
@@ -237,14 +238,12 @@ class LanceManifestStore:
                 except Exception as error:  # whatever it is, it is for whoever asked
                     outcome = error
                 outcomes.append(outcome)
-            if not fresh and (view is base.view or any(outcomes)):
-                fresh = True
-                if self._refresh():
-                    continue
+            if (view is base.view or any(outcomes)) and self._refresh():
+                continue
             if view is not base.view:
                 published = self._publish(base, self._versions.prepare(base, view))
                 if published is None:
-                    fresh = self._refresh() or True
+                    self._refresh()
                     self._sleep(self._jitter() * min(0.2, 0.002 * 2**attempt))
                     continue
                 base = published
