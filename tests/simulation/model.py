@@ -467,10 +467,12 @@ def _declared(operation: Operation, before: Thing | None, after: Thing | None) -
     location = after.location if after is not None else None
     if operation.outcome == "ok" and operation.result is not None and location != operation.result.location:
         return False
-    expected = _entered(operation, location, TABLE)
-    # Open (docs/simulation.md): what was altered in the table while it was declared in a V1 directory is overwritten.
-    fresh = before is None or (before.kind == TABLE and before.location == _key(operation.name) + V1_SUFFIX)
-    return after == expected and fresh
+    if before is None:
+        return after == _entered(operation, location, TABLE)
+    # The reservation in a V1 directory is a table already: others may have entered and altered it meanwhile.
+    properties = dict(before.properties) | operation.arguments.get("properties", {})
+    reserved = before.kind == TABLE and before.location == _key(operation.name) + V1_SUFFIX
+    return reserved and after == Thing(TABLE, location, _public(properties))
 
 
 def _altered(operation: Operation, before: Thing | None, after: Thing | None) -> bool:
