@@ -42,7 +42,7 @@ class Lookup(Protocol):
     def positions(self, object_id: str) -> Iterable[int]:
         """Where rows of that id are; several where a foreign writer has written it twice."""
 
-    def keys(self) -> Iterable[tuple[str, int]]:
+    def kinds(self) -> Iterable[tuple[str, int]]:
         """The object types and depths that occur."""
 
     def between(self, kind: tuple[str, int], low: str, high: str | None) -> Iterator[tuple[str, int]]:
@@ -119,7 +119,7 @@ class SmallLookup:
     def positions(self, object_id: str) -> Iterable[int]:
         return self._positions.get(object_id, ())
 
-    def keys(self) -> Iterable[tuple[str, int]]:
+    def kinds(self) -> Iterable[tuple[str, int]]:
         return self._runs
 
     def between(self, kind: tuple[str, int], low: str, high: str | None) -> Iterator[tuple[str, int]]:
@@ -152,7 +152,7 @@ class SortedLookup:
         key = object_id.encode()
         return [position for kind, run in self._runs.items() if kind[1] == depth for position in run.positions_of(key)]
 
-    def keys(self) -> Iterable[tuple[str, int]]:
+    def kinds(self) -> Iterable[tuple[str, int]]:
         return self._runs
 
     def between(self, kind: tuple[str, int], low: str, high: str | None) -> Iterator[tuple[str, int]]:
@@ -310,14 +310,14 @@ class IndexedView:
 
     def descendants(self, parent: ObjectId) -> Iterator[ManifestEntry]:
         prefix, high = _range(parent)
-        kinds = {kind for piece in self._pieces() for kind in piece.rows.lookup.keys()}  # noqa: SIM118 - not a dict
+        kinds = {kind for piece in self._pieces() for kind in piece.rows.lookup.kinds()}
         for kind in sorted(kinds):
             if kind[1] >= len(parent.names):
                 yield from (rows.entry(position) for _, rows, position in self._between(kind, prefix, high))
 
     def all_of(self, object_type: str, after: str | None = None) -> Iterator[ManifestEntry]:
         low = "" if after is None else after + "\0"
-        kinds = {kind for piece in self._pieces() for kind in piece.rows.lookup.keys()}  # noqa: SIM118 - not a dict
+        kinds = {kind for piece in self._pieces() for kind in piece.rows.lookup.kinds()}
         runs = [self._between(kind, low, None) for kind in kinds if kind[0] == object_type]
         for _, rows, position in heapq.merge(*runs, key=_id):
             yield rows.entry(position)
