@@ -14,7 +14,15 @@ from lancekeep.adapters.object_stores.memory import MemoryObjectStore
 from lancekeep.application.retry import Retry
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain.commit import Committed, CommitToken, Conflict, StagedManifest, Unknown
-from lancekeep.domain.errors import CommitRefused, CommitStoreMismatch, Damaged, Refused, StoreUnavailable
+from lancekeep.domain.errors import (
+    AccessDenied,
+    CommitRefused,
+    CommitStoreMismatch,
+    Damaged,
+    LancekeepError,
+    Refused,
+    StoreUnavailable,
+)
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.naming import ManifestName, NamingScheme
 from lancekeep.domain.version_row import VersionRow
@@ -207,6 +215,28 @@ def test_a_crash_of_the_helper_is_repaired_by_the_next_one(world: World, nth: in
     assert latest.is_final
     assert latest.size == len(world.objects.get(latest.path))
     assert world.staged() == ([path] if nth == 3 else [])
+
+
+def test_a_reader_that_may_not_write_is_told_so_and_never_shown_an_older_version(world: World) -> None:
+    """The latest row is staged, and this reader can neither copy the manifest nor change the row."""
+    world.fill(1)
+    path = world.stage(2)
+    assert world.rows.reserve(VersionRow(world.root.base_uri, 2, path, 9), first=False)
+
+    def read_only(name: str, _: int) -> tuple[str, BaseException] | None:
+        writes = ("put", "put_if_absent", "copy_if_absent", "copy", "delete", "reserve", "finalize", "record")
+        return (
+            ("before", AccessDenied(f"{name}: the credentials at hand do not permit this")) if name in writes else None
+        )
+
+    reader = world.commits(objects=Faulty(world.objects, read_only), rows=Faulty(world.rows, read_only))
+    with pytest.raises(LancekeepError, match="do not permit"):
+        reader.latest(world.root)
+    assert world.staged() == [path]
+    latest = world.commits().latest(world.root)  # somebody who may write finishes it
+    assert latest is not None
+    assert latest.is_final
+    assert reader.latest(world.root) == latest
 
 
 def test_a_writer_whose_commit_a_reader_finished_recognises_it(world: World) -> None:
