@@ -187,7 +187,8 @@ class Fsck:
 
         (The marker alone does not say it: a table that moved, was deregistered, and whose name is another's by now.)
         """
-        source = self.objects.get(f"{key}{MOVING_MARKER}").decode(errors="replace")
+        content = self._content(f"{key}{MOVING_MARKER}")
+        source = (content or b"").decode(errors="replace")
         if not is_at(self.view(), source):
             return False
         copied = filter(_is_committed, names)

@@ -214,8 +214,9 @@ class CompatibleManifestStore:
             # The manifest has to answer for a table before it is hidden: a marker alone would not be seen by who has
             # decided, on the same manifest, to enter the table (a migration).
             return _Step(listing, again=True), [*entered, *(Put(attrs.evolve(entry, listed=False)) for entry in listed)]
-        if not vacated.keys() <= set(hidden):
-            return _Step(listing, hide=vacated.keys() - set(hidden)), []
+        seen = [location for location in vacated if location not in hidden]
+        if seen:
+            return _Step(listing, hide=seen), []
         entered += (row for row in rows if isinstance(row, Put) or view.manifest.find(row.object_id) is not None)
         put = (row.entry for row in rows if isinstance(row, Put))
         return _Step(listing, show=[entry for entry in put if _reappears(entry, view.manifest, listing)]), entered
