@@ -1,0 +1,130 @@
+"""Arrow's types as Spark holds them, as a Lance table stores them, and values brought from the one into the other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import lance.fragment
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lancekeep.domain.errors import InvalidInput, MissingExtra
+
+try:
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import to_arrow_schema
+except ImportError as error:
+    raise MissingExtra("this needs PySpark: pip install 'lancekeep[spark]'") from error
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+# -- schemas --------------------------------------------------------------------------------------------------------
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    try:
+        arrow = to_arrow_schema(schema, timezone="UTC")
+    except PySparkException as error:
+        raise InvalidInput(f"the DataFrame has a column that Arrow cannot hold: {error}") from error
+    return pa.schema([pa.field(field.name, as_spark_sees(field.type)) for field in arrow])
+
+
+def require_storable(schema: pa.Schema) -> None:
+    """Let the engine itself say what it cannot store: names that repeat or hold a dot, intervals, ..."""
+    if not schema.names:
+        raise InvalidInput("the DataFrame has no columns; a table needs at least one")
+    try:
+        lance.fragment.write_fragments(schema.empty_table(), "memory://schema-check", schema=schema, mode="create")
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"Lance cannot store these columns: {error}") from error
+
+
+def require_fit(offered: pa.Schema, wanted: pa.Schema) -> None:
+    problems = [f"{name!r} is missing" for name in wanted.names if name not in offered.names]
+    problems += [f"{name!r} is not a column of the table" for name in offered.names if name not in wanted.names]
+    problems += [
+        f"{field.name!r} is {offered.field(field.name).type}, the table has {field.type}"
+        for field in wanted
+        if field.name in offered.names and offered.field(field.name).type != as_spark_sees(field.type)
+    ]
+    if problems:
+        raise InvalidInput(
+            f"the DataFrame does not fit the table; nothing was written: {'; '.join(problems)}. "
+            "Select and cast its columns to those of the table."
+        )
+
+
+def as_spark_sees(stored: pa.DataType) -> pa.DataType:
+    """The type in which Spark holds what is stored as ``stored``; every nested value nullable."""
+    is_ = pa.types
+    if is_.is_list(stored) or is_.is_large_list(stored) or is_.is_fixed_size_list(stored):
+        return pa.list_(pa.field("element", as_spark_sees(stored.value_type)))
+    if is_.is_struct(stored):
+        return pa.struct([pa.field(child.name, as_spark_sees(child.type)) for child in stored])
+    if is_.is_map(stored):
+        return pa.map_(as_spark_sees(stored.key_type), as_spark_sees(stored.item_type))
+    if is_.is_dictionary(stored):
+        return as_spark_sees(stored.value_type)
+    if is_.is_timestamp(stored):
+        return pa.timestamp("us", tz="UTC" if stored.tz else None)
+    if is_.is_time(stored):
+        return pa.time64("ns")
+    return _SPARK_TYPES.get(stored, stored)
+
+
+_SPARK_TYPES = {
+    pa.large_string(): pa.string(),
+    pa.large_binary(): pa.binary(),
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+    pa.date64(): pa.date32(),
+}
+
+
+# -- values ---------------------------------------------------------------------------------------------------------
+
+
+def fit(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([_fit_column(batch.column(field.name), field) for field in schema], schema=schema)
+
+
+def _fit_column(column: pa.Array, field: pa.Field) -> pa.Array:
+    if column.null_count and not field.nullable:
+        raise InvalidInput(f"the column {field.name!r} of the table takes no nulls, and the DataFrame holds some")
+    if column.type == field.type:
+        return _aligned(column)
+    try:
+        if pa.types.is_fixed_size_list(field.type):
+            return _vectors(column, field)
+        return _aligned(column.cast(field.type))
+    except pa.ArrowException as error:
+        raise InvalidInput(f"a value of the column {field.name!r} does not fit {field.type}: {error}") from error
+
+
+def _vectors(lists: pa.Array, field: pa.Field) -> pa.Array:
+    """Built by hand: pyarrow's cast crashes the process where all lists are null and their buffer is empty."""
+    size = field.type.list_size
+    lengths = pc.unique(pc.list_value_length(lists).drop_null()).to_pylist()
+    if lengths not in ([], [size]):
+        raise InvalidInput(f"the column {field.name!r} holds vectors of {size} values; found lengths {sorted(lengths)}")
+    mask = lists.is_null()
+    if lists.null_count:
+        lists = pc.coalesce(lists, pa.scalar([0] * size, lists.type))
+    return pa.FixedSizeListArray.from_arrays(lists.flatten().cast(field.type.value_type), type=field.type, mask=mask)
+
+
+def _aligned(column: pa.Array) -> pa.Array:
+    """The native writer panics on decimals that do not begin at a multiple of 16 bytes, and Spark aligns to 8."""
+    if _holds_decimals(column.type) and any(buffer and buffer.address % 16 for buffer in column.buffers()):
+        return pa.concat_arrays([column])  # a copy, which pyarrow aligns to 64
+    return column
+
+
+def _holds_decimals(stored: pa.DataType) -> bool:
+    children = [stored.field(i).type for i in range(stored.num_fields)]
+    return pa.types.is_decimal(stored) or any(map(_holds_decimals, children))
