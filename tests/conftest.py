@@ -1,13 +1,17 @@
-"""Servers for a whole test session, and the rule that CI skips nothing."""
+"""Servers for a whole test session, storage that promises nothing, and the rule that CI skips nothing."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
 from typing import TypeVar
 
+import fsspec
 import pytest
+from fsspec.implementations.dirfs import DirFileSystem
+from fsspec.implementations.local import LocalFileSystem
 
 from servers import Unavailable, moto_container, moto_process, redis_container, redis_process
 
@@ -61,6 +65,29 @@ def _first_available(*servers: Callable[[], AbstractContextManager[str]]) -> Ite
             yield url
             return
     pytest.skip("; ".join(reasons))
+
+
+class Shelf(DirFileSystem):  # type: ignore[misc] # fsspec has no types
+    """A storage that only fsspec reaches, and that promises nothing: ``shelf://key`` is a file somewhere."""
+
+    protocol = "shelf"
+    cachable = False
+    directory = ""
+
+    def __init__(self) -> None:
+        super().__init__(path=self.directory, fs=LocalFileSystem())
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return path.removeprefix("shelf://").strip("/")
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A root on storage without any create-only write; its files are below `tmp_path`."""
+    monkeypatch.setattr(Shelf, "directory", str(tmp_path))
+    fsspec.register_implementation("shelf", Shelf, clobber=True)
+    return "shelf://a/lake"
 
 
 @pytest.hookimpl(wrapper=True)

@@ -9,14 +9,11 @@ from typing import Any
 from uuid import uuid4
 
 import boto3
-import fsspec
 import lance
 import pyarrow as pa
 import pytest
 from deployments import ALL, bucket, deployment, s3_options
 from faults import Crash, Faulty
-from fsspec.implementations.dirfs import DirFileSystem
-from fsspec.implementations.local import LocalFileSystem
 from lying import OBJECT_LIES, ROW_LIES, Overrides, clients_of, connections_of, ignoring_conditions
 
 import lancekeep
@@ -211,58 +208,36 @@ def test_what_cannot_be_reached_is_said_before_anything_is_written(tmp_path: Pat
 # -- storage that claims nothing -----------------------------------------------------------------------------------
 
 
-class Drawer(DirFileSystem):  # type: ignore[misc] # fsspec has no types
-    """A storage that only fsspec reaches, and that promises nothing: ``drawer://key`` is a file somewhere."""
-
-    protocol = "drawer"
-    cachable = False
-    directory = ""
-
-    def __init__(self) -> None:
-        super().__init__(path=self.directory, fs=LocalFileSystem())
-
-    @classmethod
-    def _strip_protocol(cls, path: str) -> str:
-        return path.removeprefix("drawer://").strip("/")
-
-
-@pytest.fixture
-def drawer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(Drawer, "directory", str(tmp_path))
-    fsspec.register_implementation("drawer", Drawer, clobber=True)
-    return "drawer://a/lake"
-
-
 def test_storage_without_a_create_only_write_is_safe_with_a_store_that_remembers_and_with_no_other(
-    drawer: str, tmp_path: Path, redis_url: str
+    shelf: str, tmp_path: Path, redis_url: str
 ) -> None:
-    safe = lancekeep.certify(drawer, commit_store=f"sqlite://{tmp_path}/commits.db")
+    safe = lancekeep.certify(shelf, commit_store=f"sqlite://{tmp_path}/commits.db")
     assert safe.safe, safe.failed
     assert results(safe)["create_only_put_race"] == "unsupported"
     for commit_store in (redis_url, None):
-        assert failed(lancekeep.certify(drawer, commit_store=commit_store)) == {"combination"}
+        assert failed(lancekeep.certify(shelf, commit_store=commit_store)) == {"combination"}
 
 
-def test_connect_refuses_what_is_unsafe_together_unless_told_otherwise(drawer: str, redis_url: str) -> None:
+def test_connect_refuses_what_is_unsafe_together_unless_told_otherwise(shelf: str, redis_url: str) -> None:
     for commit_store in (redis_url, None, "conditional-put://"):
-        with pytest.raises(lancekeep.UnsafeStore, match="drawer://"):
-            lancekeep.connect(drawer, commit_store=commit_store)
+        with pytest.raises(lancekeep.UnsafeStore, match="shelf://"):
+            lancekeep.connect(shelf, commit_store=commit_store)
     with pytest.warns(lancekeep.UnsafeStoreWarning, match="could lose an acknowledged commit"):
-        catalog = lancekeep.connect(drawer, commit_store=redis_url, unsafe=True)
+        catalog = lancekeep.connect(shelf, commit_store=redis_url, unsafe=True)
     catalog.create_namespace("n")
     assert catalog.list_namespaces() == ["n"]
 
 
-def test_told_unsafe_storage_without_a_create_only_write_takes_commits_by_looking_first(drawer: str) -> None:
+def test_told_unsafe_storage_without_a_create_only_write_takes_commits_by_looking_first(shelf: str) -> None:
     with pytest.warns(lancekeep.UnsafeStoreWarning, match="no create-only write"):
-        catalog = lancekeep.connect(drawer, commit_store="conditional-put://", unsafe=True)
+        catalog = lancekeep.connect(shelf, commit_store="conditional-put://", unsafe=True)
     catalog.create_namespace("n")
     catalog.declare_table("n.t")
     assert catalog.list_tables("n") == ["t"]
 
 
-def test_the_property_unsafe_is_that_of_connect(drawer: str, redis_url: str) -> None:
-    properties = {"root": drawer, "commit_store": redis_url}
+def test_the_property_unsafe_is_that_of_connect(shelf: str, redis_url: str) -> None:
+    properties = {"root": shelf, "commit_store": redis_url}
     with pytest.warns(lancekeep.UnsafeStoreWarning):
         lancekeep.DirectoryNamespace(**properties, unsafe="true")
     with pytest.raises(Exception, match="could lose an acknowledged commit"):

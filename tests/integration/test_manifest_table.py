@@ -10,15 +10,12 @@ from pathlib import Path
 from threading import Barrier, Thread
 from typing import Any
 
-import fsspec
 import lance
 import lance_namespace as api
 import pyarrow as pa
 import pytest
 from deployments import bucket, s3_options
 from faults import Crash, Faulty, lost_replies
-from fsspec.implementations.dirfs import DirFileSystem
-from fsspec.implementations.local import LocalFileSystem
 from lance.namespace import DirectoryNamespace as NativeNamespace
 from lance_namespace import errors as api_errors
 
@@ -553,28 +550,6 @@ def test_looking_costs_one_request_and_writes_nothing(moto_endpoint: str) -> Non
 
 
 # -- storage that creates nothing for one writer only ---------------------------------------------------------------
-
-
-class Shelf(DirFileSystem):  # type: ignore[misc] # fsspec has no types
-    """A storage that only fsspec reaches, and that promises nothing: ``shelf://name/key`` is a file somewhere."""
-
-    protocol = "shelf"
-    cachable = False
-    directory = ""
-
-    def __init__(self) -> None:
-        super().__init__(path=self.directory, fs=LocalFileSystem())
-
-    @classmethod
-    def _strip_protocol(cls, path: str) -> str:
-        return path.removeprefix("shelf://").strip("/")
-
-
-@pytest.fixture
-def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(Shelf, "directory", str(tmp_path))
-    fsspec.register_implementation("shelf", Shelf, clobber=True)
-    return "shelf://a/lake"
 
 
 def test_where_the_storage_has_no_create_only_write_the_commit_store_decides(shelf: str, tmp_path: Path) -> None:
