@@ -258,7 +258,8 @@ class Catalog:
         new with every attempt, or ``{name}.lance`` in the root where V1 names are kept (V2 specification, compatibility
         mode, rule 3; where a deregistered table lies there, the new one goes elsewhere).
 
-        Raises `TableAlreadyExists`, `NamespaceNotFound`, `InvalidInput`, `Unsupported`.
+        Raises `TableAlreadyExists`, `NamespaceNotFound`, `InvalidInput`, `Unsupported`; `ConcurrentModification` where
+        another dropped or renamed it at once.
         """
         object_id = ObjectId.of(identifier)
         if object_id.is_root:
@@ -271,8 +272,18 @@ class Catalog:
             self._manifest.apply(self._remembering)  # first, since what lies in a V1 directory is a table at once
         table, marker = self._reserve(table, given is None)
         reserved = self._objects.guarantees.atomic_create
+        seen = self._v1_names and table.location == v1_location(object_id)
+
+        def decide(view: CatalogView) -> list[Change]:
+            if seen and view.find(object_id.key) is None:
+                raise ConcurrentModification(
+                    f"{table.location!r} was a table for V1 readers as soon as it was reserved for {object_id}, and "
+                    "another has dropped or renamed it meanwhile; nothing was declared"
+                )
+            return add_table(view, table, reserved=reserved)
+
         try:
-            self._apply(lambda view: add_table(view, table, reserved=reserved))
+            self._apply(decide)
         except _DEFINITE:
             self._objects.delete(marker)
             self._objects.prune(self._key(table))
@@ -476,7 +487,7 @@ class Catalog:
         table = self.find_table(object_id)
         latest = self.commits.latest(self.dataset_root(table))
         if latest is None and write_mode is WriteMode.APPEND:
-            raise TableNotFound(f"the table {object_id} is only declared; create it with its first rows")
+            raise TableNotFound(f"the table {object_id} is only declared; overwrite makes its first version")
         read_version = 0 if latest is None else latest.version
         return WritePlan(object_id, self.uri(table), self.storage_options, schema, write_mode, read_version, declared)
 
@@ -924,10 +935,13 @@ class Catalog:
 
         Then the manifests, so that what a crash leaves is no table that could be registered; last the marker that
         hides a V1 directory, so that nobody takes what is left for a V1 table. A commit that was under way may have put
-        its row back meanwhile, so rows go once more. A directory that has been registered since is not touched.
+        its row back meanwhile, so rows go once more. A directory that has been registered since is not touched; one
+        that is only seen, as by V1 readers, is.
         """
         root = self.dataset_root(table)
-        if self.view().owner_of(table.location) is not None:
+        view = self.view()
+        owner = view.owner_of(table.location)
+        if owner is not None and (view.flat or not owner.listed):
             return
         self.commits.forget_history(root)
         hides = f"{root.key}/{DEREGISTERED_MARKER}"

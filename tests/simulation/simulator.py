@@ -278,7 +278,8 @@ class Actor:
     def _register(self) -> None:
         places = {key.removeprefix(f"{ROOT}/").partition("/")[0] for key in self._world.model.finals}
         model = self._world.model
-        free = sorted(place for place in places - {"__manifest"} if self._chance(0.1) or model.owner_of(place) is None)
+        places -= {"__manifest"}
+        free = [place for place in sorted(places) if self._chance(0.1) or model.owner_of(place) is None]
         if not free:
             return
         location = self._random.choice(free)

@@ -237,7 +237,7 @@ def test_entries_that_do_not_fit_are_named_and_left_alone(world: World) -> None:
 
 
 def test_two_entries_of_one_id_are_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.catalog.declare_table("t")
+    world.enter("t", "t.lance")
     entry = world.manifest.view().find("t")
     monkeypatch.setattr(type(world.manifest.view()), "descendants", lambda *_: iter([entry, entry]))
     assert (Kind.DUPLICATE, "t") in found(world.fsck())

@@ -25,6 +25,7 @@ from lancekeep.domain.errors import (
     InvalidInput,
     LancekeepError,
     TableAlreadyExists,
+    TableNotFound,
     VersionNotFound,
 )
 from lancekeep.domain.identifiers import ObjectId
@@ -105,6 +106,8 @@ class LanceEngine:
     def write(self, table: ObjectId, data: Any, mode: WriteMode) -> Committed:
         if mode is WriteMode.CREATE and not self._managed(table):
             return self._create(table, data)
+        if mode is WriteMode.APPEND:
+            return self._append(table, data)
         channel = _Channel(self._namespace)
         with _translated(table, channel):
             dataset = lance.write_dataset(
@@ -114,6 +117,19 @@ class LanceEngine:
                 table_id=list(table.names),
                 storage_options=self._storage_options or None,
             )
+        return _committed(channel, dataset)
+
+    def _append(self, table: ObjectId, data: Any) -> Committed:
+        """To the table as it was opened: pylance's own append makes a new table where it finds none any more."""
+        channel = _Channel(self._namespace)
+        with _translated(table, channel):
+            try:
+                dataset = self._dataset(channel, table)
+            except ValueError as error:
+                if "not found" not in str(error):
+                    raise
+                raise TableNotFound(f"the table {table} is only declared; overwrite makes its first version") from error
+            dataset.insert(data, mode="append")
         return _committed(channel, dataset)
 
     def _create(self, table: ObjectId, data: Any) -> Committed:
@@ -160,12 +176,7 @@ class LanceEngine:
 
     def open(self, table: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Any:
         with _translated(table, _Channel(self._namespace)):
-            dataset = lance.dataset(
-                namespace_client=self._namespace,
-                table_id=list(table.names),
-                version=tag if tag is not None else (version if branch is None else None),
-                storage_options=self._storage_options or None,
-            )
+            dataset = self._dataset(self._namespace, table, tag if tag is not None else None if branch else version)
             return dataset if branch is None else dataset.checkout_version((branch, version))
 
     def details(self, table: ObjectId, version: int | None, tag: str | None, branch: str | None) -> VersionDetails:
@@ -194,6 +205,14 @@ class LanceEngine:
     def tagged_versions(self, uri: str) -> set[int]:
         dataset = lance.dataset(uri, storage_options=self._storage_options or None)
         return {tag["version"] for tag in dataset.tags.list().values()}
+
+    def _dataset(self, namespace: LanceNamespace, table: ObjectId, version: int | str | None = None) -> Any:
+        return lance.dataset(
+            namespace_client=namespace,
+            table_id=list(table.names),
+            version=version,
+            storage_options=self._storage_options or None,
+        )
 
     def _managed(self, table: ObjectId) -> bool:
         request = DescribeTableRequest(id=list(table.names))

@@ -109,15 +109,14 @@ class _Step:
     """What a decision asks for beside the changes of the manifest.
 
     listing: the V1 directory as the decision saw it. remember: properties that the directory has to remember first.
-    hide: V1 directories to hide first. again: the decision has to be asked again. show: tables whose directory is to be
-    shown.
+    hide: V1 directories to hide first. again: the decision has to be asked again. show: V1 directories to show then.
     """
 
     listing: V1Directory
     remember: Mapping[str, str] | None = None
     hide: Collection[str] = ()
     again: bool = False
-    show: Collection[ManifestEntry] = ()
+    show: Collection[str] = ()
 
 
 class CompatibleManifestStore:
@@ -141,7 +140,7 @@ class CompatibleManifestStore:
         return CompatibleView(self._manifest.recent(), self._listing.view)
 
     def apply(self, decide: Decision) -> CompatibleView:
-        hidden: set[str] = set()  # what bears a marker for this change, and
+        hidden: list[str] = []  # what bears a marker for this change, and
         marked: list[str] = []  # those of them that this call has put there
         try:
             for _ in range(_ATTEMPTS):
@@ -149,11 +148,11 @@ class CompatibleManifestStore:
                 if step.remember is not None and self._listing.remember(step.remember, step.listing):
                     self._remembered = step.remember
                 created = [location for location in step.hide if self._listing.hide(location)]
-                hidden.update(step.hide)
+                hidden += step.hide
                 marked += created
                 if not (step.again or step.hide or step.remember is not None):
-                    for entry in step.show:
-                        self._show(entry)
+                    for location in chain(hidden, step.show):  # hidden: who failed at it may have taken off his marker
+                        self._agree(location)
                     return self.view()
             raise ConcurrentModification("others kept changing the same tables; nothing was changed, try again")
         except StoreUnavailable:
@@ -219,22 +218,29 @@ class CompatibleManifestStore:
             return _Step(listing, hide=seen), []
         entered += (row for row in rows if isinstance(row, Put) or view.manifest.find(row.object_id) is not None)
         put = (row.entry for row in rows if isinstance(row, Put))
-        return _Step(listing, show=[entry for entry in put if _reappears(entry, view.manifest, listing)]), entered
-
-    def _show(self, entry: ManifestEntry) -> None:
-        """Show the directory of a table that was registered again, unless it has left the manifest meanwhile."""
-        location = entry.object_id + V1_SUFFIX
-        self._listing.show(location)
-        if self._manifest.view().owner_of(location) is None:
-            self._listing.hide(location)
+        shown = [entry.object_id + V1_SUFFIX for entry in put if _reappears(entry, view.manifest, listing)]
+        return _Step(listing, show=shown), entered
 
     def _restore(self, marked: Collection[str]) -> None:
         """Nothing was changed: what was hidden for it is to be seen again, where the manifest still has it."""
         with suppress(LancekeepError):  # what went wrong first is what the caller has to hear
             for location in marked:
-                owner = self._manifest.view().owner_of(location)
-                if owner is not None and owner.location == location:
-                    self._listing.show(location)
+                if self._is_entered(location):
+                    self._agree(location)
+
+    def _agree(self, location: str) -> None:
+        """Show or hide a V1 directory as the manifest has it, however that changes meanwhile."""
+        shown = None
+        while shown != (entered := self._is_entered(location)):
+            if entered:
+                self._listing.show(location)
+            else:
+                self._listing.hide(location)
+            shown = entered
+
+    def _is_entered(self, location: str) -> bool:
+        owner = self._manifest.view().owner_of(location)
+        return owner is not None and owner.location == location
 
 
 def _own(properties: Mapping[str, str]) -> dict[str, str]:
