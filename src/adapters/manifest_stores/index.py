@@ -73,6 +73,10 @@ class Rows:
         own = {name: values.pop(name, None) for name in OWN_COLUMNS}
         return ManifestEntry(**own, extension={name: value for name, value in values.items() if value is not None})
 
+    def texts(self) -> dict[str, list[str | None]] | None:
+        """The columns that hold anything, where all hold text and the rows are few; else None."""
+        return None
+
     @cached_property
     def _columns(self) -> dict[str, pa.Array]:
         """Columns that hold anything: most of a catalog has neither properties nor extensions."""
@@ -80,8 +84,8 @@ class Rows:
         return {name: column for name, column in pairs if column.null_count < len(column)}
 
 
-class NewRows(Rows):
-    """Entries that are in no data file yet; they become Arrow arrays when they are written."""
+class EntryRows(Rows):
+    """Few rows, held as entries: faster than Arrow arrays, which they become when many are written together."""
 
     def __init__(self, entries: Sequence[ManifestEntry], schema: pa.Schema) -> None:
         self._entries = entries
@@ -97,6 +101,12 @@ class NewRows(Rows):
 
     def entry(self, position: int) -> ManifestEntry:
         return self._entries[position]
+
+    def texts(self) -> dict[str, list[str | None]] | None:
+        if any(entry.extension for entry in self._entries):
+            return None
+        columns = {name: [getattr(entry, name) for entry in self._entries] for name in OWN_COLUMNS}
+        return {name: values for name, values in columns.items() if any(value is not None for value in values)}
 
 
 class SmallLookup:
@@ -261,6 +271,13 @@ class Fragment:
                 batch = batch.filter(pa.array(kept))
             yield batch
 
+    def entries(self) -> Iterator[ManifestEntry]:
+        """Its rows without the deleted ones, in order, one by one."""
+        for piece in self.pieces:
+            for position in range(len(piece.rows)):
+                if piece.start + position not in self.deleted:
+                    yield piece.rows.entry(position)
+
     def find(self, object_id: str) -> ManifestEntry | None:
         """The entry of a row of that id that is not deleted."""
         for piece in self.pieces:
@@ -347,7 +364,7 @@ class IndexedView:
         fragments = [fragment.without(put) for fragment in self.fragments]
         entries = [entry for entry in put.values() if entry is not None]
         if entries:
-            fragments.append(Fragment(UNWRITTEN, (), (Piece(NewRows(entries, self.schema)),)))
+            fragments.append(Fragment(UNWRITTEN, (), (Piece(EntryRows(entries, self.schema)),)))
         return attrs.evolve(self, properties=properties, fragments=tuple(fragments))
 
     def _pieces(self) -> Iterator[Piece]:

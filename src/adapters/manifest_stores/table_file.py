@@ -8,6 +8,7 @@ whatever else a message holds is kept as it is when it is written again.
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -41,18 +42,19 @@ _MESSAGES = {
     "UpdateConfig": "table_metadata_updates=7:UpdateMap",
     "UpdateMap": "update_entries=1:Property*",
 }
-"""``name=number:type``, repeated with a star. Field 23 of the manifest is what pylance 14 writes; older texts: 21."""
+"""See `message_classes`. Field 23 of the manifest is what pylance 14 writes; older texts: 21."""
 
 _FOOTER = struct.Struct("<QHH4s")
 _LENGTH = struct.Struct("<I")
-_MAGIC = b"LANC"
+MAGIC = b"LANC"
 _FORMAT_VERSION = (0, 2)
 
 
-def _message_classes() -> dict[str, Any]:
+def message_classes(package: str, messages: Mapping[str, str]) -> dict[str, Any]:
+    """Classes for messages whose fields are told as ``name=number:type``, repeated with a star."""
     kinds = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="lancekeep/table.proto", package="lancekeep.table", syntax="proto2")
-    for name, fields in _MESSAGES.items():
+    file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto2")
+    for name, fields in messages.items():
         message = file.message_type.add(name=name)
         for field in fields.split():
             field_name, _, rest = field.partition("=")
@@ -61,18 +63,18 @@ def _message_classes() -> dict[str, Any]:
             kind = kind.removesuffix("*")
             label = kinds.LABEL_REPEATED if repeated else kinds.LABEL_OPTIONAL
             added = message.field.add(name=field_name, number=int(number), label=label)
-            if kind in _MESSAGES:
-                added.type, added.type_name = kinds.TYPE_MESSAGE, f".lancekeep.table.{kind}"
+            if kind in messages:
+                added.type, added.type_name = kinds.TYPE_MESSAGE, f".{package}.{kind}"
             else:
                 added.type = kinds.Type.Value(f"TYPE_{kind.upper()}")
-                added.options.packed = repeated
+                added.options.packed = repeated and kind not in ("bytes", "string")
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     get_class = message_factory.GetMessageClass
-    return {name: get_class(pool.FindMessageTypeByName(f"{file.package}.{name}")) for name in _MESSAGES}
+    return {name: get_class(pool.FindMessageTypeByName(f"{package}.{name}")) for name in messages}
 
 
-_CLASSES = _message_classes()
+_CLASSES = message_classes("lancekeep.table", _MESSAGES)
 Manifest: Any = _CLASSES["Manifest"]
 Transaction: Any = _CLASSES["Transaction"]
 DataFragment: Any = _CLASSES["DataFragment"]
@@ -91,7 +93,7 @@ class TableFile:
         """Raises `Damaged`, naming ``name``."""
         try:
             position, _, _, magic = _FOOTER.unpack_from(content, len(content) - _FOOTER.size)
-            if magic != _MAGIC:
+            if magic != MAGIC:
                 raise ValueError(f"it ends in {magic!r}")
             manifest = Manifest.FromString(_section(content, position))
             indexes = _section(content, manifest.index_section) if manifest.HasField("index_section") else None
@@ -111,7 +113,7 @@ class TableFile:
         parts += _LENGTH.pack(len(recorded)) + recorded
         position = len(parts)
         manifest = self.manifest.SerializeToString()
-        parts += _LENGTH.pack(len(manifest)) + manifest + _FOOTER.pack(position, *_FORMAT_VERSION, _MAGIC)
+        parts += _LENGTH.pack(len(manifest)) + manifest + _FOOTER.pack(position, *_FORMAT_VERSION, MAGIC)
         return bytes(parts)
 
 

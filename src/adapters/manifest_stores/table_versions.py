@@ -1,7 +1,7 @@
 """Versions of the manifest table: reading one into an index, and preparing the next.
 
-Only the object store is asked; pylance encodes and decodes the data files. What a version shares with the one read
-before is not read again.
+Only the object store is asked; pylance encodes and decodes the data files, save the small ones of every day. What a
+version shares with the one read before is not read again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import Any, cast
 from uuid import uuid4
 
 import attrs
@@ -24,7 +24,17 @@ import pyarrow as pa
 from lance.file import LanceFileReader, LanceFileWriter
 from pyroaring import BitMap, FrozenBitMap
 
-from lancekeep.adapters.manifest_stores.index import OWN_COLUMNS, SMALL, UNWRITTEN, Fragment, IndexedView, Piece, Rows
+from lancekeep.adapters.manifest_stores import data_file
+from lancekeep.adapters.manifest_stores.index import (
+    OWN_COLUMNS,
+    SMALL,
+    UNWRITTEN,
+    EntryRows,
+    Fragment,
+    IndexedView,
+    Piece,
+    Rows,
+)
 from lancekeep.adapters.manifest_stores.table_file import DataFragment, TableFile, Transaction
 from lancekeep.domain.errors import Damaged, InvalidInput, LancekeepError, Refused
 from lancekeep.domain.layout import VERSIONS
@@ -43,7 +53,6 @@ SCHEMA = pa.schema(
     ]
 )
 REQUIRED = ("object_id", "object_type")
-STORAGE_VERSION: Final[Literal["2.2"]] = "2.2"
 
 _DELETION_FILES = 1
 _READABLE = _DELETION_FILES | 2 | 4 | 8  # stable row ids, the V2 format, table configuration
@@ -116,39 +125,44 @@ class TableVersions:
             raise Damaged(f"{self._key} is not a manifest table: it has no column {', '.join(sorted(missing))}")
         if previous is not None and list(previous.file.manifest.fields) != list(manifest.fields):
             previous = None
-        read = {fragment.id: self._columns(fragment, manifest) for fragment in _unknown(manifest, previous)}
+        known = {} if previous is None else {fragment.paths: fragment for fragment in previous.view.fragments}
+        unknown = (fragment for fragment in manifest.fragments if _paths(fragment) not in known)
+        read = {fragment.id: self._columns(fragment, manifest) for fragment in unknown}
         schema = _schema(names, read.values(), previous)
         if previous is not None and schema != previous.view.schema:
             return self._read(content, None)  # a column of an extension has its first value
         fragments = tuple(
-            self._fragment(fragment, read.get(fragment.id), schema, previous) for fragment in manifest.fragments
+            self._fragment(fragment, read.get(fragment.id), schema, known) for fragment in manifest.fragments
         )
         return Version(manifest.version, file, IndexedView(manifest.version, properties, fragments, schema))
 
     def _fragment(
-        self, fragment: Any, columns: dict[str, pa.ChunkedArray] | None, schema: pa.Schema, previous: Version | None
+        self,
+        fragment: Any,
+        columns: dict[str, pa.ChunkedArray] | None,
+        schema: pa.Schema,
+        previous: Mapping[tuple[str, ...], Fragment],
     ) -> Fragment:
         key = _paths(fragment)
         deletion = _deletion(fragment)
-        known = None if previous is None else _by_paths(previous.view.fragments).get(key)
+        known = previous.get(key)
         if known is not None and known.deletion == deletion:
             return attrs.evolve(known, id=fragment.id)
         deleted = self._deleted(fragment)
         if known is not None:
             return attrs.evolve(known, id=fragment.id, deletion=deletion, deleted=deleted)
         batch = _aligned(columns or {}, schema, fragment.physical_rows)
-        pieces = tuple(_pieces(batch, () if previous is None else previous.view.fragments))
-        return Fragment(fragment.id, key, pieces, deletion, deleted)
+        return Fragment(fragment.id, key, tuple(_pieces(batch, previous.values())), deletion, deleted)
 
     def _columns(self, fragment: Any, manifest: Any) -> dict[str, pa.ChunkedArray]:
         """The columns that the data files of a fragment hold, under the names that the manifest gives them."""
         columns: dict[str, pa.ChunkedArray] = {}
+        roots = _roots(manifest)
         for file in fragment.files:
             if file.HasField("base_id"):
                 raise Refused(f"{self._key}: the data file {file.path} lies in another table; that is not supported")
-            with self._local_copy(f"{self._key}/data/{file.path}") as path:
-                table = _read_data_file(path, fragment.physical_rows)
-            names = _top_level_names(file.fields, manifest)
+            table = self._decoded(self._objects.get(f"{self._key}/data/{file.path}"), fragment.physical_rows)
+            names = list(dict.fromkeys(roots[number] for number in file.fields if number in roots))
             if len(names) != table.num_columns:
                 raise Damaged(
                     f"{self._key}/data/{file.path} holds {table.num_columns} columns where the manifest knows "
@@ -188,9 +202,9 @@ class TableVersions:
         kept, merged = _merge(view.fragments)
         keys: list[str] = []
         new: list[tuple[Fragment, Any]] = []
-        batch = _joined([batch for fragment in merged for batch in fragment.batches()], view.schema)
-        if batch.num_rows:
-            new.append(self._write_fragment(batch, manifest, keys))
+        rows = _rows(merged, view.schema)
+        if len(rows):
+            new.append(self._write_fragment(rows, view.schema, manifest, keys))
         before = {fragment.id: fragment for fragment in base.view.fragments}
         changed = [fragment for fragment in kept if fragment.deleted != before[fragment.id].deleted]
         replaced = {fragment.id: self._write_deletions(fragment, base, keys) for fragment in changed}
@@ -227,26 +241,21 @@ class TableVersions:
         for key in prepared.keys:
             self._objects.delete(key)
 
-    def _write_fragment(self, batch: pa.RecordBatch, manifest: Any, keys: list[str]) -> tuple[Fragment, Any]:
-        storage_version = manifest.data_format.version
-        filled = _without_empty_columns(batch)
-        path = Path(self._scratch.name, uuid4().hex)
-        with LanceFileWriter(str(path), filled.schema, version=storage_version) as writer:
-            writer.write_batch(filled)
-        content = path.read_bytes()
-        path.unlink()
+    def _write_fragment(self, rows: Rows, schema: pa.Schema, manifest: Any, keys: list[str]) -> tuple[Fragment, Any]:
+        content, example = self._encoded(rows, schema, manifest.data_format.version)
         name = f"{uuid4().hex}.lance"
         keys.append(f"{self._key}/data/{name}")
         self._objects.put(keys[-1], content)
 
-        message = DataFragment(id=_next_fragment_id(manifest), physical_rows=batch.num_rows)
-        example = _example(filled.schema, storage_version)
+        message = DataFragment(id=_next_fragment_id(manifest), physical_rows=len(rows))
         file = message.files.add()
-        file.CopyFrom(example.fragments[0].files[0])
-        ids = dict(zip((field.id for field in example.fields), _field_ids(filled.schema.names, manifest), strict=True))
+        file.CopyFrom(example.manifest.fragments[0].files[0])
+        names = set(_roots(example.manifest).values())
+        own = [number for number, root in _roots(manifest).items() if root in names]
+        ids = dict(zip((field.id for field in example.manifest.fields), own, strict=True))
         file.fields[:] = [ids[number] for number in file.fields]
         file.path, file.file_size_bytes = name, len(content)
-        return Fragment(message.id, (name,), (Piece(Rows(batch)),)), message
+        return Fragment(message.id, (name,), (Piece(rows),)), message
 
     def _write_deletions(self, fragment: Fragment, base: Version, keys: list[str]) -> tuple[Fragment, Any]:
         message = DataFragment()
@@ -270,15 +279,36 @@ class TableVersions:
         suffix = "bin" if file.file_type == _BITMAP else "arrow"
         return f"{self._key}/_deletions/{fragment_id}-{file.read_version}-{file.id}.{suffix}"
 
+    def _encoded(self, rows: Rows, schema: pa.Schema, storage_version: str) -> tuple[bytes, _Example]:
+        """A data file with these rows, and an example of one with the same columns."""
+        texts = rows.texts() if storage_version == data_file.STORAGE_VERSION else None
+        if texts is not None:
+            example = _example(pa.schema([schema.field(name) for name in texts]), storage_version)
+            content = data_file.encode(list(texts.values()), example.columns)
+            if content is not None:
+                return content, example
+        filled = _without_empty_columns(rows.batch)
+        with self._scratch_file() as path:
+            with LanceFileWriter(str(path), filled.schema, version=storage_version) as writer:
+                writer.write_batch(filled)
+            return path.read_bytes(), _example(filled.schema, storage_version)
+
+    def _decoded(self, content: bytes, rows: int) -> pa.Table:
+        texts = data_file.decode(content)
+        if texts is not None:
+            return pa.table([pa.array(column, pa.string()) for column in texts], [str(n) for n in range(len(texts))])
+        with self._scratch_file() as path:
+            path.write_bytes(content)
+            return _read_data_file(str(path), rows)
+
     @contextmanager
-    def _local_copy(self, key: str) -> Iterator[str]:
-        """The content of an object as a file, for the engine's reader; any object store will do."""
+    def _scratch_file(self) -> Iterator[Path]:
+        """A path for a file that the engine shall write or read: what it does need not work with any object store."""
         path = Path(self._scratch.name, uuid4().hex)
-        path.write_bytes(self._objects.get(key))
         try:
-            yield str(path)
+            yield path
         finally:
-            path.unlink()
+            path.unlink(missing_ok=True)
 
     def _require_known(self, name: str, flags: int, known: int, properties: Mapping[str, str], gate: str) -> None:
         """A bit that is not known means that something is required which is not done here."""
@@ -293,7 +323,7 @@ class TableVersions:
 
 def empty_version() -> Version:
     """What the first version is built on: no entries, and the schema as the native engine writes it."""
-    example = _example(SCHEMA, STORAGE_VERSION)
+    example = _example(SCHEMA, data_file.STORAGE_VERSION).manifest
     manifest = type(example)()
     manifest.CopyFrom(example)
     manifest.ClearField("max_fragment_id")
@@ -301,12 +331,20 @@ def empty_version() -> Version:
     return Version(0, TableFile(manifest, None), IndexedView(0, {}, (), SCHEMA))
 
 
-@lru_cache(maxsize=16)
-def _example(schema: pa.Schema, storage_version: str) -> Any:
-    """The manifest of a table with this schema and one row, as the native engine writes it.
+@attrs.frozen
+class _Example:
+    """A table of one row, as the native engine writes it.
 
-    It shows how fields are encoded and which of them have a column of their own in a data file.
+    manifest: shows how fields are encoded and which of them have a column of their own in a data file. columns: what
+    its data file says about its columns.
     """
+
+    manifest: Any
+    columns: bytes
+
+
+@lru_cache(maxsize=16)
+def _example(schema: pa.Schema, storage_version: str) -> _Example:
     row = {"object_id": "", "object_type": ""}
     with tempfile.TemporaryDirectory(prefix="lancekeep-") as directory:
         lance.write_dataset(
@@ -316,7 +354,9 @@ def _example(schema: pa.Schema, storage_version: str) -> Any:
             enable_v2_manifest_paths=True,
         )
         [manifest] = Path(directory, "example", VERSIONS).glob("*.manifest")
-        return TableFile.parse(manifest.read_bytes(), str(manifest)).manifest
+        [data] = Path(directory, "example", "data").iterdir()
+        parsed = TableFile.parse(manifest.read_bytes(), str(manifest)).manifest
+        return _Example(parsed, data_file.schema_of(data.read_bytes()))
 
 
 def _merge(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[Fragment]]:
@@ -331,6 +371,13 @@ def _merge(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[Fragment
         tail.insert(0, kept.pop())
         rows += tail[0].live
     return kept, [*worn, *tail, *unwritten]
+
+
+def _rows(fragments: Sequence[Fragment], schema: pa.Schema) -> Rows:
+    """What is live in some fragments, in order."""
+    if sum(fragment.live for fragment in fragments) <= data_file.MOST_ROWS:
+        return EntryRows([entry for fragment in fragments for entry in fragment.entries()], schema)
+    return Rows(_joined([batch for fragment in fragments for batch in fragment.batches()], schema))
 
 
 def _joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
@@ -444,15 +491,6 @@ def _schema(names: Sequence[str], read: Iterable[dict[str, pa.ChunkedArray]], pr
     return pa.schema([field for field in fields if field is not None])
 
 
-def _unknown(manifest: Any, previous: Version | None) -> list[Any]:
-    known = set() if previous is None else set(_by_paths(previous.view.fragments))
-    return [fragment for fragment in manifest.fragments if _paths(fragment) not in known]
-
-
-def _by_paths(fragments: Iterable[Fragment]) -> dict[tuple[str, ...], Fragment]:
-    return {fragment.paths: fragment for fragment in fragments}
-
-
 def _paths(fragment: Any) -> tuple[str, ...]:
     return tuple(file.path for file in fragment.files)
 
@@ -466,22 +504,9 @@ def _next_fragment_id(manifest: Any) -> int:
     return manifest.max_fragment_id + 1 if manifest.HasField("max_fragment_id") else 0
 
 
-def _field_ids(names: Sequence[str], manifest: Any) -> list[int]:
-    """The ids of some columns and of the fields inside them, depth first."""
-    return [field.id for field in manifest.fields if _root(field, manifest).name in names]
-
-
-def _top_level_names(field_ids: Iterable[int], manifest: Any) -> list[str]:
-    """The columns to which the fields of a data file belong, in order."""
-    fields = {field.id: field for field in manifest.fields}
-    roots = (_root(fields[number], manifest) for number in field_ids if number in fields)
-    return list(dict.fromkeys(root.name for root in roots))
-
-
-def _root(field: Any, manifest: Any) -> Any:
-    fields = {field.id: field for field in manifest.fields}
-    for _ in manifest.fields:
-        if field.parent_id < 0:
-            return field
-        field = fields[field.parent_id]
-    raise ValueError(f"the field {field.name} is below itself")
+def _roots(manifest: Any) -> dict[int, str]:
+    """The column to which each field belongs, depth first."""
+    roots: dict[int, str] = {}
+    for field in manifest.fields:
+        roots[field.id] = field.name if field.parent_id < 0 else roots[field.parent_id]
+    return roots

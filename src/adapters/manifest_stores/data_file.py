@@ -1,0 +1,159 @@
+"""Small data files of a Lance table (file format 2.2), encoded and decoded here.
+
+A catalog operation adds a few rows of text; starting the native engine's writer for them costs more than all the rest.
+Every column is one page in the mini-block layout, which is one chunk: definition levels where there are nulls, then
+offsets and text, nothing compressed. Whatever else a data file may be is for the engine.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate, pairwise
+from typing import Any, Final, Literal
+
+from google.protobuf.message import DecodeError
+
+from lancekeep.adapters.manifest_stores.table_file import MAGIC, message_classes
+
+Column = Sequence[str | None]
+
+MOST_ROWS = 1024
+MOST_BYTES = 16 * 1024
+"""Text of a column, in UTF-8; the format allows a chunk twice as much."""
+STORAGE_VERSION: Final[Literal["2.2"]] = "2.2"
+
+_CLASSES = message_classes(
+    "lancekeep.data_file",
+    {
+        "FileDescriptor": "schema=1:bytes length=2:uint64",
+        "ColumnMetadata": "encoding=1:Encoding pages=2:Page*",
+        "Page": "buffer_offsets=1:uint64* buffer_sizes=2:uint64* length=3:uint64 encoding=4:Encoding",
+        "Encoding": "direct=2:Direct",
+        "Direct": "encoding=1:bytes",
+        "Any": "type_url=1:string value=2:bytes",
+        "ColumnEncoding": "values=1:Empty",
+        "Empty": "",
+        "PageLayout": "mini_block=1:MiniBlock",
+        "MiniBlock": "definition=2:Compression values=3:Compression layers=6:bytes num_buffers=7:uint64 "
+        "num_items=9:uint64 has_large_chunk=10:bool",
+        "Compression": "flat=1:Flat variable=2:Variable",
+        "Flat": "bits_per_value=1:uint64",
+        "Variable": "offsets=1:Compression",
+    },
+)
+_FOOTER = struct.Struct("<QQQIIHH4s")
+_VERSION = (2, 2)
+_RANGE = struct.Struct("<QQ")
+_CHUNK_WORD = struct.Struct("<I")
+_ALIGNMENT = 64
+_UNIT = 8
+"""A chunk, and each buffer in it, takes a multiple of so many bytes."""
+_ALL_VALID, _NULLABLE = b"\1", b"\3"
+
+
+def schema_of(content: bytes) -> bytes:
+    """What a data file says about its columns, as `encode` needs it."""
+    _, _, tables, *_ = _FOOTER.unpack_from(content, len(content) - _FOOTER.size)
+    position, size = _RANGE.unpack_from(content, tables)
+    return bytes(_CLASSES["FileDescriptor"].FromString(content[position : position + size]).schema)
+
+
+def encode(columns: Sequence[Column], schema: bytes) -> bytes | None:
+    """A data file with these columns of one length, ``schema`` being theirs; None where they are too large for it."""
+    rows = len(columns[0])
+    if not 0 < rows <= MOST_ROWS:
+        return None
+    file, metadata = bytearray(), []
+    for column in columns:
+        texts = [b"" if value is None else value.encode() for value in column]
+        if sum(map(len, texts)) > MOST_BYTES:
+            return None
+        chunk = _chunk(texts, [value is None for value in column] if None in column else [])
+        word = _CHUNK_WORD.pack((len(chunk) // _UNIT - 1) << 4)
+        places = [_append(file, part, _ALIGNMENT) for part in (word, chunk)]
+        metadata.append(_column_metadata(places, rows, nullable=None in column))
+    descriptor = _CLASSES["FileDescriptor"](schema=schema, length=rows).SerializeToString()
+    globals_table = _RANGE.pack(*_append(file, descriptor, _ALIGNMENT))
+    begin = len(file)
+    columns_table = b"".join([_RANGE.pack(*_append(file, part)) for part in metadata])
+    tables = [_append(file, table)[0] for table in (columns_table, globals_table)]
+    return bytes(file + _FOOTER.pack(begin, *tables, 1, len(columns), *_VERSION, MAGIC))
+
+
+def decode(content: bytes) -> list[list[str | None]] | None:
+    """The columns of a file as `encode` makes them; None for any other, which is the engine's to understand."""
+    try:
+        _, table, _, _, count, *version, magic = _FOOTER.unpack_from(content, len(content) - _FOOTER.size)
+        if (*version, magic) != (*_VERSION, MAGIC):
+            return None
+        places = [_RANGE.unpack_from(content, table + number * _RANGE.size) for number in range(count)]
+        return [_column(content, content[start : start + size]) for start, size in places]
+    except (ValueError, struct.error, DecodeError):
+        return None
+
+
+def _append(file: bytearray, part: bytes, alignment: int = 1) -> tuple[int, int]:
+    """Where it is, and its size."""
+    file += bytes(-len(file) % alignment)
+    place = len(file), len(part)
+    file += part
+    return place
+
+
+def _column_metadata(places: Sequence[tuple[int, int]], rows: int, *, nullable: bool) -> bytes:
+    offsets, sizes = zip(*places, strict=True)
+    page = _CLASSES["Page"](buffer_offsets=offsets, buffer_sizes=sizes, length=rows, encoding=_layout(rows, nullable))
+    return bytes(_CLASSES["ColumnMetadata"](encoding=_column_encoding(), pages=[page]).SerializeToString())
+
+
+@lru_cache(maxsize=1)
+def _column_encoding() -> Any:
+    return _encoding("lance.encodings.ColumnEncoding", _CLASSES["ColumnEncoding"](values=_CLASSES["Empty"]()))
+
+
+@lru_cache(maxsize=64)
+def _layout(rows: int, nullable: bool) -> Any:
+    compression, flat = _CLASSES["Compression"], _CLASSES["Flat"]
+    block = _CLASSES["MiniBlock"](num_buffers=1, num_items=rows, has_large_chunk=True)
+    block.values.variable.offsets.CopyFrom(compression(flat=flat(bits_per_value=32)))
+    block.layers = _NULLABLE if nullable else _ALL_VALID
+    if nullable:
+        block.definition.CopyFrom(compression(flat=flat(bits_per_value=16)))
+    return _encoding("lance.encodings21.PageLayout", _CLASSES["PageLayout"](mini_block=block))
+
+
+def _encoding(name: str, message: Any) -> Any:
+    described = _CLASSES["Any"](type_url=f"/{name}", value=message.SerializeToString())
+    return _CLASSES["Encoding"](direct=_CLASSES["Direct"](encoding=described.SerializeToString()))
+
+
+def _chunk(texts: Sequence[bytes], nulls: Sequence[int]) -> bytes:
+    """``nulls``: which of the texts are null; empty where none is."""
+    begin = 4 * (len(texts) + 1)
+    offsets = struct.pack(f"<{len(texts) + 1}I", *accumulate(map(len, texts), initial=begin))
+    values = offsets + b"".join(texts)
+    values += bytes(-len(values) % 4)
+    levels = struct.pack(f"<{len(nulls)}H", *nulls)
+    header = struct.pack("<HHI", len(nulls), len(levels), len(values)) if nulls else struct.pack("<HI", 0, len(values))
+    return b"".join(part + bytes(-len(part) % _UNIT) for part in (header, levels, values))
+
+
+def _column(content: bytes, metadata: bytes) -> list[str | None]:
+    """Raises ValueError or struct.error unless it is as `encode` makes it."""
+    [page] = _CLASSES["ColumnMetadata"].FromString(metadata).pages
+    rows = page.length
+    places = list(zip(page.buffer_offsets, page.buffer_sizes, strict=True))
+    nullable = metadata == _column_metadata(places, rows, nullable=True)
+    if not nullable and metadata != _column_metadata(places, rows, nullable=False):
+        raise ValueError("the column is encoded otherwise")
+    _, (start, size) = places
+    chunk = content[start : start + size]
+    at = _UNIT + (-(-2 * rows // _UNIT) * _UNIT if nullable else 0)
+    nulls = struct.unpack_from(f"<{rows}H", chunk, _UNIT) if nullable else ()
+    offsets = struct.unpack_from(f"<{rows + 1}I", chunk, at)
+    texts = [chunk[at + low : at + high].decode() for low, high in pairwise(offsets)]
+    if _chunk([text.encode() for text in texts], nulls) != chunk:
+        raise ValueError("the chunk is not as it should be")
+    return [None if null else text for null, text in zip(nulls or bytes(rows), texts, strict=True)]
