@@ -103,7 +103,7 @@ def rename_table(view: CatalogView, source: Table, target: ObjectId, location: s
     entry = _entry_of_table(view, source.id)
     if entry.location != source.location:
         raise ConcurrentModification(
-            f"the table {source.id} is no longer at {source.location!r}: another has its name by now; nothing was changed"
+            f"the table {source.id} is no longer at {source.location!r}: its name is another's by now; nothing changed"
         )
     if view.flat:
         raise Unsupported(f"a V1 directory cannot rename {source.id}; open it with its manifest")

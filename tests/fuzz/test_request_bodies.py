@@ -1,4 +1,4 @@
-"""Bodies of requests: any JSON under the fields that the interface names, as a model and as native callbacks bring it."""
+"""Bodies of requests: any JSON under the fields of the interface, as a model and as native callbacks bring it."""
 
 from __future__ import annotations
 
