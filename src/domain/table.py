@@ -97,12 +97,14 @@ def alter_table(view: CatalogView, object_id: ObjectId, changes: Mapping[str, st
 def rename_table(view: CatalogView, source: Table, target: ObjectId, location: str) -> list[Change]:
     """Enter ``source`` under another name, in an existing namespace, with its files at ``location``.
 
-    ``source`` is the table as the caller knows it: where its entry has moved since, there is no such table. Raises
-    `TableNotFound`, `NamespaceNotFound`, `TableAlreadyExists`, and `Unsupported` in a V1 directory.
+    ``source`` is the table as the caller knows it. Raises `TableNotFound`, `NamespaceNotFound`, `TableAlreadyExists`,
+    `ConcurrentModification` where its entry has moved since, and `Unsupported` in a V1 directory.
     """
     entry = _entry_of_table(view, source.id)
     if entry.location != source.location:
-        raise TableNotFound(f"the table {source.id} is no longer at {source.location!r}: another has taken its name")
+        raise ConcurrentModification(
+            f"the table {source.id} is no longer at {source.location!r}: its name is another's by now; nothing changed"
+        )
     if view.flat:
         raise Unsupported(f"a V1 directory cannot rename {source.id}; open it with its manifest")
     require_namespace(view, target.parent)

@@ -272,14 +272,18 @@ class Model:
         """The differences that an operation made are those it was to make."""
         effect = EFFECTS.get(operation.kind)
         whole = parts = 0
+        uncovered: set[str] = set()
         for moment, event in operation.events:
             if self._is_part(operation, event):
                 parts += 1
+            elif uncovered and _covers(event, uncovered):
+                uncovered = set()
             elif effect is not None and any(
                 effect(operation, seen, self.states[moment - 1])
-                for seen in (event, *self._without_parts(event), _without_uncovered(event))
+                for seen in (event, *self._without_parts(event, moment), _without_uncovered(event))
             ):
                 whole += 1
+                uncovered = {name for name, (_, after) in event.items() if _is_uncovered(name, after)}
             elif self._is_resurrection(operation, event):
                 self.resurrected += 1
             elif not self._is_undone(operation, event):
@@ -310,15 +314,17 @@ class Model:
         location = _key(operation.name) + V1_SUFFIX
         return self.v1 and before is None and after == Thing(TABLE, location, ())
 
-    def _without_parts(self, event: Event) -> Iterator[Event]:
+    def _without_parts(self, event: Event, moment: int) -> Iterator[Event]:
         """Until it is entered, a declaration in a V1 directory is no obstacle to who looked before it was seen."""
         for name, (before, after) in event.items():
-            if self._is_reservation(name, before):
+            if self._is_reservation(name, before, moment):
                 yield {**event, name: (None, after)}
 
-    def _is_reservation(self, name: str, thing: Thing | None) -> bool:
-        return thing == Thing(TABLE, name + V1_SUFFIX, ()) and any(
-            operation.outcome != "ok" and operation.kind == "declare" and _key(operation.name) == name
+    def _is_reservation(self, name: str, thing: Thing | None, moment: int) -> bool:
+        return _is_uncovered(name, thing) and any(
+            operation.kind == "declare"
+            and _key(operation.name) == name
+            and (operation.outcome != "ok" or moment <= operation.ended)
             for operation in self.operations
         )
 
@@ -416,6 +422,8 @@ class Model:
         for moment, (cause, event) in enumerate(self.changes[operation.began_at + 1 :], operation.began_at + 1):
             left = [name for name, (before, _) in event.items() if before is not None and before.location == location]
             stays = any(after is not None and after.location == location for _, after in event.values())
+            if cut and any(before and before.location == operation.location for before, _ in event.values()):
+                return  # somebody has registered the old place, and has it removed now
             if not left or stays or cause is None:
                 continue
             if cause.kind in ("drop_table", "drop_namespace"):
@@ -446,9 +454,18 @@ Condition = Callable[[Operation, State], bool]
 def _without_uncovered(event: Event) -> Event:
     """A V1 directory that an entry of that name has covered is a table again when the entry goes."""
     return {
-        name: (before, None if before is not None and after == Thing(TABLE, name + V1_SUFFIX, ()) else after)
+        name: (before, None if before is not None and _is_uncovered(name, after) else after)
         for name, (before, after) in event.items()
     }
+
+
+def _covers(event: Event, uncovered: set[str]) -> bool:
+    """Who failed at the same V1 table has taken off the marker of one that succeeds: that puts it back at once."""
+    return set(event) == uncovered and all(after is None for _, after in event.values())
+
+
+def _is_uncovered(name: str, thing: Thing | None) -> bool:
+    return thing == Thing(TABLE, name + V1_SUFFIX, ())
 
 
 def _single(test: Callable[[Operation, Thing | None, Thing | None], bool]) -> Effect:

@@ -469,7 +469,7 @@ def _require_tidy(world: World, process: Process, catalog: Catalog) -> None:
     """What fsck finds are leftovers, and it can remove them without a change of the catalog."""
     before = world.model.now
     found = fsck(process, catalog, repair=True, grace=timedelta(0))
-    trodden = [name for name, thing in before.items() if thing.location in world.model.trodden]
+    trodden = [name.replace("$", ".") for name, thing in before.items() if thing.location in world.model.trodden]
     strange = [found for found in found.findings if found.kind not in LEFTOVERS and found.object not in trodden]
     if strange:
         raise Violation(f"fsck found {strange}")

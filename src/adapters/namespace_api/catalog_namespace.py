@@ -34,6 +34,19 @@ from lancekeep.ports.table_engine import VersionDetails
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_TYPES: Mapping[str, type] = {
+    "id": list,
+    "version": int,
+    "branch": str,
+    "tag": str,
+    "manifest_path": str,
+    "manifest_size": int,
+    "ranges": list,
+    "limit": int,
+    "page_token": str,
+}
+"""What the fields of a request hold where it comes as a dict."""
+
 _MOST = 2**31 - 1
 """What a larger limit counts as: no listing is as long."""
 
@@ -386,15 +399,21 @@ class CatalogNamespace(api.LanceNamespace):
 
 
 def _fields(request: Any) -> Callable[[str], Any]:
-    """Look up a field of a model, or of a dict in which absent keys stand for None."""
-    if isinstance(request, dict):
-        return request.get
-    return lambda name: getattr(request, name, None)
+    """Look up a field of a model, or of a dict in which absent keys stand for None, and which nobody has validated."""
+    if not isinstance(request, dict):
+        return lambda name: getattr(request, name, None)
+
+    def field(name: str) -> Any:
+        value, wanted = request.get(name), _TYPES.get(name, object)
+        if value is not None and not isinstance(value, wanted):
+            raise errors.InvalidInput(f"the field {name!r} of a request holds {wanted.__name__}; found {value!r:.80}")
+        return value
+
+    return field
 
 
 def _id(request: Any) -> ObjectId:
-    names = request.get("id") if isinstance(request, dict) else request.id
-    return ObjectId.of(names)
+    return ObjectId.of(_fields(request)("id"))
 
 
 def _limit(request: Any) -> int | None:
