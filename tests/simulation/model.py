@@ -194,9 +194,9 @@ class Model:
         removed = any(
             before is not None and before.location == location
             for operation in self.operations
-            if operation.kind in ("drop_table", "drop_namespace")
-            or (operation.kind == "rename" and operation.outcome is None)
+            if operation.kind in ("drop_table", "drop_namespace", "rename")
             for _, event in operation.events
+            if all(after is None or after.location != location for _, after in event.values())
             for before, _ in event.values()
         )
         if copied or removed:
