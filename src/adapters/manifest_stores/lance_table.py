@@ -12,11 +12,10 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from threading import Lock, RLock
+from threading import Condition, Lock, RLock
 
 import attrs
 
@@ -45,6 +44,8 @@ _TRUSTED = 60.0
 _HINT = "latest_version_hint.json"
 _HINT_EVERY = 16
 _CLEAN_EVERY = 256
+_GATHERING = 0.001
+"""Seconds for which a commit at most waits for threads that have just been here; a commit takes about as long."""
 
 
 class LanceManifestStore:
@@ -80,8 +81,11 @@ class LanceManifestStore:
         self._scheme = NamingScheme.V2
         self._latest: Version | None = None
         self._looked = clock()
-        self._waiting: deque[_Request] = deque()
-        self._writing = Lock()
+        self._waiting: list[_Request] = []
+        changing = Lock()
+        self._turn, self._arrival = Condition(changing), Condition(changing)
+        self._committing = False
+        self._company = 1
         self._reading = RLock()
         self._cleaner: ThreadPoolExecutor | None = None
 
@@ -95,12 +99,18 @@ class LanceManifestStore:
         return (self._latest or empty_version()).view
 
     def apply(self, decide: Decision) -> CatalogView:
-        """As the port says. Whoever comes first commits what all who wait for him have decided."""
+        """As the port says. Whoever finds nobody committing commits what all who wait have decided."""
         request = _Request(decide)
-        self._waiting.append(request)
-        with self._writing:
-            if request.outcome is None:
-                self._commit(request, [self._waiting.popleft() for _ in range(len(self._waiting))])
+        try:
+            if self._is_to_commit(request):
+                try:
+                    self._commit(request, self._gathered())
+                finally:
+                    self._end_commit()
+        except BaseException:  # this thread is to end, and no other to make its change later
+            with self._turn:
+                self._waiting = [other for other in self._waiting if other is not request]
+            raise
         if isinstance(request.outcome, Exception):
             raise request.outcome
         assert request.outcome is not None  # the one who committed settled it, or raised
@@ -210,6 +220,33 @@ class LanceManifestStore:
 
     # -- committing ---------------------------------------------------------------------------------------------
 
+    def _is_to_commit(self, request: _Request) -> bool:
+        """Wait until another thread has settled a request, or this one is to commit."""
+        with self._turn:
+            self._waiting.append(request)
+            self._arrival.notify()
+            self._turn.wait_for(lambda: request.outcome is not None or not self._committing)
+            if request.outcome is not None:
+                return False
+            self._committing = True
+            return True
+
+    def _gathered(self) -> list[_Request]:
+        """What one commit shall settle. Threads that were here at the last one are about to come again: as many are
+        waited for, briefly, since one commit for all is what makes many changes fast.
+        """
+        with self._turn:
+            self._arrival.wait_for(lambda: len(self._waiting) >= self._company, _GATHERING)
+            requests, self._waiting = self._waiting, []
+            self._company = len(requests)
+            return requests
+
+    def _end_commit(self) -> None:
+        with self._turn:
+            self._company += len(self._waiting)
+            self._committing = False
+            self._turn.notify_all()
+
     def _commit(self, own: _Request, requests: list[_Request]) -> None:
         """Settle every request: one version holds what all of them change."""
         try:
@@ -218,7 +255,8 @@ class LanceManifestStore:
             for request in requests:
                 request.outcome = request.outcome or error
         except BaseException:  # this thread is to end; what the others wait for, one of them will do
-            self._waiting.extend(request for request in requests if request is not own)
+            with self._turn:
+                self._waiting.extend(request for request in requests if request is not own)
             raise
 
     def _decide_and_publish(self, requests: list[_Request]) -> None:
