@@ -649,7 +649,7 @@ class Catalog:
         `TableNotFound`.
         """
         span = grace if isinstance(grace, timedelta) else timedelta(seconds=grace)
-        look = Fsck(self.view, self._remove_data, self._objects, self._root_key, span, remove_tables=remove_tables)
+        look = Fsck(self.view, self._remove_unowned, self._objects, self._root_key, span, remove_tables=remove_tables)
         checks = TableChecks(self.commits, self.managed, span, look.now)
         if tables is not None:
             chosen = [self.find_table(table) for table in tables]
@@ -950,6 +950,11 @@ class Catalog:
             self._objects.delete(key)
         self._objects.prune(root.key)
         self._forget_rows(root)
+
+    def _remove_unowned(self, table: Table) -> None:
+        """As `_remove_data`, unless V1 readers see a table there by now: another may be creating it."""
+        if self.view().owner_of(table.location) is None:
+            self._remove_data(table)
 
     def _moves_from(self, marker: str) -> str | None:
         """The location that the table in a directory with this marker is copied from; None where there is no marker."""

@@ -298,8 +298,9 @@ class TableCommits:
         return Event(Kind.ABSENT if self.objects.head(progress.row.path) is None else Kind.PRESENT)
 
     def _find_successor(self, progress: Progress, _: bytes | None) -> Event:
+        """Whether the version may have been there: later ones show that, and so does a history that is gone."""
         latest = self.rows.latest(progress.row.base_uri)
-        return Event(Kind.ABSENT if latest is None or latest.version <= progress.row.version else Kind.PRESENT)
+        return Event(Kind.PRESENT if latest is None or latest.version > progress.row.version else Kind.ABSENT)
 
     def _measure_final(self, progress: Progress, _: bytes | None) -> Event:
         info = self.objects.head(progress.final_row.path)

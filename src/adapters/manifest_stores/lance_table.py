@@ -19,7 +19,7 @@ from threading import Condition, Lock, RLock
 
 import attrs
 
-from lancekeep.adapters.manifest_stores.table_cleanup import clean_up
+from lancekeep.adapters.manifest_stores.table_cleanup import clean_up, versions_of
 from lancekeep.adapters.manifest_stores.table_versions import Prepared, TableVersions, Version, empty_version
 from lancekeep.domain.catalog import CatalogView
 from lancekeep.domain.errors import (
@@ -155,6 +155,21 @@ class LanceManifestStore:
         version itself is there still.
         """
         return not self._exists(number) if number else self._listed() > 1
+
+    def _is_late(self, number: int) -> bool:
+        """Whether a version just created has a name that was cleaned up: later ones were there before it.
+
+        Nobody will ever look for it. Raises `StoreUnavailable` where it has been cleaned up itself meanwhile.
+        """
+        created = {version: info.modified for version, info in versions_of(self._objects, self._key)}
+        if number not in created:
+            raise StoreUnavailable(
+                f"{self._key}: this process was held up behind publishing version {number}, which has been cleaned up "
+                "since; whether later ones went on from it could not be learnt: look whether the change is there"
+            )
+        own = created[number]
+        later = (when for version, when in created.items() if version > number)
+        return own is not None and any(when is not None and when < own for when in later)
 
     def _refresh(self) -> bool:
         """Come to know the latest version; whether it is another than the one known."""
@@ -297,7 +312,7 @@ class LanceManifestStore:
             self._versions.discard(prepared)
             return None
         # Asked only now, so that it counts how long this process was held up before its request.
-        if not self._is_recent() and self._is_overtaken(base.number):  # a version that nobody will ever look for
+        if not self._is_recent() and self._is_overtaken(base.number) and self._is_late(prepared.version.number):
             self._objects.delete(name)
             self._versions.discard(prepared)
             self._forget()

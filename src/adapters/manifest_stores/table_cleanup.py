@@ -26,7 +26,7 @@ def clean_up(objects: ObjectStore, key: str) -> int:
     """
     if next(objects.list(f"{key}/_refs/"), None) or next(objects.list(f"{key}/tree/"), None):
         return 0
-    versions = sorted(_versions(objects, key), key=lambda version: version[0])
+    versions = sorted(versions_of(objects, key), key=lambda version: version[0])
     pairs = pairwise(versions)
     old = takewhile(lambda pair: _is_old(pair[1][1], versions[-1][1]), pairs)
     overtaken = [info for (_, info), _ in old]
@@ -45,7 +45,8 @@ def clean_up(objects: ObjectStore, key: str) -> int:
     return len(overtaken)
 
 
-def _versions(objects: ObjectStore, key: str) -> Iterator[tuple[int, ObjectInfo]]:
+def versions_of(objects: ObjectStore, key: str) -> Iterator[tuple[int, ObjectInfo]]:
+    """The published versions of the table at ``key``, in no order."""
     for info in objects.list(f"{key}/{VERSIONS}/"):
         name = ManifestName.parse(info.key.rpartition("/")[2])
         if name is not None and not name.is_staged:
