@@ -28,8 +28,10 @@ from lancekeep.adapters.object_stores.memory import MemoryObjectStore
 from lancekeep.domain.catalog import CatalogView, Change, Put, Remove, SetProperties
 from lancekeep.domain.errors import Damaged, NamespaceAlreadyExists, Refused, StoreUnavailable
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.layout import VERSIONS
 from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
 from lancekeep.domain.namespace import create_namespace
+from lancekeep.domain.naming import NamingScheme
 from lancekeep.ports.manifest_store import ManifestStore
 
 ROOT = ObjectId()
@@ -514,6 +516,64 @@ def test_a_writer_that_slept_does_not_create_the_catalog_anew() -> None:
     seconds[0] = 3600.0
     put(sleeper, table("d"))
     assert contents(writer).keys() == {"a", "b", "c", "d"}
+
+
+class HeldUp(Aging):
+    """Behind the creation of one version, ``meanwhile`` happens before its writer hears of it."""
+
+    name = ""
+    meanwhile: Callable[[], None]
+
+    def put_if_absent(self, key: str, content: bytes) -> bool:
+        created = super().put_if_absent(key, content)
+        if key == self.name:
+            self.name = ""
+            self.meanwhile()
+        return created
+
+
+@pytest.mark.parametrize("before", [0, 3])
+@pytest.mark.parametrize("cleaned", [False, True])
+def test_a_writer_that_was_held_up_behind_its_change_makes_it_once(before: int, cleaned: bool) -> None:
+    objects, seconds = HeldUp(), [0.0]
+    writer = LanceManifestStore(objects, "m", clock=lambda: seconds[0])
+    other = LanceManifestStore(objects, "m")
+    for number in range(before):
+        put(writer, table(f"t{number}"))
+        objects.now += timedelta(minutes=11 if cleaned else 0)
+
+    def meanwhile() -> None:
+        objects.now += timedelta(minutes=11)
+        put(other, table("other"))
+        if cleaned:
+            objects.now += timedelta(minutes=1)
+            assert other.clean_up() == before  # the writer's own version is too young to go
+        remove(other, "mine")
+        seconds[0] = 1000.0
+
+    objects.name, objects.meanwhile = f"m/{VERSIONS}/{NamingScheme.V2.final_name(before + 1)}", meanwhile
+    put(writer, table("mine"))
+    assert contents(other).keys() == {"other", *(f"t{number}" for number in range(before))}
+    assert contents(LanceManifestStore(objects, "m")).keys() == contents(other).keys()
+
+
+def test_a_writer_whose_version_came_and_went_while_it_was_held_up_does_not_know() -> None:
+    objects, seconds = HeldUp(), [0.0]
+    writer = LanceManifestStore(objects, "m", clock=lambda: seconds[0])
+    other = LanceManifestStore(objects, "m")
+
+    def meanwhile() -> None:
+        for name in ("a", "b"):
+            put(other, table(name))
+            objects.now += timedelta(minutes=11)
+        put(other, table("c"))
+        assert other.clean_up() > 0
+        seconds[0] = 1000.0
+
+    objects.name, objects.meanwhile = f"m/{VERSIONS}/{NamingScheme.V2.final_name(1)}", meanwhile
+    with pytest.raises(StoreUnavailable, match="could not be learnt"):
+        put(writer, table("mine"))
+    assert contents(other).keys() == {"mine", "a", "b", "c"}
 
 
 def test_clean_up_runs_by_itself_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
