@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
@@ -16,6 +15,7 @@ import lance_namespace as api
 import pyarrow as pa
 from lance.commit import CommitConflictError
 from lance.namespace import DirectoryNamespace as NativeNamespace
+from processes import PROCESSES
 
 import lancekeep
 
@@ -180,12 +180,11 @@ class Peers:
     """
 
     def __init__(self, count: int) -> None:
-        spawn = multiprocessing.get_context("spawn")  # a process that has used lance must not fork
-        self._together = spawn.Barrier(count)  # kept: a process that still starts looks for it by name
+        self._together = PROCESSES.Barrier(count)  # kept: a process that still starts looks for it by name
         self._pipes, self._processes = [], []
         for _ in range(count):
-            ours, theirs = spawn.Pipe()
-            process = spawn.Process(target=attend, args=(theirs, self._together), daemon=True)
+            ours, theirs = PROCESSES.Pipe()
+            process = PROCESSES.Process(target=attend, args=(theirs, self._together), daemon=True)
             process.start()
             self._pipes.append(ours)
             self._processes.append(process)

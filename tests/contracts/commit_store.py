@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -13,6 +12,7 @@ from uuid import uuid4
 
 import attrs
 import pytest
+from processes import PROCESSES
 
 from contracts.object_store import race
 from lancekeep.adapters.commit_stores import open_commit_store
@@ -143,13 +143,13 @@ def claim_versions(site: Site, base_uri: str, count: int, start: Barrier) -> lis
 @pytest.fixture(scope="session")
 def processes() -> Iterator[ProcessPoolExecutor]:
     """Three processes that share nothing with this one but the stores."""
-    with ProcessPoolExecutor(3, multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(3, PROCESSES) as pool:
         yield pool
 
 
 @pytest.fixture(scope="session")
 def manager() -> Iterator[SyncManager]:
-    with multiprocessing.get_context("spawn").Manager() as manager:
+    with PROCESSES.Manager() as manager:
         yield manager
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import multiprocessing
 import os
 import pickle
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from botocore.httpsession import URLLib3Session
 from botocore.stub import Stubber
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
+from processes import PROCESSES
 
 from contracts.object_store import CopyingContract, CreatingContract, ObjectStoreContract, Probe, claim_each
 from lancekeep.adapters.object_stores import open_object_store
@@ -348,9 +348,8 @@ class TestLocal(CopyingContract, LinkingContract):
     @pytest.mark.slow
     def test_of_racing_processes_one_wins_each_key(self, store: LocalObjectStore, probe: Probe) -> None:
         keys = [f"{probe.home}new/{number}" for number in range(50)]
-        spawn = multiprocessing.get_context("spawn")
-        barrier, results = spawn.Barrier(4), spawn.SimpleQueue()
-        processes = [spawn.Process(target=claim_each, args=(store, keys, me, barrier, results)) for me in range(4)]
+        barrier, results = PROCESSES.Barrier(4), PROCESSES.SimpleQueue()
+        processes = [PROCESSES.Process(target=claim_each, args=(store, keys, me, barrier, results)) for me in range(4)]
         for process in processes:
             process.start()
         won = dict(results.get() for _ in processes)

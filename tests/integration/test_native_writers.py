@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import signal
@@ -17,11 +16,11 @@ import pyarrow as pa
 import pytest
 import writers
 from deployments import ALL, Deployment, deployment
+from processes import PROCESSES
 
 import lancekeep
 from lancekeep.domain.naming import ManifestName
 
-SPAWN = multiprocessing.get_context("spawn")  # a process that has used lance must not fork
 KILLS = int(os.environ.get("LANCEKEEP_KILLS", "10"))
 
 
@@ -61,11 +60,11 @@ def assert_sound(catalog: lancekeep.Catalog, name: str = "hot.t", *, staged: boo
 
 @pytest.mark.slow
 def test_four_processes_of_two_threads_append_to_one_table(place: Deployment) -> None:
-    processes, threads, appends = 4, 2, 50
+    processes, threads, appends = 4, 2, 20
     catalog = with_table(place)
-    start, failures = SPAWN.Barrier(processes), SPAWN.Queue()
+    start, failures = PROCESSES.Barrier(processes), PROCESSES.Queue()
     running = [
-        SPAWN.Process(
+        PROCESSES.Process(
             target=writers.append_in_threads, args=(place.properties, number, threads, appends, start, failures)
         )
         for number in range(processes)
@@ -92,7 +91,7 @@ def test_a_killed_writer_loses_nothing_and_blocks_nobody(place: Deployment, tmp_
     ledger.touch()
     for kill in range(KILLS):
         before = ledger.stat().st_size
-        process = SPAWN.Process(target=writers.append_until_killed, args=(place.properties, kill, str(ledger)))
+        process = PROCESSES.Process(target=writers.append_until_killed, args=(place.properties, kill, str(ledger)))
         process.start()
         while ledger.stat().st_size == before and process.is_alive():
             time.sleep(0.005)  # until it writes; then for a while that is different every time
