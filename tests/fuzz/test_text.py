@@ -11,10 +11,9 @@ from typing import Any
 import lance_namespace as api
 import pyarrow as pa
 import pytest
-from fuzz.foreign import DEEP, FUZZ, JSON, SLOW, mutated, read, texts
+from fuzz.foreign import DEEP, FUZZ, JSON, SLOW, mutated, read, read_api, texts
 from hypothesis import example, given
 from hypothesis import strategies as st
-from lance_namespace import errors as api_errors
 
 import lancekeep
 from lancekeep import Damaged, InvalidInput, ObjectId
@@ -216,16 +215,6 @@ def test_requests_of_callers(namespace: Any, names: list[str], text: str, proper
             }
         )
     )
-
-
-def read_api(call: Any) -> None:
-    """Errors of the interface are the families of ours; an internal one would be ours only by accident."""
-    try:
-        read(call)
-    except api_errors.InternalError as error:
-        raise AssertionError(f"stored things are not at fault here: {error}") from error
-    except api_errors.LanceNamespaceError:
-        return
 
 
 @cache
