@@ -68,7 +68,7 @@ class World:
         """As `Catalog.fsck`, by the clock of this world."""
         catalog = self.catalog
         look = Fsck(
-            catalog.view, catalog._remove_unowned, self.objects, "lake", grace, remove_tables, now=lambda: self.time
+            catalog.view, catalog._remove_data, self.objects, "lake", grace, remove_tables, now=lambda: self.time
         )
         return look.run(repair=repair)
 

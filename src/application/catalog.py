@@ -265,9 +265,13 @@ class Catalog:
         if object_id.is_root:
             raise InvalidInput("a table needs a name; the empty identifier is the root namespace")
         given = None if location is None else self.relative(location)
-        table = Table(object_id, given or self._free_location(object_id), _checked_properties(properties))
+        entered = _checked_properties(properties)
+
+        def place(view: CatalogView) -> Table:
+            return Table(object_id, given or self._free_location(object_id, view), entered)
+
+        table = place(self._refuse_early(lambda view: add_table(view, place(view))))
         self._unlinked(table)
-        self._refuse_early(lambda view: add_table(view, table))
         if self.managed and self._v1_names and COMMIT_STORE_PROPERTY not in self._manifest.recent().properties:
             self._manifest.apply(self._remembering)  # first, since what lies in a V1 directory is a table at once
         table, marker = self._reserve(table, given is None)
@@ -649,7 +653,7 @@ class Catalog:
         `TableNotFound`.
         """
         span = grace if isinstance(grace, timedelta) else timedelta(seconds=grace)
-        look = Fsck(self.view, self._remove_unowned, self._objects, self._root_key, span, remove_tables=remove_tables)
+        look = Fsck(self.view, self._remove_data, self._objects, self._root_key, span, remove_tables=remove_tables)
         checks = TableChecks(self.commits, self.managed, span, look.now)
         if tables is not None:
             chosen = [self.find_table(table) for table in tables]
@@ -819,12 +823,18 @@ class Catalog:
             return []
         return [SetProperties({COMMIT_STORE_PROPERTY: self.commits.rows.url})]
 
-    def _refuse_early(self, decide: Decision) -> None:
-        """Raise what ``decide`` raises before anything is written; a refusal is final only with a fresh view."""
+    def _refuse_early(self, decide: Decision) -> CatalogView:
+        """Raise what ``decide`` raises before anything is written; else the view on which it does not.
+
+        A refusal is final only with a fresh view.
+        """
+        view = self._manifest.recent()
         try:
-            decide(self._manifest.recent())
+            decide(view)
         except LancekeepError:
-            decide(self.view())
+            view = self.view()
+            decide(view)
+        return view
 
     def _reserve(self, table: Table, chosen: bool) -> tuple[Table, str]:
         """Take a directory that holds nothing for a table: whoever creates the marker in it has it.
@@ -863,10 +873,10 @@ class Catalog:
     def _key(self, table: Table) -> str:
         return f"{self._root_key}/{table.location}" if self._root_key else table.location
 
-    def _free_location(self, object_id: ObjectId) -> str:
+    def _free_location(self, object_id: ObjectId, view: CatalogView) -> str:
         """Where a new table goes: its V1 directory where such names are kept, unless another table lies there."""
         v1 = v1_location(object_id) if self._v1_names else None
-        owner = None if v1 is None else self._manifest.recent().owner_of(v1)
+        owner = None if v1 is None else view.owner_of(v1)
         if v1 is None or (owner is not None and owner.object_id != object_id.key):
             return new_location(object_id, self._entropy())
         return v1
@@ -950,11 +960,6 @@ class Catalog:
             self._objects.delete(key)
         self._objects.prune(root.key)
         self._forget_rows(root)
-
-    def _remove_unowned(self, table: Table) -> None:
-        """As `_remove_data`, unless V1 readers see a table there by now: another may be creating it."""
-        if self.view().owner_of(table.location) is None:
-            self._remove_data(table)
 
     def _moves_from(self, marker: str) -> str | None:
         """The location that the table in a directory with this marker is copied from; None where there is no marker."""

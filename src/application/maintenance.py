@@ -215,9 +215,12 @@ class Fsck:
         else:
             if self._unreferenced(directory) != finding or self.view().owner_of(directory) is not None:
                 return finding
-            self.remove(Table(ObjectId((directory,)), directory, {}))
-            if finding.kind is Kind.EMPTY and directory in self._directories(posixpath.dirname(directory)):
-                return finding  # files that are no objects lie in it
+            if finding.kind is not Kind.EMPTY:
+                self.remove(Table(ObjectId((directory,)), directory, {}))
+            else:  # no object is looked for: another may just have put one there
+                self.objects.prune(self._key(directory))
+                if directory in self._directories(posixpath.dirname(directory)):
+                    return finding  # that, or files that are no objects, lie in it
         return attrs.evolve(finding, repaired=True)
 
     def _unless_young(self, finding: Finding, infos: Sequence[ObjectInfo]) -> Finding:

@@ -159,7 +159,7 @@ def open_catalog(process: Process) -> tuple[Catalog, LanceManifestStore]:
 def fsck(process: Process, catalog: Catalog, *, repair: bool, grace: timedelta, tables: bool = False) -> FsckReport:
     """As `Catalog.fsck`, by this machine's clock."""
     now = lambda: datetime.fromtimestamp(process.clock(), UTC)  # noqa: E731 - reads better as one line
-    remove = catalog._remove_unowned
+    remove = catalog._remove_data
     return Fsck(catalog.view, remove, catalog._objects, ROOT, grace, tables, now=now).run(repair=repair)
 
 

@@ -326,8 +326,11 @@ class LanceManifestStore:
         """Whether the object was created with this content; after a lost reply it is found to be there already."""
         try:
             return self._publish_object(name, content)
-        except StoreUnavailable:
-            return self._publish_object(name, content) or self._objects.get(name) == content
+        except StoreUnavailable as unanswered:
+            try:
+                return self._publish_object(name, content) or self._objects.get(name) == content
+            except ObjectNotFound:  # it has come and gone meanwhile
+                raise unanswered from None
 
     def _look_after(self, number: int) -> None:
         """What keeps opening the table cheap, now and then: a hint of the latest version, and fewer old ones."""
