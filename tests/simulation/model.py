@@ -278,6 +278,8 @@ class Model:
                 parts += 1
             elif uncovered and _covers(event, uncovered):
                 uncovered = set()
+            elif operation.outcome == "refused" and self._hides_what_was_left(operation, event):
+                continue
             elif effect is not None and any(
                 effect(operation, seen, self.states[moment - 1])
                 for seen in (event, *self._without_parts(event, moment), _without_uncovered(event))
@@ -351,6 +353,22 @@ class Model:
         return operation.kind in ("declare", "commit", "resolve") and all(
             self.v1 and after is None and before is not None and before.location == name + V1_SUFFIX
             for name, (before, after) in event.items()
+        )
+
+    def _hides_what_was_left(self, operation: Operation, event: Event) -> bool:
+        """Who is refused, because another was faster, may have hidden what a late writer left at the old place."""
+        return operation.kind in ("deregister", "drop_table", "drop_namespace", "rename") and all(
+            after is None and _is_uncovered(name, before) and self._was_left(name + V1_SUFFIX, operation)
+            for name, (before, after) in event.items()
+        )
+
+    def _was_left(self, location: str, operation: Operation) -> bool:
+        return any(
+            before is not None and before.location == location
+            for cause, event in self.changes[operation.began_at + 1 :]
+            if cause is not operation
+            for before, after in event.values()
+            if after is None
         )
 
     def _cancels(self, operation: Operation) -> bool:
@@ -432,7 +450,8 @@ class Model:
                 return  # it may have gone with the table, or into a V1 table that came of it at the old place (ADR 14)
             if cause.kind == "rename":
                 arrived = event.get(_key(cause.arguments["target"]), (None, None))[1]
-                assert arrived is not None
+                if arrived is None:  # the old place is hidden once more
+                    continue
                 location = arrived.location
                 cut = cut or cause.outcome != "ok"
                 if location in self.trodden:

@@ -166,16 +166,15 @@ FOUND_LATE = {
     "a commit does not look where its table is": 101,
     "files are discarded although they may be needed": 61,
 }
-"""Seeds that found a fault, to begin with; only time depends on them."""
+"""A seed that finds a fault which takes long to find, to begin with."""
 
 
 @ONE_SEED
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_deliberate_fault_is_found(fault: str) -> None:
     target, name, replacement = FAULTS[fault]
-    first = FOUND_LATE.get(fault, 0)
     with patch.object(target, name, replacement):
-        for seed in [*SEEDS[first:], *SEEDS[:first]]:
+        for seed in [FOUND_LATE.get(fault, 0), *SEEDS]:
             try:
                 simulate(seed)
             except Failure as failure:
