@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
 import fsspec
 import pytest
+from botocore.loaders import JSONFileLoader
 from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
@@ -31,6 +33,15 @@ def aws_environment() -> Iterator[None]:
         patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
         patch.setenv("AWS_CONFIG_FILE", os.devnull)
         patch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def aws_models() -> Iterator[None]:
+    """The descriptions of AWS services are parsed once, not for each client: that is most of what a client costs."""
+    load = cache(JSONFileLoader().load_file)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JSONFileLoader, "load_file", lambda _, path: load(path))
         yield
 
 

@@ -19,4 +19,6 @@ class TogetherOrAlone(LoadScopeScheduling):  # type: ignore[misc] # xdist has no
             return "spark"  # one session
         if file == "test_model":
             return "model"  # each setting is explored once
+        if file == "test_packaging":
+            return "wheel"  # built once
         return nodeid
