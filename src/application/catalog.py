@@ -557,7 +557,7 @@ class Catalog:
         root = self.dataset_root(table).branch(branch)
         outcome = self.commits.commit(root, version, manifest_path, size, branch=branch is not None)
         if isinstance(outcome, Committed) and v1_table(table.location) is not None:
-            self._require_unmoved(table, version)
+            self._require_unmoved(table, version, first=branch is not None or version == 1)
         return outcome
 
     def delete_versions(self, root: DatasetRoot, versions: Iterable[int]) -> int:
@@ -929,11 +929,16 @@ class Catalog:
         except Damaged as error:
             raise InvalidInput(str(error)) from error
 
-    def _require_unmoved(self, table: Table, version: int) -> None:
-        """A rename carries over what was committed while the entry was still here; about the rest nobody knows."""
+    def _require_unmoved(self, table: Table, version: int, *, first: bool) -> None:
+        """A rename carries over what was committed while the entry was still here; about the rest nobody knows.
+
+        A directory that was dropped is a V1 table again as soon as this version lies in it, without those before it.
+        """
         view = self.commits.retry.call(self._manifest.view)
-        with suppress(TableNotFound):
-            if find_table(view, table.id).location == table.location:
+        entry = view.find(table.id.key)
+        if entry is not None and entry.location == table.location:
+            predecessor = partial(self.commits.final_object, self.dataset_root(table), version - 1)
+            if first or not entry.listed or self.commits.retry.call(predecessor) is not None:
                 return
         raise CommitRefused(
             f"the table {table.id} was renamed or dropped while version {version} was committed at "

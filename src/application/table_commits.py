@@ -368,7 +368,7 @@ class TableCommits:
         latest = self.latest(root)
         if latest is None or version > latest.version:
             return None
-        return self.retry.call(lambda: self._final_object(root, version))
+        return self.retry.call(lambda: self.final_object(root, version))
 
     def page(self, root: DatasetRoot, after: int | None, limit: int | None, descending: bool) -> list[VersionRow]:
         """Versions in order, at most ``limit``, beginning behind ``after``; all of them final."""
@@ -412,7 +412,8 @@ class TableCommits:
         self.rows.record(rows)  # the newest first: whoever reads meanwhile must not take an old one for the latest
         return rows[0]
 
-    def _final_object(self, root: DatasetRoot, version: int) -> VersionRow | None:
+    def final_object(self, root: DatasetRoot, version: int) -> VersionRow | None:
+        """A version as the directory has it, whatever the commit store says; None where its manifest is not there."""
         for scheme in (NamingScheme.V2, NamingScheme.V1):
             key = root.manifest_key(version, scheme)
             info = self.objects.head(key)
