@@ -29,6 +29,7 @@ SMALL = 2048
 """Rows up to which Python's own dictionaries and lists are faster than anything over Arrow."""
 
 OWN_COLUMNS = ("object_id", "object_type", "location", "metadata")
+_TEXT = pa.string()
 _STEP = 64
 """Every such key of a run is held as a Python object, so that most of a search is one call of `bisect`."""
 
@@ -53,7 +54,10 @@ class Lookup(Protocol):
 
 
 class Rows:
-    """Rows of the manifest table as they were read, and how to find them."""
+    """Rows of the manifest table as they were read, and how to find them.
+
+    ``batch``: the columns that hold anything; most of a catalog has neither properties nor extensions.
+    """
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self.batch = batch
@@ -65,11 +69,11 @@ class Rows:
     def lookup(self) -> Lookup:
         if len(self) >= SMALL:
             return SortedLookup(self.batch)
-        ids, types, locations = (self.batch.column(name).to_pylist() for name in OWN_COLUMNS[:3])
+        ids, types, locations = (column_of(self.batch, name).to_pylist() for name in OWN_COLUMNS[:3])
         return SmallLookup(zip(ids, types, locations, strict=True))
 
     def entry(self, position: int) -> ManifestEntry:
-        values = {name: column[position].as_py() for name, column in self._columns.items()}
+        values = {name: column[position].as_py() for name, column in self._columns}
         own = {name: values.pop(name, None) for name in OWN_COLUMNS}
         return ManifestEntry(**own, extension={name: value for name, value in values.items() if value is not None})
 
@@ -78,10 +82,8 @@ class Rows:
         return None
 
     @cached_property
-    def _columns(self) -> dict[str, pa.Array]:
-        """Columns that hold anything: most of a catalog has neither properties nor extensions."""
-        pairs = zip(self.batch.schema.names, self.batch.columns, strict=True)
-        return {name: column for name, column in pairs if column.null_count < len(column)}
+    def _columns(self) -> list[tuple[str, pa.Array]]:
+        return list(zip(self.batch.schema.names, self.batch.columns, strict=True))
 
 
 class EntryRows(Rows):
@@ -155,7 +157,8 @@ class SortedLookup:
             for depth in pc.unique(depths.filter(of_type)).to_pylist():
                 chosen = pc.indices_nonzero(pc.and_(of_type, pc.equal(depths, depth)))
                 self._runs[object_type, depth] = _Run(self._ids, chosen)
-        self._elsewhere = self._locations_elsewhere(batch.column("location"))
+        self._elsewhere = self._locations_elsewhere(column_of(batch, "location"))
+        pa.default_memory_pool().release_unused()  # else a process holds twice what the rows take
 
     def positions(self, object_id: str) -> Iterable[int]:
         depth = object_id.count(MANIFEST_DELIMITER)
@@ -190,6 +193,7 @@ class _Run:
         if not pc.all(pc.less_equal(keys.slice(0, count - 1), keys.slice(1))).as_py():
             chosen = chosen.take(pc.array_sort_indices(keys))
         self._order: np.ndarray[Any, np.dtype[np.uint32]] = chosen.to_numpy().astype(np.uint32)
+        self._positions = memoryview(self._order)  # one number of it is had faster than one of the array
         self._ids = ids
         _, offsets, data = ids.buffers()
         self._offsets = memoryview(offsets).cast("i")[ids.offset : ids.offset + len(ids) + 1]
@@ -199,7 +203,7 @@ class _Run:
     def positions_of(self, key: bytes) -> Iterator[int]:
         at = self._bisect(key)
         while at < len(self._order) and self._key(at) == key:
-            yield int(self._order[at])
+            yield self._positions[at]
             at += 1
 
     def between(self, low: bytes, high: bytes | None) -> Iterator[tuple[str, int]]:
@@ -224,7 +228,7 @@ class _Run:
         return low
 
     def _key(self, at: int) -> bytes:
-        position = self._order[at]
+        position = self._positions[at]
         return self._data[self._offsets[position] : self._offsets[position + 1]].tobytes()
 
 
@@ -385,6 +389,12 @@ class IndexedView:
                 for position in piece.rows.lookup.elsewhere(low, high):
                     if piece.start + position not in fragment.deleted:
                         yield piece.rows.entry(position)
+
+
+def column_of(batch: pa.RecordBatch, name: str, kind: pa.DataType = _TEXT) -> pa.Array:
+    """A column of some rows; where a batch does not have it, it consists of nulls."""
+    at = batch.schema.get_field_index(name)
+    return pa.nulls(batch.num_rows, kind) if at < 0 else batch.column(at)
 
 
 def batch_of(entries: Sequence[ManifestEntry], schema: pa.Schema) -> pa.RecordBatch:

@@ -44,6 +44,8 @@ _TRUSTED = 60.0
 _HINT = "latest_version_hint.json"
 _HINT_EVERY = 16
 _CLEAN_EVERY = 256
+_STEP_BACK, _LONGEST_STEP_BACK = 0.0005, 0.2
+"""Seconds: about as long as a commit takes at first, so that who lost once does not fall behind for good."""
 _GATHERING = 0.001
 """Seconds for which a commit at most waits for threads that have just been here; a commit takes about as long."""
 
@@ -297,7 +299,7 @@ class LanceManifestStore:
                 published = self._publish(base, self._versions.prepare(base, view))
                 if published is None:
                     self._refresh()
-                    self._sleep(self._jitter() * min(0.2, 0.002 * 2**attempt))
+                    self._sleep(self._jitter() * min(_LONGEST_STEP_BACK, _STEP_BACK * 1.5**attempt))
                     continue
                 base = published
             for request, outcome in zip(requests, outcomes, strict=True):

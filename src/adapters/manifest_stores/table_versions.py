@@ -34,6 +34,7 @@ from lancekeep.adapters.manifest_stores.index import (
     IndexedView,
     Piece,
     Rows,
+    column_of,
 )
 from lancekeep.adapters.manifest_stores.table_file import DataFragment, TableFile, Transaction
 from lancekeep.domain.errors import Damaged, InvalidInput, LancekeepError, Refused
@@ -151,7 +152,7 @@ class TableVersions:
         deleted = self._deleted(fragment)
         if known is not None:
             return attrs.evolve(known, id=fragment.id, deletion=deletion, deleted=deleted)
-        batch = _aligned(columns or {}, schema, fragment.physical_rows)
+        batch = _without_empty_columns(_aligned(columns or {}, schema))
         return Fragment(fragment.id, key, tuple(_pieces(batch, previous.values())), deletion, deleted)
 
     def _columns(self, fragment: Any, manifest: Any) -> dict[str, pa.ChunkedArray]:
@@ -381,11 +382,8 @@ def _rows(fragments: Sequence[Fragment], schema: pa.Schema) -> Rows:
 
 
 def _joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    arrays = [
-        pa.concat_arrays([batch.column(index) for batch in batches]) if batches else pa.array([], field.type)
-        for index, field in enumerate(schema)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    arrays = [pa.concat_arrays([column_of(batch, field.name, field.type) for batch in batches]) for field in schema]
+    return _without_empty_columns(pa.RecordBatch.from_arrays(arrays, schema=schema))
 
 
 def _without_empty_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -445,7 +443,7 @@ def _pieces(batch: pa.RecordBatch, known: Iterable[Fragment]) -> Iterator[Piece]
     at = 0
     if batch.num_rows >= SMALL:
         for rows in (piece.rows for fragment in known if not fragment.deleted for piece in fragment.pieces):
-            if at + len(rows) > batch.num_rows or not batch.slice(at, len(rows)).equals(rows.batch):
+            if at + len(rows) > batch.num_rows or not _same(batch.slice(at, len(rows)), rows.batch):
                 break
             yield Piece(rows, at)
             at += len(rows)
@@ -453,18 +451,19 @@ def _pieces(batch: pa.RecordBatch, known: Iterable[Fragment]) -> Iterator[Piece]
         yield Piece(Rows(batch if at == 0 else _joined([batch.slice(at)], batch.schema)), at)
 
 
-def _aligned(columns: dict[str, pa.ChunkedArray], schema: pa.Schema, count: int) -> pa.RecordBatch:
-    """Columns as one batch of this schema; a column that no data file holds consists of nulls."""
-    arrays = []
-    for field in schema:
-        column = columns.get(field.name)
-        if column is None:
-            arrays.append(pa.nulls(count, field.type))
-            continue
-        array = column.combine_chunks()
+def _same(some: pa.RecordBatch, other: pa.RecordBatch) -> bool:
+    fields = {field.name: field.type for field in (*some.schema, *other.schema)}
+    return all(column_of(some, name, kind).equals(column_of(other, name, kind)) for name, kind in fields.items())
+
+
+def _aligned(columns: Mapping[str, pa.ChunkedArray], schema: pa.Schema) -> pa.RecordBatch:
+    """Columns as one batch, in the order and with the types of this schema."""
+    arrays, fields = [], [field for field in schema if field.name in columns]
+    for field in fields:
+        array = columns[field.name].combine_chunks()
         array = array.chunk(0) if isinstance(array, pa.ChunkedArray) else array
         arrays.append(array if array.type == field.type else array.cast(field.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
 def _read_data_file(path: str, rows: int) -> pa.Table:

@@ -7,7 +7,8 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import wraps
+from functools import lru_cache, wraps
+from itertools import count
 from stat import S_ISREG
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -149,7 +150,7 @@ class LocalObjectStore:
     def copy(self, source: str, target: str) -> None:
         """As the port says; no bytes move, since objects never change and both names may mean one file."""
         path = _path(target)
-        temporary = f"{os.path.dirname(path)}/{_TEMPORARY}{os.urandom(16).hex()}"
+        temporary = _temporary(path)
         try:
             self._sync_file(_path(source))
             self._in_directory(path, lambda: os.link(_path(source), temporary))
@@ -214,7 +215,7 @@ class LocalObjectStore:
 
     def _write_beside(self, path: str, content: bytes) -> str:
         """The path of a new temporary file with this content, in the directory of ``path``."""
-        temporary = f"{os.path.dirname(path)}/{_TEMPORARY}{os.urandom(16).hex()}"
+        temporary = _temporary(path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         file = self._in_directory(path, lambda: os.open(temporary, flags, 0o666))
         try:
@@ -271,6 +272,22 @@ class LocalObjectStore:
             os.fsync(file)
         finally:
             os.close(file)
+
+
+_numbers = count()
+
+
+@lru_cache(maxsize=1)
+def _process() -> str:
+    return os.urandom(16).hex()
+
+
+os.register_at_fork(after_in_child=_process.cache_clear)
+
+
+def _temporary(path: str) -> str:
+    """A name beside ``path`` that no process has used. Entropy is asked for once: it may cost as much as a file."""
+    return f"{os.path.dirname(path)}/{_TEMPORARY}{_process()}-{next(_numbers):x}"
 
 
 def _path(key: str) -> str:
