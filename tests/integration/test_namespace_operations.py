@@ -349,6 +349,32 @@ def test_no_acknowledged_append_is_lost_by_a_rename(tmp_path: Path, store: str) 
         assert [entry.version for entry in catalog.history(target)] == list(range(rows, 0, -1))
 
 
+@pytest.mark.parametrize("mode", ["compatible", "v1"])
+def test_an_append_that_outlives_a_drop_is_not_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """The version that it puts into the directory makes a V1 table of that, but not of what the drop has removed."""
+    catalog, other = (
+        lancekeep.connect(str(tmp_path / "lake"), commit_store=f"sqlite://{tmp_path}/commits.db", mode=mode)
+        for _ in range(2)
+    )
+    catalog.write("t", TABLE)
+    other.list_tables()
+    create, look = catalog.commits.objects.copy_if_absent, other.commits.objects.list
+
+    def finish(source: str, target: str) -> bool:
+        """The drop has listed what it removes before the version comes."""
+        created = create(source, target)
+        listed = lambda prefix: (info for info in look(prefix) if info.key != target)  # noqa: E731 - reads better so
+        monkeypatch.setattr(other.commits.objects, "list", listed)
+        other.drop_table("t")
+        return created
+
+    monkeypatch.setattr(catalog.commits.objects, "copy_if_absent", finish)
+    with pytest.raises(lancekeep.CommitRefused, match="renamed or dropped while version 2 was committed"):
+        catalog.write("t", TABLE, "append")
+
+
 def test_of_renames_that_race_one_wins(tmp_path: Path) -> None:
     first, second = connect(tmp_path).catalog, connect(tmp_path).catalog
     lost = (lancekeep.TableNotFound, lancekeep.TableAlreadyExists, lancekeep.ConcurrentModification)

@@ -249,7 +249,12 @@ def _operation(dataset: Any, version: int) -> str:
 
 
 def _committed(channel: _Channel, dataset: Any) -> Committed:
-    """Storage-managed tables commit without us: then the dataset is the witness."""
+    """Storage-managed tables commit without us: then the dataset is the witness.
+
+    (The engine takes a commit that was refused for done where it finds the version there all the same.)
+    """
+    if channel.error is not None:
+        raise channel.error
     return channel.committed or Committed(dataset.version, "", 0)
 
 
