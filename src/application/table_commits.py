@@ -409,7 +409,12 @@ class TableCommits:
             )
             for version in reversed(versions)
         ]
-        self.rows.record(rows)  # the newest first: whoever reads meanwhile must not take an old one for the latest
+        try:
+            self.rows.record(rows)  # the newest first: whoever reads meanwhile must not take an old one for the latest
+        except Damaged:
+            if all(self.objects.head(row.path) is not None for row in rows):
+                raise
+            return self._adopt(root)  # versions went meanwhile, or the whole table
         return rows[0]
 
     def final_object(self, root: DatasetRoot, version: int) -> VersionRow | None:

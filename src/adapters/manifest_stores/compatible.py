@@ -213,7 +213,8 @@ class CompatibleManifestStore:
             # The manifest has to answer for a table before it is hidden: a marker alone would not be seen by who has
             # decided, on the same manifest, to enter the table (a migration).
             return _Step(listing, again=True), [*entered, *(Put(attrs.evolve(entry, listed=False)) for entry in listed)]
-        seen = [location for location in vacated if location not in hidden]
+        # What was hidden for this change may be another table by now, in the same place.
+        seen = [place for place in vacated if place not in hidden or listing.find(place.removesuffix(V1_SUFFIX))]
         if seen:
             return _Step(listing, hide=seen), []
         entered += (row for row in rows if isinstance(row, Put) or view.manifest.find(row.object_id) is not None)
