@@ -383,7 +383,7 @@ class Model:
         wanted = CONDITIONS.get(operation.kind)
         error = type(operation.error).__name__
         text = str(operation.error)
-        if wanted is None or error == "ConcurrentModification":
+        if wanted is None or error in ("ConcurrentModification", "Damaged"):
             return
         if operation.kind == "declare" and ("files lie in" in text or "has just taken" in text):
             return

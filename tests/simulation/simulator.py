@@ -226,9 +226,12 @@ class Actor:
         except (Crash, StoreUnavailable) as error:
             operation.outcome, operation.error = "unknown", error
         except Damaged as error:
-            if operation.kind != "rename" or "moved from" not in str(error):
+            if operation.kind == "rename" and "moved from" in str(error):
+                operation.outcome, operation.error = "unknown", error
+            elif operation.kind == "register" and "cannot be read" in str(error):  # it is just being dropped
+                operation.outcome, operation.error = "refused", error
+            else:
                 raise Violation(f"{operation} raised {error!r}") from error
-            operation.outcome, operation.error = "unknown", error
         except (ObjectNotFound, AssertionError) as error:
             raise Violation(f"{operation} raised {error!r}") from error
         except (AlreadyExists, NotFound, Refused, InvalidInput, ConcurrentModification) as error:
