@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from random import Random
 from types import SimpleNamespace
@@ -424,7 +424,8 @@ def _judge(world: World) -> None:
     catalog, _ = open_catalog(process)
     for commit in model.operations:
         if commit.token is not None:
-            learn(commit, catalog.resolve(commit.token))
+            with suppress(Refused):  # its table was dropped
+                learn(commit, catalog.resolve(commit.token))
     model.check_all()
     _require_same(world, catalog)
     for name, thing in model.now.items():
