@@ -386,6 +386,31 @@ def test_one_refusal_in_a_group_does_not_touch_the_others(store: LanceManifestSt
     assert contents(store).keys() == {"a", "b", "c"}
 
 
+def test_a_thread_that_is_ended_takes_its_change_with_it_and_nobody_elses(store: LanceManifestStore) -> None:
+    together, returned = Barrier(6), list[str]()
+
+    def create(number: int) -> None:
+        for turn in range(20):
+            name, ending = f"t{number}-{turn}", [Crash()] if number == turn % 6 else []
+            together.wait()
+            with suppress(Crash):  # also of a decision that this thread makes for another
+                store.apply(lambda view: _raised(ending.pop()) if ending else [Put(table(name))])  # noqa: B023
+                returned.append(name)
+
+    threads = [Thread(target=create, args=(number,), daemon=True) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert len(returned) == 100
+    assert contents(store).keys() == set(returned)
+
+
+def _raised(error: BaseException) -> list[Change]:
+    raise error
+
+
 # -- faults --------------------------------------------------------------------------------------------------------
 
 
