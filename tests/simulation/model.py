@@ -142,7 +142,7 @@ class Model:
             )
             if before is not None and owner is not None and not own and location not in self.trodden:
                 raise Violation(f"{key} was deleted, a version of the table {owner}, by: {operation}")
-        elif before is not None and before != content:
+        elif before is not None and before != content and _location(key) not in self.trodden:
             raise Violation(f"{key} held one version and now holds another, by: {operation}")
         else:
             self.finals[key] = content
@@ -191,7 +191,12 @@ class Model:
         And one that was dropped may hold what a writer left that was under way then.
         """
         copied = f"{ROOT}/{location}/{MOVING_MARKER}" in self.raw._objects
-        removed = any(
+        if copied or self.is_being_removed(location):
+            self.trodden.add(location)
+
+    def is_being_removed(self, location: str) -> bool:
+        """Whether an operation has taken a table out of this directory, and is removing, or has removed, what it held."""
+        return any(
             before is not None and before.location == location
             for operation in self.operations
             if operation.kind in ("drop_table", "drop_namespace", "rename")
@@ -199,8 +204,6 @@ class Model:
             if all(after is None or after.location != location for _, after in event.values())
             for before, _ in event.values()
         )
-        if copied or removed:
-            self.trodden.add(location)
 
     def read(self) -> State:
         """The catalog, by the specification: the manifest first, then V1 directories that nobody owns."""

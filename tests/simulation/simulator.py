@@ -228,7 +228,7 @@ class Actor:
         except Damaged as error:
             if operation.kind == "rename" and "moved from" in str(error):
                 operation.outcome, operation.error = "unknown", error
-            elif operation.kind == "register" and "cannot be read" in str(error):  # it is just being dropped
+            elif "cannot be read" in str(error) and world.model.is_being_removed(operation.location):
                 operation.outcome, operation.error = "refused", error
             else:
                 raise Violation(f"{operation} raised {error!r}") from error
@@ -296,6 +296,7 @@ class Actor:
             properties=self._properties(),
             overwrite=self._chance(0.3),
         )
+        operation.location = location
         self._run(operation, lambda: self._catalog.register_table(**_named(operation)))
 
     def _rename(self) -> None:
@@ -337,9 +338,9 @@ class Actor:
         def commit() -> Any:
             table = catalog.find_table(operation.name)
             root = catalog.dataset_root(table)
+            operation.location = table.location
             latest = catalog.commits.latest(root)
             version = latest.version + 1 if latest else 1
-            operation.location = table.location
             operation.key = root.manifest_key(version, NamingScheme.V2)
             operation.content = f"{operation.key} {process.name} {self._unique()} LANC".encode()
             operation.arguments["version"] = version
