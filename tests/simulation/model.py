@@ -195,7 +195,7 @@ class Model:
             self.trodden.add(location)
 
     def is_being_removed(self, location: str) -> bool:
-        """Whether an operation has taken a table out of this directory, and is removing, or has removed, what it held."""
+        """Whether an operation has taken a table out of this directory, and removes what it held, or has done so."""
         return any(
             before is not None and before.location == location
             for operation in self.operations
