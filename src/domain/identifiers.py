@@ -87,7 +87,7 @@ class ObjectId:
 @lru_cache(maxsize=4096)  # every native callback names its table anew
 def _checked(names: tuple[str, ...]) -> ObjectId:
     for name in names:
-        _check_name(name, names)
+        check_name(name, names)
     object_id = ObjectId(names)
     length = len(object_id.key.encode())
     if length > LONGEST:
@@ -98,7 +98,8 @@ def _checked(names: tuple[str, ...]) -> ObjectId:
     return object_id
 
 
-def _check_name(name: object, names: tuple[object, ...]) -> None:
+def check_name(name: object, names: tuple[object, ...]) -> None:
+    """Raises `InvalidInput` where ``name``, one of ``names``, can be no part of an identifier."""
     if not isinstance(name, str):
         raise InvalidInput(f"{name!r} in the identifier {names!r} is not text; every name is a string")
     if not name:

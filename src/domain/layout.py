@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import attrs
 
+from lancekeep.domain.identifiers import check_name
 from lancekeep.domain.naming import NamingScheme
 
 VERSIONS = "_versions"
@@ -26,9 +27,15 @@ class DatasetRoot:
     is_branch: bool = False
 
     def branch(self, name: str | None) -> DatasetRoot:
-        """The root of a branch, ``tree/{branch}`` below the table's; None is the main branch, the table itself."""
+        """The root of a branch, ``tree/{branch}`` below the table's; None is the main branch, the table itself.
+
+        Raises `InvalidInput` for what is no name of a branch: names like those of tables, with ``/`` between them.
+        """
         if name is None:
             return self
+        names = tuple(name.split("/"))
+        for part in names:
+            check_name(part, names)
         return DatasetRoot(f"{self.key}/{BRANCHES}/{name}", f"{self.base_uri}/{BRANCHES}/{name}", is_branch=True)
 
     @property

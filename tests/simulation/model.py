@@ -175,6 +175,9 @@ class Model:
             left = {before.location for before, _ in event.values() if before is not None}
             if left & self.trodden:
                 self.trodden |= {after.location for _, after in event.values() if after is not None and after.location}
+        if operation.kind != "declare":  # what a late writer has left in a directory that was dropped
+            shown = [after.location for name, (_, after) in event.items() if after and _is_uncovered(name, after)]
+            self.trodden |= {place for place in shown if place and self.is_being_removed(place)}
         places = [after.location for _, after in event.values() if after is not None and after.location]
         self.trodden |= {place for place in places if self._has_rows_of_another(place)}
 
@@ -502,6 +505,11 @@ def _entered(operation: Operation, location: str | None, kind: str) -> Thing:
     return Thing(kind, location, _public(operation.arguments.get("properties", {})))
 
 
+def _entered_by_none(operation: Operation) -> Thing:
+    """What is registered as V1 readers see it already."""
+    return Thing(TABLE, operation.arguments["location"], ())
+
+
 def _declared(operation: Operation, before: Thing | None, after: Thing | None) -> bool:
     location = after.location if after is not None else None
     if operation.outcome == "ok" and operation.result is not None and location != operation.result.location:
@@ -550,7 +558,7 @@ EFFECTS: dict[str, Effect] = {
     "register": _single(
         lambda operation, before, after: (
             after == _entered(operation, operation.arguments["location"], TABLE)
-            and (before is None or operation.arguments["overwrite"])
+            and (before in (None, _entered_by_none(operation)) or operation.arguments["overwrite"])
         )
     ),
     "drop_table": _single(lambda _, before, after: after is None and before is not None and before.kind == TABLE),

@@ -139,11 +139,12 @@ class LanceManifestStore:
 
     def _is_latest(self, version: Version) -> bool:
         """One look for the next version, which every writer publishes under a name that is known beforehand."""
+        asked = self._clock()
         if self._exists(version.number + 1):
             return False
         if not self._is_recent() and self._is_overtaken(version.number):
             return False
-        self._looked = self._clock()
+        self._looked = asked
         return True
 
     def _is_recent(self) -> bool:
@@ -309,7 +310,7 @@ class LanceManifestStore:
 
     def _publish(self, base: Version, prepared: Prepared) -> Version | None:
         """The version that was prepared, once it is the latest; None where its name went to another writer."""
-        name = self._name(prepared.version.number)
+        name, asked = self._name(prepared.version.number), self._clock()
         if not self._create(name, prepared.content):
             self._versions.discard(prepared)
             return None
@@ -320,7 +321,7 @@ class LanceManifestStore:
             self._forget()
             return None
         with self._reading:
-            self._latest, self._looked = prepared.version, self._clock()
+            self._latest, self._looked = prepared.version, asked  # later ones may have come while the answer did
         self._look_after(prepared.version.number)
         return prepared.version
 
