@@ -284,8 +284,8 @@ def test_a_killed_driver_loses_and_repeats_nothing(
     moments = ("written", "committing", "committed")
     for kill in range(KILLS):
         environment = {**os.environ, **given, "DIE": moments[kill % 3]}
-        died = subprocess.run(driver, env=environment, start_new_session=True, timeout=300, check=False)
+        died = subprocess.run(driver, env=environment, start_new_session=True, timeout=600, check=False)
         assert died.returncode == -9
-    subprocess.run(driver, env={**os.environ, **given}, start_new_session=True, timeout=300, check=True)
+    subprocess.run(driver, env={**os.environ, **given}, start_new_session=True, timeout=600, check=True)
     assert ids(catalog, "sink") == list(range(2 * (KILLS + 2)))
     assert catalog.open("sink").version == 1 + KILLS + 2
