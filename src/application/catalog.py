@@ -480,14 +480,17 @@ class Catalog:
                     self._drop_if_empty(object_id)
             raise
 
-    def begin_write(self, identifier: Identifier, schema: Any, mode: str = "create") -> WritePlan:
+    def begin_write(
+        self, identifier: Identifier, schema: Any, mode: str = "create", *, properties: Mapping[str, str] | None = None
+    ) -> WritePlan:
         """Prepare a distributed write: a plan that pickles, for workers to write fragments by.
 
-        ``commit_fragments`` makes them one version; ``abandon_write`` gives up. Raises as `write` does.
+        ``commit_fragments`` makes them one version; ``abandon_write`` gives up. Arguments and errors are those of
+        `write`.
         """
         write_mode = _mode(mode)
         object_id = ObjectId.of(identifier)
-        declared = self._declare_for(object_id, write_mode, None)
+        declared = self._declare_for(object_id, write_mode, properties)
         table = self.find_table(object_id)
         latest = self.commits.latest(self.dataset_root(table))
         if latest is None and write_mode is WriteMode.APPEND:

@@ -91,14 +91,14 @@ def _condition(condition: Filter, column: str, stored: pa.DataType, negated: boo
         case EqualNullSafe(value=None):
             return f"({column} IS {'NOT ' if negated else ''}NULL)"
         case EqualNullSafe(value=value):
-            literal = _literal(value, stored)
+            literal = as_literal(value, stored)
             if literal is None:
                 return None
             return f"({column} IS NULL OR {column} != {literal})" if negated else f"({column} = {literal})"
         case In(value=values):
             if negated and None in values:
                 return None  # chooses no row at all; Spark knows that itself
-            literals = [_literal(value, stored) for value in values if value is not None]
+            literals = [as_literal(value, stored) for value in values if value is not None]
             if not literals or None in literals:
                 return None
             return f"({no}({column} IN ({', '.join(map(str, literals))})))"
@@ -107,7 +107,7 @@ def _condition(condition: Filter, column: str, stored: pa.DataType, negated: boo
                 return None
             return f"({no}{_TEXT[type(condition)]}({column}, {_quoted(value)}))"
     operator = _COMPARISONS.get(type(condition))
-    literal = None if operator is None else _literal(condition.value, stored)  # type: ignore[attr-defined]
+    literal = None if operator is None else as_literal(condition.value, stored)  # type: ignore[attr-defined]
     if literal is None or (negated and operator != "="):
         return None
     if operator in (">", ">=") and pa.types.is_floating(stored):
@@ -115,7 +115,7 @@ def _condition(condition: Filter, column: str, stored: pa.DataType, negated: boo
     return f"({no}({column} {operator} {literal}))"
 
 
-def _literal(value: Any, stored: pa.DataType) -> str | None:
+def as_literal(value: Any, stored: pa.DataType) -> str | None:
     """A value as a literal of the stored type; None where it has none that compares as Spark compares."""
     say = next((say for is_of, say in _LITERALS if is_of(stored)), None)
     return None if say is None or value is None else say(value, stored)
