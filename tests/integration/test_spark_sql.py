@@ -154,7 +154,7 @@ def test_definitions_that_are_refused_make_no_table(lake: Lake) -> None:
         ("(id INT) LOCATION '/tmp/x'", "LOCATION of a table is not supported"),
         ("(id INT) OPTIONS ('x' = 'y')", "there is no option x"),
         ("(id INT DEFAULT 3)", "does not support column default value"),
-        ("(a INTERVAL YEAR)", "Arrow cannot hold"),
+        ("(a INTERVAL YEAR)", "a table cannot keep these types"),
         ("(`a.b` INT)", "Lance cannot store these columns"),
         ("(id INT) TBLPROPERTIES ('vector.v' = '3')", "vector.v names no column of id"),
         ("(v ARRAY<FLOAT>) TBLPROPERTIES ('vector.v' = 'x')", "cannot be vectors of length 'x'"),
