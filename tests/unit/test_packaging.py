@@ -15,13 +15,15 @@ import pytest
 from packaging.requirements import Requirement
 
 REPOSITORY = Path(__file__).parents[2]
+PACKAGES = {"src": "lancekeep", "pyspark_lancekeep": "pyspark_lancekeep"}
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """The names in the wheel, built from a copy: what an earlier build left behind must not help."""
     copy, built = tmp_path_factory.mktemp("copy"), tmp_path_factory.mktemp("wheel")
-    shutil.copytree(REPOSITORY / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in PACKAGES:
+        shutil.copytree(REPOSITORY / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md"):
         shutil.copy(REPOSITORY / name, copy)
     build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "--quiet"]
@@ -31,15 +33,18 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 
 
 def test_the_wheel_holds_every_file_of_the_source(wheel: set[str]) -> None:
-    source = REPOSITORY / "src"
-    files = [path for path in source.rglob("*") if path.is_file() and path.suffix != ".pyc"]
-    names = {f"lancekeep/{path.relative_to(source).as_posix()}" for path in files}
+    names = {
+        f"{package}/{path.relative_to(REPOSITORY / directory).as_posix()}"
+        for directory, package in PACKAGES.items()
+        for path in (REPOSITORY / directory).rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    }
     assert names - wheel == set(), "data files need an entry in pyproject.toml, [tool.setuptools.package-data]"
     assert "lancekeep/py.typed" in names
 
 
 def test_the_wheel_holds_nothing_else(wheel: set[str]) -> None:
-    assert {name.split("/")[0] for name in wheel if ".dist-info/" not in name} == {"lancekeep"}
+    assert {name.split("/")[0] for name in wheel if ".dist-info/" not in name} == set(PACKAGES.values())
 
 
 def test_every_directory_of_the_source_is_a_package() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import Any
 
 import lance.fragment
 import pyarrow as pa
@@ -12,23 +13,109 @@ from lancekeep.domain.errors import InvalidInput, MissingExtra
 
 try:
     from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+    from pyspark.sql.types import (
+        ArrayType,
+        CalendarIntervalType,
+        DataType,
+        GeographyType,
+        GeometryType,
+        MapType,
+        StringType,
+        StructField,
+        StructType,
+        UserDefinedType,
+        VariantType,
+        YearMonthIntervalType,
+    )
 except ImportError as error:
     raise MissingExtra("this needs PySpark: pip install 'lancekeep[spark]'") from error
 
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+VECTOR_LENGTH = "arrow.fixed-size-list.size"
+"""In the metadata of a column of Spark: the length of the vectors that the table stores (lance-spark's name for it)."""
 
 
 # -- schemas --------------------------------------------------------------------------------------------------------
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
+    """The columns of a DataFrame in Arrow's types, nullable. Raises `InvalidInput` for what a table cannot keep."""
+    lost = [f"{path!r} is {data_type.simpleString()}" for path, data_type in _leaves(schema) if _is_unkept(data_type)]
+    if lost:
+        raise InvalidInput(f"a table cannot keep these types: {'; '.join(lost)}. Cast them to what it can keep.")
     try:
         arrow = to_arrow_schema(schema, timezone="UTC")
     except PySparkException as error:
         raise InvalidInput(f"the DataFrame has a column that Arrow cannot hold: {error}") from error
     return pa.schema([pa.field(field.name, as_spark_sees(field.type)) for field in arrow])
+
+
+def _leaves(data_type: DataType, path: str = "") -> Iterator[tuple[str, DataType]]:
+    match data_type:
+        case StructType():
+            for field in data_type:
+                yield from _leaves(field.dataType, f"{path}.{field.name}" if path else field.name)
+        case ArrayType():
+            yield from _leaves(data_type.elementType, f"{path}.element")
+        case MapType():
+            yield from _leaves(data_type.keyType, f"{path}.key")
+            yield from _leaves(data_type.valueType, f"{path}.value")
+        case _:
+            yield path, data_type
+
+
+_UNKEPT = (
+    CalendarIntervalType,
+    GeographyType,
+    GeometryType,
+    UserDefinedType,
+    VariantType,
+    YearMonthIntervalType,
+)
+"""Types for which Arrow has none, or a stand-in, so that Spark would read another type than it wrote."""
+
+
+def _is_unkept(data_type: DataType) -> bool:
+    if isinstance(data_type, StringType):
+        return not data_type.isUTF8BinaryCollation()
+    return isinstance(data_type, _UNKEPT)
+
+
+def spark_schema(stored: pa.Schema) -> StructType:
+    """The columns of a table as Spark reads them; vectors say their length in the column's metadata.
+
+    Raises `InvalidInput`, which names the columns for which Spark has no type.
+    """
+    columns, unreadable = [], []
+    for field in stored:
+        try:
+            seen = from_arrow_schema(pa.schema([pa.field(field.name, as_spark_sees(field.type), field.nullable)]))
+            to_arrow_schema(seen, timezone="UTC")  # refuses decimals of more digits than Spark has
+            columns.append(_described(seen[0], field.type))
+        except (PySparkException, ValueError):
+            unreadable.append(f"{field.name!r} is {field.type}")
+    if unreadable:
+        raise InvalidInput(
+            f"Spark has no type for these columns: {'; '.join(unreadable)}. Choose others with `columns`."
+        )
+    return StructType(columns)
+
+
+def _described(column: StructField, stored: pa.DataType) -> StructField:
+    if pa.types.is_fixed_size_list(stored):
+        column.metadata = {VECTOR_LENGTH: stored.list_size}
+    return column
+
+
+def with_vectors(offered: pa.Schema, lengths: dict[str, Any]) -> pa.Schema:
+    """Columns of lists as columns of vectors of the given lengths. Raises `InvalidInput` for what is none."""
+    for name, length in lengths.items():
+        field = offered.field(name)
+        if not pa.types.is_list(field.type) or not (str(length).isdecimal() and int(length) > 0):
+            raise InvalidInput(f"the column {name!r}, {field.type}, cannot be vectors of length {length!r}")
+        vectors = pa.list_(pa.field("item", field.type.value_type), int(length))
+        offered = offered.set(offered.names.index(name), field.with_type(vectors))
+    return offered
 
 
 def require_storable(schema: pa.Schema) -> None:
@@ -71,9 +158,16 @@ def as_spark_sees(stored: pa.DataType) -> pa.DataType:
         return pa.timestamp("us", tz="UTC" if stored.tz else None)
     if is_.is_time(stored):
         return pa.time64("ns")
+    if is_.is_duration(stored):
+        return pa.duration("us")
+    if is_.is_fixed_size_binary(stored):
+        return pa.binary()
+    if is_.is_decimal(stored) and stored.precision <= _SPARK_PRECISION:
+        return pa.decimal128(stored.precision, stored.scale)
     return _SPARK_TYPES.get(stored, stored)
 
 
+_SPARK_PRECISION = 38
 _SPARK_TYPES = {
     pa.large_string(): pa.string(),
     pa.large_binary(): pa.binary(),
@@ -89,6 +183,29 @@ _SPARK_TYPES = {
 # -- values ---------------------------------------------------------------------------------------------------------
 
 
+def as_spark_takes(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """A batch of a table in exactly the types that Spark asks for; what is finer than a microsecond is cut off.
+
+    Raises `InvalidInput` where a value is out of the range of Spark's type.
+    """
+    columns = []
+    for field in schema:
+        column = batch.column(field.name)
+        try:
+            if not column.type.equals(field.type, check_metadata=True):
+                column = _widened(column, field.type)
+        except pa.ArrowException as error:
+            raise InvalidInput(
+                f"a value of the column {field.name!r} does not fit Spark's {field.type}: {error}"
+            ) from error
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _widened(column: pa.Array, target: pa.DataType) -> pa.Array:
+    return pc.cast(column, options=pc.CastOptions(target, allow_time_truncate=True))
+
+
 def fit(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([_fit_column(batch.column(field.name), field) for field in schema], schema=schema)
 
@@ -101,6 +218,9 @@ def _fit_column(column: pa.Array, field: pa.Field) -> pa.Array:
     try:
         if pa.types.is_fixed_size_list(field.type):
             return _vectors(column, field)
+        if pa.types.is_struct(field.type):
+            children = [_fit_column(column.field(child.name), child) for child in field.type]
+            return pa.StructArray.from_arrays(children, fields=list(field.type), mask=column.is_null())
         return _aligned(column.cast(field.type))
     except pa.ArrowException as error:
         raise InvalidInput(f"a value of the column {field.name!r} does not fit {field.type}: {error}") from error

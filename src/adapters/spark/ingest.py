@@ -1,21 +1,19 @@
 """A Spark DataFrame into a table: executors write fragments in parallel, the driver makes one commit.
 
 Executors get the table's URI and storage options, never a catalog, and answer with the metadata of the fragments they
-wrote. A task that fails leaves no file behind (the native writer removes what it had written), and a retried task
-counts once: the driver commits what the successful attempts answered.
+wrote (`lancekeep.adapters.spark.writing`).
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-import lance.fragment
 import pyarrow as pa
 
-from lancekeep.adapters.spark.arrow_types import arrow_schema, fit, require_fit, require_storable
+from lancekeep.adapters.spark.arrow_types import arrow_schema, require_fit, require_storable
+from lancekeep.adapters.spark.writing import write_batches
 from lancekeep.application.catalog import Catalog, Identifier
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import InvalidInput, MissingExtra, Retryable
@@ -81,40 +79,6 @@ def _write_fragments(frame: DataFrame, plan: WritePlan) -> list[str]:
         raise InvalidInput(f"{plan.table}: Spark cannot plan the DataFrame; nothing was committed: {error}") from error
     except (PySparkException, Py4JError) as error:
         raise _failure(plan, str(error)) from error
-
-
-def write_batches(batches: Iterable[pa.RecordBatch], plan: WritePlan) -> list[str]:
-    """Write one partition as fragments and return their metadata as JSON; an empty partition writes nothing.
-
-    Raises `InvalidInput` where a value does not fit the table; whatever fails, no file stays.
-    """
-    filled = (batch for batch in batches if batch.num_rows)
-    first = next(filled, None)
-    if first is None:
-        return []
-    failures: list[Exception] = []
-
-    def fitted() -> Iterator[pa.RecordBatch]:
-        """The native writer turns what a reader raises into an ``OSError`` with its text; the error itself is kept."""
-        try:
-            yield fit(first, plan.schema)
-            for batch in filled:
-                yield fit(batch, plan.schema)
-        except Exception as error:
-            failures.append(error)
-            raise
-
-    try:
-        fragments = lance.fragment.write_fragments(
-            pa.RecordBatchReader.from_batches(plan.schema, fitted()),
-            plan.uri,
-            schema=plan.schema,
-            mode="append" if plan.mode is WriteMode.APPEND else "overwrite" if plan.read_version else "create",
-            storage_options=dict(plan.storage_options) or None,
-        )
-    except Exception as error:
-        raise (failures[0] if failures else error) from None
-    return [json.dumps(fragment.to_json()) for fragment in fragments]
 
 
 # -- failures -------------------------------------------------------------------------------------------------------

@@ -1,0 +1,161 @@
+"""The options of ``format("lancekeep")``: text by name, as Spark hands it to every process that takes part."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Protocol
+
+import attrs
+from pyspark.sql.types import StructField, StructType
+
+from lancekeep.application.catalog import Catalog
+from lancekeep.domain.errors import InvalidInput
+
+CATALOG = ("root", "mode", "commit_store", "committer", "unsafe", "storage.", "commit_store.")
+"""The arguments of ``lancekeep.connect``; those that end in a dot begin the names of the stores' own options."""
+
+TABLE = ("table", "path")  # Spark calls the argument of load() and save() a path
+BATCH_READ = ("columns", "version", "tag", "branch", "limit", "batch_size")
+STREAM_READ = (
+    "columns",
+    "batch_size",
+    "starting_version",
+    "max_versions_per_trigger",
+    "max_rows_per_trigger",
+    "skip_change_commits",
+)
+BATCH_WRITE = ("vector.",)
+STREAM_WRITE = ("vector.", "checkpointlocation", "ignore_removed_versions")  # the second is Spark's own
+
+_KEPT = ("columns", "version", "tag", "branch", "batch_size")
+
+LOCATION = "lancekeep.location"
+"""In the metadata of the first column of a session catalog's table: the options that the table was created with."""
+
+_DECLARED = re.compile(r"option\..*|provider|owner|comment|collation|external|is_managed_location|table_type")
+"""What Spark adds to the options of a CREATE TABLE."""
+
+_SECRET = re.compile("secret|password|token|key|credential")
+
+
+class Connect(Protocol):
+    """``lancekeep.connect``, which adapters may not import."""
+
+    def __call__(
+        self,
+        root: str,
+        *,
+        mode: str = ...,
+        commit_store: str | None = ...,
+        storage_options: Mapping[str, str] | None = ...,
+        commit_store_options: Mapping[str, str] | None = ...,
+        committer: str | None = ...,
+        unsafe: bool = ...,
+    ) -> Catalog: ...
+
+
+@attrs.frozen
+class Options:
+    """Checked options: names in lower case, as Spark compares them. Their values may be secrets and are not shown."""
+
+    values: Mapping[str, str] = attrs.field(repr=False)
+
+    @staticmethod
+    def of(given: Mapping[str, str], *known: str) -> Options:
+        """Raises `InvalidInput` for options that are not known here, naming those that are."""
+        values = {name.lower(): value for name, value in given.items()}
+        allowed = (*CATALOG, *TABLE, *known)
+        unknown = [name for name in values if not any(_names(option, name) for option in allowed)]
+        if unknown:
+            named = sorted({f"{option}*" if option.endswith(".") else option for option in allowed} - {"path"})
+            raise InvalidInput(f"unknown option {unknown[0]!r} of lancekeep; known here are: {', '.join(named)}")
+        return Options(values)
+
+    def opener(self, connect: Connect) -> Callable[[], Catalog]:
+        """What opens the catalog; it pickles, credentials included."""
+        if "root" not in self.values:
+            raise InvalidInput("where is the table? Give the option root (with commit_store, as to lancekeep.connect)")
+        arguments = {name: self.values[name] for name in ("mode", "commit_store", "committer") if name in self.values}
+        return partial(
+            connect,
+            self.values["root"],
+            storage_options=self.below("storage."),
+            commit_store_options=self.below("commit_store."),
+            unsafe=self.flag("unsafe"),
+            **arguments,
+        )
+
+    @property
+    def table(self) -> str:
+        """The identifier of the table. Raises `InvalidInput` where none or two are given."""
+        named = {self.values[name] for name in TABLE if name in self.values}
+        if len(named) != 1:
+            raise InvalidInput("name one table: load('namespace.table'), save('namespace.table') or the option table")
+        identifier = named.pop()
+        if "/" in identifier:
+            raise InvalidInput(f"{identifier!r} is a location; name the table ('namespace.table'), and give the root")
+        return identifier
+
+    @property
+    def columns(self) -> list[str] | None:
+        """The columns to read; all when None."""
+        names = self.values.get("columns")
+        return None if names is None else [name.strip() for name in names.split(",")]
+
+    def number(self, name: str) -> int | None:
+        """A whole number from 1 on. Raises `InvalidInput`."""
+        value = self.values.get(name)
+        if value is not None and not (value.isascii() and value.isdigit() and int(value)):
+            raise InvalidInput(f"the option {name} is {value!r}; give a whole number from 1 on")
+        return None if value is None else int(value)
+
+    def flag(self, name: str) -> bool:
+        """Raises `InvalidInput` for what is neither true nor false."""
+        value = self.values.get(name, "false")
+        if value.lower() not in ("true", "false"):
+            raise InvalidInput(f"the option {name} is {value!r}; give true or false")
+        return value.lower() == "true"
+
+    def below(self, prefix: str) -> dict[str, str]:
+        """The options whose names begin with a prefix, without it."""
+        return {name.removeprefix(prefix): value for name, value in self.values.items() if name.startswith(prefix)}
+
+    # -- tables of Spark's session catalog, of which Spark keeps the schema alone ---------------------------------
+
+    @staticmethod
+    def declared(given: Mapping[str, str]) -> Options | None:
+        """The options of a CREATE TABLE; None where ``given`` are those of a read."""
+        if "provider" not in given:
+            return None
+        if "location" in given:
+            raise InvalidInput("a table of lancekeep has no LOCATION of its own: give OPTIONS (root '…', table '…')")
+        return Options.of({name: given[name] for name in given if not _DECLARED.fullmatch(name)}, *_KEPT)
+
+    def require_no_secret(self) -> None:
+        """Raises `InvalidInput` for options that the session catalog would show to whoever reads it."""
+        secret = [name for name in self.values if "." in name and _SECRET.search(name)]
+        if secret:
+            raise InvalidInput(
+                f"the session catalog would keep {secret[0]} in clear text: leave it out, and give it to the processes "
+                "of Spark in their environment"
+            )
+
+    def kept_in(self, schema: StructType, root_uri: str) -> StructType:
+        """The schema with these options in it."""
+        kept = json.dumps({**self.values, "root": root_uri})
+        first, *rest = schema
+        metadata = {**first.metadata, LOCATION: kept}
+        return StructType([StructField(first.name, first.dataType, first.nullable, metadata), *rest])
+
+    @staticmethod
+    def of_read(given: Mapping[str, str], schema: StructType, *known: str) -> Options:
+        """The options of a read; where they do not say what to read, those that the schema keeps, with these on top."""
+        kept = schema[0].metadata.get(LOCATION) if schema.fields and "root" not in given else None
+        return Options.of(given if kept is None else {**json.loads(kept), **given}, *known)
+
+
+def _names(option: str, name: str) -> bool:
+    return name.startswith(option) and name != option if option.endswith(".") else name == option

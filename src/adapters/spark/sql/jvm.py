@@ -1,0 +1,203 @@
+"""The driver's JVM, as the Python objects need it that implement Spark's interfaces; and our errors as Spark's.
+
+py4j calls such an object back for every method of the interfaces it names, those with a default included, on the thread
+that made the call, so a class here implements all of them as Spark 4.3 has them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, wraps
+from typing import Any, ClassVar, cast
+
+from lancekeep.domain.errors import (
+    AlreadyExists,
+    CommitUnknown,
+    InvalidInput,
+    LancekeepError,
+    MissingExtra,
+    NamespaceAlreadyExists,
+    NamespaceNotEmpty,
+    NamespaceNotFound,
+    NotFound,
+    Refused,
+    TableAlreadyExists,
+    TableNotFound,
+)
+
+try:
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # py4j is published without types
+    from pyspark.errors.exceptions.captured import CapturedException
+    from pyspark.java_gateway import ensure_callback_server_started
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType, _parse_datatype_json_string
+except ImportError as error:
+    raise MissingExtra("this needs PySpark: pip install 'lancekeep[spark]'") from error
+
+CATALOG = "org.apache.spark.sql.connector.catalog."
+READ = "org.apache.spark.sql.connector.read."
+WRITE = "org.apache.spark.sql.connector.write."
+PYTHON = "org.apache.spark.sql.execution.datasources.v2.python."
+_ANALYSIS = "org.apache.spark.sql.catalyst.analysis."
+
+_CHECKED = {
+    TableNotFound: _ANALYSIS + "NoSuchTableException",
+    TableAlreadyExists: _ANALYSIS + "TableAlreadyExistsException",
+    NamespaceNotFound: _ANALYSIS + "NoSuchNamespaceException",
+    NamespaceAlreadyExists: _ANALYSIS + "NamespaceAlreadyExistsException",
+    NamespaceNotEmpty: _ANALYSIS + "NonEmptyNamespaceException",
+}
+"""Errors that Spark acts on, as with ``IF EXISTS``; checked exceptions, so a method throws those that it declares."""
+
+_UNCHECKED = {
+    InvalidInput: "org.apache.spark.SparkIllegalArgumentException",
+    NotFound: "org.apache.spark.SparkIllegalArgumentException",
+    AlreadyExists: "org.apache.spark.SparkIllegalArgumentException",
+    Refused: "org.apache.spark.SparkUnsupportedOperationException",
+}
+
+_FREE_TEXT = "_LEGACY_ERROR_USER_RAISED_EXCEPTION"
+"""The condition of Spark whose message is its one parameter."""
+
+
+class Jvm:
+    """One session's JVM: its classes, collections of it, and exceptions."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+        self._gateway: Any = cast(Any, spark.sparkContext._gateway)
+        self._view: Any = spark._jvm
+        ensure_callback_server_started(self._gateway)  # type: ignore[no-untyped-call]  # PySpark types it not
+        # A Java exception that a callback raises is then thrown as itself, not as the text of a traceback.
+        self._gateway.callback_server_parameters.propagate_java_exceptions = True
+        for name in ("py4j.clientserver", "py4j.java_gateway"):
+            logging.getLogger(name).addFilter(_is_news)
+        self.java = cache(self._java)
+
+    def _java(self, name: str) -> Any:
+        return getattr(self._view, name)
+
+    def array(self, kind: str, values: Iterable[Any]) -> Any:
+        """A Java array of objects of the class ``kind``."""
+        items = list(values)
+        array = self._gateway.new_array(self.java(kind), len(items))
+        for position, item in enumerate(items):
+            array[position] = item
+        return array
+
+    def strings(self, values: Iterable[str]) -> Any:
+        return self.array("java.lang.String", values)
+
+    def paths(self, values: Iterable[Iterable[str]]) -> Any:
+        """A ``String[][]``."""
+        items = list(values)
+        array = self._gateway.new_array(self.java("java.lang.String"), len(items), 0)
+        for position, item in enumerate(items):
+            array[position] = self.strings(item)
+        return array
+
+    def set(self, values: Iterable[Any]) -> Any:
+        result = self.java("java.util.HashSet")()
+        for value in values:
+            result.add(value)
+        return result
+
+    def map(self, values: Mapping[str, str]) -> Any:
+        result = self.java("java.util.HashMap")()
+        for key, value in values.items():
+            result.put(key, value)
+        return result
+
+    def option(self, value: Any = None) -> Any:
+        """A Scala ``Option``, empty for None."""
+        return self.java("scala.Option").apply(value)
+
+    def struct(self, schema: StructType) -> Any:
+        """A Spark schema of Python as one of the JVM."""
+        return self.java("org.apache.spark.sql.types.DataType").fromJson(schema.json())
+
+    def exception(self, error: Exception, declared: tuple[type[LancekeepError], ...] = ()) -> Any:
+        """A Java exception that says what ``error`` does; a checked one where the method declares it."""
+        text = str(error) if isinstance(error, LancekeepError) else f"{type(error).__name__}: {error}"
+        if isinstance(error, CommitUnknown):
+            text += f" The token: {error.token}"
+        if isinstance(error, declared):
+            return self._checked(_first(_CHECKED, error), error, text)
+        unchecked = _first(_UNCHECKED, error)
+        if unchecked:
+            return self.java(unchecked)(_FREE_TEXT, self._free_text(text))
+        contexts = self.array("org.apache.spark.QueryContext", [])
+        return self.java("org.apache.spark.SparkRuntimeException")(
+            _FREE_TEXT, self._free_text(text), None, contexts, ""
+        )
+
+    def _checked(self, name: str, error: Exception, text: str) -> Any:
+        if isinstance(error, NamespaceNotEmpty):
+            return self.java(name)(self.strings([]), text, self.option())
+        cause = [self.option()] if isinstance(error, (TableNotFound, TableAlreadyExists)) else []
+        return self.java(name)(_FREE_TEXT, self._free_text(text), *cause)
+
+    def _free_text(self, text: str) -> Any:
+        return self._view.PythonUtils.toScalaMap(self.map({"errorMessage": text}))
+
+
+def _first(names: Mapping[type[LancekeepError], str], error: Exception) -> str:
+    return next((name for kind, name in names.items() if isinstance(error, kind)), "")
+
+
+def struct(schema: Any) -> StructType:
+    """A Spark schema of the JVM as one of Python; the inverse of `Jvm.struct`."""
+    return cast(StructType, _parse_datatype_json_string(schema.json()))
+
+
+class Proxy:
+    """A Python object that Spark calls; ``Java.implements`` names the interfaces.
+
+    Whatever its methods raise reaches Spark as a Java exception: see `Jvm.exception`. ``_declared``: which errors of
+    ours a method may throw as checked exceptions, by its name.
+    """
+
+    _jvm: Jvm
+    _declared: ClassVar[Mapping[str, tuple[type[LancekeepError], ...]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        for name, method in list(vars(cls).items()):
+            if callable(method) and not name.startswith("_") and name != "Java":
+                setattr(cls, name, _translated(method))
+
+    def toString(self) -> str:  # noqa: N802 - Java's name, as those of all methods that Spark calls
+        return repr(self)
+
+    def hashCode(self) -> int:  # noqa: N802
+        return id(self) & 0x7FFFFFFF
+
+    def equals(self, other: object) -> bool:
+        return other is self
+
+
+class Thrown(Py4JJavaError):  # type: ignore[misc]  # py4j has no types
+    """Carries a Java exception out of a callback."""
+
+    def __init__(self, exception: Any) -> None:
+        super().__init__("thrown by Lancekeep", exception)
+
+
+def _translated(method: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(method)
+    def call(self: Proxy, *args: Any) -> Any:
+        try:
+            return method(self, *args)
+        except Py4JJavaError:
+            raise
+        except CapturedException as error:  # a Java exception, as PySpark shows it
+            raise Thrown(error._origin) from error
+        except Exception as error:
+            raise Thrown(self._jvm.exception(error, self._declared.get(method.__name__, ()))) from error
+
+    return call
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """py4j logs the traceback of whatever a callback raises; what is thrown on purpose Spark reports itself."""
+    return not (record.exc_info and isinstance(record.exc_info[1], Thrown))

@@ -1,0 +1,304 @@
+"""Streams of ``format("lancekeep")``: versions of a table as a source, and a sink that commits each batch once.
+
+Offsets of the source are versions: what a version appended is a part of the stream. Of the sink, each batch is one
+version, whose transaction carries the query's id and the batch's; docs/adr/0023 says why that is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, cast
+
+import attrs
+import lance
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from lancekeep.adapters.spark.batch import Written, begin_first_write, existing_schema, fragments_of
+from lancekeep.adapters.spark.options import Options
+from lancekeep.adapters.spark.reading import FragmentReader, partitions
+from lancekeep.adapters.spark.writing import target_schema, write_batches
+from lancekeep.application.catalog import Catalog
+from lancekeep.domain.errors import (
+    ConcurrentModification,
+    InvalidInput,
+    Refused,
+    VersionNotFound,
+    VersionTaken,
+)
+
+Offset = dict[str, int]
+
+
+# -- the source -----------------------------------------------------------------------------------------------------
+
+
+class VersionFragments(InputPartition):
+    """What one task reads: fragments as one version has them."""
+
+    def __init__(self, reader: FragmentReader, ids: Sequence[int]) -> None:
+        self.reader = reader
+        self.ids = ids
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The rows that each version appended; without ``starting_version`` first all rows that there are.
+
+    The offset ``{"version": n}`` says that everything up to version n has been read. Version 0 comes before the table's
+    rows as they are when the stream begins.
+    """
+
+    def __init__(self, options: Options, open_catalog: Callable[[], Catalog], schema: StructType) -> None:
+        self._options = options
+        self._open = open_catalog
+        self._catalog: Catalog | None = None  # Spark pickles readers that have not been asked anything
+        self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self._end: int | None = None
+        self._skips = options.flag("skip_change_commits")
+        self._max_versions = options.number("max_versions_per_trigger")
+        self._max_rows = options.number("max_rows_per_trigger")
+
+    def initialOffset(self) -> Offset:  # noqa: N802 - here and below the names are Spark's
+        start = self._options.values.get("starting_version")
+        if start is None:
+            return {"version": 0}
+        latest = self._latest()
+        if start == "latest":
+            return {"version": latest}
+        first = cast(int, self._options.number("starting_version"))
+        if first > latest + 1:
+            raise InvalidInput(f"starting_version is {first}, and the latest version of {self._table} is {latest}")
+        return {"version": first - 1}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._end = self._latest()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        """The versions of the next batch: all, or as many as the options allow, at least one."""
+        read = start["version"]
+        latest = self._latest()
+        if latest < read:
+            raise Refused(
+                f"{self._table} has {latest} versions, and the checkpoint says that {read} have been read: it is "
+                "another table of that name. Begin with a new checkpoint."
+            )
+        end = latest if self._end is None else max(read, min(self._end, latest))
+        if self._begins_with_all(read):
+            return {"version": end}
+        if self._max_versions is not None:
+            end = min(end, read + self._max_versions)
+        return {"version": end if self._max_rows is None else self._within(read, end, self._max_rows)}
+
+    def reportLatestOffset(self) -> Offset:  # noqa: N802
+        return {"version": self._latest()}
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        read, last = start["version"], end["version"]
+        if self._begins_with_all(read) and last > read:
+            dataset = self._version(last)
+            return self._parts(dataset, dataset.get_fragments())
+        parts: list[InputPartition] = []
+        for version in range(read + 1, last + 1):
+            parts += self._parts(*self._appended(version))
+        return parts
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, VersionFragments)
+        return partition.reader.read(partition.ids)
+
+    def commit(self, end: Offset) -> None:
+        """Nothing to let go: a version stays until it is cleaned up."""
+
+    def stop(self) -> None:
+        if self._catalog is not None:
+            self._catalog.close()
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    @property
+    def _table(self) -> str:
+        return self._options.table
+
+    def _begins_with_all(self, read: int) -> bool:
+        return read == 0 and "starting_version" not in self._options.values
+
+    def _opened(self) -> Catalog:
+        if self._catalog is None:
+            self._catalog = self._open()
+        return self._catalog
+
+    def _latest(self) -> int:
+        return self._opened().describe_table(self._table).version or 0
+
+    def _version(self, version: int) -> Any:
+        try:
+            return self._opened().open(self._table, version)
+        except VersionNotFound as error:
+            raise VersionNotFound(
+                f"version {version} of {self._table}, which the stream still needs, was cleaned up. Keep "
+                "versions longer than a stream may stand still; now begin with a new checkpoint, at what the table "
+                "holds or at a starting_version that is left."
+            ) from error
+
+    def _parts(self, dataset: Any, fragments: Sequence[Any]) -> list[InputPartition]:
+        if not fragments:
+            return []
+        reader = FragmentReader.of(dataset, self._schema, self._options.number("batch_size"))
+        return [VersionFragments(reader, ids) for ids in partitions(fragments)]
+
+    def _appended(self, version: int) -> tuple[Any, list[Any]]:
+        """A version, and the fragments that it added. Raises `Refused` where it changed rows that were there."""
+        dataset = self._version(version)
+        before = _fragments(self._version(version - 1)) if version > 1 else {}
+        after = _fragments(dataset)
+        if all(after.get(number) == metadata for number, metadata in before.items()):
+            return dataset, [found for found in dataset.get_fragments() if found.fragment_id not in before]
+        if not self._skips and not _keeps_rows(dataset, version):
+            raise Refused(
+                f"version {version} of {self._table} is no append: it changed or removed rows. A stream has no way to "
+                "say so: read with skip_change_commits=true to pass over such versions, rows that they added included, "
+                "or begin with a new checkpoint."
+            )
+        return dataset, []
+
+    def _within(self, read: int, end: int, rows: int) -> int:
+        """The last version up to which no more than ``rows`` are appended; the next version where that is none."""
+        for version in range(read + 1, end + 1):
+            rows -= sum(fragment.count_rows() for fragment in self._appended(version)[1])
+            if rows < 0:
+                return max(version - 1, read + 1)
+        return end
+
+
+def _fragments(dataset: Any) -> dict[int, Any]:
+    return {fragment.fragment_id: fragment.metadata for fragment in dataset.get_fragments()}
+
+
+def _keeps_rows(dataset: Any, version: int) -> bool:
+    """Whether a version that changed fragments left the rows as they were: a compaction, or other columns."""
+    try:
+        transaction = dataset.read_transaction(version)
+    except TypeError:  # pylance 14 cannot build the operation of a compaction that rewrites indexes
+        return True
+    operations = lance.LanceOperation
+    return transaction is not None and isinstance(transaction.operation, operations.Rewrite | operations.Merge)
+
+
+# -- the sink -------------------------------------------------------------------------------------------------------
+
+QUERY, BATCH = "lancekeep.stream.query", "lancekeep.stream.batch"
+"""Properties of the transaction that commits a batch: the query's id, which its checkpoint keeps, and the batch's."""
+
+_ATTEMPTS = 100
+
+
+@attrs.frozen
+class WrittenByQuery(Written):
+    """The fragments of one task of a streaming query."""
+
+    query: str
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Each batch with rows is one version, committed once, however often Spark runs the batch.
+
+    A table that is not there is made, empty, before the first batch. In output mode ``complete`` a batch replaces the
+    rows of the table.
+    """
+
+    def __init__(
+        self, options: Options, open_catalog: Callable[[], Catalog], schema: StructType, overwrite: bool
+    ) -> None:
+        self._open = open_catalog
+        self._table = options.table
+        self._mode = "overwrite" if overwrite else "append"
+        self._ignores_removed = options.flag("ignore_removed_versions")
+        with open_catalog() as catalog:
+            existing = existing_schema(catalog, self._table)
+            wanted = target_schema(schema, existing, options.below("vector."), overwrite=overwrite)
+            if existing is None:
+                with suppress(ConcurrentModification):  # another has made it; appends tell whether they fit
+                    catalog.commit_fragments(begin_first_write(catalog, self._table, wanted), [], exactly=True)
+            self._plan = catalog.begin_write(self._table, wanted, self._mode)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenByQuery:
+        context = TaskContext.get()
+        query = None if context is None else context.getLocalProperty("sql.streaming.queryId")
+        if query is None:
+            raise Refused("Spark does not say which streaming query this is, so no batch of it could be committed once")
+        return WrittenByQuery(write_batches(iterator, self._plan), query)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Idempotent: a batch that is in the table already, committed by whichever process, is not committed again.
+
+        The check and the commit are one: the commit is for the version behind the one that was looked at, or none.
+        """
+        fragments = fragments_of(messages)
+        queries = {message.query for message in messages if isinstance(message, WrittenByQuery)}
+        if not queries or (self._mode == "append" and not fragments):
+            return
+        (query,) = queries
+        looked_at = 0
+        with self._open() as catalog:
+            for _ in range(_ATTEMPTS):
+                plan = catalog.begin_write(self._table, self._plan.schema, self._mode)
+                dataset = catalog.open(self._table, plan.read_version)
+                if self._is_committed(dataset, looked_at, query, batchId):
+                    return
+                looked_at = plan.read_version
+                with suppress(ConcurrentModification, VersionTaken):
+                    catalog.commit_fragments(
+                        plan, fragments, properties={QUERY: query, BATCH: str(batchId)}, exactly=True
+                    )
+                    return
+        raise ConcurrentModification(
+            f"{self._table}: others kept committing before batch {batchId}; nothing was committed"
+        )
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """What tasks have written is seen by nobody, and stays until it is cleaned up."""
+
+    def _is_committed(self, dataset: Any, looked_at: int, query: str, batch: int) -> bool:
+        """Whether the batch is in a version behind ``looked_at``: the query's last commit tells, which is a look away.
+
+        Raises `Refused` where versions are gone in which it might have been; batch 0 is taken for a query's first.
+        """
+        for version in range(dataset.version, looked_at, -1):
+            properties = _properties(dataset, version)
+            if properties is None:
+                if batch == 0 or self._ignores_removed:
+                    return False
+                raise Refused(
+                    f"whether batch {batch} of the query {query} is in {self._table} cannot be known: versions up to "
+                    f"{version} were cleaned up, and none since is the query's. If it is not, go on with the option "
+                    "ignore_removed_versions=true; keep versions longer than a query stands still."
+                )
+            if properties.get(QUERY) == query:
+                return int(properties[BATCH]) >= batch
+        return False
+
+
+def _properties(dataset: Any, version: int) -> Mapping[str, str] | None:
+    """Those of a version's transaction; None where the version was removed."""
+    try:
+        transaction = dataset.read_transaction(version)
+    except TypeError:  # a compaction, as above
+        return {}
+    except OSError as error:
+        if "not found" in str(error):
+            return None
+        raise
+    return {} if transaction is None else transaction.transaction_properties or {}

@@ -1,0 +1,291 @@
+"""Streams from and into tables: what each batch holds, and that a batch is committed once however it is interrupted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import LongType, StructField, StructType
+
+import lancekeep
+from lancekeep.adapters.spark.streaming import BATCH, QUERY, StreamReader, StreamWriter, WrittenByQuery
+from pyspark_lancekeep import DefaultSource
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:lance is not fork-safe"),  # the JVM is forked, and executes at once
+]
+
+KILLS = int(os.environ.get("LANCEKEEP_DRIVER_KILLS", "3"))
+SCHEMA = StructType([StructField("id", LongType())])
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> dict[str, str]:
+    return {"root": str(tmp_path / "lake"), "commit_store": f"sqlite://{tmp_path}/commits.db"}
+
+
+@pytest.fixture
+def catalog(options: Mapping[str, str]) -> Iterator[lancekeep.Catalog]:
+    with lancekeep.connect(options["root"], commit_store=options["commit_store"]) as catalog:
+        yield catalog
+
+
+def add(catalog: lancekeep.Catalog, *ids: int, table: str = "source") -> None:
+    rows = pa.table({"id": pa.array(ids, pa.int64())})
+    catalog.write(table, rows, "append" if catalog.table_exists(table) else "create")
+
+
+def ids(catalog: lancekeep.Catalog, table: str) -> list[int]:
+    return sorted(catalog.open(table).to_table()["id"].to_pylist())
+
+
+# -- the source -----------------------------------------------------------------------------------------------------
+
+
+def reader(options: Mapping[str, str], **more: str) -> StreamReader:
+    made = DefaultSource({**options, **more, "path": "source"}).streamReader(SCHEMA)
+    assert isinstance(made, StreamReader)
+    return made
+
+
+def batch(stream: StreamReader, start: Mapping[str, int], end: Mapping[str, int]) -> list[int]:
+    parts = stream.partitions(dict(start), dict(end))
+    return sorted(value for part in parts for rows in stream.read(part) for value in rows["id"].to_pylist())
+
+
+def batches(stream: StreamReader) -> list[list[int]]:
+    """What the stream holds now, batch by batch."""
+    found, start = [], stream.initialOffset()
+    while (end := stream.latestOffset(start, ReadAllAvailable())) != start:
+        found.append(batch(stream, start, end))
+        start = end
+    return found
+
+
+def test_a_stream_begins_with_all_rows_or_at_a_version(options: dict[str, str], catalog: lancekeep.Catalog) -> None:
+    for number in range(4):
+        add(catalog, number)
+    assert batches(reader(options)) == [[0, 1, 2, 3]]
+    assert batches(reader(options, max_versions_per_trigger="1")) == [[0, 1, 2, 3]]  # the rows there are come at once
+    assert batches(reader(options, starting_version="1")) == [[0, 1, 2, 3]]
+    assert batches(reader(options, starting_version="3")) == [[2, 3]]
+    assert batches(reader(options, starting_version="latest")) == []
+    with pytest.raises(lancekeep.InvalidInput, match="starting_version is 9, and the latest version of source is 4"):
+        reader(options, starting_version="9").initialOffset()
+    with pytest.raises(lancekeep.InvalidInput, match="unknown option 'version'"):
+        reader(options, version="1")
+
+
+def test_batches_are_limited_by_versions_and_rows(options: dict[str, str], catalog: lancekeep.Catalog) -> None:
+    for number in range(0, 10, 2):
+        add(catalog, number, number + 1)
+    limited = reader(options, starting_version="1", max_versions_per_trigger="2")
+    assert batches(limited) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    by_rows = reader(options, starting_version="1", max_rows_per_trigger="5")
+    assert batches(by_rows) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert batches(reader(options, starting_version="1", max_rows_per_trigger="1"))[0] == [0, 1]  # a version at least
+
+    now = reader(options, starting_version="1", max_versions_per_trigger="4")
+    now.prepareForTriggerAvailableNow()
+    add(catalog, 99)
+    assert batches(now) == [[*range(8)], [8, 9]]
+
+
+def test_only_appended_rows_are_a_part_of_the_stream(options: dict[str, str], catalog: lancekeep.Catalog) -> None:
+    add(catalog, 1)
+    add(catalog, 2)
+    catalog.open("source").optimize.compact_files()
+    catalog.open("source").create_scalar_index("id", "BTREE")
+    new = pa.table({"id": pa.array([3], pa.int64())})
+    catalog.open("source").merge_insert("id").when_not_matched_insert_all().execute(new)
+    catalog.open("source").add_columns({"twice": "id * 2"})
+    catalog.open("source").delete("id = 99")
+    catalog.open("source").optimize.compact_files()
+    latest = catalog.open("source").version
+    assert [batch(reader(options), {"version": at}, {"version": latest}) for at in (1, 2)] == [[2, 3], [3]]
+
+    catalog.open("source").delete("id = 1")
+    changed = latest + 1
+    add_columns = pa.table({"id": pa.array([4], pa.int64()), "twice": pa.array([8], pa.int64())})
+    catalog.write("source", add_columns, "append")
+    catalog.open("source").update({"id": "5"}, where="id = 4")
+    catalog.write("source", add_columns, "overwrite")
+    with pytest.raises(lancekeep.Refused, match=f"version {changed} of source is no append"):
+        batches(reader(options, starting_version="2"))
+    skipping = reader(options, starting_version="2", skip_change_commits="true")
+    assert batches(skipping) == [[2, 3, 4]]  # each as its version appended it
+
+
+def test_versions_that_are_gone_and_tables_that_are_others_are_told(
+    options: dict[str, str], catalog: lancekeep.Catalog
+) -> None:
+    for number in range(5):
+        add(catalog, number)
+    catalog.cleanup(timedelta(0), grace=timedelta(0), tables=["source"])
+    with pytest.raises(lancekeep.VersionNotFound, match="version 3 of source, which the stream still needs"):
+        batch(reader(options), {"version": 2}, {"version": 5})
+    assert batches(reader(options)) == [[0, 1, 2, 3, 4]]
+    catalog.drop_table("source")
+    add(catalog, 7)
+    with pytest.raises(lancekeep.Refused, match="another table of that name"):
+        reader(options).latestOffset({"version": 5}, ReadAllAvailable())
+
+
+# -- the sink -------------------------------------------------------------------------------------------------------
+
+
+def writer(options: Mapping[str, str], *, complete: bool = False, **more: str) -> StreamWriter:
+    made = DefaultSource({**options, **more, "path": "sink"}).streamWriter(SCHEMA, complete)
+    assert isinstance(made, StreamWriter)
+    return made
+
+
+def written(sink: StreamWriter, *ids: int, query: str = "q") -> list[Any]:
+    """What a task answers that has written these rows."""
+    from lancekeep.adapters.spark.writing import write_batches
+
+    rows = pa.record_batch({"id": pa.array(ids, pa.int64())})
+    return [WrittenByQuery(write_batches([rows], sink._plan), query)]
+
+
+def test_a_batch_that_is_run_again_is_committed_once(options: dict[str, str], catalog: lancekeep.Catalog) -> None:
+    for number in (0, 1, 1, 1):
+        sink = writer(options)
+        sink.commit(written(sink, number), number)
+        sink.commit(written(sink, number), number)
+    add(catalog, 100, table="sink")
+    sink = writer(options)
+    sink.commit(written(sink, 1), 1)
+    sink.commit([WrittenByQuery([], "q")], 2)  # nothing to commit
+    sink.commit(written(sink, 3), 3)
+    sink.commit(written(sink, 200, query="other"), 0)
+    assert ids(catalog, "sink") == [0, 1, 3, 100, 200]
+    dataset = catalog.open("sink")
+    transactions = [dataset.read_transaction(version) for version in range(1, dataset.version + 1)]
+    assert [
+        (kept.transaction_properties or {}).get(QUERY, "") + (kept.transaction_properties or {}).get(BATCH, "")
+        for kept in transactions
+        if kept is not None
+    ] == ["", "q0", "q1", "", "q3", "other0"]
+
+
+@pytest.mark.parametrize("managed", [True, False])
+def test_of_processes_that_commit_one_batch_at_once_one_does(options: dict[str, str], managed: bool) -> None:
+    """Where the driver was killed, its commit may still be under way when the next driver repeats the batch."""
+    given = options if managed else {"root": options["root"]}
+    sinks = [writer(given) for _ in range(4)]
+    together = Barrier(len(sinks))
+
+    def race(number: int) -> None:
+        answer = written(sinks[number], 7)
+        for attempt in range(3):
+            together.wait(60)
+            sinks[number].commit(answer if attempt == 0 else written(sinks[number], attempt), attempt)
+
+    with ThreadPoolExecutor(len(sinks)) as pool:
+        list(pool.map(race, range(len(sinks))))
+    with lancekeep.connect(given["root"], commit_store=given.get("commit_store")) as catalog:
+        assert ids(catalog, "sink") == [1, 2, 7]
+        assert [entry.version for entry in catalog.history("sink")] == [4, 3, 2, 1]
+
+
+def test_where_clean_up_removed_what_would_tell_a_replay_is_refused(
+    options: dict[str, str], catalog: lancekeep.Catalog
+) -> None:
+    sink = writer(options)
+    sink.commit(written(sink, 0), 0)
+    for number in range(100, 103):
+        add(catalog, number, table="sink")
+    catalog.cleanup(timedelta(0), grace=timedelta(0), tables=["sink"])
+    sink = writer(options)
+    with pytest.raises(lancekeep.Refused, match="whether batch 1 of the query q is in sink cannot be known"):
+        sink.commit(written(sink, 1), 1)
+    assert catalog.open("sink").version == 5
+    trusting = writer(options, ignore_removed_versions="true")
+    trusting.commit(written(trusting, 1), 1)
+    sink.commit(written(sink, 2), 2)
+    sink.commit(written(sink, 10, query="new"), 0)  # batch 0 is a query's first
+    assert ids(catalog, "sink") == [0, 1, 2, 10, 100, 101, 102]
+
+
+def test_in_complete_mode_a_batch_replaces_the_rows(options: dict[str, str], catalog: lancekeep.Catalog) -> None:
+    for number in (0, 1, 1):
+        sink = writer(options, complete=True)
+        sink.commit(written(sink, number), number)
+    assert ids(catalog, "sink") == [1]
+    assert catalog.open("sink").version == 3
+
+
+# -- both, in Spark -------------------------------------------------------------------------------------------------
+
+
+def run(spark: SparkSession, options: Mapping[str, str], checkpoint: Path, **more: str) -> None:
+    stream = spark.readStream.format("lancekeep").options(**options, **more).load("source")
+    sink = stream.writeStream.format("lancekeep").options(**options).option("checkpointLocation", str(checkpoint))
+    query = sink.trigger(availableNow=True).start("sink")
+    assert query.awaitTermination(300)
+
+
+def test_a_query_goes_on_where_it_stopped_and_repeats_no_batch(
+    spark: SparkSession, options: dict[str, str], catalog: lancekeep.Catalog, tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    add(catalog, 0, 1)
+    run(spark, options, checkpoint)
+    add(catalog, 2)
+    add(catalog, 3)
+    run(spark, options, checkpoint, max_versions_per_trigger="1")
+    assert ids(catalog, "sink") == [0, 1, 2, 3]
+    assert [entry.rows for entry in catalog.history("sink")] == [4, 3, 2, 0]
+
+    for file in (checkpoint / "commits").iterdir():  # as if Spark had died before it noted the last batch
+        if file.name.strip(".").startswith("2"):
+            file.unlink()
+    run(spark, options, checkpoint)
+    assert ids(catalog, "sink") == [0, 1, 2, 3]
+    assert catalog.open("sink").version == 4
+
+    catalog.open("source").delete("id = 0")
+    with pytest.raises(StreamingQueryException, match="version 4 of source is no append"):
+        run(spark, options, checkpoint)
+
+
+# -- killed drivers -------------------------------------------------------------------------------------------------
+
+
+def test_a_killed_driver_loses_and_repeats_nothing(
+    options: dict[str, str], catalog: lancekeep.Catalog, tmp_path: Path
+) -> None:
+    """Driver, JVM and workers are killed together: after the tasks, before the commit, or behind it."""
+    for number in range(KILLS + 2):
+        add(catalog, 2 * number, 2 * number + 1)
+    driver = [sys.executable, str(Path(__file__).parents[1] / "streaming_driver.py")]
+    given = {
+        "LAKE": options["root"],
+        "COMMITS": options["commit_store"],
+        "CHECKPOINT": str(tmp_path / "checkpoint"),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    moments = ("written", "committing", "committed")
+    for kill in range(KILLS):
+        environment = {**os.environ, **given, "DIE": moments[kill % 3]}
+        died = subprocess.run(driver, env=environment, start_new_session=True, timeout=600, check=False)
+        assert died.returncode == -9
+    subprocess.run(driver, env={**os.environ, **given}, start_new_session=True, timeout=600, check=True)
+    assert ids(catalog, "sink") == list(range(2 * (KILLS + 2)))
+    assert catalog.open("sink").version == 1 + KILLS + 2
