@@ -318,9 +318,15 @@ class _ProvingEngine(LanceEngine):
         self._prove()
         return super().write(table, data, mode)
 
-    def commit_fragments(self, plan: WritePlan, fragments: Sequence[Any]) -> Committed:
+    def commit_fragments(
+        self, plan: WritePlan, fragments: Sequence[Any], properties: Mapping[str, str], *, exactly: bool
+    ) -> Committed:
         self._prove()
-        return super().commit_fragments(plan, fragments)
+        return super().commit_fragments(plan, fragments, properties, exactly=exactly)
+
+    def change(self, table: ObjectId, act: Callable[[Any], Any], after: int | None) -> Committed:
+        self._prove()
+        return super().change(table, act, after)
 
 
 def _known() -> None:

@@ -495,12 +495,36 @@ class Catalog:
         read_version = 0 if latest is None else latest.version
         return WritePlan(object_id, self.uri(table), self.storage_options, schema, write_mode, read_version, declared)
 
-    def commit_fragments(self, plan: WritePlan, fragments: Sequence[Any]) -> Committed:
+    def commit_fragments(
+        self,
+        plan: WritePlan,
+        fragments: Sequence[Any],
+        *,
+        properties: Mapping[str, str] | None = None,
+        exactly: bool = False,
+    ) -> Committed:
         """Make fragments one version of the plan's table; each is a ``lance.FragmentMetadata`` or its JSON.
 
-        Raises as `write` does.
+        properties: what the version's transaction carries, for whoever looks whether something was committed.
+        exactly: make it the version after ``plan.read_version``, and raise `ConcurrentModification` where another has
+        that. Raises as `write` does.
         """
-        return self._settled(plan.table, lambda: self._engine.commit_fragments(plan, fragments))
+        found = dict(properties or {})
+        return self._settled(plan.table, lambda: self._engine.commit_fragments(plan, fragments, found, exactly=exactly))
+
+    def commit_change(
+        self, identifier: Identifier, act: Callable[[Any], Any], *, after: int | None = None
+    ) -> Committed:
+        """Commit a change that only the native engine can make: a compaction, an index, a merge, a transaction.
+
+        ``act`` gets the table as `open` gives it, commits through it, and returns the dataset it has then. after: make
+        it the version that follows this one, and raise `ConcurrentModification` where another has that.
+
+        Raises `TableNotFound`, `VersionNotFound`, and as `write` does; but what ``act`` wrote before it came to the
+        commit stays, for `cleanup`.
+        """
+        table = self._with_version(identifier, None, None, None)
+        return self._settled(table.id, lambda: self._engine.change(table.id, act, after))
 
     def abandon_write(self, plan: WritePlan) -> None:
         """Undo what ``begin_write`` did to the catalog. Idempotent. Fragments that were written are left behind."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
 from typing import Any, Protocol
@@ -72,8 +72,19 @@ class TableEngine(Protocol):
     def write(self, table: ObjectId, data: Any, mode: WriteMode) -> Committed:
         """Write a stream of batches to an existing (for CREATE: declared) table and commit it as one version."""
 
-    def commit_fragments(self, plan: WritePlan, fragments: Sequence[Any]) -> Committed:
-        """Commit fragments that writers elsewhere have written, as one version."""
+    def commit_fragments(
+        self, plan: WritePlan, fragments: Sequence[Any], properties: Mapping[str, str], *, exactly: bool
+    ) -> Committed:
+        """Commit fragments that writers elsewhere have written, as one version.
+
+        properties: of its transaction. exactly: as the version after ``plan.read_version``, or not at all.
+        """
+
+    def change(self, table: ObjectId, act: Callable[[Any], Any], after: int | None) -> Committed:
+        """Have ``act`` commit a native change on the table, opened at its latest version; it returns the new dataset.
+
+        after: commit as the version that follows this one, or not at all.
+        """
 
     def open(self, table: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Any:
         """A ``lance.LanceDataset`` whose commits go through the catalog."""

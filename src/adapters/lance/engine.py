@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC
 from typing import Any, cast
@@ -47,10 +47,14 @@ class _Channel(LanceNamespace):
 
     The engine turns every exception of a callback into an ``OSError`` with its text; the error itself, with the token
     of an unknown commit, is kept here.
+
+    after: refuse every version but the one that follows this one. A storage-managed table then commits here, too: by
+    the same condition of the storage.
     """
 
-    def __init__(self, namespace: LanceNamespace) -> None:
+    def __init__(self, namespace: LanceNamespace, *, after: int | None = None) -> None:
         self._namespace = namespace
+        self._after = after
         self.error: LancekeepError | None = None
         self.committed: Committed | None = None
 
@@ -67,7 +71,8 @@ class _Channel(LanceNamespace):
         )
 
     def describe_table(self, request: Any) -> Any:
-        return self._namespace.describe_table(request)
+        described = self._namespace.describe_table(request)
+        return described.model_copy(update={"managed_versioning": True}) if self._after is not None else described
 
     def list_table_versions(self, request: Any) -> Any:
         return self._namespace.list_table_versions(request)
@@ -77,6 +82,12 @@ class _Channel(LanceNamespace):
 
     def create_table_version(self, request: Any) -> Any:
         self.error = None
+        if self._after is not None and request["version"] != self._after + 1:
+            self.error = ConcurrentModification(
+                f"{'.'.join(request['id'])}: another has committed version {self._after + 1} meanwhile; nothing of "
+                "this call was committed"
+            )
+            raise self.error
         try:
             response: Any = self._namespace.create_table_version(request)  # a dict, as native callbacks get
         except Exception as error:
@@ -152,19 +163,21 @@ class LanceEngine:
             )
         return Committed(dataset.version, "", 0)
 
-    def commit_fragments(self, plan: WritePlan, fragments: Sequence[Any]) -> Committed:
+    def commit_fragments(
+        self, plan: WritePlan, fragments: Sequence[Any], properties: Mapping[str, str], *, exactly: bool
+    ) -> Committed:
         metadata = [_fragment(fragment) for fragment in fragments]
         appends = plan.mode is WriteMode.APPEND
         operation = (
             lance.LanceOperation.Append(metadata) if appends else lance.LanceOperation.Overwrite(plan.schema, metadata)
         )
-        channel = _Channel(self._namespace)
-        managed = self._managed(plan.table)
+        after = plan.read_version if exactly else None
+        channel = _Channel(self._namespace, after=after)
+        managed = exactly or self._managed(plan.table)
         with _translated(plan.table, channel):
             dataset = lance.LanceDataset.commit(
                 plan.uri,
-                operation,
-                read_version=plan.read_version,
+                lance.Transaction(plan.read_version, operation, transaction_properties=dict(properties)),
                 max_retries=20 if managed or plan.read_version else 0,  # 20 is the default; version 1 is for one only
                 storage_options=dict(plan.storage_options) or None,
                 enable_v2_manifest_paths=True,
@@ -173,6 +186,16 @@ class LanceEngine:
                 namespace_client_managed_versioning=managed,
             )
         return _committed(channel, dataset)
+
+    def change(self, table: ObjectId, act: Callable[[Any], Any], after: int | None) -> Committed:
+        channel = _Channel(self._namespace, after=after)
+        with _translated(table, channel):
+            dataset = lance.dataset(
+                namespace_client=channel,
+                table_id=list(table.names),
+                storage_options=self._storage_options or None,
+            )
+            return _committed(channel, act(dataset))
 
     def open(self, table: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Any:
         with _translated(table, _Channel(self._namespace)):
@@ -272,7 +295,7 @@ def _translated(table: ObjectId, channel: _Channel) -> Iterator[None]:
             raise error.__cause__ from error
         raise
     except (OSError, ValueError, RuntimeError) as error:
-        if isinstance(channel.error, (CommitUnknown, CommitRefused)):
+        if isinstance(channel.error, (CommitUnknown, CommitRefused, ConcurrentModification)):
             raise channel.error from error
         cause = error.__cause__
         if isinstance(cause, LancekeepError):
