@@ -319,14 +319,19 @@ class _ProvingEngine(LanceEngine):
         return super().write(table, data, mode)
 
     def commit_fragments(
-        self, plan: WritePlan, fragments: Sequence[Any], properties: Mapping[str, str], *, exactly: bool
+        self,
+        plan: WritePlan,
+        fragments: Sequence[Any],
+        properties: Mapping[str, str] | None = None,
+        *,
+        rebase: bool = True,
     ) -> Committed:
         self._prove()
-        return super().commit_fragments(plan, fragments, properties, exactly=exactly)
+        return super().commit_fragments(plan, fragments, properties, rebase=rebase)
 
-    def change(self, table: ObjectId, act: Callable[[Any], Any], after: int | None) -> Committed:
+    def modify(self, table: ObjectId, operation: Callable[[Any], object], after: int | None = None) -> Committed:
         self._prove()
-        return super().change(table, act, after)
+        return super().modify(table, operation, after)
 
 
 def _known() -> None:

@@ -255,7 +255,7 @@ class _Ingest:
             return latest
 
         if new:
-            self._catalog.commit_change(self.table, add, after=dataset.version)
+            self._catalog.modify(self.table, add, after=dataset.version)
         return bool(new)
 
     # -- rows ---------------------------------------------------------------------------------------------------
@@ -301,12 +301,12 @@ class _Ingest:
         if changed and self._options.changed == "replace":
             column = str(self._options.source_column)
             transaction = _replacing(dataset, [file.uri for file in changed], column, written.fragments, name)
-            committed = self._catalog.commit_change(
+            committed = self._catalog.modify(
                 self.table, lambda latest: lance.LanceDataset.commit(latest, transaction), after=plan.read_version
             )
         else:
             properties = {RUN_PROPERTY: name}
-            committed = self._catalog.commit_fragments(plan, written.fragments, properties=properties, exactly=True)
+            committed = self._catalog.commit_fragments(plan, written.fragments, properties=properties, rebase=False)
         record.settle(version, name)
         return committed
 
