@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import fsspec
 import pytest
@@ -16,6 +17,9 @@ from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
 from servers import Unavailable, moto_container, moto_process, redis_container, redis_process
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 NO_SKIP = os.environ.get("LANCEKEEP_NO_SKIP") == "1"
 
@@ -61,6 +65,36 @@ def moto_container_endpoint() -> Iterator[str]:
 def redis_url() -> Iterator[str]:
     """The URL of a Redis server: a container, or else a local process. Shared: name what you create."""
     yield from _first_available(redis_container, redis_process)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One session for all tests of a run; far from UTC, small batches, and each task may try twice."""
+    from pyspark.sql import SparkSession
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))  # an editable install hides pyspark_lancekeep
+        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        scratch = tmp_path_factory.mktemp("spark")
+        session = (
+            SparkSession.builder.master("local[2,2]")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+            .config("spark.local.dir", str(scratch))
+            .config("spark.sql.catalogImplementation", "in-memory")
+            .config("spark.sql.execution.arrow.maxRecordsPerBatch", "7")
+            .config("spark.sql.session.timeZone", "America/New_York")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .getOrCreate()
+        )
+        session.sparkContext.setLogLevel("OFF")
+        yield session
+        session.stop()
 
 
 def _first_available(*servers: Callable[[], AbstractContextManager[str]]) -> Iterator[str]:

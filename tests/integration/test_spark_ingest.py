@@ -85,33 +85,6 @@ def frame_of(spark: SparkSession, numbers: Iterable[int]) -> DataFrame:
     return spark.createDataFrame(as_spark, SPARK_SCHEMA)
 
 
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One session for all tests; far from UTC, small batches, and each task may try twice."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
-        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-        scratch = tmp_path_factory.mktemp("spark")
-        session = (
-            SparkSession.builder.master("local[2,2]")
-            .config("spark.driver.bindAddress", "127.0.0.1")
-            .config("spark.driver.host", "127.0.0.1")
-            .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-            .config("spark.local.dir", str(scratch))
-            .config("spark.sql.catalogImplementation", "in-memory")
-            .config("spark.sql.execution.arrow.maxRecordsPerBatch", "7")
-            .config("spark.sql.session.timeZone", "America/New_York")
-            .config("spark.sql.shuffle.partitions", "2")
-            .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .getOrCreate()
-        )
-        session.sparkContext.setLogLevel("OFF")
-        yield session
-        session.stop()
-
-
 @pytest.fixture
 def catalog(tmp_path: Path) -> Iterator[lancekeep.Catalog]:
     with lancekeep.connect(str(tmp_path / "lake"), commit_store=f"sqlite://{tmp_path}/commits.db") as catalog:

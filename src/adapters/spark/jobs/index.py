@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
+from math import isqrt
 from typing import TYPE_CHECKING, Any
 
 import lance
@@ -24,6 +25,10 @@ VECTOR = ("IVF_FLAT", "IVF_SQ", "IVF_PQ", "IVF_HNSW_FLAT", "IVF_HNSW_SQ", "IVF_H
 METRICS = ("l2", "cosine", "dot")
 
 _ATTEMPTS = 5
+_SAMPLE = 256
+"""Vectors of the sample for each centroid, where there are as many."""
+_CODES = 256
+"""Centroids of a codebook of product quantisation: its codes have 8 bits."""
 
 
 def index(
@@ -46,8 +51,9 @@ def index(
     kind: ``BTREE``, ``BITMAP``, ``LABEL_LIST``, ``NGRAM``, ``ZONEMAP``, ``BLOOMFILTER``, ``INVERTED`` (full-text), or
     for vectors ``IVF_FLAT``, ``IVF_SQ``, ``IVF_PQ``, ``IVF_HNSW_FLAT``, ``IVF_HNSW_SQ``, ``IVF_HNSW_PQ``.
     name: ``<column>_idx`` when left out. segments: how many parts it has, each over neighbouring fragments, so that
-    later compaction finds them together; as many as there are cores when left out. metric, partitions, sub_vectors: of
-    vector indexes; the centroids are trained on the driver, from a sample. replace: build it although it is there.
+    later compaction finds them together; as many as there are cores when left out. metric (``l2``, ``cosine``,
+    ``dot``), partitions (the square root of the rows when left out), sub_vectors: of vector indexes; the centroids are
+    trained on the driver, from a sample. replace: build it although it is there.
 
     Again, it finds an index of that name and kind over all fragments, and does nothing; one that lacks fragments is
     built anew. What is appended meanwhile is not in it; where others rewrote fragments, it starts again, five times.
@@ -125,15 +131,17 @@ def _covers(dataset: Any, name: str, kind: str, column: str, fragments: Sequence
 def _trained(
     dataset: Any, column: str, kind: str, metric: str, partitions: int | None, sub_vectors: int | None
 ) -> dict[str, Any]:
-    """What all segments of a vector index share."""
+    """What all segments of a vector index share, trained on a sample: of a small table that is all of it."""
     if kind not in VECTOR:
         return {}
+    rows = dataset.count_rows()
+    partitions = partitions or max(1, isqrt(rows))
     try:
         builder = IndicesBuilder(dataset, column)
-        ivf = builder.train_ivf(partitions, distance_type=metric)
+        ivf = builder.train_ivf(partitions, distance_type=metric, sample_rate=min(_SAMPLE, rows // partitions))
         options: dict[str, Any] = {"ivf_centroids": ivf.centroids, "num_partitions": len(ivf.centroids)}
         if kind.endswith("PQ"):
-            pq = builder.train_pq(ivf, sub_vectors)
+            pq = builder.train_pq(ivf, sub_vectors, sample_rate=min(_SAMPLE, rows // _CODES))
             options |= {"pq_codebook": pq.codebook, "num_sub_vectors": pq.num_subvectors}
     except (ValueError, TypeError) as error:
         raise InvalidInput(f"no {kind} index of {column!r} can be trained: {error}") from error

@@ -181,10 +181,11 @@ class _Ingest:
 
     def _choose(self, dataset: Any) -> tuple[list[SourceFile], list[SourceFile]]:
         """The files to read, and which of them have changed since they were taken in. Raises `Refused`."""
-        known = {} if dataset is None else _states(self._record().read(dataset))
+        record = None if dataset is None else self._record().read(dataset)
+        known = {} if record is None else dict(zip(*record.select(["uri", "state"]).to_pydict().values(), strict=True))
         if self._options.mode == "overwrite":
             same = known == {file.uri: file.state for file in self._files}
-            return ([] if same else self._files), []
+            return ([] if same and _is_last(record, dataset) else self._files), []
         changed = [file for file in self._files if known.get(file.uri, file.state) != file.state]
         if changed and self._options.changed == "refuse":
             raise Refused(
@@ -385,8 +386,12 @@ def _check(
         raise InvalidInput("changed='replace' needs a source_column, which tells whose rows are to go")
 
 
-def _states(known: pa.Table) -> dict[str, str]:
-    return dict(zip(known["uri"].to_pylist(), known["state"].to_pylist(), strict=True))
+def _is_last(record: Any, dataset: Any) -> bool:
+    """Whether these files were the last write to the table, and replaced all there was."""
+    versions = set(record["version"].to_pylist())
+    return versions == {dataset.version} and isinstance(
+        dataset.read_transaction(dataset.version).operation, lance.LanceOperation.Overwrite
+    )
 
 
 def _pieces(file: SourceFile, inspection: Inspection, most: int) -> list[Piece]:

@@ -257,13 +257,18 @@ def _inspect_csv(file: SourceFile) -> Inspection:
 def _read_csv(piece: Piece, wanted: Wanted, aside: Aside) -> Rows:
     """Read as bytes: a value that does not parse then costs its row, not the block."""
     skipped: list[int] = []
+    told: list[tuple[int, str, str]] = []
 
     def skip(row: Any) -> str:
+        """The reader ignores what is raised here, so it is told afterwards."""
         number = row.number - 1  # the header
         skipped.append(number)
-        reason = f"has {row.actual_columns} values, the header {row.expected_columns} columns"
-        aside(piece.file.uri, number, reason, row.text)
+        told.append((number, f"has {row.actual_columns} values, the header {row.expected_columns} columns", row.text))
         return "skip"
+
+    def tell() -> None:
+        while told:
+            aside(piece.file.uri, *told.pop(0))
 
     columns = dict.fromkeys(wanted.of_files.names, pa.binary())
     with piece.file.store.open_input_stream(piece.file.path) as stream:
@@ -273,9 +278,15 @@ def _read_csv(piece: Piece, wanted: Wanted, aside: Aside) -> Rows:
             aside(piece.file.uri, None, refusal)
             return
         taken = 0
-        for batch in reader:
-            yield _past(skipped, taken), batch
-            taken += batch.num_rows
+        try:
+            for batch in reader:
+                tell()
+                yield _past(skipped, taken), batch
+                taken += batch.num_rows
+        except _UNREADABLE:
+            tell()
+            raise
+        tell()
 
 
 def _past(skipped: list[int], taken: int) -> Callable[[int], int]:
