@@ -344,6 +344,7 @@ def test_the_record_of_many_runs_is_kept_in_few_entries_and_a_version_that_went_
         ({"format": "xlsx"}, "unknown format 'xlsx'"),
         ({"changed": "replace"}, "source_column"),
         ({"schema": "enforce"}, "no columns to enforce"),
+        ({"vectors": {"id": 2}}, "no column 'id' of lists that could be vectors of 2"),
         ({"sources": "/nowhere/*.csv"}, "no file under /nowhere"),
     ],
 )

@@ -157,12 +157,12 @@ class _Ingest:
             if plan.read_version != (dataset.version if dataset is not None else 0):
                 raise ConcurrentModification(f"{self.table}: it has a new version")
             written = self._write(plan, wanted, fresh, inspected)
-            if mode is WriteMode.APPEND and len(written.unread) == len(fresh):
-                return self._summary(before, plan.read_version, fresh, written, len(changed))
-            committed = self._commit(plan, dataset, fresh, changed, written)
         except BaseException:
             self._catalog.abandon_write(plan)
             raise
+        if mode is WriteMode.APPEND and len(written.unread) == len(fresh):
+            return self._summary(before, plan.read_version, fresh, written, len(changed))
+        committed = self._commit(plan, dataset, fresh, changed, written)
         return self._summary(before, committed.version, fresh, written, len(changed))
 
     # -- what there is to do ------------------------------------------------------------------------------------
@@ -235,6 +235,10 @@ class _Ingest:
             if own is not None and options.schema != "evolve":
                 raise InvalidInput(f"{self.table} has no column {source!r} for sources; add it with schema='evolve'")
             schema = schema.append(pa.field(source, pa.string()))
+        for name, size in options.vectors.items():
+            found_type = schema.field(name).type if name in schema.names else None
+            if found_type is None or not pa.types.is_fixed_size_list(found_type) or found_type.list_size != size:
+                raise InvalidInput(f"{self.table} has no column {name!r} of lists that could be vectors of {size}")
         require_storable(schema)
         return Wanted(schema, strict, source)
 
@@ -242,7 +246,7 @@ class _Ingest:
         fields = []
         for field in schema:
             size = self._options.vectors.get(field.name)
-            if size is not None and not pa.types.is_fixed_size_list(field.type):
+            if size is not None and pa.types.is_list(field.type):
                 field = field.with_type(pa.list_(pa.float32(), size))
             fields.append(field.with_type(pa.string()) if pa.types.is_null(field.type) else field)
         return pa.schema(fields)

@@ -5,7 +5,7 @@ one commit makes the rows and the entry valid; whoever finds an entry that nobod
 transaction. No version can be had twice, hence an entry whose version went to somebody else is void for good.
 
 Entries are Arrow files in ``_ingested/`` below the table: they go with the table when it is dropped or renamed, and
-clean-up leaves them alone. See ADR 20.
+clean-up leaves them alone. See ADR 25.
 """
 
 from __future__ import annotations
