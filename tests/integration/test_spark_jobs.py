@@ -278,6 +278,7 @@ def test_jobs_as_commands(spark: SparkSession, tmp_path: Path, monkeypatch: pyte
     assert "more than 0 bad records" in run("ingest", "t", "a.csv", *bad[4:], code=2)
     [summary] = run("ingest", "t", "a.csv", *bad)
     assert (summary["rows"], summary["version"], summary["counts"]["bad records"]) == (2, 1, 1)
+    assert len(list((tmp_path / "bad").iterdir())) == 1
     assert run("ingest", "t", "a.csv", *bad[:4])[0]["rows"] == 0
     run("backfill", "t", "--function", "functions:twice", "--column", "twice", "--reads", "id")
     run("index", "t", "id", "--kind", "btree")

@@ -16,7 +16,7 @@ import pyarrow as pa
 from lance.file import LanceFileSession
 from pyarrow import fs
 
-from lancekeep.adapters.spark.jobs.files import place
+from lancekeep.adapters.spark.jobs.files import absolute, place
 from lancekeep.adapters.spark.jobs.tasks import Clock, Snapshot, Summary, quiet, run
 from lancekeep.application.catalog import Catalog, Identifier
 from lancekeep.application.maintenance import Progress
@@ -64,7 +64,7 @@ def backfill(
         dataset = catalog.open(name)
         work = _Work(
             Snapshot.of(catalog, dataset), targets, _sources(dataset, targets, reads, str(name)), function,
-            targets[0] in dataset.schema.names, batch_rows, checkpoint, str(dataset.lance_schema),
+            targets[0] in dataset.schema.names, batch_rows, absolute(checkpoint), str(dataset.lance_schema),
         )  # fmt: skip
         fragments = [fragment.metadata for fragment in dataset.get_fragments()]
         if not fragments:

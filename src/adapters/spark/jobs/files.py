@@ -100,6 +100,11 @@ def pack(pieces: Iterable[Piece], task_bytes: int) -> list[list[Piece]]:
     return tasks
 
 
+def absolute(folder: str | None) -> str | None:
+    """A folder as workers find it: they run in another directory than the caller."""
+    return folder if folder is None or "://" in folder else os.path.abspath(folder)
+
+
 def place(uri: str) -> tuple[fs.FileSystem, str]:
     """Where a folder lies. Raises `InvalidInput`."""
     try:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from lancekeep.adapters.spark.arrow_types import require_storable
 from lancekeep.adapters.spark.ingest import write_batches
 from lancekeep.adapters.spark.jobs.aside import BadRecords
-from lancekeep.adapters.spark.jobs.files import Piece, SourceFile, format_of, list_files, pack
+from lancekeep.adapters.spark.jobs.files import Piece, SourceFile, absolute, format_of, list_files, pack
 from lancekeep.adapters.spark.jobs.ingested import RUN_PROPERTY, IngestedFiles, run_of
 from lancekeep.adapters.spark.jobs.readers import Inspection, Wanted, inspect, read
 from lancekeep.adapters.spark.jobs.tasks import Clock, Summary, quiet, run
@@ -81,8 +81,8 @@ def ingest(
     clock = Clock()
     listed = list_files(sources)
     options = _Options(
-        mode, format_of(listed, format), schema, columns, dict(vectors or {}), source_column, bad_records, max_bad,
-        changed, task_bytes,
+        mode, format_of(listed, format), schema, columns, dict(vectors or {}), source_column, absolute(bad_records),
+        max_bad, changed, task_bytes,
     )  # fmt: skip
     job = _Ingest(spark, catalog, ObjectId.of(table), listed, options, progress)
     for _ in range(_ATTEMPTS):
