@@ -319,19 +319,14 @@ class _ProvingEngine(LanceEngine):
         return super().write(table, data, mode)
 
     def commit_fragments(
-        self,
-        plan: WritePlan,
-        fragments: Sequence[Any],
-        properties: Mapping[str, str] | None = None,
-        *,
-        rebase: bool = True,
+        self, plan: WritePlan, fragments: Sequence[Any], properties: Mapping[str, str], *, exactly: bool
     ) -> Committed:
         self._prove()
-        return super().commit_fragments(plan, fragments, properties, rebase=rebase)
+        return super().commit_fragments(plan, fragments, properties, exactly=exactly)
 
-    def modify(self, table: ObjectId, operation: Callable[[Any], object], after: int | None = None) -> Committed:
+    def change(self, table: ObjectId, act: Callable[[Any], Any], after: int | None) -> Committed:
         self._prove()
-        return super().modify(table, operation, after)
+        return super().change(table, act, after)
 
 
 def _known() -> None:

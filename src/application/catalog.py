@@ -480,17 +480,14 @@ class Catalog:
                     self._drop_if_empty(object_id)
             raise
 
-    def begin_write(
-        self, identifier: Identifier, schema: Any, mode: str = "create", *, properties: Mapping[str, str] | None = None
-    ) -> WritePlan:
+    def begin_write(self, identifier: Identifier, schema: Any, mode: str = "create") -> WritePlan:
         """Prepare a distributed write: a plan that pickles, for workers to write fragments by.
 
-        ``commit_fragments`` makes them one version; ``abandon_write`` gives up. Arguments and errors are those of
-        `write`.
+        ``commit_fragments`` makes them one version; ``abandon_write`` gives up. Raises as `write` does.
         """
         write_mode = _mode(mode)
         object_id = ObjectId.of(identifier)
-        declared = self._declare_for(object_id, write_mode, properties)
+        declared = self._declare_for(object_id, write_mode, None)
         table = self.find_table(object_id)
         latest = self.commits.latest(self.dataset_root(table))
         if latest is None and write_mode is WriteMode.APPEND:
@@ -504,36 +501,35 @@ class Catalog:
         fragments: Sequence[Any],
         *,
         properties: Mapping[str, str] | None = None,
-        rebase: bool = True,
+        exactly: bool = False,
     ) -> Committed:
         """Make fragments one version of the plan's table; each is a ``lance.FragmentMetadata`` or its JSON.
 
-        properties: text that the transaction of the version keeps, for whoever reads it
-        (``dataset.read_transaction(version).transaction_properties``). rebase: whether the version may come behind
-        those that others have committed since `begin_write`; without it, it is the next one or
-        `ConcurrentModification`.
-
-        Raises as `write` does.
+        properties: what the version's transaction carries, for whoever looks whether something was committed.
+        exactly: make it the version after ``plan.read_version``, and raise `ConcurrentModification` where another has
+        that. Raises as `write` does.
         """
-        commit = partial(self._engine.commit_fragments, plan, fragments, properties, rebase=rebase)
-        return self._settled(plan.table, commit)
+        found = dict(properties or {})
+        return self._settled(plan.table, lambda: self._engine.commit_fragments(plan, fragments, found, exactly=exactly))
+
+    def commit_change(
+        self, identifier: Identifier, act: Callable[[Any], Any], *, after: int | None = None
+    ) -> Committed:
+        """Commit a change that only the native engine can make: a compaction, an index, a merge, a transaction.
+
+        ``act`` gets the table as `open` gives it, commits through it, and returns the dataset it has then. after: make
+        it the version that follows this one, and raise `ConcurrentModification` where another has that.
+
+        Raises `TableNotFound`, `VersionNotFound`, and as `write` does; but what ``act`` wrote before it came to the
+        commit stays, for `cleanup`.
+        """
+        table = self._with_version(identifier, None, None, None)
+        return self._settled(table.id, lambda: self._engine.change(table.id, act, after))
 
     def abandon_write(self, plan: WritePlan) -> None:
         """Undo what ``begin_write`` did to the catalog. Idempotent. Fragments that were written are left behind."""
         if plan.declared and self.table_exists(plan.table):
             self._drop_if_empty(plan.table)
-
-    def modify(
-        self, identifier: Identifier, operation: Callable[[Any], object], *, after: int | None = None
-    ) -> Committed:
-        """Change a table by an operation of its ``lance.LanceDataset`` that makes one version, or none.
-
-        ``catalog.modify("ml.features", lambda dataset: dataset.delete("age > 90"))``; the answer is the latest version
-        then. Unlike an operation on what `open` returns it raises the errors of `write`, `CommitUnknown` among them.
-        after: the new version is the one right behind this one, or `ConcurrentModification` is raised.
-        """
-        object_id = self._with_version(identifier, None, None, None).id
-        return self._settled(object_id, lambda: self._engine.modify(object_id, operation, after))
 
     def open(
         self, identifier: Identifier, version: int | None = None, *, tag: str | None = None, branch: str | None = None

@@ -73,23 +73,17 @@ class TableEngine(Protocol):
         """Write a stream of batches to an existing (for CREATE: declared) table and commit it as one version."""
 
     def commit_fragments(
-        self,
-        plan: WritePlan,
-        fragments: Sequence[Any],
-        properties: Mapping[str, str] | None = None,
-        *,
-        rebase: bool = True,
+        self, plan: WritePlan, fragments: Sequence[Any], properties: Mapping[str, str], *, exactly: bool
     ) -> Committed:
         """Commit fragments that writers elsewhere have written, as one version.
 
-        properties: kept in the version's transaction. Without ``rebase`` as the version right behind that of the plan,
-        or not at all (`ConcurrentModification`).
+        properties: of its transaction. exactly: as the version after ``plan.read_version``, or not at all.
         """
 
-    def modify(self, table: ObjectId, operation: Callable[[Any], object], after: int | None = None) -> Committed:
-        """Give ``operation`` the latest version as `open` does, to make one version of it or none; the latest after.
+    def change(self, table: ObjectId, act: Callable[[Any], Any], after: int | None) -> Committed:
+        """Have ``act`` commit a native change on the table, opened at its latest version; it returns the new dataset.
 
-        after: commit as the version right behind this one, or not at all (`ConcurrentModification`).
+        after: commit as the version that follows this one, or not at all.
         """
 
     def open(self, table: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Any:

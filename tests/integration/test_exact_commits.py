@@ -29,9 +29,9 @@ def written(catalog: lancekeep.Catalog, plan: lancekeep.WritePlan) -> list[lance
 def test_a_commit_that_has_to_be_one_version_is_refused_where_another_has_that(catalog: lancekeep.Catalog) -> None:
     plan = catalog.begin_write("t", SCHEMA, "append")
     fragments = written(catalog, plan)
-    assert catalog.commit_fragments(plan, fragments, properties={"run": "7"}, rebase=False).version == 2
-    with pytest.raises(lancekeep.ConcurrentModification, match="t: another committed meanwhile"):
-        catalog.commit_fragments(plan, fragments, rebase=False)
+    assert catalog.commit_fragments(plan, fragments, properties={"run": "7"}, exactly=True).version == 2
+    with pytest.raises(lancekeep.ConcurrentModification, match="t: another has committed version 2"):
+        catalog.commit_fragments(plan, fragments, exactly=True)
     assert catalog.open("t").count_rows() == 2
     assert catalog.open("t").read_transaction(2).transaction_properties == {"run": "7"}
     assert catalog.commit_fragments(plan, fragments).version == 3  # where any version will do
@@ -40,13 +40,14 @@ def test_a_commit_that_has_to_be_one_version_is_refused_where_another_has_that(c
 def test_a_native_change_is_committed_through_the_catalog_after_a_version_or_not_at_all(
     catalog: lancekeep.Catalog,
 ) -> None:
-    def delete(dataset: lance.LanceDataset) -> None:
+    def delete(dataset: lance.LanceDataset) -> lance.LanceDataset:
         dataset.delete("a = 1")
+        return dataset
 
     catalog.write("t", pa.table({"a": [1, 3]}, SCHEMA), "append")
-    with pytest.raises(lancekeep.ConcurrentModification, match="another committed meanwhile"):
-        catalog.modify("t", delete, after=1)
-    assert catalog.modify("t", delete, after=2).version == 3
+    with pytest.raises(lancekeep.ConcurrentModification, match="version 2"):
+        catalog.commit_change("t", delete, after=1)
+    assert catalog.commit_change("t", delete, after=2).version == 3
     assert catalog.describe_table("t").version == 3
     assert catalog.open("t").to_table() == pa.table({"a": [3]}, SCHEMA)
     assert [entry.version for entry in catalog.history("t")] == [3, 2, 1]

@@ -65,14 +65,14 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]
     """Have something happen between the tasks of a job and its commit, once."""
 
     def arrange(happens: Callable[[], object]) -> None:
-        modify = lancekeep.Catalog.modify
+        change = lancekeep.Catalog.commit_change
 
         def overtaken(self: lancekeep.Catalog, *arguments: Any, **options: Any) -> Any:
-            monkeypatch.setattr(lancekeep.Catalog, "modify", modify)
+            monkeypatch.setattr(lancekeep.Catalog, "commit_change", change)
             happens()
-            return modify(self, *arguments, **options)
+            return change(self, *arguments, **options)
 
-        monkeypatch.setattr(lancekeep.Catalog, "modify", overtaken)
+        monkeypatch.setattr(lancekeep.Catalog, "commit_change", overtaken)
 
     return arrange
 

@@ -46,12 +46,15 @@ class _Channel(LanceNamespace):
     """The namespace as the native engine sees it during one write; remembers how its last commit ended.
 
     The engine turns every exception of a callback into an ``OSError`` with its text; the error itself, with the token
-    of an unknown commit, is kept here. ``only``: the one version that may be committed through it.
+    of an unknown commit, is kept here.
+
+    after: refuse every version but the one that follows this one. A storage-managed table then commits here, too: by
+    the same condition of the storage.
     """
 
-    def __init__(self, namespace: LanceNamespace, only: int | None = None) -> None:
+    def __init__(self, namespace: LanceNamespace, *, after: int | None = None) -> None:
         self._namespace = namespace
-        self._only = only
+        self._after = after
         self.error: LancekeepError | None = None
         self.committed: Committed | None = None
 
@@ -68,9 +71,8 @@ class _Channel(LanceNamespace):
         )
 
     def describe_table(self, request: Any) -> Any:
-        """Only a callback can hold a commit to one version, so then a storage-managed table asks for it, too."""
         described = self._namespace.describe_table(request)
-        return described if self._only is None else described.model_copy(update={"managed_versioning": True})
+        return described.model_copy(update={"managed_versioning": True}) if self._after is not None else described
 
     def list_table_versions(self, request: Any) -> Any:
         return self._namespace.list_table_versions(request)
@@ -80,13 +82,14 @@ class _Channel(LanceNamespace):
 
     def create_table_version(self, request: Any) -> Any:
         self.error = None
+        if self._after is not None and request["version"] != self._after + 1:
+            self.error = ConcurrentModification(
+                f"{'.'.join(request['id'])}: another has committed version {self._after + 1} meanwhile; nothing of "
+                "this call was committed"
+            )
+            raise self.error
         try:
-            if self._only not in (None, request["version"]):
-                raise _overtaken(request["id"])
             response: Any = self._namespace.create_table_version(request)  # a dict, as native callbacks get
-        except ConcurrentModification as error:
-            self.error = error
-            raise
         except Exception as error:
             self.error = error.__cause__ if isinstance(error.__cause__, LancekeepError) else None
             raise
@@ -161,27 +164,21 @@ class LanceEngine:
         return Committed(dataset.version, "", 0)
 
     def commit_fragments(
-        self,
-        plan: WritePlan,
-        fragments: Sequence[Any],
-        properties: Mapping[str, str] | None = None,
-        *,
-        rebase: bool = True,
+        self, plan: WritePlan, fragments: Sequence[Any], properties: Mapping[str, str], *, exactly: bool
     ) -> Committed:
         metadata = [_fragment(fragment) for fragment in fragments]
         appends = plan.mode is WriteMode.APPEND
         operation = (
             lance.LanceOperation.Append(metadata) if appends else lance.LanceOperation.Overwrite(plan.schema, metadata)
         )
-        channel = _Channel(self._namespace, None if rebase else plan.read_version + 1)
-        # The engine rebases an append even if it may not try again; only a callback can hold it to one version.
-        managed = not rebase or self._managed(plan.table)
-        may_rebase = rebase and (managed or plan.read_version)  # version 1 is for one only
+        after = plan.read_version if exactly else None
+        channel = _Channel(self._namespace, after=after)
+        managed = exactly or self._managed(plan.table)
         with _translated(plan.table, channel):
             dataset = lance.LanceDataset.commit(
                 plan.uri,
-                lance.Transaction(plan.read_version, operation, transaction_properties=dict(properties or {})),
-                max_retries=20 if may_rebase else 0,  # 20 is the default
+                lance.Transaction(plan.read_version, operation, transaction_properties=dict(properties)),
+                max_retries=20 if managed or plan.read_version else 0,  # 20 is the default; version 1 is for one only
                 storage_options=dict(plan.storage_options) or None,
                 enable_v2_manifest_paths=True,
                 namespace_client=channel,
@@ -190,15 +187,15 @@ class LanceEngine:
             )
         return _committed(channel, dataset)
 
-    def modify(self, table: ObjectId, operation: Callable[[Any], object], after: int | None = None) -> Committed:
-        channel = _Channel(self._namespace, None if after is None else after + 1)
+    def change(self, table: ObjectId, act: Callable[[Any], Any], after: int | None) -> Committed:
+        channel = _Channel(self._namespace, after=after)
         with _translated(table, channel):
             dataset = lance.dataset(
-                namespace_client=channel, table_id=list(table.names), storage_options=self._storage_options or None
+                namespace_client=channel,
+                table_id=list(table.names),
+                storage_options=self._storage_options or None,
             )
-            operation(dataset)
-            dataset.checkout_latest()  # some operations answer with a new dataset
-        return _committed(channel, dataset)
+            return _committed(channel, act(dataset))
 
     def open(self, table: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Any:
         with _translated(table, _Channel(self._namespace)):
@@ -264,10 +261,6 @@ def _fragment(fragment: Any) -> Any:
         return lance.FragmentMetadata.from_json(fragment if isinstance(fragment, str) else json.dumps(fragment))
     except (TypeError, ValueError, KeyError) as error:
         raise InvalidInput(f"not the metadata of a fragment, nor its JSON: {fragment!r:.200}") from error
-
-
-def _overtaken(table: Sequence[str]) -> ConcurrentModification:
-    return ConcurrentModification(f"{'.'.join(table)}: another committed meanwhile; nothing was committed")
 
 
 def _operation(dataset: Any, version: int) -> str:

@@ -84,7 +84,7 @@ def backfill(
             return lance.LanceDataset.commit(latest, transaction)
 
         try:
-            committed = catalog.modify(name, commit, after=dataset.version)
+            committed = catalog.commit_change(name, commit, after=dataset.version)
         except ConcurrentModification:
             continue
         counts = {"fragments": len(fragments), "fragments computed before": reused}

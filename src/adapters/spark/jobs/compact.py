@@ -54,7 +54,7 @@ def compact(
             return latest
 
         try:
-            committed = catalog.modify(name, commit)
+            committed = catalog.commit_change(name, commit)
         except ConcurrentModification:
             continue
         counts = {

@@ -86,7 +86,7 @@ def index(
             return latest.commit_existing_index_segments(name, column, built)
 
         try:
-            committed = catalog.modify(table_id, commit)
+            committed = catalog.commit_change(table_id, commit)
         except ConcurrentModification:
             continue
         rows = sum(fragment.count_rows() for fragment in dataset.get_fragments())

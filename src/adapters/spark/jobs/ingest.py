@@ -260,7 +260,7 @@ class _Ingest:
             return latest
 
         if new:
-            self._catalog.modify(self.table, add, after=dataset.version)
+            self._catalog.commit_change(self.table, add, after=dataset.version)
         return bool(new)
 
     # -- rows ---------------------------------------------------------------------------------------------------
@@ -306,12 +306,12 @@ class _Ingest:
         if changed and self._options.changed == "replace":
             column = str(self._options.source_column)
             transaction = _replacing(dataset, [file.uri for file in changed], column, written.fragments, name)
-            committed = self._catalog.modify(
+            committed = self._catalog.commit_change(
                 self.table, lambda latest: lance.LanceDataset.commit(latest, transaction), after=plan.read_version
             )
         else:
             properties = {RUN_PROPERTY: name}
-            committed = self._catalog.commit_fragments(plan, written.fragments, properties=properties, rebase=False)
+            committed = self._catalog.commit_fragments(plan, written.fragments, properties=properties, exactly=True)
         record.settle(version, name)
         return committed
 

@@ -62,7 +62,7 @@ def upsert(
             return lance.LanceDataset.commit(latest, transaction)
 
         try:
-            committed = catalog.modify(name, commit, after=dataset.version)
+            committed = catalog.commit_change(name, commit, after=dataset.version)
         except ConcurrentModification:
             continue
         counts = {"updated": stats["num_updated_rows"], "inserted": stats["num_inserted_rows"]}
