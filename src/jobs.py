@@ -15,7 +15,7 @@ from lancekeep.adapters.spark.jobs.index import index
 from lancekeep.adapters.spark.jobs.ingest import ingest
 from lancekeep.adapters.spark.jobs.session import columns_of, session, ship
 from lancekeep.adapters.spark.jobs.tasks import Summary
-from lancekeep.adapters.spark.jobs.upsert import upsert
+from lancekeep.adapters.spark.jobs.upsert import changes_in, upsert
 from lancekeep.adapters.spark.jobs.verify import Problem, Verification, VerifiedTable, verify
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Verification",
     "VerifiedTable",
     "backfill",
+    "changes_in",
     "columns_of",
     "compact",
     "index",

@@ -8,7 +8,9 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
+import boto3
 import lance
 import pyarrow as pa
 import pyarrow.feather
@@ -17,8 +19,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import lancekeep
-from lancekeep.adapters.spark.jobs.files import list_files
+from lancekeep.adapters.spark.jobs.files import Piece, list_files
 from lancekeep.adapters.spark.jobs.ingested import RUN_PROPERTY, IngestedFiles
+from lancekeep.adapters.spark.jobs.readers import Wanted, read
 from lancekeep.jobs import Summary, ingest
 
 pytestmark = [
@@ -141,6 +144,21 @@ def test_images_are_rows_with_their_bytes_and_what_their_header_says(lake: Lake)
     assert rows[0]["uri"] == f"file://{lake.landing}/a.png"
     assert [bad[:2] for bad in lake.set_aside()] == [("c.jpg", None)]
     assert (summary.counts["files"], summary.counts["files unread"]) == (2, 1)
+
+
+def test_files_on_s3_are_found_by_folder_and_pattern_and_named_without_what_is_secret(moto_endpoint: str) -> None:
+    bucket, query = f"landing-{uuid4().hex}", f"?endpoint_override={moto_endpoint}&region=us-east-1"
+    client = boto3.client("s3", endpoint_url=moto_endpoint)
+    client.create_bucket(Bucket=bucket)
+    for name in ("a/0.csv", "a/1.csv", "_b/2.csv"):
+        client.put_object(Bucket=bucket, Key=name, Body=b"id\n7\n")
+    for source, expected in (("", ["a/0", "a/1"]), ("/a/*1.csv", ["a/1"]), ("/_b/2.csv", ["_b/2"])):
+        found = list_files(f"s3://test:test@{bucket}{source}{query}")
+        assert [file.uri for file in found] == [f"s3://{bucket}/{name}.csv" for name in expected]
+    [batch] = read(
+        Piece(found[0], 6), "csv", Wanted(pa.schema([("id", pa.int64())])), lambda *bad: pytest.fail(str(bad))
+    )
+    assert batch.to_pydict() == {"id": [7]}
 
 
 # -- columns --------------------------------------------------------------------------------------------------------

@@ -280,6 +280,7 @@ def test_jobs_as_commands(spark: SparkSession, tmp_path: Path, monkeypatch: pyte
     assert (summary["rows"], summary["version"], summary["counts"]["bad records"]) == (2, 1, 1)
     assert len(list((tmp_path / "bad").iterdir())) == 1
     assert run("ingest", "t", "a.csv", *bad[:4])[0]["rows"] == 0
+    assert "Spark cannot plan" in run("upsert", "t", "nowhere.parquet", "--on", "id", code=2)
     run("backfill", "t", "--function", "functions:twice", "--column", "twice", "--reads", "id")
     run("index", "t", "id", "--kind", "btree")
     assert [done["table"] for done in run("compact")] == ["t"]

@@ -26,6 +26,6 @@ def upsert(
     The sources are changes: they are collected on this machine. A key that is in them twice is refused.
     """
     with chosen.running("upsert") as job:
-        frame = job.spark.read.format(format).load(list(sources))
+        frame = job.jobs.changes_in(job.spark, sources, format)
         summary = job.jobs.upsert(job.catalog, table, frame, list(on))
     print_summaries([summary], as_json)

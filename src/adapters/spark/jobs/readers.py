@@ -152,7 +152,7 @@ def _fitting(
         at, part = parts.pop()
         try:
             yield fit(_complete(part, wanted, source), wanted.schema)
-        except (InvalidInput, pa.ArrowException) as error:
+        except (InvalidInput, pa.ArrowException, KeyError) as error:  # KeyError: a struct lacks a field
             half = part.num_rows // 2
             if half:
                 parts += [(at + half, part.slice(half)), (at, part.slice(0, half))]

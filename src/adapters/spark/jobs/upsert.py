@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import lance
@@ -16,7 +17,7 @@ from lancekeep.domain.errors import ConcurrentModification, InvalidInput
 from lancekeep.domain.identifiers import ObjectId
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 DUPLICATES = ("refuse", "last")
 
@@ -70,6 +71,12 @@ def upsert(
             "upsert", str(name), rows.num_rows, rows.nbytes, clock.seconds, dataset.version, committed.version, counts
         )
     raise ConcurrentModification(f"{name}: others kept changing it; nothing was committed")
+
+
+def changes_in(spark: SparkSession, sources: Sequence[str], format: str) -> DataFrame:  # noqa: A002 - Spark's word
+    """Files as a DataFrame to upsert; format as Spark takes it. Raises `InvalidInput`."""
+    with translated(", ".join(sources)):
+        return spark.read.format(format).load(list(sources))
 
 
 def _collected(source: Any, name: str) -> pa.Table:
