@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from lancekeep.application.catalog import Catalog, Description, HistoryEntry
@@ -108,4 +109,6 @@ def __getattr__(name: str) -> Any:
         from lancekeep import composition
 
         return getattr(composition, name)
+    if name == "jobs":
+        return import_module("lancekeep.jobs")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

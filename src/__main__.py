@@ -7,7 +7,7 @@ from lancekeep.adapters.cli import main as run
 
 
 def main() -> None:
-    run(lancekeep)
+    run(lancekeep)  # type: ignore[arg-type]  # `jobs` is a submodule, which is not loaded before it is asked for
 
 
 if __name__ == "__main__":

@@ -6,15 +6,21 @@ from typing import NoReturn
 
 import click
 
+from lancekeep.adapters.cli.backfill import backfill
 from lancekeep.adapters.cli.certify import certify
 from lancekeep.adapters.cli.cleanup import cleanup
+from lancekeep.adapters.cli.compact import compact
 from lancekeep.adapters.cli.console import Commands
 from lancekeep.adapters.cli.fsck import fsck
+from lancekeep.adapters.cli.index import index
+from lancekeep.adapters.cli.ingest import ingest
 from lancekeep.adapters.cli.migrate import migrate
 from lancekeep.adapters.cli.optimize import optimize
 from lancekeep.adapters.cli.options import Doors
 from lancekeep.adapters.cli.repair import repair
 from lancekeep.adapters.cli.resolve import resolve
+from lancekeep.adapters.cli.upsert import upsert
+from lancekeep.adapters.cli.verify import verify
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
@@ -29,6 +35,8 @@ def lancekeep() -> None:
 
 for command in (certify, cleanup, fsck, migrate, optimize, repair, resolve):
     lancekeep.add_command(command)
+for job in (backfill, compact, index, ingest, upsert, verify):
+    lancekeep.add_command(job)
 
 
 def main(doors: Doors) -> NoReturn:

@@ -29,6 +29,9 @@ class Doors(Protocol):
     @property
     def certify(self) -> Callable[..., Certificate]: ...
 
+    @property
+    def jobs(self) -> Any: ...  # the module `lancekeep.jobs`; asking for it needs PySpark
+
 
 @attrs.frozen
 class Stores:
@@ -49,8 +52,8 @@ def stores(command: Callable[Concatenate[Stores, P], T]) -> Callable[..., T]:
 
     @click.argument("root")
     @click.option("--commit-store", metavar="URL", help="The commit store; left out, the storage's own condition.")
-    @_pairs("--storage-option", "An option of the storage; may be repeated.")
-    @_pairs("--commit-store-option", "An option of the commit store, a password for instance; may be repeated.")
+    @pairs("--storage-option", "An option of the storage; may be repeated.")
+    @pairs("--commit-store-option", "An option of the commit store, a password for instance; may be repeated.")
     @wraps(command)
     def with_stores(
         *args: Any,
@@ -75,7 +78,8 @@ def assume_yes(command: Callable[P, T]) -> Callable[P, T]:
     return click.option("--yes", "assume_yes", is_flag=True, help="Do it; without, it is only shown.")(command)
 
 
-def _pairs(name: str, explanation: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+def pairs(name: str, explanation: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """An option of the form NAME=VALUE that may be repeated, as a dict."""
     return click.option(name, multiple=True, metavar="NAME=VALUE", callback=_parsed, help=explanation)
 
 

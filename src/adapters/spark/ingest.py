@@ -6,24 +6,18 @@ wrote (`lancekeep.adapters.spark.writing`).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from lancekeep.adapters.spark.arrow_types import arrow_schema, require_fit, require_storable
+from lancekeep.adapters.spark.failures import translated
 from lancekeep.adapters.spark.writing import write_batches
 from lancekeep.application.catalog import Catalog, Identifier
 from lancekeep.domain.commit import Committed
-from lancekeep.domain.errors import InvalidInput, MissingExtra, Retryable
+from lancekeep.domain.errors import InvalidInput
 from lancekeep.ports.table_engine import WriteMode, WritePlan
-
-try:
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j is published without types
-    from pyspark.errors import AnalysisException, PySparkException, PySparkImportError
-except ImportError as error:
-    raise MissingExtra("ingesting from Spark needs PySpark: pip install 'lancekeep[spark]'") from error
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -71,27 +65,5 @@ def _write_fragments(frame: DataFrame, plan: WritePlan) -> list[str]:
         if fragments:
             yield pa.RecordBatch.from_pydict({"fragment": fragments})
 
-    try:
+    with translated(str(plan.table)):
         return [row.fragment for row in frame.mapInArrow(write_partition, "fragment string").collect()]
-    except PySparkImportError as error:
-        raise MissingExtra(f"Spark's mapInArrow needs a package more, 'pip install pandas': {error}") from error
-    except AnalysisException as error:
-        raise InvalidInput(f"{plan.table}: Spark cannot plan the DataFrame; nothing was committed: {error}") from error
-    except (PySparkException, Py4JError) as error:
-        raise _failure(plan, str(error)) from error
-
-
-# -- failures -------------------------------------------------------------------------------------------------------
-
-
-_ERROR_LINE = re.compile(r"(?:Caused by: )?(?P<error>[\w.$]+): (?P<message>.+)")
-
-
-def _failure(plan: WritePlan, report: str) -> InvalidInput | Retryable:
-    """What a failed job reports is the traceback of a Python task or of the JVM: the last error in it is the cause."""
-    errors = [found for found in map(_ERROR_LINE.fullmatch, report.splitlines()) if found]
-    reason = f"{errors[-1]['error']}: {errors[-1]['message']}" if errors else report.partition("\n")[0]
-    own = f"{InvalidInput.__module__}.{InvalidInput.__qualname__}: "
-    if reason.startswith(own):
-        return InvalidInput(f"{plan.table}: {reason.removeprefix(own)}; nothing was committed")
-    return Retryable(f"{plan.table}: the Spark job failed; nothing was committed: {reason}")

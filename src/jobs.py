@@ -1,0 +1,36 @@
+"""Jobs over tables, run on Spark: ``lancekeep.jobs``.
+
+>>> from lancekeep.jobs import ingest, session
+>>> spark = session()  # doctest: +SKIP
+>>> ingest(spark, catalog, "travel.flights", "s3://bucket/landing/*.parquet")  # doctest: +SKIP
+
+Start Spark first and connect afterwards: starting it forks, and a process that has used pylance should not.
+"""
+
+from __future__ import annotations
+
+from lancekeep.adapters.spark.jobs.backfill import backfill
+from lancekeep.adapters.spark.jobs.compact import compact
+from lancekeep.adapters.spark.jobs.index import index
+from lancekeep.adapters.spark.jobs.ingest import ingest
+from lancekeep.adapters.spark.jobs.session import columns_of, session, ship
+from lancekeep.adapters.spark.jobs.tasks import Summary
+from lancekeep.adapters.spark.jobs.upsert import changes_in, upsert
+from lancekeep.adapters.spark.jobs.verify import Problem, Verification, VerifiedTable, verify
+
+__all__ = [
+    "Problem",
+    "Summary",
+    "Verification",
+    "VerifiedTable",
+    "backfill",
+    "changes_in",
+    "columns_of",
+    "compact",
+    "index",
+    "ingest",
+    "session",
+    "ship",
+    "upsert",
+    "verify",
+]

@@ -1,0 +1,302 @@
+"""Upserts, compaction, indexes, computed columns and verification on a real Spark session, beside other writers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+import lancekeep
+from lancekeep.adapters.cli import lancekeep as commands
+from lancekeep.jobs import backfill, compact, index, upsert, verify
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:lance is not fork-safe"),  # the JVM is forked, and executes at once
+    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas"),
+]
+
+FRAGMENTS, ROWS = 4, 100
+
+
+def rows(start: int, count: int = ROWS) -> pa.Table:
+    ids = np.arange(start, start + count)
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.repeat(ids, 8).astype(np.float32)), 8)
+    return pa.table({"id": ids, "text": [f"word{number % 7} of {number}" for number in ids], "vector": vectors})
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> lancekeep.Catalog:
+    """A table of four fragments."""
+    catalog = lancekeep.connect(str(tmp_path / "lake"), commit_store=f"sqlite://{tmp_path}/commits.db")
+    for number in range(FRAGMENTS):
+        catalog.write("t", rows(number * ROWS), "append" if number else "create")
+    return catalog
+
+
+def plain(catalog: lancekeep.Catalog) -> lance.LanceDataset:
+    """The table as anybody without a catalog sees it."""
+    return lance.dataset(catalog.describe_table("t").uri)
+
+
+def recorded(catalog: lancekeep.Catalog) -> list[int]:
+    """The versions that the commit store has."""
+    return [
+        row.version for row in catalog.commits.page(catalog.dataset_root(catalog.find_table("t")), None, None, False)
+    ]
+
+
+@pytest.fixture
+def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
+    """Have something happen between the tasks of a job and its commit, once."""
+
+    def arrange(happens: Callable[[], object]) -> None:
+        change = lancekeep.Catalog.commit_change
+
+        def overtaken(self: lancekeep.Catalog, *arguments: Any, **options: Any) -> Any:
+            monkeypatch.setattr(lancekeep.Catalog, "commit_change", change)
+            happens()
+            return change(self, *arguments, **options)
+
+        monkeypatch.setattr(lancekeep.Catalog, "commit_change", overtaken)
+
+    return arrange
+
+
+# -- upsert ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_upsert_updates_and_adds_by_key_though_another_adds_the_same_key_meanwhile(
+    spark: SparkSession, catalog: lancekeep.Catalog, meanwhile: Callable[[Callable[[], object]], None]
+) -> None:
+    changes = rows(FRAGMENTS * ROWS - 5, 10).set_column(1, "text", pa.array(["new"] * 10))
+    meanwhile(lambda: catalog.write("t", rows(FRAGMENTS * ROWS, 1), "append"))
+    summary = upsert(catalog, "t", changes, "id")
+    assert (summary.counts["updated"], summary.counts["inserted"]) == (6, 4)
+    table = plain(catalog).to_table()
+    assert sorted(table["id"].to_pylist()) == list(range(FRAGMENTS * ROWS + 5))
+    assert plain(catalog).count_rows("text = 'new'") == 10
+    assert recorded(catalog) == list(range(1, 7))
+
+    frame = spark.createDataFrame([(1, "of Spark", [0.5] * 8)], "id long, text string, vector array<double>")
+    with pytest.raises(lancekeep.InvalidInput, match="missing"):
+        upsert(catalog, "t", frame.drop("text"), "id")
+    upsert(catalog, "t", frame, "id")
+    assert plain(catalog).to_table(filter="id = 1")["text"].to_pylist() == ["of Spark"]
+
+
+def test_a_key_that_is_in_the_source_twice_is_refused_or_its_last_row_wins(catalog: lancekeep.Catalog) -> None:
+    twice = pa.concat_tables([rows(0, 2), rows(0, 1).set_column(1, "text", pa.array(["last"]))])
+    with pytest.raises(lancekeep.InvalidInput, match="3 rows of the source have 2 keys"):
+        upsert(catalog, "t", twice, "id")
+    with pytest.raises(lancekeep.InvalidInput, match="1 rows of the source have no 'id'"):
+        upsert(catalog, "t", twice.slice(2).set_column(0, "id", pa.nulls(1, pa.int64())), "id")
+    assert upsert(catalog, "t", twice, "id", duplicates="last").counts["updated"] == 2
+    assert plain(catalog).to_table(filter="id = 0")["text"].to_pylist() == ["last"]
+
+
+# -- compaction and indexes -----------------------------------------------------------------------------------------
+
+
+def test_compaction_goes_on_beside_appends_and_plans_again_after_a_delete(
+    spark: SparkSession, catalog: lancekeep.Catalog, meanwhile: Callable[[Callable[[], object]], None]
+) -> None:
+    meanwhile(lambda: (catalog.write("t", rows(1000, 5), "append"), catalog.open("t").delete("id = 3")))
+    summary = compact(spark, catalog, "t")
+    assert summary.counts["fragments removed"] == FRAGMENTS + 1  # planned again, with what was appended
+    assert len(plain(catalog).get_fragments()) == 1
+    expected = [*(number for number in range(FRAGMENTS * ROWS) if number != 3), *range(1000, 1005)]
+    assert sorted(plain(catalog).to_table()["id"].to_pylist()) == expected
+    assert recorded(catalog) == list(range(1, (summary.version or 0) + 1))
+    again = compact(spark, catalog, "t")
+    assert again.before == again.version == summary.version
+
+
+def test_indexes_are_built_in_parts_over_neighbouring_fragments_and_used(
+    spark: SparkSession, catalog: lancekeep.Catalog
+) -> None:
+    index(spark, catalog, "t", "id", "btree")
+    index(spark, catalog, "t", "text", "inverted", name="words", segments=3)
+    index(spark, catalog, "t", "vector", "ivf_flat", partitions=2)
+    found = {
+        each.name: sorted(sorted(part.fragment_ids) for part in each.segments)
+        for each in plain(catalog).describe_indices()
+    }
+    assert found == {"id_idx": [[0, 1], [2, 3]], "words": [[0], [1], [2, 3]], "vector_idx": [[0, 1], [2, 3]]}
+    dataset = plain(catalog)
+    assert "ScalarIndexQuery" in dataset.scanner(filter="id = 77").explain_plan()
+    assert dataset.to_table(full_text_query="word3").num_rows == dataset.count_rows("text LIKE 'word3 %'")
+    nearest = {"column": "vector", "q": np.full(8, 250, np.float32), "k": 3, "nprobes": 2}
+    assert sorted(dataset.to_table(nearest=nearest)["id"].to_pylist()) == [249, 250, 251]
+
+    assert index(spark, catalog, "t", "id", "BTREE").counts == {}
+    catalog.write("t", rows(1000), "append")
+    assert index(spark, catalog, "t", "id", "BTREE").counts == {"segments": 2, "fragments": 5}
+    with pytest.raises(lancekeep.InvalidInput, match="the index 'words' is Inverted of text"):
+        index(spark, catalog, "t", "id", "BTREE", name="words")
+    with pytest.raises(lancekeep.InvalidInput, match="no BTREE index of 'vector' can be built"):
+        index(spark, catalog, "t", "vector", "BTREE", name="other")
+    assert recorded(catalog) == list(range(1, 10))
+
+
+# -- computed columns -----------------------------------------------------------------------------------------------
+
+
+def doubled(batch: pa.RecordBatch) -> pa.Array:
+    return pc.multiply(batch["id"], 2)
+
+
+def test_a_column_is_added_to_every_fragment_those_of_others_meanwhile_too(
+    spark: SparkSession, catalog: lancekeep.Catalog, meanwhile: Callable[[Callable[[], object]], None]
+) -> None:
+    meanwhile(lambda: (catalog.write("t", rows(1000, 5), "append"), catalog.open("t").delete("id = 3")))
+    summary = backfill(spark, catalog, "t", "twice", doubled, reads=["id"])
+    assert summary.rows == FRAGMENTS * ROWS + 5  # what had been computed was not computed again
+    table = plain(catalog).to_table()
+    assert table.num_rows == FRAGMENTS * ROWS + 4
+    assert table["twice"].to_pylist() == [2 * number for number in table["id"].to_pylist()]
+
+    meanwhile(lambda: catalog.open("t").delete("id = 5"))
+    backfill(spark, catalog, "t", "twice", lambda batch: pc.multiply(batch["id"], 3), reads=["id"], batch_rows=7)
+    table = plain(catalog).to_table()
+    assert table["twice"].to_pylist() == [3 * number for number in table["id"].to_pylist()]
+    assert 5 not in table["id"].to_pylist()
+    assert recorded(catalog) == list(range(1, 10))
+
+
+def test_a_function_that_fails_commits_nothing_and_finished_fragments_are_not_computed_again(
+    spark: SparkSession, catalog: lancekeep.Catalog, tmp_path: Path
+) -> None:
+    calls, broken = tmp_path / "calls", tmp_path / "broken"
+    calls.mkdir()
+    broken.touch()
+
+    def brittle(batch: pa.RecordBatch) -> pa.Array:
+        first = batch["id"][0].as_py()
+        if first >= 3 * ROWS and broken.exists():
+            raise RuntimeError("no luck with the last fragment")
+        if len(batch) > 1:  # the engine tries a function on one row first
+            (calls / str(first)).touch(exist_ok=False)
+        return doubled(batch)
+
+    options: dict[str, Any] = {"reads": ["id"], "checkpoint": str(tmp_path / "checkpoint")}
+    with pytest.raises(lancekeep.Retryable, match="no luck with the last fragment"):
+        backfill(spark, catalog, "t", "twice", brittle, **options)
+    assert catalog.describe_table("t").version == FRAGMENTS
+    broken.unlink()
+    finished = len(list((tmp_path / "checkpoint").glob("*.json")))
+    assert backfill(spark, catalog, "t", "twice", brittle, **options).counts["fragments computed before"] == finished
+    assert plain(catalog).count_rows("twice = 2 * id") == FRAGMENTS * ROWS
+    with pytest.raises(lancekeep.InvalidInput, match="it has to keep them all"):
+        backfill(spark, catalog, "t", "other", lambda batch: batch["id"].slice(1))
+
+
+def test_ctrl_c_cancels_the_tasks_and_the_session_goes_on(
+    spark: SparkSession, catalog: lancekeep.Catalog, tmp_path: Path
+) -> None:
+    started, never = str(tmp_path / "started"), str(tmp_path / "never")
+    os.mkfifo(started)
+    os.mkfifo(never)
+
+    def stuck(batch: pa.RecordBatch) -> pa.Array:
+        with open(started, "w"), open(never):
+            return doubled(batch)
+
+    def interrupt() -> None:
+        with open(started):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    Thread(target=interrupt, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        backfill(spark, catalog, "t", "twice", stuck)
+    assert catalog.describe_table("t").version == FRAGMENTS
+    assert backfill(spark, catalog, "t", "twice", doubled).version == FRAGMENTS + 1
+
+
+# -- verification and commands --------------------------------------------------------------------------------------
+
+
+def test_verify_tells_files_that_are_missing_cut_or_changed(
+    spark: SparkSession, catalog: lancekeep.Catalog, tmp_path: Path
+) -> None:
+    catalog.open("t").delete("id < 10")
+    digests = str(tmp_path / "digests.jsonl")
+    report = verify(spark, catalog, deep=True, digests=digests)
+    assert (report.problems, report.recorded, report.tables[0].rows) == ((), FRAGMENTS, FRAGMENTS * ROWS - 10)
+    report = verify(spark, catalog, ["t"], digests=digests)
+    assert (report.problems, report.recorded, report.tables[0].digests) == ((), 0, FRAGMENTS)
+
+    root = Path(catalog.describe_table("t").uri.removeprefix("file://"))
+    changed, cut, missing = (
+        root / "data" / fragment.data_files()[0].path for fragment in plain(catalog).get_fragments()[1:]
+    )
+    content = bytearray(changed.read_bytes())
+    content[10] ^= 1
+    changed.write_bytes(content)
+    cut.write_bytes(cut.read_bytes()[:-50])
+    missing.unlink()
+    next((root / "_deletions").iterdir()).unlink()
+    report = verify(spark, catalog, digests=digests)
+    told = {(problem.object.rpartition("/")[2], problem.reason.partition(" has ")[0]) for problem in report.problems}
+    assert (changed.name, "its content is not what was recorded") in told
+    assert (cut.name, "the file") in told
+    assert (missing.name, "the file is not there") in told
+    assert any(problem.object.startswith("_deletions/") for problem in report.problems)
+    assert {f"fragment {number}" for number in (0, 2, 3)} <= {problem.object for problem in report.problems}
+    with pytest.raises(lancekeep.TableNotFound):
+        verify(spark, catalog, ["none"])
+
+
+def test_jobs_as_commands(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.csv").write_text("id,text\n1,a\n2,b\nx,c\n")
+    (tmp_path / "functions.py").write_text(
+        "import pyarrow.compute as pc\ndef twice(b): return pc.add(b['id'], b['id'])\n"
+    )
+    monkeypatch.chdir(tmp_path)
+
+    def run(command: str, *arguments: str, code: int = 0) -> Any:
+        called = [command, "lake", *arguments, "--json", "--commit-store", f"sqlite://{tmp_path}/commits.db"]
+        done = CliRunner().invoke(commands, called, obj=lancekeep)
+        assert done.exit_code == code, done.output
+        return json.loads(done.stdout) if done.stdout else done.stderr
+
+    bad = ("--bad-records", "bad", "--max-bad", "1", "--columns", "id LONG NOT NULL, text STRING")
+    assert "more than 0 bad records" in run("ingest", "t", "a.csv", *bad[4:], code=2)
+    [summary] = run("ingest", "t", "a.csv", *bad)
+    assert (summary["rows"], summary["version"], summary["counts"]["bad records"]) == (2, 1, 1)
+    assert len(list((tmp_path / "bad").iterdir())) == 1
+    assert run("ingest", "t", "a.csv", *bad[:4])[0]["rows"] == 0
+    assert "Spark cannot plan" in run("upsert", "t", "nowhere.parquet", "--on", "id", code=2)
+    run("backfill", "t", "--function", "functions:twice", "--column", "twice", "--reads", "id")
+    run("index", "t", "id", "--kind", "btree")
+    assert [done["table"] for done in run("compact")] == ["t"]
+    catalog = lancekeep.connect("lake", commit_store=f"sqlite://{tmp_path}/commits.db")
+    assert catalog.open("t").to_table()["twice"].to_pylist() == [2, 4]
+    assert run("verify", "--deep")["problems"] == []
+    next((Path(catalog.describe_table("t").uri.removeprefix("file://")) / "data").iterdir()).unlink()
+    assert run("verify", code=1)["problems"]
+
+
+def test_without_pyspark_a_job_says_what_to_install(tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.modules['pyspark'] = None; sys.argv[0] = 'lancekeep'\n"
+        "from lancekeep.__main__ import main; main()"
+    )
+    command = [sys.executable, "-c", program, "verify", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.strip().endswith("pip install 'lancekeep[spark]'")
