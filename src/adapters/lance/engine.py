@@ -29,7 +29,7 @@ from lancekeep.domain.errors import (
     VersionNotFound,
 )
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.ports.table_engine import VersionDetails, VersionSummary, WriteMode, WritePlan
+from lancekeep.ports.table_engine import StagedVersion, VersionDetails, VersionSummary, WriteMode, WritePlan
 
 _SOURCE = re.compile(r",\s*(location:\s*)?\S+\.rs:\d+:\d+$")
 """Where in the engine's own sources an error was raised, which it puts at the end of its messages."""
@@ -85,6 +85,20 @@ class _Channel(LanceNamespace):
         version = response["version"]
         self.committed = Committed(version["version"], version["manifest_path"], version["manifest_size"])
         return response
+
+
+class _StagingChannel(_Channel):
+    """Keeps the manifest that the engine has staged, and commits nothing.
+
+    The engine takes it for committed and tells its caller so. Behind a commit it writes its hint of the latest version,
+    which readers take for no more than that, and cleans up where the table asks for it: never what it has built on.
+    """
+
+    staged: StagedVersion | None = None
+
+    def create_table_version(self, request: Any) -> Any:
+        self.staged = StagedVersion(request["version"], request["manifest_path"], request["manifest_size"])
+        return {"version": {key: request[key] for key in ("version", "manifest_path", "manifest_size")}}
 
 
 class LanceEngine:
@@ -153,15 +167,35 @@ class LanceEngine:
         return Committed(dataset.version, "", 0)
 
     def commit_fragments(self, plan: WritePlan, fragments: Sequence[Any]) -> Committed:
+        channel = _Channel(self._namespace)
+        return _committed(channel, self._commit(plan, fragments, channel))
+
+    def write_fragments(self, plan: WritePlan, data: Any) -> Sequence[Any]:
+        with _translated(plan.table, _Channel(self._namespace)):
+            fragments: Sequence[Any] = write_fragments(
+                data,
+                plan.uri,
+                schema=plan.schema,
+                mode=plan.fragment_mode,
+                storage_options=dict(plan.storage_options) or None,
+            )
+        return fragments
+
+    def stage(self, plan: WritePlan, fragments: Sequence[Any]) -> StagedVersion:
+        channel = _StagingChannel(self._namespace)
+        self._commit(plan, fragments, channel)
+        assert channel.staged is not None, "the engine committed past its namespace"
+        return channel.staged
+
+    def _commit(self, plan: WritePlan, fragments: Sequence[Any], channel: _Channel) -> Any:
         metadata = [_fragment(fragment) for fragment in fragments]
         appends = plan.mode is WriteMode.APPEND
         operation = (
             lance.LanceOperation.Append(metadata) if appends else lance.LanceOperation.Overwrite(plan.schema, metadata)
         )
-        channel = _Channel(self._namespace)
         managed = self._managed(plan.table)
         with _translated(plan.table, channel):
-            dataset = lance.LanceDataset.commit(
+            return lance.LanceDataset.commit(
                 plan.uri,
                 operation,
                 read_version=plan.read_version,
@@ -172,7 +206,6 @@ class LanceEngine:
                 table_id=list(plan.table.names),
                 namespace_client_managed_versioning=managed,
             )
-        return _committed(channel, dataset)
 
     def open(self, table: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Any:
         with _translated(table, _Channel(self._namespace)):

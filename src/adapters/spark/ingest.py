@@ -109,7 +109,7 @@ def write_batches(batches: Iterable[pa.RecordBatch], plan: WritePlan) -> list[st
             pa.RecordBatchReader.from_batches(plan.schema, fitted()),
             plan.uri,
             schema=plan.schema,
-            mode="append" if plan.mode is WriteMode.APPEND else "overwrite" if plan.read_version else "create",
+            mode=plan.fragment_mode,
             storage_options=dict(plan.storage_options) or None,
         )
     except Exception as error:
