@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from urllib.parse import unquote
 
 import attrs
@@ -86,6 +86,8 @@ MOVING_PROPERTY = f"{OWN_PROPERTIES}commit_store_moving_to"
 """Set while `Catalog.change_commit_store` is under way."""
 
 Identifier = str | Iterable[str] | ObjectId
+
+Success = TypeVar("Success", Committed, AllCommitted)
 
 _DEFINITE = (AlreadyExists, NotFound, Refused, InvalidInput, ConcurrentModification)
 """Errors of a change after which it is certain that nothing was changed."""
@@ -1044,8 +1046,8 @@ class Catalog:
             return outcome
 
 
-def raise_unless_committed(outcome: Outcome, name: str) -> Committed:
-    """The committed version, or the outcome as an error."""
+def raise_unless_committed(outcome: Success | Conflict | Unknown, name: str) -> Success:
+    """The committed version, or versions, or the outcome as an error."""
     if isinstance(outcome, Unknown):
         raise CommitUnknown(
             f"{name}: whether version {outcome.token.staged.version} was committed could not be learnt: "
