@@ -73,7 +73,7 @@ class Claim:
 
 @attrs.frozen
 class Blocked:
-    """Nothing of a batch was reserved: what is in the way, by ``base_uri``."""
+    """Nothing of a batch was reserved: what is in the way, or a part of it, by ``base_uri``."""
 
     obstacles: Mapping[str, Taken | NotReady]
 

@@ -75,8 +75,8 @@ class ExternalCommitStore(Protocol):
         """Claim versions of several histories, each history once: all of them, or none, as ``reserve`` claims one.
 
         Answers `Reserved`, also where one of the rows holds its staged path already: rows of a batch are only ever
-        reserved together, so an earlier call has reserved them all. Otherwise `Blocked` with every row that is in the
-        way, and nothing was written. Idempotent for the same staged paths.
+        reserved together, so an earlier call has reserved them all. Otherwise `Blocked` with rows that are in the way,
+        not always all of them, and nothing was written. Idempotent for the same staged paths.
 
         Raises `Unsupported` for more claims than ``guarantees.atomic_rows``.
         """

@@ -54,9 +54,9 @@ if TYPE_CHECKING:
     _Requests = Sequence[WriteRequestUnionTypeDef]
 
 BATCH = 25
-"""Items that one BatchWriteItem takes."""
+"""Items that one BatchWriteItem takes, and that every server takes in one TransactGetItems."""
 MOST_TOGETHER = 100
-"""Items that one TransactWriteItems, or TransactGetItems, takes."""
+"""Items that one TransactWriteItems takes."""
 _KEY_SCHEMA: tuple[KeySchemaElementTypeDef, ...] = (
     {"AttributeName": "base_uri", "KeyType": "HASH"},
     {"AttributeName": "version", "KeyType": "RANGE"},
@@ -258,11 +258,11 @@ class DynamoDBCommitStore:
     def _absent(self, keys: Sequence[Item]) -> bool:
         """Whether none of the items is there, once no transaction with any of them is under way.
 
-        Sets of more than 100 are asked for one after the other: an item that is not there later was not there before.
+        They are asked for set after set: an item that is not there later was not there before.
         """
-        for start in range(0, len(keys), MOST_TOGETHER):
+        for start in range(0, len(keys), BATCH):
             gets: list[TransactGetItemTypeDef] = [
-                {"Get": {"TableName": self._table, "Key": key}} for key in keys[start : start + MOST_TOGETHER]
+                {"Get": {"TableName": self._table, "Key": key}} for key in keys[start : start + BATCH]
             ]
             try:
                 replies = self._client.transact_get_items(TransactItems=gets)["Responses"]
