@@ -34,6 +34,7 @@ from lancekeep.domain.naming import NamingScheme
 
 SPAWN = multiprocessing.get_context("spawn")
 KILLS = int(os.environ.get("LANCEKEEP_KILLS", "2"))
+PAGE = Path(__file__).parents[2] / "docs" / "transactions.md"
 Open = Callable[[], lancekeep.Catalog]
 
 
@@ -381,6 +382,15 @@ def _rest(ledger: Connection) -> Iterator[int]:
             yield ledger.recv()
     except EOFError:
         return
+
+
+def test_the_page_shows_what_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    names = {"directory": tmp_path, "orders": rows(1), "more_orders": rows(2), "totals": rows(3)}
+    exec(example, names)
+    assert {str(table): version for table, version in names["snapshot"].versions.items()} == {"orders": 1, "totals": 1}
+    assert numbers(names["catalog"], "orders") == [1, 2]
 
 
 # -- the interface --------------------------------------------------------------------------------------------------
