@@ -75,7 +75,7 @@ class Claim:
 class Blocked:
     """Nothing of a batch was reserved: what is in the way, or a part of it, by ``base_uri``."""
 
-    obstacles: Mapping[str, Taken | NotReady]
+    obstacles: Mapping[str, Taken | NotReady] = attrs.field(hash=False)
 
 
 BatchReservation = Reserved | Blocked
