@@ -10,6 +10,7 @@ from lancekeep.application.table_commits import TableCommits, recognisable, refu
 from lancekeep.domain.batch import WAITS, AllCommitted, BatchOutcome, Standing, agreed, answered, claims, standing
 from lancekeep.domain.commit import (
     FAULT,
+    RESERVED,
     Committed,
     CommitToken,
     Conflict,
@@ -87,6 +88,8 @@ class BatchCommits:
         while standing(_progresses(members)) is Standing.READY:
             members = self._reserve(members, deadline)
             members = [self._run(member, deadline, until_decided=True) for member in members]
+        if standing(_progresses(members)) is Standing.LOST:
+            members = [self._look_again(member, deadline) for member in members]
         match standing(_progresses(members)):
             case Standing.UNSETTLED:
                 return self._unknown(members)
@@ -119,16 +122,30 @@ class BatchCommits:
             following, fault = [advance(each, FAULT) for each in asked], error
         return [_Member(each, member.content, fault) for each, member in zip(following, members, strict=True)]
 
+    def _look_again(self, member: _Member, deadline: float) -> _Member:
+        """What a row of its own points at must stay, even where another's bytes are in the way of the others."""
+        waiting = member.progress
+        if WAITS[waiting.state] is not Standing.READY or not waiting.repeated:
+            return member
+        try:
+            held = self._commits.retry.call(
+                lambda: self._commits.rows.get(waiting.row.base_uri, waiting.row.version), deadline
+            )
+        except LancekeepError as error:
+            return _Member(advance(waiting, FAULT), member.content, error)
+        own = held is not None and held.path == waiting.row.path
+        return attrs.evolve(member, progress=advance(waiting, RESERVED)) if own else member
+
     # -- outcomes -----------------------------------------------------------------------------------------------
 
     def _committed(self, members: list[_Member]) -> BatchOutcome:
         """Decided for us. Versions that nobody finds any more were cleaned up since, or went with their table."""
         if lost := [member.progress for member in members if member.progress.state is State.CONFLICT]:
             raise Damaged(
-                f"the commit store {self._commits.rows.url} has forgotten what it acknowledged: of a transaction over "
-                f"{len(members)} tables, version {lost[0].row.version} of {lost[0].row.base_uri} went to another "
-                "writer, and others are committed. See which, by history(), and write what is missing again; keep what "
-                "transactions span in a commit store that never forgets (sqlite://, dynamodb://)."
+                f"of a transaction over {len(members)} tables, version {lost[0].row.version} of "
+                f"{lost[0].row.base_uri} is another writer's, and others are committed: {self._commits.rows.url} has "
+                "forgotten what it acknowledged, or somebody has committed past it. See by history() what is missing, "
+                "and write it again; keep tables of transactions in a store that never forgets (sqlite://, dynamodb://)."
             )
         if any(member.progress.state is State.UNKNOWN and member.fault for member in members):
             return self._unknown(members)

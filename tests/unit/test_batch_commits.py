@@ -266,6 +266,19 @@ def test_a_store_that_forgets_a_row_of_a_batch_may_leave_a_part_and_it_is_told(w
         return None
 
     objects.decide = forget
-    with pytest.raises(Damaged, match=r"has forgotten what it acknowledged.*version 2 of memory:///b"):
+    with pytest.raises(Damaged, match=r"version 2 of memory:///b is another writer's.*has forgotten"):
         BatchCommits(world.commits(objects=objects)).commit(batch)
     assert world.holds(batch) == [True, False]
+
+
+def test_who_commits_past_the_store_cannot_make_a_table_unreadable(world: World) -> None:
+    batch = world.batch()
+    rows = Faulty(world.rows, lambda name, _: ("after", StoreUnavailable("lost")) if name == "reserve_all" else None)
+    outcome = BatchCommits(world.commits(rows=rows, patience=0.05)).commit(batch)
+    assert isinstance(outcome, Unknown)
+    world.objects.put(world.roots["a"].manifest_key(2, NamingScheme.V2), b"of a writer that knows no commit store")
+    world.commits().latest(world.roots["a"])  # what lies there stands, and our staged manifest goes
+    with pytest.raises(Damaged, match="somebody has committed past it"):
+        BatchCommits(world.commits()).resolve(outcome.token)
+    assert world.holds(batch) == [False, True]
+    assert world.commits().latest(world.roots["b"]) is not None
