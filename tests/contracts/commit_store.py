@@ -554,10 +554,12 @@ class BatchContract(CommitStoreContract):
             rows = [[writers[number % 2].stage(name, version) for name in names] for number in range(4)]
 
             def act(number: int, version: int = version, rows: list[list[VersionRow]] = rows) -> Reserved | Blocked:
-                if number == 4:
-                    for _ in range(5):
+                if number == 4:  # reads all the while, so that the change falls into a read
+                    for _ in range(10_000):
                         seen = {row.version if row else 0 for row in writers[0].store.latest_all(names)}
                         assert len(seen) == 1, seen
+                        if seen == {version}:
+                            break
                     return Blocked({})
                 claims = [Claim(row, first=version == 1) for row in rows[number]]
                 return writers[number % 2].store.reserve_all(claims[::-1] if number > 1 else claims)
