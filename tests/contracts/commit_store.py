@@ -550,7 +550,7 @@ class BatchContract(CommitStoreContract):
 
     def test_of_racing_batches_one_wins_and_nobody_sees_a_part(self, site: Site, names: list[str]) -> None:
         writers = [Writer.at(site) for _ in range(2)]
-        for version in range(1, self.races // 3 + 1):
+        for version in range(1, self.races // 5 + 1):
             rows = [[writers[number % 2].stage(name, version) for name in names] for number in range(4)]
 
             def act(number: int, version: int = version, rows: list[list[VersionRow]] = rows) -> Reserved | Blocked:
