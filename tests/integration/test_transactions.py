@@ -28,6 +28,7 @@ from lance_namespace_urllib3_client.models.version_range import VersionRange
 import lancekeep
 from contracts.object_store import race
 from lancekeep.adapters.cli import lancekeep as commands
+from lancekeep.application.maintenance import Kind
 from lancekeep.application.retry import Retry
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain.naming import NamingScheme
@@ -373,7 +374,8 @@ def test_a_killed_process_leaves_all_of_a_transaction_or_nothing(here: Open, tmp
             for table in ("a", "b"):
                 tx.write(table, rows(-len(found)), "append")
         catalog.fsck(deep=True, repair=True, grace=0)
-        assert catalog.fsck(deep=True, grace=0).findings == ()
+        left = catalog.fsck(deep=True, grace=0).findings
+        assert {finding.kind for finding in left} <= {Kind.UNKNOWN}, left  # a file that was being written
 
 
 def _rest(ledger: Connection) -> Iterator[int]:
