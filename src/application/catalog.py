@@ -600,7 +600,8 @@ class Catalog:
         if isinstance(outcome, AllCommitted):
             for each in candidates:
                 if v1_table(each.table.location) is not None:
-                    self._require_unmoved(each.table, each.version)
+                    first = each.branch is not None or each.version == 1
+                    self._require_unmoved(each.table, each.version, first=first)
         return outcome
 
     def delete_versions(self, root: DatasetRoot, versions: Iterable[int]) -> int:
