@@ -14,6 +14,8 @@ from lancekeep.application.certification import Certificate, Check, Result
 from lancekeep.application.cleanup import CleanupReport, NotCleaned, TableCleanup
 from lancekeep.application.maintenance import Finding, FsckReport
 from lancekeep.application.migration import MigrationProgress, MigrationReport
+from lancekeep.application.transactions import Snapshot, Transaction
+from lancekeep.domain.batch import AllCommitted
 from lancekeep.domain.commit import Committed, CommitToken, Conflict, Outcome, Unknown
 from lancekeep.domain.errors import (
     AccessDenied,
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AccessDenied",
+    "AllCommitted",
     "AlreadyExists",
     "Catalog",
     "Certificate",
@@ -85,11 +88,13 @@ __all__ = [
     "Refused",
     "Result",
     "Retryable",
+    "Snapshot",
     "StoreUnavailable",
     "Table",
     "TableAlreadyExists",
     "TableCleanup",
     "TableNotFound",
+    "Transaction",
     "Unknown",
     "UnsafeStore",
     "UnsafeStoreWarning",

@@ -7,17 +7,20 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from urllib.parse import unquote
 
 import attrs
 
+from lancekeep.application.batch_commits import BatchCommits
 from lancekeep.application.cleanup import Cleanup, CleanupReport
 from lancekeep.application.maintenance import Fsck, FsckReport, Progress
 from lancekeep.application.migration import MigrationProgress, MigrationReport, migrate
 from lancekeep.application.relocation import Relocation
 from lancekeep.application.table_checks import TableChecks
 from lancekeep.application.table_commits import TableCommits
+from lancekeep.application.transactions import NewVersion, Snapshot, Transaction, take_snapshot
+from lancekeep.domain.batch import AllCommitted, BatchOutcome
 from lancekeep.domain.catalog import CatalogView, Change, SetProperties, page
 from lancekeep.domain.commit import Committed, CommitToken, Conflict, Outcome, Unknown
 from lancekeep.domain.errors import (
@@ -83,6 +86,8 @@ MOVING_PROPERTY = f"{OWN_PROPERTIES}commit_store_moving_to"
 """Set while `Catalog.change_commit_store` is under way."""
 
 Identifier = str | Iterable[str] | ObjectId
+
+Success = TypeVar("Success", Committed, AllCommitted)
 
 _DEFINITE = (AlreadyExists, NotFound, Refused, InvalidInput, ConcurrentModification)
 """Errors of a change after which it is certain that nothing was changed."""
@@ -452,6 +457,14 @@ class Catalog:
             more = after is not None
         return page(created, None, limit)
 
+    def usable_tables(self) -> Iterator[Table]:
+        """The tables whose entries name a directory that can be used; `Fsck` tells of the others."""
+        for entry in self.view().all_of(TABLE):
+            with suppress(Damaged):
+                table = Table.from_entry(entry)
+                self.dataset_root(table)
+                yield table
+
     # -- data ---------------------------------------------------------------------------------------------------
 
     def write(
@@ -485,8 +498,7 @@ class Catalog:
     ) -> WritePlan:
         """Prepare a distributed write: a plan that pickles, for workers to write fragments by.
 
-        ``commit_fragments`` makes them one version; ``abandon_write`` gives up. Arguments and errors are those of
-        `write`.
+        ``commit_fragments`` makes them one version; ``abandon_write`` gives up. Arguments and errors as for `write`.
         """
         write_mode = _mode(mode)
         object_id = ObjectId.of(identifier)
@@ -564,13 +576,29 @@ class Catalog:
             for entry in self._engine.summaries(table.id, list(committers))
         ]
 
-    def resolve(self, token: CommitToken | str) -> Outcome:
+    def transaction(self) -> Transaction:
+        """Write several tables and publish their new versions together, or none: ``with catalog.transaction() as tx:``.
+
+        Raises `Unsupported` where the commit store cannot reserve versions of several tables in one step.
+        """
+        return Transaction(self, self._engine)
+
+    def snapshot(self, tables: Iterable[Identifier] | None = None) -> Snapshot:
+        """The latest versions of some tables, or of all, at one moment: of every transaction either all or nothing.
+
+        All of them leaves out those that are only declared. Raises `TableNotFound`, `VersionNotFound` for a named one
+        that is only declared, `ConcurrentModification` where tables came and went meanwhile.
+        """
+        return take_snapshot(self, None if tables is None else [ObjectId.of(table) for table in tables])
+
+    def resolve(self, token: CommitToken | str) -> Outcome | AllCommitted:
         """Settle a commit whose outcome was unknown, by the token of `CommitUnknown` or of `Unknown`.
 
-        Completes the commit where its version is still free. `Committed` and `Conflict` are final; `Unknown` means the
-        stores still do not answer. Idempotent.
+        Completes the commit where its version is still free. `Committed`, for a transaction `AllCommitted`, and
+        `Conflict` are final; `Unknown` means the stores still do not answer. Idempotent.
         """
-        return self.commits.resolve(CommitToken.parse(token) if isinstance(token, str) else token)
+        known = CommitToken.parse(token) if isinstance(token, str) else token
+        return BatchCommits(self.commits).resolve(known) if known.others else self.commits.resolve(known)
 
     # -- versions -----------------------------------------------------------------------------------------------
 
@@ -585,6 +613,19 @@ class Catalog:
         outcome = self.commits.commit(root, version, manifest_path, size, branch=branch is not None)
         if isinstance(outcome, Committed) and v1_table(table.location) is not None:
             self._require_unmoved(table, version, first=branch is not None or version == 1)
+        return outcome
+
+    def commit_versions(self, candidates: Sequence[NewVersion]) -> BatchOutcome:
+        """Make staged manifests the next versions of their tables or branches, all or none; see `BatchCommits.commit`.
+
+        Raises `CommitRefused` also where a rename moved the files of one away meanwhile.
+        """
+        outcome = BatchCommits(self.commits).commit([each.at(self.dataset_root(each.table)) for each in candidates])
+        if isinstance(outcome, AllCommitted):
+            for each in candidates:
+                if v1_table(each.table.location) is not None:
+                    first = each.branch is not None or each.version == 1
+                    self._require_unmoved(each.table, each.version, first=first)
         return outcome
 
     def delete_versions(self, root: DatasetRoot, versions: Iterable[int]) -> int:
@@ -688,7 +729,7 @@ class Catalog:
         report = look.run(repair=repair)
         if not deep:
             return report
-        within = checks.run(list(self._usable_tables()), self.dataset_root, repair=repair, progress=progress)
+        within = checks.run(list(self.usable_tables()), self.dataset_root, repair=repair, progress=progress)
         return attrs.evolve(report, findings=report.findings + within.findings, tables=within.tables)
 
     def cleanup(
@@ -886,14 +927,6 @@ class Catalog:
             self._forget_rows(self.dataset_root(table))  # those of a table that lay here before
         return table, marker
 
-    def _usable_tables(self) -> Iterator[Table]:
-        """The tables whose entries name a directory that can be used; `Fsck` tells of the others."""
-        for entry in self.view().all_of(TABLE):
-            with suppress(Damaged):
-                table = Table.from_entry(entry)
-                self.dataset_root(table)
-                yield table
-
     def _is_occupied(self, table: Table) -> bool:
         return next(self._objects.list(self._key(table) + "/"), None) is not None
 
@@ -1038,8 +1071,8 @@ class Catalog:
             return outcome
 
 
-def raise_unless_committed(outcome: Outcome, name: str) -> Committed:
-    """The committed version, or the outcome as an error."""
+def raise_unless_committed(outcome: Success | Conflict | Unknown, name: str) -> Success:
+    """The committed version, or versions, or the outcome as an error."""
     if isinstance(outcome, Unknown):
         raise CommitUnknown(
             f"{name}: whether version {outcome.token.staged.version} was committed could not be learnt: "

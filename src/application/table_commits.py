@@ -6,7 +6,7 @@ commit store, and decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from hashlib import sha256
 from uuid import uuid4
@@ -111,16 +111,8 @@ class TableCommits:
             StoreUnavailable: the staged manifest could not be read; nothing was written.
             UnsafeStore: the object store does not keep the condition that commits rest on; nothing was committed.
         """
-        content = self._read_staged(root, version, path, size)
-        staged = StagedManifest(
-            root.base_uri,
-            version,
-            path,
-            len(content),
-            begins=branch or version == 1,
-            committer=self._committer,
-        )
-        return self._settle(staged, begin_commit(staged), content)
+        staged, content = self.read_staged(root, version, path, size, branch=branch)
+        return self._settle(begin_commit(staged), content)
 
     def publish(self, root: DatasetRoot, name: str, content: bytes) -> bool:
         """Commit a manifest under its final ``name``; whether it is that version now, and not another's.
@@ -142,9 +134,12 @@ class TableCommits:
 
         It stays `Unknown` where the version was cleaned up before anybody asked. Idempotent. Raises as `commit` does.
         """
-        return self._settle(token.staged, begin_resolve(token), None)
+        return self._settle(begin_resolve(token), None)
 
-    def _read_staged(self, root: DatasetRoot, version: int, path: str, size: int | None) -> bytes:
+    def read_staged(
+        self, root: DatasetRoot, version: int, path: str, size: int | None, *, branch: bool
+    ) -> tuple[StagedManifest, bytes]:
+        """A staged manifest and its content, looked over: arguments and errors are those of `commit`."""
         directory, _, file_name = path.rpartition("/")
         name = ManifestName.parse(file_name)
         if directory + "/" != root.versions_key or name is None or not name.is_staged or name.version != version:
@@ -164,11 +159,13 @@ class TableCommits:
                 "nothing was committed"
             )
         refuse_accidental_overwrite(version, content, root.base_uri)
-        return content
+        begins = branch or version == 1
+        return StagedManifest(root.base_uri, version, path, len(content), begins, self._committer), content
 
-    def _settle(self, staged: StagedManifest, progress: Progress, content: bytes | None) -> Outcome:
-        self.retry.call(self._prove)
-        progress, fault = self._run(progress, content)
+    def _settle(self, progress: Progress, content: bytes | None) -> Outcome:
+        self.prove()
+        progress, fault = self.run(progress, content, self.retry.deadline())
+        assert progress.staged is not None
         row = progress.final_row
         match progress.state:
             case State.COMMITTED:
@@ -178,21 +175,22 @@ class TableCommits:
                 return Conflict(progress.met)
             case State.UNKNOWN:
                 gone = f"version {row.version} has no manifest any more: nothing says whose it was but the table's rows"
-                reason = str(fault) if fault else gone
-                return Unknown(CommitToken(_recognisable(staged, content)), reason)
-            case State.MOVED:
-                raise moved(progress.met)
-        raise CommitRefused(
-            f"{staged.base_uri}: version {staged.version} would leave a gap: the latest version is "
-            f"{progress.met.version if progress.met else 'none'}. The table was dropped, or recreated, since the "
-            "writer opened it: open it again. Nothing was committed."
-        )
+                return Unknown(CommitToken(recognisable(progress.staged, content)), str(fault) if fault else gone)
+        raise refusal(progress)
 
-    def _run(self, progress: Progress, content: bytes | None) -> tuple[Progress, LancekeepError | None]:
-        """Drive the machine to an outcome; also the fault that led there, if one did."""
-        deadline = self.retry.deadline()
+    def prove(self) -> None:
+        """Raises `UnsafeStore` where the object store does not keep the condition that commits rest on."""
+        self.retry.call(self._prove)
+
+    def run(
+        self, progress: Progress, content: bytes | None, deadline: float, until: Collection[State] = ()
+    ) -> tuple[Progress, LancekeepError | None]:
+        """Drive the machine to an outcome, or to a state of ``until``; also the fault that led there, if one did.
+
+        content: of the staged manifest, where it is at hand.
+        """
         fault: LancekeepError | None = None
-        while (effect := progress.effect) is not None:
+        while (effect := progress.effect) is not None and progress.state not in until:
             perform = self._effects[effect]
             try:
                 event = perform(progress, content)
@@ -328,7 +326,7 @@ class TableCommits:
             return row
         if row.moved_to is not None:
             raise moved(row)
-        progress, fault = self._run(begin_help(row), None)
+        progress, fault = self.run(begin_help(row), None, self.retry.deadline())
         match progress.state:
             case State.FINALISED:
                 final = progress.row if progress.row.is_final else progress.final_row
@@ -507,9 +505,20 @@ def _digest(content: bytes) -> str:
     return sha256(content).hexdigest()
 
 
-def _recognisable(staged: StagedManifest, content: bytes | None) -> StagedManifest:
+def recognisable(staged: StagedManifest, content: bytes | None) -> StagedManifest:
     """The staged manifest as a token keeps it, without the content but with what identifies it."""
     return staged if content is None else attrs.evolve(staged, digest=_digest(content))
+
+
+def refusal(progress: Progress) -> Refused:
+    """The error for a commit that may never be: its history has moved away, or it would leave a gap."""
+    if progress.state is State.MOVED:
+        return moved(progress.met)
+    return CommitRefused(
+        f"{progress.row.base_uri}: version {progress.row.version} would leave a gap: the latest version is "
+        f"{progress.met.version if progress.met else 'none'}. The table was dropped, or recreated, since the "
+        "writer opened it: open it again. Nothing was committed."
+    )
 
 
 def moved(fence: VersionRow | None) -> CommitStoreMismatch:

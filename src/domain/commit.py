@@ -53,25 +53,37 @@ class StagedManifest:
 
 @attrs.frozen
 class CommitToken:
-    """What ``resolve`` needs to settle an unknown commit, in this process or another: it has a text form."""
+    """What ``resolve`` needs to settle an unknown commit, in this process or another: it has a text form.
+
+    others: what was to be committed together with ``staged``, by a transaction.
+    """
 
     staged: StagedManifest
+    others: tuple[StagedManifest, ...] = ()
+
+    @property
+    def members(self) -> tuple[StagedManifest, ...]:
+        """Everything that the commit is about."""
+        return self.staged, *self.others
 
     def __str__(self) -> str:
-        return json.dumps(attrs.asdict(self.staged), separators=(",", ":"))
+        members = [attrs.asdict(staged) for staged in self.members]
+        return json.dumps(members if self.others else members[0], separators=(",", ":"))
 
     @staticmethod
     def parse(text: str) -> CommitToken:
         """The inverse of ``str(token)``. Raises `InvalidInput`."""
         try:
-            token = CommitToken(StagedManifest(**json.loads(text)))
-            if [type(value) for value in attrs.astuple(token.staged)] != [str, int, str, int, bool, str, str]:
-                raise TypeError("a field is of another type")
+            found = json.loads(text)
+            staged, *others = [StagedManifest(**member) for member in (found if isinstance(found, list) else [found])]
+            for member in (staged, *others):
+                if [type(value) for value in attrs.astuple(member)] != [str, int, str, int, bool, str, str]:
+                    raise TypeError("a field is of another type")
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidInput(
                 f"not a commit token, which is the JSON text that str(token) gives: {text[:500]!r}"
             ) from error
-        return token
+        return CommitToken(staged, tuple(others))
 
 
 @attrs.frozen

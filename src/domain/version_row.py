@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import attrs
 
 _FENCE = "moved-to:"
@@ -59,3 +61,21 @@ class NotReady:
 
 
 Reservation = Reserved | Taken | NotReady
+
+
+@attrs.frozen
+class Claim:
+    """A row that wants to be reserved; ``first``: its history must be empty, and this version begins it."""
+
+    row: VersionRow
+    first: bool
+
+
+@attrs.frozen
+class Blocked:
+    """Nothing of a batch was reserved: what is in the way, or a part of it, by ``base_uri``."""
+
+    obstacles: Mapping[str, Taken | NotReady] = attrs.field(hash=False)
+
+
+BatchReservation = Reserved | Blocked

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import attrs
 
-from lancekeep.domain.version_row import Reservation, VersionRow
+from lancekeep.domain.errors import Unsupported
+from lancekeep.domain.version_row import BatchReservation, Claim, Reservation, VersionRow
 
 
 @attrs.frozen
@@ -17,10 +18,12 @@ class CommitStoreGuarantees:
     remembers: an acknowledged row is never forgotten, not even in a failover or a power loss. Where it is False, the
         create-only copy to the final name still keeps two contents from ever being one version.
     shared: processes on other machines see the same rows.
+    atomic_rows: how many rows one ``reserve_all`` takes at most.
     """
 
     remembers: bool
     shared: bool
+    atomic_rows: int = 1
 
 
 class ExternalCommitStore(Protocol):
@@ -36,6 +39,8 @@ class ExternalCommitStore(Protocol):
     - **A row moves once**: from its staged path to its final path. A final row never changes again.
     - **Own success is never a conflict**: ``reserve`` with the staged path that the row already holds answers
       `Reserved`, however often it is repeated and whatever a driver retried underneath.
+    - **All or nothing**: the rows of one ``reserve_all`` are there together from one moment on, or never; no crash and
+      no lost reply leaves a part of them.
     - **Read your writes, everywhere**: ``get`` and ``latest`` see every acknowledged row, from any process.
 
     Each method is one atomic step, and one round trip where the store can. Every method raises `StoreUnavailable`
@@ -66,6 +71,19 @@ class ExternalCommitStore(Protocol):
         the latest row there is (None for an empty history). Idempotent for one staged path.
         """
 
+    def reserve_all(self, claims: Sequence[Claim]) -> BatchReservation:
+        """Claim versions of several histories, each history once: all of them, or none, as ``reserve`` claims one.
+
+        Answers `Reserved`, also where one of the rows holds its staged path already: rows of a batch are only ever
+        reserved together, so an earlier call has reserved them all. Otherwise `Blocked` with rows that are in the way,
+        not always all of them, and nothing was written. Idempotent for the same staged paths.
+
+        Raises `Unsupported` for more claims than ``guarantees.atomic_rows``.
+        """
+
+    def latest_all(self, base_uris: Sequence[str]) -> Sequence[VersionRow | None]:
+        """What ``latest`` answers for each of several histories, all at one moment: of a batch all rows or none."""
+
     def finalize(self, row: VersionRow) -> bool:
         """Let an existing row point at its final path, ``row.path``: put-if-exists.
 
@@ -84,3 +102,15 @@ class ExternalCommitStore(Protocol):
 
     def close(self) -> None:
         """Give back connections and files. Idempotent."""
+
+
+def require_atomic(store: ExternalCommitStore, rows: int) -> None:
+    """Raises `Unsupported` unless the store reserves so many rows in one step."""
+    most = store.guarantees.atomic_rows
+    if rows > most:
+        raise Unsupported(
+            f"{store.url} reserves versions of at most {most} table{'' if most == 1 else 's'} in one atomic step, and "
+            f"{rows} or more are asked for. Commit stores that take several are memory://, sqlite://, redis:// and "
+            "rediss:// (no cluster), and dynamodb:// (up to 100); move there with change_commit_store. Nothing was "
+            "written."
+        )

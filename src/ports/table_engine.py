@@ -37,6 +37,22 @@ class WritePlan:
     read_version: int
     declared: bool
 
+    @property
+    def fragment_mode(self) -> str:
+        """The ``mode`` for ``lance.fragment.write_fragments``."""
+        if self.mode is WriteMode.APPEND:
+            return "append"
+        return "overwrite" if self.read_version else "create"
+
+
+@attrs.frozen
+class StagedVersion:
+    """A manifest that is written and not committed: which version it would be, its key, its size in bytes."""
+
+    version: int
+    path: str
+    size: int
+
 
 @attrs.frozen
 class VersionSummary:
@@ -84,6 +100,15 @@ class TableEngine(Protocol):
         """Have ``act`` commit a native change on the table, opened at its latest version; it returns the new dataset.
 
         after: commit as the version that follows this one, or not at all.
+        """
+
+    def write_fragments(self, plan: WritePlan, data: Any) -> Sequence[Any]:
+        """Write a stream of batches as fragments of the plan's table, for `commit_fragments` or `stage`."""
+
+    def stage(self, plan: WritePlan, fragments: Sequence[Any]) -> StagedVersion:
+        """Prepare what `commit_fragments` would commit, behind the latest version, and do not commit it.
+
+        Nothing removes the staged manifest. Every call makes another one.
         """
 
     def open(self, table: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Any:

@@ -17,8 +17,9 @@ from processes import PROCESSES
 from contracts.object_store import race
 from lancekeep.adapters.commit_stores import open_commit_store
 from lancekeep.adapters.object_stores import open_object_store
+from lancekeep.domain.errors import Unsupported
 from lancekeep.domain.naming import NamingScheme, final_path
-from lancekeep.domain.version_row import NotReady, Reservation, Reserved, Taken, VersionRow
+from lancekeep.domain.version_row import Blocked, Claim, NotReady, Reservation, Reserved, Taken, VersionRow
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.object_store import ObjectStore
 
@@ -439,6 +440,35 @@ class CommitStoreContract:
         assert writer.store.finalize(attrs.evolve(late, path=final_path(late.path))) is True
         assert writer.store.latest(base_uri) == fence
 
+    # -- several histories --------------------------------------------------------------------------------------
+
+    def test_the_latest_rows_of_several_histories(self, site: Site, writer: Writer) -> None:
+        one, two, none = site.new_base_uri(), site.new_base_uri(), site.new_base_uri()
+        *_, latest = writer.history(one, 3)
+        staged = writer.stage(two, 1)
+        assert writer.store.reserve(staged, first=True) == Reserved()
+        assert list(writer.store.latest_all([two, none, one])) == [writer.seen(staged), None, latest]
+        assert list(writer.store.latest_all([])) == []
+
+    def test_a_batch_of_one_is_a_reserve(self, site: Site, writer: Writer, base_uri: str) -> None:
+        staged = writer.stage(base_uri, 1)
+        assert writer.store.reserve_all([Claim(staged, first=False)]) == Blocked({base_uri: NotReady(None)})
+        for _ in range(2):
+            assert writer.store.reserve_all([Claim(staged, first=True)]) == Reserved()
+        late = Claim(writer.stage(base_uri, 1), first=True)
+        assert writer.store.reserve_all([late]) == Blocked({base_uri: Taken(writer.seen(staged))})
+
+    def test_more_than_the_store_can_do_at_once_is_refused_before_anything_is_written(
+        self, site: Site, writer: Writer
+    ) -> None:
+        most = writer.store.guarantees.atomic_rows
+        if most > 1000:
+            return
+        rows = [VersionRow(site.new_base_uri(), 1, f"p-{number}", 1) for number in range(most + 1)]
+        with pytest.raises(Unsupported, match=r"dynamodb:// \(up to 100\)"):
+            writer.store.reserve_all([Claim(row, first=True) for row in rows])
+        assert not any(writer.store.latest_all([row.base_uri for row in rows]))
+
     # -- itself -------------------------------------------------------------------------------------------------
 
     def test_a_store_shows_its_canonical_url_and_no_secret(self, site: Site, writer: Writer) -> None:
@@ -465,3 +495,83 @@ class SharedCommitStoreContract(CommitStoreContract):
         writer.store.close()
         assert [row.version for row in rows] == list(range(1, count + 1))
         assert sorted(final_path(path) for path in won) == sorted(row.path for row in rows)
+
+
+class BatchContract(CommitStoreContract):
+    """For stores that reserve versions of several histories in one step."""
+
+    @pytest.fixture
+    def names(self, site: Site) -> list[str]:
+        return [site.new_base_uri(name) for name in ("a", "b", "c")]
+
+    def test_a_batch_is_reserved_whole_and_knows_itself_by_any_of_its_rows(
+        self, writer: Writer, names: list[str]
+    ) -> None:
+        store = writer.store
+        writer.history(names[0], 1)
+        rows = [writer.stage(names[0], 2), writer.stage(names[1], 1), writer.stage(names[2], 7)]
+        batch = [Claim(rows[0], first=False), Claim(rows[1], first=True), Claim(rows[2], first=True)]
+        assert store.reserve_all(batch) == Reserved()
+        assert list(store.latest_all(names)) == rows
+        writer.store.finalize(writer.publish(rows[0]))
+        assert store.reserve_all(batch) == Reserved()
+        writer.commit(writer.stage(names[0], 3), first=False)
+        writer.remove(names[0], [1, 2])
+        assert store.reserve_all(batch) == Reserved()
+        finals = [writer.publish(row) for row in rows[1:]]
+        assert all(map(store.finalize, finals))
+        told = store.reserve_all(batch)
+        assert isinstance(told, Blocked)
+        assert told.obstacles == {
+            names[0]: NotReady(store.latest(names[0])),
+            names[1]: Taken(finals[0]),
+            names[2]: Taken(finals[1]),
+        }
+
+    def test_what_is_in_the_way_of_one_is_in_the_way_of_all(self, writer: Writer, names: list[str]) -> None:
+        store = writer.store
+        (one,) = writer.history(names[0], 1)
+        held = writer.stage(names[1], 1)
+        assert store.reserve(held, first=True) == Reserved()
+        fence = VersionRow.fence(names[2], 1, "redis://elsewhere:6379/0")
+        assert store.reserve(fence, first=True) == Reserved()
+        free = Claim(writer.stage(names[0], 2), first=False)
+        for base_uri, version, first, obstacle in (
+            (names[1], 1, True, Taken(held)),
+            (names[1], 2, False, NotReady(held)),
+            (names[1], 3, False, NotReady(held)),
+            (names[2], 1, True, Taken(fence)),
+            (names[2], 2, False, NotReady(fence)),
+        ):
+            blocked = Claim(writer.stage(base_uri, version), first)
+            for batch in ([free, blocked], [blocked, free]):
+                assert store.reserve_all(batch) == Blocked({base_uri: obstacle})
+            assert list(store.latest_all(names)) == [one, held, fence]
+
+    def test_of_racing_batches_one_wins_and_nobody_sees_a_part(self, site: Site, names: list[str]) -> None:
+        writers = [Writer.at(site) for _ in range(2)]
+        for version in range(1, self.races // 5 + 1):
+            rows = [[writers[number % 2].stage(name, version) for name in names] for number in range(4)]
+
+            def act(number: int, version: int = version, rows: list[list[VersionRow]] = rows) -> Reserved | Blocked:
+                if number == 4:  # reads all the while, so that the change falls into a read
+                    for _ in range(10_000):
+                        seen = {row.version if row else 0 for row in writers[0].store.latest_all(names)}
+                        assert len(seen) == 1, seen
+                        if seen == {version}:
+                            break
+                    return Blocked({})
+                claims = [Claim(row, first=version == 1) for row in rows[number]]
+                return writers[number % 2].store.reserve_all(claims[::-1] if number > 1 else claims)
+
+            answers = race(5, act)
+            (winner,) = [batch for batch, answer in zip(rows, answers, strict=False) if answer == Reserved()]
+            taken = {row.base_uri: Taken(row) for row in winner}
+            losers = [answer.obstacles for answer in answers[:4] if isinstance(answer, Blocked)]
+            assert len(losers) == 3
+            assert all(told and told.items() <= taken.items() for told in losers)
+            assert list(writers[1].store.latest_all(names)) == winner
+            for row in winner:
+                writers[version % 2].store.finalize(writers[0].publish(row))
+        for writer in writers:
+            writer.store.close()

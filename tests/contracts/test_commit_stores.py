@@ -32,7 +32,7 @@ from faults import Faulty, lost_replies
 from losing_proxy import losing_proxy
 from redis import Redis
 
-from contracts.commit_store import CommitStoreContract, SharedCommitStoreContract, Site
+from contracts.commit_store import BatchContract, CommitStoreContract, SharedCommitStoreContract, Site
 from contracts.commit_store import manager as manager
 from contracts.commit_store import processes as processes
 from contracts.object_store import race
@@ -50,7 +50,7 @@ from lancekeep.domain.errors import (
     UnsafeStore,
 )
 from lancekeep.domain.naming import NamingScheme, final_path
-from lancekeep.domain.version_row import Reserved, Taken, VersionRow
+from lancekeep.domain.version_row import Claim, Reserved, Taken, VersionRow
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees
 
@@ -67,7 +67,7 @@ def table_url(endpoint: str, table: str | None = None, more: str = "") -> str:
 # -- the contract ---------------------------------------------------------------------------------------------------
 
 
-class TestMemory(CommitStoreContract):
+class TestMemory(BatchContract):
     @pytest.fixture
     def site(self) -> Site:
         return Site(f"memory://{uuid4()}")
@@ -87,25 +87,25 @@ class TestDurableFiles(SharedCommitStoreContract):
         return Site(f"file://{tmp_path}/commits%20of%20me")
 
 
-class TestSqlite(SharedCommitStoreContract):
+class TestSqlite(BatchContract, SharedCommitStoreContract):
     @pytest.fixture
     def site(self, tmp_path: Path) -> Site:
         return Site(f"sqlite://{tmp_path}/commits.db", options={"synchronous": "normal", "timeout": "60"})
 
 
-class TestDurableSqlite(SharedCommitStoreContract):
+class TestDurableSqlite(BatchContract, SharedCommitStoreContract):
     @pytest.fixture
     def site(self, tmp_path: Path) -> Site:
         return Site(f"sqlite://{tmp_path}/commits%3Fof%20me.db?timeout=60")
 
 
-class TestRedis(SharedCommitStoreContract):
+class TestRedis(BatchContract, SharedCommitStoreContract):
     @pytest.fixture
     def site(self, redis_url: str) -> Site:
         return Site(redis_url)
 
 
-class TestDynamoDB(SharedCommitStoreContract):
+class TestDynamoDB(BatchContract, SharedCommitStoreContract):
     @pytest.fixture
     def site(self, moto_endpoint: str) -> Site:
         return Site(table_url(moto_endpoint))
@@ -205,6 +205,30 @@ def test_a_reserve_whose_reply_was_lost_is_still_ones_own(
 
 
 @pytest.mark.parametrize("kind", ["redis", "dynamodb"])
+def test_a_batch_whose_reply_was_lost_is_still_ones_own(kind: str, redis_url: str, moto_endpoint: str) -> None:
+    names, table = [f"s3://bucket/{uuid4()}" for _ in range(2)], f"rows-{uuid4().hex[:12]}"
+    server, marker = (redis_url, b"EVALSHA") if kind == "redis" else (moto_endpoint, b"_20120810.TransactWriteItems")
+
+    def url(address: str) -> str:
+        return f"redis://{address}/0" if kind == "redis" else table_url(f"http://{address}", table)
+
+    with (
+        losing_proxy(address_of(server), marker) as proxy,
+        closing(open_commit_store(url(f"127.0.0.1:{proxy.port}"), {}, MEMORY)) as store,
+        closing(open_commit_store(url(address_of(server)), {}, MEMORY)) as near,
+    ):
+        assert near.reserve(staged(1, f"s3://bucket/{uuid4()}"), first=True) == Reserved()  # the table is there
+        rows = [staged(1, name) for name in names]
+        proxy.losses = 2
+        with pytest.raises(StoreUnavailable):
+            store.reserve_all([Claim(row, first=True) for row in rows])
+        assert proxy.lost == 2
+        assert near.finalize(final(rows[1]))  # a reader was faster
+        assert store.reserve_all([Claim(row, first=True) for row in rows]) == Reserved()
+        assert list(near.latest_all(names)) == [rows[0], final(rows[1])]
+
+
+@pytest.mark.parametrize("kind", ["redis", "dynamodb"])
 def test_a_store_that_refuses_connections_is_unavailable(kind: str) -> None:
     address = closed_port()
     if kind == "redis":
@@ -240,6 +264,8 @@ def check_unavailable(store: ExternalCommitStore, address: str) -> None:
         lambda: store.latest(row.base_uri),
         lambda: store.list(row.base_uri, after=None, limit=1, descending=True),
         lambda: store.reserve(row, first=True),
+        lambda: store.reserve_all([Claim(row, first=True)]),
+        lambda: store.latest_all([row.base_uri]),
         lambda: store.finalize(final(row)),
         lambda: store.record([final(row)]),
         lambda: store.delete(row.base_uri),

@@ -7,7 +7,7 @@ at is forgotten, since `Progress` says all that matters of it: so states merge.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -15,9 +15,9 @@ from model.world import ROOT, Mishap, Request, Tale
 
 from lancekeep.application.retry import Retry
 from lancekeep.application.table_commits import TableCommits
-from lancekeep.domain.commit import Committed, CommitToken, Conflict, Event, Outcome, Progress
+from lancekeep.domain.commit import Committed, CommitToken, Conflict, Event, Outcome, Progress, State
 from lancekeep.domain.errors import CommitRefused, Damaged, LancekeepError, ObjectNotFound, Refused, StoreUnavailable
-from lancekeep.domain.version_row import Reservation, VersionRow
+from lancekeep.domain.version_row import BatchReservation, Claim, Reservation, VersionRow
 from lancekeep.ports.commit_store import CommitStoreGuarantees
 from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees
 
@@ -99,10 +99,12 @@ class Participant(TableCommits):
         self._runs: list[tuple[int, Progress | None]] = []
         self._effects = {effect: self._noting(perform) for effect, perform in self._effects.items()}
 
-    def _run(self, progress: Progress, content: bytes | None) -> tuple[Progress, LancekeepError | None]:
+    def run(
+        self, progress: Progress, content: bytes | None, deadline: float, until: Collection[State] = ()
+    ) -> tuple[Progress, LancekeepError | None]:
         self._runs.append((self._tape.at, None))
         try:
-            return super()._run(self._tape.resumed(progress), content)
+            return super().run(self._tape.resumed(progress), content, deadline, until)
         finally:
             self._runs.pop()
 
@@ -311,6 +313,12 @@ class _Rows:
     def reserve(self, row: VersionRow, *, first: bool) -> Reservation:
         reservation: Reservation = self._ask("rows.reserve", row, first)
         return reservation
+
+    def reserve_all(self, claims: Sequence[Claim]) -> BatchReservation:
+        raise NotImplementedError("no participant needs it")
+
+    def latest_all(self, base_uris: Sequence[str]) -> Sequence[VersionRow | None]:
+        raise NotImplementedError("no participant needs it")
 
     def finalize(self, row: VersionRow) -> bool:
         present: bool = self._ask("rows.finalize", row)

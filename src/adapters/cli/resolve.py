@@ -7,6 +7,7 @@ import click
 from lancekeep.adapters.cli.console import UNREACHABLE, WRONG, print_json, print_line
 from lancekeep.adapters.cli.options import Doors, Stores, as_json, stores
 from lancekeep.adapters.cli.upkeep import mode
+from lancekeep.domain.batch import AllCommitted
 from lancekeep.domain.commit import Committed, Conflict
 
 
@@ -29,6 +30,13 @@ def resolve(context: click.Context, chosen: Stores, token: str, mode: str, as_js
         case Committed():
             document: dict[str, object] = {"outcome": "committed", "version": outcome.version, "path": outcome.path}
             line, code = f"Committed: version {outcome.version}, {outcome.path}", 0
+        case AllCommitted():
+            versions = [{"version": each.version, "path": each.path} for each in outcome.versions]
+            document = {"outcome": "committed", "versions": versions}
+            line, code = (
+                "Committed: " + "; ".join(f"version {each.version}, {each.path}" for each in outcome.versions),
+                0,
+            )
         case Conflict():
             winner = None if outcome.winner is None else outcome.winner.path
             document = {"outcome": "conflict", "winner": winner}

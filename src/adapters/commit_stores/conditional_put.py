@@ -5,14 +5,15 @@ What the other stores keep is derived here from the manifests that lie in ``_ver
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar
 
+from lancekeep.adapters.commit_stores.claims import latest_agreed, reserve_alone
 from lancekeep.adapters.commit_stores.options import StoreUrl
 from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound, UnsafeStore
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.naming import ManifestName, NamingScheme, final_path, final_versions, hinted_version
-from lancekeep.domain.version_row import NotReady, Reservation, Reserved, Taken, VersionRow
+from lancekeep.domain.version_row import BatchReservation, Claim, NotReady, Reservation, Reserved, Taken, VersionRow
 from lancekeep.ports.commit_store import CommitStoreGuarantees
 from lancekeep.ports.object_store import ObjectStore
 
@@ -101,6 +102,12 @@ class ConditionalPutCommitStore:
         if held is None:
             return NotReady(latest)
         return Reserved() if self._is_own(row, held) else Taken(held)
+
+    def reserve_all(self, claims: Sequence[Claim]) -> BatchReservation:
+        return reserve_alone(self, claims)
+
+    def latest_all(self, base_uris: Sequence[str]) -> Sequence[VersionRow | None]:
+        return latest_agreed(self, base_uris)
 
     def finalize(self, row: VersionRow) -> bool:
         return self._objects.head(row.path) is not None

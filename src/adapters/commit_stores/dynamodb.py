@@ -33,11 +33,11 @@ from botocore.exceptions import (
 )
 
 from lancekeep.adapters.commit_stores.boundary import boundary
-from lancekeep.adapters.commit_stores.claims import answer, may_claim
+from lancekeep.adapters.commit_stores.claims import ATTEMPTS, answer, answer_all, may_claim
 from lancekeep.adapters.commit_stores.options import StoreUrl
 from lancekeep.domain.errors import AccessDenied, Damaged, InvalidInput, LancekeepError, StoreUnavailable
-from lancekeep.domain.version_row import NotReady, Reservation, Reserved, VersionRow
-from lancekeep.ports.commit_store import CommitStoreGuarantees
+from lancekeep.domain.version_row import BatchReservation, Claim, NotReady, Reservation, Reserved, VersionRow
+from lancekeep.ports.commit_store import CommitStoreGuarantees, require_atomic
 from lancekeep.ports.object_store import ObjectStore
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from types_boto3_dynamodb.type_defs import (
         AttributeValueTypeDef,
         KeySchemaElementTypeDef,
+        TransactGetItemTypeDef,
+        TransactWriteItemTypeDef,
         WriteRequestUnionTypeDef,
     )
 
@@ -52,7 +54,9 @@ if TYPE_CHECKING:
     _Requests = Sequence[WriteRequestUnionTypeDef]
 
 BATCH = 25
-"""Items that one BatchWriteItem takes."""
+"""Items that one BatchWriteItem takes, and that every server takes in one TransactGetItems."""
+MOST_TOGETHER = 100
+"""Items that one TransactWriteItems takes."""
 _KEY_SCHEMA: tuple[KeySchemaElementTypeDef, ...] = (
     {"AttributeName": "base_uri", "KeyType": "HASH"},
     {"AttributeName": "version", "KeyType": "RANGE"},
@@ -80,7 +84,7 @@ class DynamoDBCommitStore:
     """
 
     options: ClassVar[frozenset[str]] = frozenset(("region", "endpoint_url", "shared_with_native", *_CREDENTIALS))
-    guarantees = CommitStoreGuarantees(remembers=True, shared=True)
+    guarantees = CommitStoreGuarantees(remembers=True, shared=True, atomic_rows=MOST_TOGETHER)
 
     def __init__(self, url: str, table: str, client: DynamoDBClient, *, shared_with_native: bool = False) -> None:
         self.url = url
@@ -140,14 +144,35 @@ class DynamoDBCommitStore:
 
     @boundary(ClientError, BotoCoreError)
     def reserve(self, row: VersionRow, *, first: bool) -> Reservation:
-        latest = self._latest(row.base_uri)
-        if may_claim(row, latest, first=first):
-            held = self._put(row)
-            return Reserved() if held is None else answer(row, held)
-        if latest is None or latest.version < row.version:
-            return NotReady(latest)
-        held = latest if latest.version == row.version else self._get(row.base_uri, row.version)
-        return NotReady(latest) if held is None else answer(row, held)
+        told = self._answer(Claim(row, first))
+        if told is not None:
+            return told
+        held = self._put(row)
+        return Reserved() if held is None else answer(row, held)
+
+    @boundary(ClientError, BotoCoreError)
+    def reserve_all(self, claims: Sequence[Claim]) -> BatchReservation:
+        require_atomic(self, len(claims))
+        for _ in range(ATTEMPTS):
+            told = answer_all(claims, map(self._answer, claims))
+            if told is not None:
+                return told
+            if self._put_all([claim.row for claim in claims]):
+                return Reserved()
+        raise self._contested(len(claims))
+
+    @boundary(ClientError, BotoCoreError)
+    def latest_all(self, base_uris: Sequence[str]) -> Sequence[VersionRow | None]:
+        """Reads one after the other may see a part of a transaction that is under way; what follows none has not."""
+        for _ in range(ATTEMPTS):
+            rows = [self._latest(base_uri) for base_uri in base_uris]
+            following = [
+                self._key(base_uri, 1 if row is None else row.version + 1)
+                for base_uri, row in zip(base_uris, rows, strict=True)
+            ]
+            if len(rows) < 2 or self._absent(following):
+                return rows
+        raise self._contested(len(base_uris))
 
     @boundary(ClientError, BotoCoreError)
     def finalize(self, row: VersionRow) -> bool:
@@ -220,6 +245,37 @@ class DynamoDBCommitStore:
     def _latest(self, base_uri: str) -> VersionRow | None:
         return next(self._query(base_uri, None, 1, True), None)
 
+    def _answer(self, claim: Claim) -> Reservation | None:
+        """What a claimant is told of the rows as they are; None: it may have the version."""
+        row, latest = claim.row, self._latest(claim.row.base_uri)
+        if may_claim(row, latest, first=claim.first):
+            return None
+        if latest is None or latest.version < row.version:
+            return NotReady(latest)
+        held = latest if latest.version == row.version else self._get(row.base_uri, row.version)
+        return NotReady(latest) if held is None else answer(row, held)
+
+    def _absent(self, keys: Sequence[Item]) -> bool:
+        """Whether none of the items is there, once no transaction with any of them is under way.
+
+        They are asked for set after set: an item that is not there later was not there before.
+        """
+        for start in range(0, len(keys), BATCH):
+            gets: list[TransactGetItemTypeDef] = [
+                {"Get": {"TableName": self._table, "Key": key}} for key in keys[start : start + BATCH]
+            ]
+            try:
+                replies = self._client.transact_get_items(TransactItems=gets)["Responses"]
+            except self._client.exceptions.ResourceNotFoundException:
+                return True
+            except self._client.exceptions.TransactionCanceledException as error:
+                if _reasons(error) <= {"TransactionConflict"}:
+                    return False
+                raise
+            if any("Item" in reply for reply in replies):
+                return False
+        return True
+
     def _query(self, base_uri: str, after: int | None, limit: int | None, descending: bool) -> Iterator[VersionRow]:
         """Rows in order, page by page; ``limit`` is the size of a page."""
         comparison, start = ("<", _ABOVE_ALL) if descending else (">", -1)
@@ -246,17 +302,11 @@ class DynamoDBCommitStore:
 
         Where the driver repeats a call whose answer was lost, it meets the own row: the caller knows it by its path.
         """
-        item: Item = {
-            **self._key(row.base_uri, row.version),
-            "path": {"S": row.path},
-            "size": {"N": str(row.size)},
-            "committer": {"S": row.committer},
-        }
         while True:
             try:
                 self._client.put_item(
                     TableName=self._table,
-                    Item=item,
+                    Item=self._item(row),
                     ConditionExpression="attribute_not_exists(version)",
                     ReturnValuesOnConditionCheckFailure="ALL_OLD",
                 )
@@ -272,6 +322,43 @@ class DynamoDBCommitStore:
                         continue  # it was deleted meanwhile
                 raise
             return None
+
+    def _put_all(self, rows: Sequence[VersionRow]) -> bool:
+        """Enter rows together, each where its version has none; False, and nothing written, where another came first.
+
+        The driver sends a token along, by which the server knows a call that is repeated.
+        """
+        puts: list[TransactWriteItemTypeDef] = [
+            {
+                "Put": {
+                    "TableName": self._table,
+                    "Item": self._item(row),
+                    "ConditionExpression": "attribute_not_exists(version)",
+                }
+            }
+            for row in rows
+        ]
+        try:
+            self._client.transact_write_items(TransactItems=puts)
+        except self._client.exceptions.ResourceNotFoundException:
+            self._create_table()
+            return False
+        except self._client.exceptions.TransactionCanceledException as error:
+            if _reasons(error) <= {"ConditionalCheckFailed", "TransactionConflict"}:
+                return False
+            raise
+        return True
+
+    def _item(self, row: VersionRow) -> Item:
+        return {
+            **self._key(row.base_uri, row.version),
+            "path": {"S": row.path},
+            "size": {"N": str(row.size)},
+            "committer": {"S": row.committer},
+        }
+
+    def _contested(self, count: int) -> StoreUnavailable:
+        return StoreUnavailable(f"{self.url}: others kept committing to these {count} tables; try again")
 
     def _held(self, error: ClientError, row: VersionRow) -> VersionRow | None:
         """The row that a condition failed on; servers older than the option to send it along are asked again."""
@@ -371,3 +458,9 @@ def _endpoint(url: StoreUrl) -> str:
 
 def _code(error: ClientError) -> str:
     return error.response.get("Error", {}).get("Code", "")
+
+
+def _reasons(error: ClientError) -> set[str]:
+    """Why a transaction was cancelled, the items that had no part in it left out."""
+    reasons: list[dict[str, str]] = error.response.get("CancellationReasons", [])  # type: ignore[assignment] # as `_held`
+    return {reason.get("Code", "None") for reason in reasons} - {"None"}

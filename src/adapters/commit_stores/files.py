@@ -13,16 +13,16 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from typing import ClassVar
 from urllib.parse import quote
 
 from lancekeep.adapters.commit_stores.boundary import boundary
-from lancekeep.adapters.commit_stores.claims import answer, may_claim, may_finalize
+from lancekeep.adapters.commit_stores.claims import answer, latest_agreed, may_claim, may_finalize, reserve_alone
 from lancekeep.adapters.commit_stores.options import StoreUrl
 from lancekeep.domain.errors import AccessDenied, Damaged, InvalidInput, LancekeepError, StoreUnavailable, UnsafeStore
-from lancekeep.domain.version_row import NotReady, Reservation, Reserved, VersionRow
+from lancekeep.domain.version_row import BatchReservation, Claim, NotReady, Reservation, Reserved, VersionRow
 from lancekeep.ports.commit_store import CommitStoreGuarantees
 from lancekeep.ports.object_store import ObjectStore
 
@@ -95,6 +95,12 @@ class FilesCommitStore:
             return NotReady(latest)
         self._sync(history)  # whoever wrote the row may have ended before doing so
         return answer(row, held)
+
+    def reserve_all(self, claims: Sequence[Claim]) -> BatchReservation:
+        return reserve_alone(self, claims)
+
+    def latest_all(self, base_uris: Sequence[str]) -> Sequence[VersionRow | None]:
+        return latest_agreed(self, base_uris)
 
     @boundary(OSError)
     def finalize(self, row: VersionRow) -> bool:

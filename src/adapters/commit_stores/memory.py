@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from threading import Lock
 from typing import ClassVar
 from urllib.parse import quote
 
-from lancekeep.adapters.commit_stores.claims import answer, may_claim, may_finalize
+from lancekeep.adapters.commit_stores.claims import answer_all, answer_claim, may_finalize
 from lancekeep.adapters.commit_stores.options import StoreUrl
-from lancekeep.domain.version_row import NotReady, Reservation, Reserved, VersionRow
+from lancekeep.domain.version_row import BatchReservation, Claim, Reservation, Reserved, VersionRow
 from lancekeep.ports.commit_store import CommitStoreGuarantees
 from lancekeep.ports.object_store import ObjectStore
 
@@ -29,7 +30,7 @@ class MemoryCommitStore:
     """An `ExternalCommitStore` that everything in this process which names it shares."""
 
     options: ClassVar[frozenset[str]] = frozenset()
-    guarantees = CommitStoreGuarantees(remembers=False, shared=False)
+    guarantees = CommitStoreGuarantees(remembers=False, shared=False, atomic_rows=sys.maxsize)
 
     def __init__(self, name: str) -> None:
         self.url = f"memory://{quote(name, safe='')}"
@@ -64,14 +65,22 @@ class MemoryCommitStore:
 
     def reserve(self, row: VersionRow, *, first: bool) -> Reservation:
         with self._histories.lock:
-            held = self._rows(row.base_uri).get(row.version)
-            if held is not None:
-                return answer(row, held)
-            latest = self._latest(row.base_uri)
-            if not may_claim(row, latest, first=first):
-                return NotReady(latest)
-            self._put(row)
-            return Reserved()
+            told = self._answer(Claim(row, first))
+            if told is None:
+                self._put(row)
+            return told or Reserved()
+
+    def reserve_all(self, claims: Sequence[Claim]) -> BatchReservation:
+        with self._histories.lock:
+            told = answer_all(claims, map(self._answer, claims))
+            if told is None:
+                for claim in claims:
+                    self._put(claim.row)
+            return told or Reserved()
+
+    def latest_all(self, base_uris: Sequence[str]) -> Sequence[VersionRow | None]:
+        with self._histories.lock:
+            return [self._latest(base_uri) for base_uri in base_uris]
 
     def finalize(self, row: VersionRow) -> bool:
         with self._histories.lock:
@@ -103,6 +112,10 @@ class MemoryCommitStore:
 
     def close(self) -> None:
         """Nothing to give back: the rows live as long as the process."""
+
+    def _answer(self, claim: Claim) -> Reservation | None:
+        row = claim.row
+        return answer_claim(claim, self._rows(row.base_uri).get(row.version), self._latest(row.base_uri))
 
     def _rows(self, base_uri: str) -> dict[int, VersionRow]:
         return self._histories.rows.get(base_uri, {})

@@ -9,7 +9,7 @@ for the fence of a history that moved away. NUL occurs in no path.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import groupby, islice
 from typing import Any, ClassVar
@@ -29,35 +29,52 @@ from redis.exceptions import (
 from redis.retry import Retry
 
 from lancekeep.adapters.commit_stores.boundary import boundary
-from lancekeep.adapters.commit_stores.claims import answer, may_finalize
+from lancekeep.adapters.commit_stores.claims import answer, answer_all, latest_agreed, may_finalize
 from lancekeep.adapters.commit_stores.options import StoreUrl
 from lancekeep.domain.errors import AccessDenied, Damaged, LancekeepError, StoreUnavailable
-from lancekeep.domain.version_row import NotReady, Reservation, Reserved, VersionRow
-from lancekeep.ports.commit_store import CommitStoreGuarantees
+from lancekeep.domain.version_row import BatchReservation, Blocked, Claim, NotReady, Reservation, Reserved, VersionRow
+from lancekeep.ports.commit_store import CommitStoreGuarantees, require_atomic
 from lancekeep.ports.object_store import ObjectStore
 
 DEFAULT_PORT = 6379
 BATCH = 500
 """Rows per script call: a script keeps the server busy for as long as it runs."""
+MOST_TOGETHER = 1000
+"""Histories that one script reserves rows in: it keeps the server busy for as long as it runs, too."""
 _Members = list[str]
 _DRIVER_ERRORS = (RedisError, RedisClusterException, UnicodeDecodeError)
 
 _RESERVE = """
-local held = redis.call('ZRANGEBYSCORE', KEYS[1], ARGV[1], ARGV[1])[1]
-if held then return {1, held} end
-local latest = redis.call('ZREVRANGE', KEYS[1], 0, 0)[1]
-local predecessor = ARGV[3]
-local may_claim
-if predecessor == '' then
-    may_claim = not latest
-else
-    may_claim = latest and string.sub(latest, 1, #predecessor) == predecessor
+local obstacles = {}
+for i, key in ipairs(KEYS) do
+    local version, predecessor = ARGV[3 * i - 2], ARGV[3 * i]
+    local held = redis.call('ZRANGEBYSCORE', key, version, version)[1]
+    local latest = redis.call('ZREVRANGE', key, 0, 0)[1]
+    local may_claim
+    if predecessor == '' then
+        may_claim = not latest
+    else
+        may_claim = latest and string.sub(latest, 1, #predecessor) == predecessor
+    end
+    if held then
+        table.insert(obstacles, {i, 1, held})
+    elseif not may_claim then
+        table.insert(obstacles, {i, 2, latest})
+    end
 end
-if may_claim then
-    redis.call('ZADD', KEYS[1], ARGV[1], ARGV[2])
-    return {0}
+if #obstacles == 0 then
+    for i, key in ipairs(KEYS) do
+        redis.call('ZADD', key, ARGV[3 * i - 2], ARGV[3 * i - 1])
+    end
 end
-return {2, latest}
+return obstacles
+"""
+_LATEST = """
+local latest = {}
+for i, key in ipairs(KEYS) do
+    latest[i] = redis.call('ZREVRANGE', key, 0, 0)
+end
+return latest
 """
 _FINALIZE = """
 local held = redis.call('ZRANGEBYSCORE', KEYS[1], ARGV[1], ARGV[1])[1]
@@ -100,10 +117,12 @@ class RedisCommitStore:
     options: ClassVar[frozenset[str]] = frozenset(
         ("username", "password", "cluster", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname")
     )
-    guarantees = CommitStoreGuarantees(remembers=False, shared=True)
 
     def __init__(self, url: str, address: dict[str, Any], *, cluster: bool = False) -> None:
         self.url = url
+        self.guarantees = CommitStoreGuarantees(
+            remembers=False, shared=True, atomic_rows=1 if cluster else MOST_TOGETHER
+        )
         self._cluster = cluster
         self._address = {
             "decode_responses": True,
@@ -164,18 +183,28 @@ class RedisCommitStore:
             members = self._server.client.zrangebyscore(key, start, "+inf", 0, count)
         return [self._parse(base_uri, member) for member in members]
 
-    @boundary(*_DRIVER_ERRORS)
     def reserve(self, row: VersionRow, *, first: bool) -> Reservation:
-        final_predecessor = "" if first else f"{row.version - 1}\0F\0"
-        reply = self._server.reserve([_key(row.base_uri)], [row.version, _member(row), final_predecessor])
-        match reply:
-            case [0]:
-                return Reserved()
-            case [1, held]:
-                return answer(row, self._parse(row.base_uri, held))
-            case [2, *latest]:
-                return NotReady(self._row(row.base_uri, [member for member in latest if member]))
-        raise Damaged(f"{self.url}: the script that reserves a version answered {reply!r}")
+        told = self.reserve_all([Claim(row, first)])
+        return told.obstacles[row.base_uri] if isinstance(told, Blocked) else told
+
+    @boundary(*_DRIVER_ERRORS)
+    def reserve_all(self, claims: Sequence[Claim]) -> BatchReservation:
+        require_atomic(self, len(claims))
+        keys = [_key(claim.row.base_uri) for claim in claims]
+        obstacles = self._server.reserve(keys, [part for claim in claims for part in _parts(claim)])
+        answers: list[Reservation | None] = [None] * len(claims)
+        for number, kind, *members in obstacles:
+            row = claims[number - 1].row
+            found = self._row(row.base_uri, members)
+            answers[number - 1] = NotReady(found) if kind == 2 or found is None else answer(row, found)
+        return answer_all(claims, answers) or Reserved()
+
+    @boundary(*_DRIVER_ERRORS)
+    def latest_all(self, base_uris: Sequence[str]) -> Sequence[VersionRow | None]:
+        if self._cluster:  # where each history has a server of its own, and no batch reserves several
+            return latest_agreed(self, base_uris)
+        found = self._server.latest([_key(base_uri) for base_uri in base_uris], []) if base_uris else []
+        return [self._row(base_uri, members) for base_uri, members in zip(base_uris, found, strict=True)]
 
     @boundary(*_DRIVER_ERRORS)
     def finalize(self, row: VersionRow) -> bool:
@@ -239,6 +268,7 @@ class _Server:
     def __init__(self, client: Any) -> None:
         self.client = client
         self.reserve = client.register_script(_RESERVE)
+        self.latest = client.register_script(_LATEST)
         self.finalize = client.register_script(_FINALIZE)
         self.record = client.register_script(_RECORD)
         self.delete = client.register_script(_DELETE)
@@ -257,6 +287,12 @@ def _address(url: StoreUrl) -> tuple[str, int, int]:
 def _key(base_uri: str) -> str:
     escaped = base_uri.replace("%", "%25").replace("{", "%7B").replace("}", "%7D")
     return f"lancekeep:{{{escaped}}}"
+
+
+def _parts(claim: Claim) -> tuple[int, str, str]:
+    """Version, member, and what the member of the predecessor begins with; empty where there must be none."""
+    row = claim.row
+    return row.version, _member(row), "" if claim.first else f"{row.version - 1}\0F\0"
 
 
 def _member(row: VersionRow) -> str:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import ClassVar
 from urllib.parse import quote
 
 from lancekeep.adapters.commit_stores.boundary import boundary
-from lancekeep.adapters.commit_stores.claims import answer
+from lancekeep.adapters.commit_stores.claims import answer, answer_all, answer_claim
 from lancekeep.adapters.commit_stores.options import StoreUrl
 from lancekeep.domain.errors import AccessDenied, Damaged, InvalidInput, LancekeepError, StoreUnavailable
-from lancekeep.domain.version_row import NotReady, Reservation, Reserved, VersionRow
+from lancekeep.domain.version_row import BatchReservation, Claim, NotReady, Reservation, Reserved, VersionRow
 from lancekeep.ports.commit_store import CommitStoreGuarantees
 from lancekeep.ports.object_store import ObjectStore
 
@@ -73,7 +74,7 @@ class SqliteCommitStore:
         self._idle: list[sqlite3.Connection] = []
         self._origin = os.getpid(), 0
         self.url = f"sqlite://{quote(self._path)}"
-        self.guarantees = CommitStoreGuarantees(remembers=synchronous == "full", shared=False)
+        self.guarantees = CommitStoreGuarantees(remembers=synchronous == "full", shared=False, atomic_rows=sys.maxsize)
 
     @staticmethod
     def canonical(url: StoreUrl) -> str:
@@ -115,6 +116,25 @@ class SqliteCommitStore:
         return answer(row, held)
 
     @boundary(sqlite3.Error, OSError)
+    def reserve_all(self, claims: Sequence[Claim]) -> BatchReservation:
+        with self._transaction() as connection:
+            told = answer_all(claims, (self._answer(connection, claim) for claim in claims))
+            if told is None:
+                rows = [claim.row for claim in claims]
+                connection.executemany(
+                    _RECORD, ((row.base_uri, row.version, row.path, row.size, row.committer, False) for row in rows)
+                )
+        return told or Reserved()
+
+    @boundary(sqlite3.Error, OSError)
+    def latest_all(self, base_uris: Sequence[str]) -> Sequence[VersionRow | None]:
+        if self._file() is None:
+            self._check_directory()
+            return [None] * len(base_uris)
+        with self._transaction("DEFERRED") as connection:
+            return [self._one(connection, _LATEST, base_uri) for base_uri in base_uris]
+
+    @boundary(sqlite3.Error, OSError)
     def finalize(self, row: VersionRow) -> bool:
         if self._file() is None:
             return False
@@ -151,6 +171,15 @@ class SqliteCommitStore:
         with self._connection() as connection:
             return [self._row(base_uri, columns) for columns in connection.execute(statement, (base_uri, *values))]
 
+    def _answer(self, connection: sqlite3.Connection, claim: Claim) -> Reservation | None:
+        row = claim.row
+        held = self._one(connection, _GET, row.base_uri, row.version)
+        return answer_claim(claim, held, self._one(connection, _LATEST, row.base_uri))
+
+    def _one(self, connection: sqlite3.Connection, statement: str, base_uri: str, *values: int) -> VersionRow | None:
+        columns = connection.execute(statement, (base_uri, *values)).fetchone()
+        return None if columns is None else self._row(base_uri, columns)
+
     def _row(self, base_uri: str, columns: tuple[int, str, int, str]) -> VersionRow:
         """SQLite keeps whatever a foreign writer puts into a column."""
         if tuple(map(type, columns)) != _TYPES:
@@ -179,9 +208,9 @@ class SqliteCommitStore:
         idle.append(connection)
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, kind: str = "IMMEDIATE") -> Iterator[sqlite3.Connection]:
         with self._connection() as connection:
-            connection.execute("BEGIN IMMEDIATE")
+            connection.execute(f"BEGIN {kind}")
             yield connection  # an error closes the connection, and that rolls back
             connection.execute("COMMIT")
 

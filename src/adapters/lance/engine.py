@@ -29,7 +29,7 @@ from lancekeep.domain.errors import (
     VersionNotFound,
 )
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.ports.table_engine import VersionDetails, VersionSummary, WriteMode, WritePlan
+from lancekeep.ports.table_engine import StagedVersion, VersionDetails, VersionSummary, WriteMode, WritePlan
 
 _SOURCE = re.compile(r",\s*(location:\s*)?\S+\.rs:\d+:\d+$")
 """Where in the engine's own sources an error was raised, which it puts at the end of its messages."""
@@ -96,6 +96,20 @@ class _Channel(LanceNamespace):
         version = response["version"]
         self.committed = Committed(version["version"], version["manifest_path"], version["manifest_size"])
         return response
+
+
+class _StagingChannel(_Channel):
+    """Keeps the manifest that the engine has staged, and commits nothing.
+
+    The engine takes it for committed and tells its caller so. Behind a commit it writes its hint of the latest version,
+    which readers take for no more than that, and cleans up where the table asks for it: never what it has built on.
+    """
+
+    staged: StagedVersion | None = None
+
+    def create_table_version(self, request: Any) -> Any:
+        self.staged = StagedVersion(request["version"], request["manifest_path"], request["manifest_size"])
+        return {"version": {key: request[key] for key in ("version", "manifest_path", "manifest_size")}}
 
 
 class LanceEngine:
@@ -166,16 +180,43 @@ class LanceEngine:
     def commit_fragments(
         self, plan: WritePlan, fragments: Sequence[Any], properties: Mapping[str, str], *, exactly: bool
     ) -> Committed:
+        channel = _Channel(self._namespace, after=plan.read_version if exactly else None)
+        return _committed(channel, self._commit(plan, fragments, properties, channel, managed=exactly))
+
+    def write_fragments(self, plan: WritePlan, data: Any) -> Sequence[Any]:
+        with _translated(plan.table, _Channel(self._namespace)):
+            fragments: Sequence[Any] = write_fragments(
+                data,
+                plan.uri,
+                schema=plan.schema,
+                mode=plan.fragment_mode,
+                storage_options=dict(plan.storage_options) or None,
+            )
+        return fragments
+
+    def stage(self, plan: WritePlan, fragments: Sequence[Any]) -> StagedVersion:
+        channel = _StagingChannel(self._namespace)
+        self._commit(plan, fragments, {}, channel, managed=True)
+        assert channel.staged is not None, "the engine committed past its namespace"
+        return channel.staged
+
+    def _commit(
+        self,
+        plan: WritePlan,
+        fragments: Sequence[Any],
+        properties: Mapping[str, str],
+        channel: _Channel,
+        *,
+        managed: bool,
+    ) -> Any:
         metadata = [_fragment(fragment) for fragment in fragments]
         appends = plan.mode is WriteMode.APPEND
         operation = (
             lance.LanceOperation.Append(metadata) if appends else lance.LanceOperation.Overwrite(plan.schema, metadata)
         )
-        after = plan.read_version if exactly else None
-        channel = _Channel(self._namespace, after=after)
-        managed = exactly or self._managed(plan.table)
+        managed = managed or self._managed(plan.table)
         with _translated(plan.table, channel):
-            dataset = lance.LanceDataset.commit(
+            return lance.LanceDataset.commit(
                 plan.uri,
                 lance.Transaction(plan.read_version, operation, transaction_properties=dict(properties)),
                 max_retries=20 if managed or plan.read_version else 0,  # 20 is the default; version 1 is for one only
@@ -185,7 +226,6 @@ class LanceEngine:
                 table_id=list(plan.table.names),
                 namespace_client_managed_versioning=managed,
             )
-        return _committed(channel, dataset)
 
     def change(self, table: ObjectId, act: Callable[[Any], Any], after: int | None) -> Committed:
         channel = _Channel(self._namespace, after=after)

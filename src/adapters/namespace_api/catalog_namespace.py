@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any, ParamSpec, TypeVar
@@ -21,7 +21,9 @@ from lance_namespace import errors as api_errors
 from lance_namespace_urllib3_client.models.table_basic_stats import TableBasicStats
 
 from lancekeep.adapters.namespace_api.arrow_schema import json_schema
+from lancekeep.adapters.namespace_api.batches import CREATE, commit_batch
 from lancekeep.application.catalog import Catalog, raise_unless_committed
+from lancekeep.application.transactions import NewVersion
 from lancekeep.domain import errors
 from lancekeep.domain.identifiers import MANIFEST_DELIMITER, ObjectId
 from lancekeep.domain.layout import DatasetRoot
@@ -306,6 +308,23 @@ class CatalogNamespace(api.LanceNamespace):
         return api.CreateTableVersionResponse(version=api.TableVersion(**version))
 
     @operation
+    def batch_create_table_versions(self, request: Any) -> api.BatchCreateTableVersionsResponse:
+        """All of the versions, or none, where the commit store reserves several in one step; else unsupported."""
+        versions = self._create_versions(_fields(request)("entries"))
+        return api.BatchCreateTableVersionsResponse(versions=versions)
+
+    @operation
+    def batch_commit_tables(self, request: api.BatchCommitTablesRequest) -> api.BatchCommitTablesResponse:
+        """New versions of several tables, or one operation of any kind: no step changes versions and names at once."""
+        alone = {
+            "declare_table": self.declare_table,
+            CREATE: self.create_table_version,
+            "delete_table_versions": self.batch_delete_table_versions,
+            "deregister_table": self.deregister_table,
+        }
+        return api.BatchCommitTablesResponse(results=commit_batch(request.operations, self._create_versions, alone))
+
+    @operation
     def describe_table_version(self, request: Any) -> Any:
         field = _fields(request)
         root = self._root_of_version(request)
@@ -353,6 +372,22 @@ class CatalogNamespace(api.LanceNamespace):
         return api.BatchDeleteTableVersionsResponse(deleted_count=self._catalog.delete_versions(root, doomed))
 
     # -- inside -------------------------------------------------------------------------------------------------
+
+    def _create_versions(self, requests: Sequence[Any]) -> list[api.TableVersion]:
+        candidates = []
+        for each in requests:
+            field = _fields(each)
+            table = self._table_of_version(each)
+            _check_version_fields(field)
+            candidates.append(
+                NewVersion(table, field("version"), field("manifest_path"), field("manifest_size"), field("branch"))
+            )
+        names = ", ".join(str(each.table.id) for each in candidates)
+        committed = raise_unless_committed(self._catalog.commit_versions(candidates), names)
+        return [
+            api.TableVersion(version=each.version, manifest_path=each.path, manifest_size=each.size)
+            for each in committed.versions
+        ]
 
     def _storage_options(self, vend: bool | None) -> dict[str, str] | None:
         options = dict(self._catalog.storage_options)

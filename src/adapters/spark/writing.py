@@ -23,7 +23,7 @@ from lancekeep.adapters.spark.arrow_types import (
     with_vectors,
 )
 from lancekeep.domain.errors import InvalidInput
-from lancekeep.ports.table_engine import WriteMode, WritePlan
+from lancekeep.ports.table_engine import WritePlan
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -105,7 +105,7 @@ def write_batches(batches: Iterable[pa.RecordBatch], plan: WritePlan) -> list[st
             pa.RecordBatchReader.from_batches(plan.schema, fitted()),
             plan.uri,
             schema=plan.schema,
-            mode="append" if plan.mode is WriteMode.APPEND else "overwrite" if plan.read_version else "create",
+            mode=plan.fragment_mode,
             storage_options=dict(plan.storage_options) or None,
         )
     except Exception as error:

@@ -1,0 +1,98 @@
+"""Transactions over two tables in every interleaving; and deliberate faults, each of which has to be found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from model import transactions
+from model.transactions import Pair, Programme, Read, Single, Transact, explore
+
+from lancekeep.adapters.commit_stores import claims
+from lancekeep.application import batch_commits
+from lancekeep.application.batch_commits import BatchCommits
+from lancekeep.domain.batch import WAITS, Standing
+from lancekeep.domain.commit import RESERVED, Progress, advance
+from lancekeep.domain.version_row import Blocked, Claim, Reserved
+
+SETTINGS: dict[str, tuple[Sequence[Programme], int, int]] = {
+    "opposite orders and a reader": ((Transact("X"), Transact("Y", (1, 0)), Read()), 0, 10_000),
+    "a single commit and a reader": ((Transact("X"), Single("s"), Read(order=(1, 0))), 0, 3_000),
+    "a single commit and a lost reply": ((Transact("X"), Single("s")), 1, 1_000),
+    "a reader and a lost reply": ((Transact("X"), Read(order=(1, 0))), 1, 1_000),
+    "two lost replies": ((Transact("X"),), 2, 250),
+}
+"""Who takes part, how many calls may have no reply, and the number of states below which was not looked."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_all_or_none_in_every_state(setting: str, capsys: pytest.CaptureFixture[str]) -> None:
+    participants, faults, least = SETTINGS[setting]
+    states, wrong = explore(participants, faults)
+    with capsys.disabled():
+        print(f"\n{setting}: {states:,} states")
+    assert wrong is None, wrong
+    assert states >= least
+
+
+# -- deliberate faults ----------------------------------------------------------------------------------------------
+
+
+def one_by_one(pair: Pair, wanted: tuple[Claim, ...]) -> tuple[Pair, Any]:
+    """The commit store reserves what it can."""
+    obstacles = {}
+    for claim in wanted:
+        at = transactions.place(claim.row.base_uri)
+        world = pair.worlds[at]
+        told = claims.answer_claim(claim, world.row(claim.row.version), world.latest_row)
+        if told is None:
+            pair = pair.evolved(at, world.with_row(claim.row))
+        elif not isinstance(told, Reserved):
+            obstacles[claim.row.base_uri] = told
+    return pair, Blocked(obstacles) if obstacles else Reserved()
+
+
+def undeterred(members: Sequence[Progress]) -> list[Progress]:
+    """Who was ready goes on, whatever the others have met."""
+    return [advance(each, RESERVED) if WAITS[each.state] is Standing.READY else each for each in members]
+
+
+def unknown_removes(told: Callable[..., Any]) -> Callable[..., Any]:
+    def removing(self: BatchCommits, members: Sequence[Any]) -> Any:
+        for member in members:
+            self._commits.objects.delete(member.progress.row.path)
+        return told(self, members)
+
+    return removing
+
+
+TORN = "a lone reader finds [[True, False]]"
+FAULTS: dict[str, tuple[str, Any, str, Any, str]] = {
+    "one by one": (
+        "a single commit and a reader",
+        transactions,
+        "reserve_all",
+        one_by_one,
+        "a lone reader finds [[True, False]]",
+    ),
+    "undeterred": ("a single commit and a reader", batch_commits, "agreed", undeterred, TORN),
+    "unknown removes": (
+        "two lost replies",
+        BatchCommits,
+        "_unknown",
+        unknown_removes(BatchCommits._unknown),
+        "points at a manifest that is gone",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_deliberate_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    setting, owner, name, replacement, found = FAULTS[fault]
+    monkeypatch.setattr(owner, name, replacement)
+    participants, faults, _ = SETTINGS[setting]
+    _, wrong = explore(participants, faults)
+    assert wrong is not None
+    assert found in wrong

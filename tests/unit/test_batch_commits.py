@@ -1,0 +1,284 @@
+"""Versions of two tables committed as one, over stores that crash, lose replies and forget, judged by the bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+
+import pytest
+from faults import Crash, Faulty, crash_at, lost_replies
+
+from lancekeep.adapters.commit_stores.memory import MemoryCommitStore
+from lancekeep.adapters.object_stores.memory import MemoryObjectStore
+from lancekeep.application.batch_commits import BatchCommits, Candidate
+from lancekeep.application.retry import Retry
+from lancekeep.application.table_commits import TableCommits
+from lancekeep.domain.batch import AllCommitted
+from lancekeep.domain.commit import Committed, CommitToken, Conflict, Unknown
+from lancekeep.domain.errors import (
+    CommitRefused,
+    CommitStoreMismatch,
+    Damaged,
+    InvalidInput,
+    StoreUnavailable,
+)
+from lancekeep.domain.layout import DatasetRoot
+from lancekeep.domain.naming import ManifestName, NamingScheme
+from lancekeep.domain.version_row import VersionRow
+
+UUIDS = count(1)
+NAMES = count()
+TABLES = ("a", "b")
+Decide = Callable[[str, int], tuple[str, BaseException] | None]
+
+
+class World:
+    """Two tables of one version each, and a way to commit to both."""
+
+    def __init__(self) -> None:
+        self.objects = MemoryObjectStore()
+        self.rows = MemoryCommitStore(f"batch-{next(NAMES)}")
+        self.roots = {name: DatasetRoot(name, self.objects.root_uri + name) for name in TABLES}
+        for name in TABLES:
+            self.commit(name, 1)
+
+    def commits(self, *, objects: object = None, rows: object = None, patience: float = 5.0) -> TableCommits:
+        clock = count(0.0, 0.001)
+        retry = Retry(patience, clock=lambda: next(clock), sleep=lambda _: None, jitter=lambda: 0.5)
+        return TableCommits(objects or self.objects, rows or self.rows, "tester", retry)  # type: ignore[arg-type] # doubles
+
+    def stage(self, name: str, version: int) -> Candidate:
+        root = self.roots[name]
+        path = f"{root.versions_key}{NamingScheme.V2.final_name(version)}-{next(UUIDS):08x}"
+        self.objects.put(path, f"{path}LANC".encode())
+        return Candidate(root, version, path, None)
+
+    def batch(self, version: int = 2) -> list[Candidate]:
+        return [self.stage(name, version) for name in TABLES]
+
+    def commit(self, name: str, version: int) -> None:
+        each = self.stage(name, version)
+        outcome = self.commits().commit(each.root, version, each.path, None, branch=False)
+        assert isinstance(outcome, Committed)
+
+    def content(self, name: str, version: int) -> bytes | None:
+        """What a plain reader of the directory finds."""
+        info = self.objects.head(self.roots[name].manifest_key(version, NamingScheme.V2))
+        return None if info is None else self.objects.get(info.key)
+
+    def holds(self, batch: list[Candidate]) -> list[bool]:
+        """Of which tables the final version is that of the batch."""
+        return [(self.content(each.root.key, each.version) or b"").startswith(each.path.encode()) for each in batch]
+
+    def staged(self) -> list[str]:
+        names = (info.key for root in self.roots.values() for info in self.objects.list(root.versions_key))
+        return [key for key in names if ManifestName.parse(key.rpartition("/")[2]).is_staged]  # type: ignore[union-attr] # all are manifests
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_batch_is_one_reserve_and_the_usual_publication(world: World) -> None:
+    batch = world.batch()
+    objects, rows = Faulty(world.objects), Faulty(world.rows)
+    outcome = BatchCommits(world.commits(objects=objects, rows=rows)).commit(batch)
+    assert isinstance(outcome, AllCommitted)
+    assert [(each.version, each.path) for each in outcome.versions] == [
+        (2, each.root.manifest_key(2, NamingScheme.V2)) for each in batch
+    ]
+    assert dict(rows.counts) == {"reserve_all": 1, "finalize": 2}
+    assert dict(objects.counts) == {"get": 2, "copy_if_absent": 2, "delete": 2}
+    assert world.holds(batch) == [True, True]
+
+
+@pytest.mark.parametrize("reader", [TABLES, TABLES[::-1]])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_crash_at_any_call_publishes_all_or_none_to_the_next_reader(when: str, reader: tuple[str, ...]) -> None:
+    for nth in count():
+        world = World()
+        world.commit("b", 2)
+        world.rows.delete(world.roots["b"].base_uri, [2])  # the store lost its row: the batch has to adopt it
+        batch = [world.stage("a", 2), world.stage("b", 3)]
+        objects, rows = Faulty(world.objects), Faulty(world.rows)
+        calls = count()
+
+        def decide(name: str, _: int, calls: count[int] = calls, nth: int = nth) -> tuple[str, BaseException] | None:
+            return crash_at(nth, when)(name, next(calls))
+
+        objects.decide = rows.decide = decide
+        try:
+            outcome = BatchCommits(world.commits(objects=objects, rows=rows)).commit(batch)
+        except Crash:
+            outcome = None
+        versions = {name: world.commits().latest(world.roots[name]) for name in reader}
+        decided = [each.version == getattr(versions[each.root.key], "version", None) for each in batch]
+        assert world.holds(batch) == decided
+        assert decided in ([True, True], [False, False]), nth
+        again = BatchCommits(world.commits()).commit(batch) if not decided[0] else outcome
+        assert decided == [True, True] or isinstance(again, AllCommitted)
+        if outcome is not None:
+            assert nth > 12
+            return
+
+
+@pytest.mark.parametrize("replies", [1, 3])
+@pytest.mark.parametrize("method", ["reserve_all", "finalize", "copy_if_absent", "delete"])
+def test_lost_replies_commit_exactly_once(world: World, method: str, replies: int) -> None:
+    batch = world.batch()
+    objects, rows = Faulty(world.objects), Faulty(world.rows)
+    (rows if method in ("reserve_all", "finalize") else objects).decide = lost_replies(method, replies)
+    assert isinstance(BatchCommits(world.commits(objects=objects, rows=rows)).commit(batch), AllCommitted)
+    assert world.holds(batch) == [True, True]
+    assert not world.staged()
+    assert [row and row.version for row in world.rows.latest_all([root.base_uri for root in world.roots.values()])] == [
+        2,
+        2,
+    ]
+
+
+@pytest.mark.parametrize("finished", [("a",), ("b",), TABLES])
+@pytest.mark.parametrize("overtaken", [False, True])
+def test_own_success_is_no_conflict_whoever_published_meanwhile(
+    world: World, finished: tuple[str, ...], overtaken: bool
+) -> None:
+    batch = world.batch()
+    rows = Faulty(world.rows)
+    lose = lost_replies("reserve_all", 1)
+
+    def others_first(name: str, nth: int) -> tuple[str, BaseException] | None:
+        if name == "reserve_all" and rows.counts["reserve_all"] == 1:
+            for table in finished:
+                world.commits().latest(world.roots[table])
+                if overtaken:
+                    world.commit(table, 3)
+                    world.commits().delete(world.roots[table], [1])
+        return lose(name, nth)
+
+    rows.decide = others_first
+    assert isinstance(BatchCommits(world.commits(rows=rows)).commit(batch), AllCommitted)
+    assert world.holds(batch) == [True, True]
+    assert not world.staged()
+
+
+def test_a_version_that_was_cleaned_up_meanwhile_counts_where_another_tells(world: World) -> None:
+    batch = world.batch()
+    rows = Faulty(world.rows)
+    lose = lost_replies("reserve_all", 1)
+
+    def gone(name: str, nth: int) -> tuple[str, BaseException] | None:
+        if name == "reserve_all" and rows.counts["reserve_all"] == 1:
+            world.commit("a", 3)  # which publishes version 2
+            world.commits().delete(world.roots["a"], [1, 2])
+        return lose(name, nth)
+
+    rows.decide = gone
+    assert isinstance(BatchCommits(world.commits(rows=rows)).commit(batch), AllCommitted)
+    assert world.holds(batch) == [False, True]
+    assert world.content("a", 3) is not None
+
+
+@pytest.mark.parametrize("taken", TABLES)
+@pytest.mark.parametrize("published", [False, True])
+def test_one_that_was_faster_at_one_table_takes_all(world: World, taken: str, published: bool) -> None:
+    batch = world.batch()
+    other = world.stage(taken, 2)
+    row = VersionRow(other.root.base_uri, 2, other.path, len(world.objects.get(other.path)))
+    assert world.rows.reserve(row, first=False)
+    if published:
+        world.commits().latest(other.root)
+    outcome = BatchCommits(world.commits()).commit(batch)
+    assert isinstance(outcome, Conflict)
+    assert outcome.winner is not None
+    assert outcome.winner.base_uri == other.root.base_uri
+    assert not any(each.path in world.staged() for each in batch)
+    assert world.holds(batch) == [False, False]
+    for name in TABLES:
+        latest = world.commits().latest(world.roots[name])
+        assert latest is not None
+        assert latest.version == (2 if name == taken else 1)
+
+
+def test_an_unknown_outcome_is_settled_for_all_by_its_token(world: World) -> None:
+    for effect in ("before", "after"):
+        world = World()
+        batch = world.batch()
+        rows = Faulty(world.rows)
+        rows.decide = lambda name, _, effect=effect: (
+            (effect, StoreUnavailable("no reply")) if name == "reserve_all" else None
+        )
+        objects = Faulty(world.objects)
+        outcome = BatchCommits(world.commits(objects=objects, rows=rows, patience=0.05)).commit(batch)
+        assert isinstance(outcome, Unknown)
+        assert "delete" not in objects.calls
+        token = CommitToken.parse(str(outcome.token))
+        assert token == outcome.token
+        assert len(token.members) == 2
+        if effect == "after":
+            world.commits().latest(world.roots["b"])  # one table is read, the other is not
+        for _ in range(2):
+            assert isinstance(BatchCommits(world.commits()).resolve(token), AllCommitted)
+        assert world.holds(batch) == [True, True]
+        assert not world.staged()
+
+
+def test_a_token_whose_versions_went_to_others_is_a_conflict_for_all(world: World) -> None:
+    batch = world.batch()
+    rows = Faulty(world.rows, lambda name, _: ("before", StoreUnavailable("down")) if name == "reserve_all" else None)
+    outcome = BatchCommits(world.commits(rows=rows, patience=0.05)).commit(batch)
+    assert isinstance(outcome, Unknown)
+    world.commit("b", 2)
+    for _ in range(2):
+        assert isinstance(BatchCommits(world.commits()).resolve(outcome.token), Conflict)
+    assert world.holds(batch) == [False, False]
+    assert not world.staged()
+
+
+def test_what_can_never_be_committed_is_refused_with_nothing_changed(world: World) -> None:
+    a, b = world.batch()
+    with pytest.raises(InvalidInput, match="at least one"):
+        BatchCommits(world.commits()).commit([])
+    with pytest.raises(InvalidInput, match="one new version of each table"):
+        BatchCommits(world.commits()).commit([a, world.stage("a", 3)])
+    with pytest.raises(CommitRefused, match="would leave a gap"):
+        BatchCommits(world.commits()).commit([a, world.stage("b", 5)])
+    fence = VersionRow.fence(b.root.base_uri, 2, "redis://elsewhere:6379/0")
+    assert world.rows.reserve(fence, first=False)
+    with pytest.raises(CommitStoreMismatch, match="elsewhere"):
+        BatchCommits(world.commits()).commit([a, b])
+    latest = world.rows.latest(a.root.base_uri)
+    assert latest is not None
+    assert latest.version == 1
+
+
+def test_a_store_that_forgets_a_row_of_a_batch_may_leave_a_part_and_it_is_told(world: World) -> None:
+    """No order of calls prevents it, see docs/transactions.md; silence would be worse."""
+    batch = world.batch()
+    objects = Faulty(world.objects)
+    done: list[str] = []
+
+    def forget(name: str, _: int) -> tuple[str, BaseException] | None:
+        if name == "copy_if_absent" and not done:
+            done.append(name)
+            world.rows.delete(batch[1].root.base_uri, [2])
+            world.commit("b", 2)
+        return None
+
+    objects.decide = forget
+    with pytest.raises(Damaged, match=r"version 2 of memory:///b is another writer's.*has forgotten"):
+        BatchCommits(world.commits(objects=objects)).commit(batch)
+    assert world.holds(batch) == [True, False]
+
+
+def test_who_commits_past_the_store_cannot_make_a_table_unreadable(world: World) -> None:
+    batch = world.batch()
+    rows = Faulty(world.rows, lambda name, _: ("after", StoreUnavailable("lost")) if name == "reserve_all" else None)
+    outcome = BatchCommits(world.commits(rows=rows, patience=0.05)).commit(batch)
+    assert isinstance(outcome, Unknown)
+    world.objects.put(world.roots["a"].manifest_key(2, NamingScheme.V2), b"of a writer that knows no commit store")
+    world.commits().latest(world.roots["a"])  # what lies there stands, and our staged manifest goes
+    with pytest.raises(Damaged, match="somebody has committed past it"):
+        BatchCommits(world.commits()).resolve(outcome.token)
+    assert world.holds(batch) == [False, True]
+    assert world.commits().latest(world.roots["b"]) is not None
