@@ -256,10 +256,11 @@ class Actor:
 
     def _alter(self) -> None:
         name = self._name("", *self._known())
-        operation = self._new("alter", name=name, properties={f"k{self._random.randrange(3)}": self._unique()})
         thing = self._world.model.now.get(name.replace(".", "$"))
-        is_table = thing is not None and thing.kind == TABLE
-        alter = self._catalog.alter_table if is_table else self._catalog.alter_namespace
+        kind = thing.kind if thing is not None else NAMESPACE
+        properties = {f"k{self._random.randrange(3)}": self._unique()}
+        operation = self._new("alter", name=name, properties=properties, kind=kind)
+        alter = self._catalog.alter_table if kind == TABLE else self._catalog.alter_namespace
         self._run(operation, lambda: alter(name, operation.arguments["properties"]))
 
     def _drop_namespace(self) -> None:

@@ -230,12 +230,7 @@ class LanceEngine:
     def change(self, table: ObjectId, act: Callable[[Any], Any], after: int | None) -> Committed:
         channel = _Channel(self._namespace, after=after)
         with _translated(table, channel):
-            dataset = lance.dataset(
-                namespace_client=channel,
-                table_id=list(table.names),
-                storage_options=self._storage_options or None,
-            )
-            return _committed(channel, act(dataset))
+            return _committed(channel, act(self._dataset(channel, table)))
 
     def open(self, table: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Any:
         with _translated(table, _Channel(self._namespace)):
