@@ -598,7 +598,7 @@ def _may_register(operation: Operation, state: State) -> bool:
 
 CONDITIONS: dict[str, Condition] = {
     "create_namespace": _may_create,
-    "alter": lambda operation, state: _has(state, operation.name, operation.arguments["kind"]),
+    "alter": lambda operation, state: _has(state, operation.name, operation.arguments["of"]),
     "drop_namespace": lambda operation, state: (
         _has(state, operation.name, NAMESPACE) and (operation.arguments["cascade"] or _is_empty(state, operation.name))
     ),

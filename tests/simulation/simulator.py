@@ -259,7 +259,7 @@ class Actor:
         thing = self._world.model.now.get(name.replace(".", "$"))
         kind = thing.kind if thing is not None else NAMESPACE
         properties = {f"k{self._random.randrange(3)}": self._unique()}
-        operation = self._new("alter", name=name, properties=properties, kind=kind)
+        operation = self._new("alter", name=name, properties=properties, of=kind)
         alter = self._catalog.alter_table if kind == TABLE else self._catalog.alter_namespace
         self._run(operation, lambda: alter(name, operation.arguments["properties"]))
 
