@@ -13,6 +13,7 @@ from lancekeep.application.certification import Certificate, Check, Result
 from lancekeep.application.cleanup import CleanupReport, NotCleaned, TableCleanup
 from lancekeep.application.maintenance import Finding, FsckReport
 from lancekeep.application.migration import MigrationProgress, MigrationReport
+from lancekeep.application.partitions import PartitionedNamespace, Scan
 from lancekeep.domain.commit import Committed, CommitToken, Conflict, Outcome, Unknown
 from lancekeep.domain.errors import (
     AccessDenied,
@@ -42,6 +43,8 @@ from lancekeep.domain.errors import (
 )
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.namespace import Namespace
+from lancekeep.domain.partitioning import PartitionBy, PartitionField, PartitionSpec, Transform
+from lancekeep.domain.partitions import Partition
 from lancekeep.domain.table import Table
 from lancekeep.ports.table_engine import VersionDetails, WritePlan
 
@@ -81,14 +84,21 @@ __all__ = [
     "NotFound",
     "ObjectId",
     "Outcome",
+    "Partition",
+    "PartitionBy",
+    "PartitionField",
+    "PartitionSpec",
+    "PartitionedNamespace",
     "Refused",
     "Result",
     "Retryable",
+    "Scan",
     "StoreUnavailable",
     "Table",
     "TableAlreadyExists",
     "TableCleanup",
     "TableNotFound",
+    "Transform",
     "Unknown",
     "UnsafeStore",
     "UnsafeStoreWarning",
