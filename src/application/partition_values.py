@@ -261,6 +261,12 @@ def _condition(predicate: Predicate, schema: pa.Schema) -> Any:
             return _COMPARISONS[comparison](column, values[0])
 
 
+def is_understood(wanted: Filter, schema: pa.Schema) -> bool:
+    """Whether the engine takes a filter: it knows no conditions on unsigned integers and the smallest floats."""
+    kinds = [schema.field(predicate.column).type for conjunction in wanted for predicate in conjunction]
+    return not any(pa.types.is_unsigned_integer(kind) or pa.types.is_float16(kind) for kind in kinds)
+
+
 def keeps(field: PartitionField, schema: pa.Schema, conjunction: Sequence[Predicate]) -> Callable[[Any], bool]:
     """Says of a value of a partition field whether its partition can hold rows that satisfy a conjunction."""
     transform, sources = field.transform, sources_by_id(schema)

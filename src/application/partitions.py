@@ -20,6 +20,7 @@ from lancekeep.application.arrow_json import exact_schema_text, schema_of
 from lancekeep.application.partition_values import (
     column_type,
     expression,
+    is_understood,
     keeps,
     partition_arrays,
     partition_field,
@@ -93,7 +94,7 @@ class Scan:
     partitions: tuple[Partition, ...]
     skipped: int
     schema: pa.Schema
-    _filter: Filter
+    filter: Filter
     _engine: TableEngine
     _open: Callable[[Partition], Any]
 
@@ -101,15 +102,20 @@ class Scan:
         """Each partition as a ``lance.LanceDataset`` at its version; the filter still has to be applied."""
         return ((partition, self._open(partition)) for partition in self.partitions)
 
-    def to_table(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows that satisfy the filter, in no particular order. Raises `InvalidInput`."""
+    def select(self, columns: Sequence[str] | None) -> pa.Schema:
+        """The schema of some columns, of all for None. Raises `InvalidInput`."""
         names = self.schema.names if columns is None else list(columns)
         unknown = [name for name in names if name not in self.schema.names]
         if unknown:
             raise InvalidInput(f"there is no column {unknown[0]!r}; the columns are {', '.join(self.schema.names)}")
-        schema = pa.schema([self.schema.field(name) for name in names])
-        condition = expression(self._filter, self.schema)
-        understood = condition is None or self._is_understood()
+        return pa.schema([self.schema.field(name) for name in names])
+
+    def to_table(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows that satisfy the filter, in no particular order. Raises `InvalidInput`."""
+        schema = self.select(columns)
+        names = schema.names
+        condition = expression(self.filter, self.schema)
+        understood = condition is None or is_understood(self.filter, self.schema)
 
         def read(partition: Partition) -> pa.Table:
             dataset = self._open(partition)
@@ -118,12 +124,6 @@ class Scan:
             return self._engine.read(dataset, None, None).filter(condition).select(names).cast(schema)
 
         return pa.concat_tables([schema.empty_table(), *_all(read, self.partitions)])
-
-    def _is_understood(self) -> bool:
-        """Whether the engine takes the filter: it knows no conditions on unsigned integers and the smallest floats."""
-        columns = {predicate.column for conjunction in self._filter for predicate in conjunction}
-        kinds = [self.schema.field(name).type for name in columns]
-        return not any(pa.types.is_unsigned_integer(kind) or pa.types.is_float16(kind) for kind in kinds)
 
 
 @attrs.frozen
@@ -309,6 +309,10 @@ class PartitionedNamespace:
                     skipped += 1
         return Scan(tuple(kept), skipped, schema, wanted, self._engine, self._open)
 
+    def place(self, partition: Partition) -> tuple[str, Mapping[str, str]]:
+        """Where readers elsewhere open the table of a partition: its URI, and storage options."""
+        return self._catalog.uri(partition.table), self._catalog.storage_options
+
     def _open(self, partition: Partition) -> Any:
         return self._catalog.open(partition.table.id, partition.version, tag=partition.tag, branch=partition.branch)
 
@@ -387,8 +391,7 @@ class _Writer:
             return
         if written.location is not None:
             written = self._move(part, base)
-        version = self._commit_to(base, written)
-        part.publication = Publication(written.values, base.table.location, base, version, ())
+        part.publication = self._commit_to(base, written)
 
     def _first(self, written: WrittenPartition) -> Publication:
         """The first version of a table that is no table of the catalog before it is published."""
@@ -417,30 +420,37 @@ class _Writer:
             with suppress(LancekeepError):
                 self.remove_data(Table(part.written.plan.table, part.written.location, {}))
 
-    def _commit_to(self, base: Partition, written: WrittenPartition) -> int:
+    def _commit_to(self, base: Partition, written: WrittenPartition) -> Publication:
         """A version with what ``base`` holds and the fragments, or with these alone where they overwrite.
 
         Versions behind the published one are of writes that failed or are under way. Appending to them would publish
         them; so the published version is restored first. The engine rebases silently: what did not become the very
         next version holds rows of others, and stays behind unpublished, too.
         """
-        _require_main(base)
         root = self.catalog.dataset_root(base.table)
-        for _ in range(_ATTEMPTS):
+        for attempt in range(_ATTEMPTS):
+            _require_main(base)
             latest = self._latest(root)
-            start = latest if base.version is None else base.version
-            if self.plan.mode == OVERWRITE:
-                return self._commit_fragments(base, written, latest)
-            if start != latest:
-                start = self.engine.restore(base.table.id, start).version
-            version = self._commit_fragments(base, written, start)
-            if version == start + 1:
-                return version
+            overwrites = self.plan.mode == OVERWRITE
+            start = latest if base.version is None or overwrites else base.version
+            with suppress(ConcurrentModification):
+                if start != latest:
+                    start = self.engine.restore(base.table.id, start).version
+                plan = attrs.evolve(written.plan, read_version=start)
+                version = self.catalog.commit_fragments(plan, written.fragments).version
+                if overwrites or version == start + 1:
+                    return Publication(written.values, base.table.location, base, version, ())
+            retry = self.catalog.commits.retry
+            retry.sleep(retry.jitter() * min(0.5, 0.01 * 2**attempt))
+            base = self._again(base)
         raise ConcurrentModification(f"{base.table.id}: others kept committing to it; nothing was published, try again")
 
-    def _commit_fragments(self, base: Partition, written: WrittenPartition, read_version: int) -> int:
-        plan = attrs.evolve(written.plan, table=base.table.id, read_version=read_version)
-        return self.catalog.commit_fragments(plan, written.fragments).version
+    def _again(self, base: Partition) -> Partition:
+        """The partition as it is published now."""
+        entry = self.catalog.view().find(base.table.id.key)
+        if entry is None or entry.location != base.table.location:
+            raise ConcurrentModification(f"the partition {base.table.id} was dropped; nothing was published")
+        return partition_of(self.plan.spec, entry)
 
     def _latest(self, root: DatasetRoot) -> int:
         latest = self.catalog.commits.latest(root)

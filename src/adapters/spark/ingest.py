@@ -7,7 +7,7 @@ wrote (`lancekeep.adapters.spark.writing`).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -26,7 +26,10 @@ except ImportError as error:
     raise MissingExtra("ingesting from Spark needs PySpark: pip install 'lancekeep[spark]'") from error
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, Row
+
+Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""What executors do with the batches of one partition of a DataFrame."""
 
 
 def ingest(
@@ -71,14 +74,19 @@ def _write_fragments(frame: DataFrame, plan: WritePlan) -> list[str]:
         if fragments:
             yield pa.RecordBatch.from_pydict({"fragment": fragments})
 
+    return [row.fragment for row in collected(frame, write_partition, "fragment string", str(plan.table))]
+
+
+def collected(frame: DataFrame, task: Task, columns: str, table: str) -> list[Row]:
+    """What a task makes of the partitions of a DataFrame. Raises what `ingest` raises from tasks."""
     try:
-        return [row.fragment for row in frame.mapInArrow(write_partition, "fragment string").collect()]
+        return frame.mapInArrow(task, columns).collect()
     except PySparkImportError as error:
         raise MissingExtra(f"Spark's mapInArrow needs a package more, 'pip install pandas': {error}") from error
     except AnalysisException as error:
-        raise InvalidInput(f"{plan.table}: Spark cannot plan the DataFrame; nothing was committed: {error}") from error
+        raise InvalidInput(f"{table}: Spark cannot plan the DataFrame; nothing was committed: {error}") from error
     except (PySparkException, Py4JError) as error:
-        raise _failure(plan, str(error)) from error
+        raise _failure(table, str(error)) from error
 
 
 # -- failures -------------------------------------------------------------------------------------------------------
@@ -87,11 +95,11 @@ def _write_fragments(frame: DataFrame, plan: WritePlan) -> list[str]:
 _ERROR_LINE = re.compile(r"(?:Caused by: )?(?P<error>[\w.$]+): (?P<message>.+)")
 
 
-def _failure(plan: WritePlan, report: str) -> InvalidInput | Retryable:
+def _failure(table: str, report: str) -> InvalidInput | Retryable:
     """What a failed job reports is the traceback of a Python task or of the JVM: the last error in it is the cause."""
     errors = [found for found in map(_ERROR_LINE.fullmatch, report.splitlines()) if found]
     reason = f"{errors[-1]['error']}: {errors[-1]['message']}" if errors else report.partition("\n")[0]
     own = f"{InvalidInput.__module__}.{InvalidInput.__qualname__}: "
     if reason.startswith(own):
-        return InvalidInput(f"{plan.table}: {reason.removeprefix(own)}; nothing was committed")
-    return Retryable(f"{plan.table}: the Spark job failed; nothing was committed: {reason}")
+        return InvalidInput(f"{table}: {reason.removeprefix(own)}; nothing was committed")
+    return Retryable(f"{table}: the Spark job failed; nothing was committed: {reason}")
