@@ -2,7 +2,7 @@
 
 A write commits to each table and then has all those versions read from then on in one change of the manifest table.
 A version counts only once it is published, and is always built on the published one: what a write that failed has left
-behind it never becomes visible (``docs/adr/0021``).
+behind it never becomes visible (``docs/adr/0026``).
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from lancekeep.domain.errors import (
     Refused,
     StoreUnavailable,
     Unsupported,
+    VersionTaken,
 )
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
@@ -238,9 +239,9 @@ class PartitionedNamespace:
         replaces the rows of the partitions that the data belong to, and leaves the others.
 
         Raises `InvalidInput` (nothing was written), `Refused` (an expression partitions it; overwriting beside data of
-        another specification), `ConcurrentModification` (nothing was published: others kept publishing the same
-        partitions, or one that was to be overwritten was changed), `StoreUnavailable` (where it was raised when
-        publishing, that may have happened).
+        another specification), `ConcurrentModification` (nothing was published: others kept changing the same
+        partitions, or dropped one), `CommitUnknown` (of one table; nothing was published), `StoreUnavailable` (when
+        publishing, which then may have happened: `scan` tells).
         """
         plan = self.begin_write(mode)
         table = self._conforming(self._engine.reader(data).read_all(), plan.schema)
@@ -433,7 +434,7 @@ class _Writer:
             latest = self._latest(root)
             overwrites = self.plan.mode == OVERWRITE
             start = latest if base.version is None or overwrites else base.version
-            with suppress(ConcurrentModification):
+            with suppress(ConcurrentModification, VersionTaken):
                 if start != latest:
                     start = self.engine.restore(base.table.id, start).version
                 plan = attrs.evolve(written.plan, read_version=start)

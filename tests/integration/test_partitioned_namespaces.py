@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -316,6 +317,35 @@ def test_native_software_finds_the_tables_and_what_it_drops_is_noticed(tmp_path:
     manifest = lance.dataset(f"{tmp_path}/native/__manifest")
     lance.dataset(f"{tmp_path}/native/__manifest", version=manifest.version - 1).restore()
     assert ids(namespace) == [1, 2, 3, 4]
+
+
+def test_what_other_software_may_have_made_is_read_as_specified(open_managed: Open) -> None:
+    catalog = open_managed()
+    namespace = catalog.create_partitioned(SCHEMA, BY)
+    [partition] = namespace.write(rows(1))
+    namespace.write(rows(2))
+    table, entry = catalog.open(partition.table.id), f"object_id = '{partition.table.id.key}'"
+
+    def edit(**columns: str) -> None:
+        lance.dataset(f"{catalog.root_uri}/__manifest").update(columns, where=entry)
+
+    table.tags.create("first", 1)
+    edit(read_version="NULL", read_tag="'first'", metadata="NULL")
+    assert ids(namespace) == [1]
+    with pytest.raises(Refused, match="branch or tag 'first'"):
+        namespace.write(rows(3))
+    edit(read_tag="NULL")
+    catalog.write(partition.table.id, rows(4).cast(namespace.schema), mode="append")
+    assert ids(namespace) == [1, 2, 4]
+    namespace.write(rows(5))
+    catalog.write(partition.table.id, rows(6).cast(namespace.schema), mode="append")
+    assert ids(namespace) == [1, 2, 4, 5]
+
+    field = {"field_id": "f", "source_ids": [0], "expression": "col0 / 2", "result_type": {"type": "int64"}}
+    catalog.alter_namespace("", set={"partition_spec_v2": json.dumps({"id": 2, "fields": [field]})})
+    assert ids(namespace, [("id", ">", 1)]) == [2, 4, 5]
+    with pytest.raises(Refused, match="expression"):
+        namespace.write(rows(7))
 
 
 def test_the_example_of_the_documentation_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
