@@ -213,6 +213,24 @@ def test_what_a_write_left_unpublished_never_becomes_visible(open_catalog: Open)
     assert ids(namespace) == [1, 2, 3, 4, 5, 6]
 
 
+def test_what_slips_in_during_a_commit_is_not_published(open_catalog: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine rebases the append of a write onto it, silently."""
+    catalog, native = open_catalog(), open_catalog()
+    namespace = catalog.create_partitioned(SCHEMA, BY)
+    [partition] = namespace.write(rows(1))
+    commit, slipped = catalog.commit_fragments, list[str]()
+
+    def late(plan: Any, fragments: Any) -> Any:
+        if not slipped:
+            slipped.append("once")
+            native.write(partition.table.id, rows(100).cast(namespace.schema), mode="append")
+        return commit(plan, fragments)
+
+    monkeypatch.setattr(catalog, "commit_fragments", late)
+    namespace.write(rows(2))
+    assert ids(namespace) == [1, 2]
+
+
 def test_clean_up_keeps_what_is_published(open_managed: Open) -> None:
     catalog = open_managed()
     namespace = catalog.create_partitioned(SCHEMA, BY)
