@@ -19,7 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 from lancekeep.adapters.spark.arrow_types import arrow_schema, as_spark_sees, fit, require_fit
-from lancekeep.adapters.spark.ingest import collected, write_batches
+from lancekeep.adapters.spark.ingest import collected
+from lancekeep.adapters.spark.writing import write_batches
 from lancekeep.application.partition_values import expression, is_understood, partition_arrays, split
 from lancekeep.application.partitions import (
     APPEND,
