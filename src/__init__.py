@@ -14,6 +14,7 @@ from lancekeep.application.certification import Certificate, Check, Result
 from lancekeep.application.cleanup import CleanupReport, NotCleaned, TableCleanup
 from lancekeep.application.maintenance import Finding, FsckReport
 from lancekeep.application.migration import MigrationProgress, MigrationReport
+from lancekeep.application.partitions import PartitionedNamespace, Scan
 from lancekeep.application.transactions import Snapshot, Transaction
 from lancekeep.domain.batch import AllCommitted
 from lancekeep.domain.commit import Committed, CommitToken, Conflict, Outcome, Unknown
@@ -45,6 +46,8 @@ from lancekeep.domain.errors import (
 )
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.namespace import Namespace
+from lancekeep.domain.partitioning import PartitionBy, PartitionField, PartitionSpec, Transform
+from lancekeep.domain.partitions import Partition
 from lancekeep.domain.table import Table
 from lancekeep.ports.table_engine import VersionDetails, WritePlan
 
@@ -85,9 +88,15 @@ __all__ = [
     "NotFound",
     "ObjectId",
     "Outcome",
+    "Partition",
+    "PartitionBy",
+    "PartitionField",
+    "PartitionSpec",
+    "PartitionedNamespace",
     "Refused",
     "Result",
     "Retryable",
+    "Scan",
     "Snapshot",
     "StoreUnavailable",
     "Table",
@@ -95,6 +104,7 @@ __all__ = [
     "TableCleanup",
     "TableNotFound",
     "Transaction",
+    "Transform",
     "Unknown",
     "UnsafeStore",
     "UnsafeStoreWarning",

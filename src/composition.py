@@ -328,6 +328,10 @@ class _ProvingEngine(LanceEngine):
         self._prove()
         return super().change(table, act, after)
 
+    def restore(self, table: ObjectId, version: int) -> Committed:
+        self._prove()
+        return super().restore(table, version)
+
 
 def _known() -> None:
     """Nothing has to be proven: the adapter knows its storage."""

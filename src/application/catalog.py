@@ -16,6 +16,7 @@ from lancekeep.application.batch_commits import BatchCommits
 from lancekeep.application.cleanup import Cleanup, CleanupReport
 from lancekeep.application.maintenance import Fsck, FsckReport, Progress
 from lancekeep.application.migration import MigrationProgress, MigrationReport, migrate
+from lancekeep.application.partitions import PartitionedNamespace
 from lancekeep.application.relocation import Relocation
 from lancekeep.application.table_checks import TableChecks
 from lancekeep.application.table_commits import TableCommits
@@ -52,6 +53,8 @@ from lancekeep.domain.namespace import (
     find_namespace,
     replace_namespace,
 )
+from lancekeep.domain.partitioning import PartitionBy
+from lancekeep.domain.partitions import made_up_properties, published_version
 from lancekeep.domain.table import (
     DEREGISTERED_MARKER,
     MANIFEST_DIRECTORY,
@@ -211,8 +214,10 @@ class Catalog:
         return altered[0]
 
     def describe_namespace(self, identifier: Identifier) -> Namespace:
-        """A namespace and its properties. Raises `NamespaceNotFound`."""
-        return find_namespace(self.view(), ObjectId.of(identifier))
+        """A namespace and its properties, with those made up for partitions. Raises `NamespaceNotFound`."""
+        view, object_id = self.view(), ObjectId.of(identifier)
+        found = find_namespace(view, object_id)
+        return attrs.evolve(found, properties={**made_up_properties(view, object_id), **found.properties})
 
     def namespace_exists(self, identifier: Identifier) -> bool:
         """Whether the namespace exists; the root always does."""
@@ -600,6 +605,29 @@ class Catalog:
         known = CommitToken.parse(token) if isinstance(token, str) else token
         return BatchCommits(self.commits).resolve(known) if known.others else self.commits.resolve(known)
 
+    # -- partitions ---------------------------------------------------------------------------------------------
+
+    def create_partitioned(self, schema: Any, by: Iterable[PartitionBy]) -> PartitionedNamespace:
+        """Make the catalog a partitioned namespace: tables that share a schema, divided by values of their rows.
+
+        schema: a ``pyarrow.Schema``; its columns get numbers (``lance:field_id``) unless they have them. by: the
+        levels, outermost first. Tables that the catalog holds already stay what they are. Raises `AlreadyExists`,
+        `InvalidInput`, `Unsupported` in a V1 directory.
+        """
+        namespace = self._partitioned()
+        namespace.create(schema, by)
+        return namespace
+
+    def partitioned(self) -> PartitionedNamespace:
+        """The catalog as a partitioned namespace. Raises `NamespaceNotFound` where it is none."""
+        namespace = self._partitioned()
+        if not namespace.specs:
+            raise NamespaceNotFound(f"{self.root_uri} is not partitioned; create_partitioned makes it so")
+        return namespace
+
+    def _partitioned(self) -> PartitionedNamespace:
+        return PartitionedNamespace(self, self._engine, self._apply, self._remove_data)
+
     # -- versions -----------------------------------------------------------------------------------------------
 
     def commit_version(
@@ -631,9 +659,10 @@ class Catalog:
     def delete_versions(self, root: DatasetRoot, versions: Iterable[int]) -> int:
         """Delete old versions of a table or branch, rows and manifests; see `TableCommits.delete`.
 
-        Raises `Refused` for the latest version, and for one that a tag points at.
+        Raises `Refused` for the latest version, for one that a tag points at, and for the published one of a partition.
         """
         doomed = set(versions)
+        self._refuse_published(root, doomed)
         tagged = doomed & self._engine.tagged_versions(self._uri_of(root.key))
         if tagged:
             raise Refused(f"{root.base_uri}: a tag points at version {min(tagged)}; delete the tag first")
@@ -981,6 +1010,16 @@ class Catalog:
             place = f"the table {table.id}" if branch is None else f"the branch {branch} of {table.id}"
             raise VersionNotFound(f"{place} has no version {version}; history() lists those of the table")
         return table
+
+    def _refuse_published(self, root: DatasetRoot, doomed: set[int]) -> None:
+        owner = self.view().owner_of(root.key.removeprefix(f"{self._root_key}/" if self._root_key else ""))
+        published = None if owner is None else published_version(owner)
+        if owner is None or published is None or published.version not in doomed:
+            return
+        if root == self.dataset_root(Table.from_entry(owner)).branch(published.branch or None):
+            raise Refused(
+                f"{root.base_uri}: version {published.version} is what is read of the partition {owner.object_id}"
+            )
 
     def _unlinked(self, table: Table) -> DatasetRoot:
         """As `dataset_root`, where the location is the caller's choice. Raises `InvalidInput`."""

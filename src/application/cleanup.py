@@ -25,6 +25,7 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import BRANCHES, VERSIONS, DatasetRoot
 from lancekeep.domain.manifest_entry import TABLE
 from lancekeep.domain.naming import ManifestName, final_versions
+from lancekeep.domain.partitions import published_version
 from lancekeep.domain.table import MANIFEST_DIRECTORY, Table
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
@@ -137,6 +138,7 @@ class _Dataset:
     """A table with its branches.
 
     selected: it is to be cleaned; otherwise it is only looked at for what it needs. refusal: why nothing may go of it.
+    object_id: under which the catalog has it.
     """
 
     name: str
@@ -144,6 +146,7 @@ class _Dataset:
     selected: bool
     branches: dict[str, _Branch] = attrs.field(factory=dict)
     refusal: str = ""
+    object_id: ObjectId | None = None
 
     def refuse(self, reason: str) -> None:
         self.refusal = self.refusal or reason
@@ -201,7 +204,7 @@ class Cleanup:
             try:
                 table = Table.from_entry(entry)
                 taken.add(table.location.partition("/")[0])
-                yield self._filled(_Dataset(str(object_id), self.place(table), selected))
+                yield self._filled(_Dataset(str(object_id), self.place(table), selected, object_id=object_id))
             except Damaged as error:
                 yield _Dataset(str(object_id), DatasetRoot("", ""), selected, refusal=str(error))
         above = f"{self.root_key}/" if self.root_key else ""
@@ -227,8 +230,12 @@ class Cleanup:
         return dataset
 
     def _references(self, dataset: _Dataset) -> set[Reference]:
-        """The tags and branches of a table as they are now. Raises `Damaged`."""
+        """What the tags and branches of a table, and its entry, refer to now. Raises `Damaged`."""
         found = set()
+        entry = None if dataset.object_id is None else self.view().find(dataset.object_id.key)
+        published = None if entry is None else published_version(entry)
+        if published is not None:
+            found.add(published)
         for info in self._list(f"{dataset.root.key}/{REFERENCES}/"):
             with suppress(ObjectNotFound):  # deleted since it was listed
                 found.add(Reference.parse(self._objects.get(info.key), info.key))

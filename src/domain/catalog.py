@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import attrs
 
@@ -43,7 +43,17 @@ class SetProperties:
         return {name: value for name, value in merged.items() if value is not None}
 
 
-Change = Put | Remove | SetProperties
+@attrs.frozen
+class AddColumns:
+    """Give the manifest table further columns, nullable, by name with their ``pyarrow.DataType``.
+
+    One that is there stays as it is. What an entry's extension holds is kept in columns that there are.
+    """
+
+    columns: Mapping[str, Any]
+
+
+Change = Put | Remove | SetProperties | AddColumns
 
 
 class CatalogView(Protocol):
@@ -141,6 +151,8 @@ class Entries:
                     entries.pop(object_id, None)
                 case SetProperties():
                     properties = change.merged_into(properties)
+                case AddColumns():
+                    pass  # in memory an extension holds what it is given
         return Entries(self.version + 1, entries.values(), properties)
 
 

@@ -103,13 +103,28 @@ class TableEngine(Protocol):
         """
 
     def write_fragments(self, plan: WritePlan, data: Any) -> Sequence[Any]:
-        """Write a stream of batches as fragments of the plan's table, for `commit_fragments` or `stage`."""
+        """Write a stream of batches as fragments of the plan's table, and commit nothing."""
 
     def stage(self, plan: WritePlan, fragments: Sequence[Any]) -> StagedVersion:
         """Prepare what `commit_fragments` would commit, behind the latest version, and do not commit it.
 
         Nothing removes the staged manifest. Every call makes another one.
         """
+
+    def create_at(self, plan: WritePlan, fragments: Sequence[Any]) -> int:
+        """Make fragments the first version of a table that no catalog knows yet, at the plan's ``uri``; its number.
+
+        Nobody else may know of the place. Raises as writes do.
+        """
+
+    def restore(self, table: ObjectId, version: int) -> Committed:
+        """Commit a new version that holds what an earlier one does."""
+
+    def read(self, dataset: Any, columns: Sequence[str] | None, condition: Any) -> Any:
+        """Rows of what `open` gave as a ``pyarrow.Table``. condition: a ``pyarrow.compute.Expression``, or None."""
+
+    def open_at(self, uri: str) -> Any:
+        """As `open`, for a table that no catalog knows, at its latest version."""
 
     def open(self, table: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Any:
         """A ``lance.LanceDataset`` whose commits go through the catalog."""

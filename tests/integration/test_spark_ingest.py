@@ -18,6 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import lancekeep
 from lancekeep.adapters.spark.ingest import ingest
+from lancekeep.adapters.spark.partitions import read_partitioned, write_partitioned
+from lancekeep.application.partition_values import partition_arrays
 
 pytestmark = [
     pytest.mark.slow,
@@ -390,3 +392,47 @@ def test_a_failing_task_commits_nothing(
     assert versions_of(catalog) == [1]
     ingest(spark.range(5, 6), catalog, "travel.t", mode="append")
     assert rows_of(catalog)["id"].to_pylist() == list(range(6))
+
+
+def test_a_frame_is_written_to_partitions_and_read_back_pruned(spark: SparkSession, tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("country", pa.string())])
+    by = [
+        lancekeep.PartitionBy.year("at"),
+        lancekeep.PartitionBy.identity("country"),
+        lancekeep.PartitionBy.bucket("id", 2),
+    ]
+    catalog = lancekeep.connect(f"{tmp_path}/lake", commit_store=f"sqlite://{tmp_path}/commits.db")
+    namespace = catalog.create_partitioned(schema, by)
+    frame = (
+        spark.range(40)
+        .selectExpr(
+            "cast(id % 2 as string) country",
+            "timestamp_seconds((id % 3 - 2) * 31536000) at",
+            "id",
+        )
+        .unionByName(spark.range(40, 42).selectExpr("cast(null as string) country", "cast(null as timestamp) at", "id"))
+    )
+    before = catalog.view().version
+    written = write_partitioned(frame, namespace)
+    assert catalog.view().version == before + 1
+    assert {partition.version for partition in written} == {1}
+    assert write_partitioned(frame.where("id = 3"), namespace)[0].version == 2
+    everything = namespace.scan().to_table()
+    assert sorted(everything["id"].to_pylist()) == sorted([*range(42), 3])
+    for partition, dataset in namespace.scan().datasets():
+        parts = partition_arrays(dataset.to_table(), partition.spec, schema=namespace.schema)
+        assert {tuple(row) for row in zip(*(part.to_pylist() for part in parts), strict=True)} == {partition.values}
+
+    wanted = [("at", "<", "1969-06-01"), ("country", "=", "1")]
+    assert 0 < namespace.scan(wanted).skipped < len(namespace.scan().partitions)
+    read = read_partitioned(spark, namespace, wanted, ["country", "id"])
+    expected = frame.where("at < timestamp'1969-06-01 00:00:00Z' and country = '1'").select("country", "id")
+    assert sorted(read.collect()) == sorted([*expected.collect(), ("1", 3)])
+    pinned = read_partitioned(spark, namespace)
+    assert pinned.dtypes == frame.select("id", "at", "country").dtypes
+    write_partitioned(frame.where("id < 2").selectExpr("id", "at", "country"), namespace, mode="overwrite")
+    assert pinned.count() == 43
+    assert read_partitioned(spark, namespace).count() == namespace.scan().to_table().num_rows < 43
+
+    with pytest.raises(lancekeep.InvalidInput, match="'at' is missing"):
+        write_partitioned(frame.drop("at"), namespace)

@@ -164,18 +164,33 @@ class LanceEngine:
         """
         described = self._namespace.describe_table(DescribeTableRequest(id=list(table.names)))
         uri = cast(str, described.location)  # always told
-        options = self._storage_options or None
-        with _translated(table, _Channel(self._namespace)):
-            fragments = write_fragments(data, uri, schema=data.schema, mode="create", storage_options=options)
+        plan = WritePlan(table, uri, self._storage_options, data.schema, WriteMode.CREATE, 0, True)
+        return Committed(self.create_at(plan, self.write_fragments(plan, data)), "", 0)
+
+    def create_at(self, plan: WritePlan, fragments: Sequence[Any]) -> int:
+        with _translated(plan.table, _Channel(self._namespace)):
             dataset = lance.LanceDataset.commit(
-                uri,
-                lance.LanceOperation.Overwrite(data.schema, fragments),
+                plan.uri,
+                lance.LanceOperation.Overwrite(plan.schema, [_fragment(fragment) for fragment in fragments]),
                 read_version=0,
                 max_retries=0,
                 enable_v2_manifest_paths=True,
-                storage_options=options,
+                storage_options=dict(plan.storage_options) or None,
             )
-        return Committed(dataset.version, "", 0)
+        return int(dataset.version)
+
+    def restore(self, table: ObjectId, version: int) -> Committed:
+        channel = _Channel(self._namespace)
+        with _translated(table, channel):
+            dataset = self._dataset(channel, table, version)
+            dataset.restore()
+        return _committed(channel, dataset)
+
+    def read(self, dataset: Any, columns: Sequence[str] | None, condition: Any) -> Any:
+        return dataset.to_table(columns=None if columns is None else list(columns), filter=condition)
+
+    def open_at(self, uri: str) -> Any:
+        return lance.dataset(uri, storage_options=self._storage_options or None)
 
     def commit_fragments(
         self, plan: WritePlan, fragments: Sequence[Any], properties: Mapping[str, str], *, exactly: bool

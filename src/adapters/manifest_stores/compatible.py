@@ -11,7 +11,7 @@ from operator import attrgetter
 import attrs
 
 from lancekeep.adapters.manifest_stores.directory_listing import OWN_PROPERTIES, DirectoryListing, V1Directory
-from lancekeep.domain.catalog import CatalogView, Change, Put, Remove, SetProperties, page
+from lancekeep.domain.catalog import AddColumns, CatalogView, Change, Put, Remove, SetProperties, page
 from lancekeep.domain.errors import ConcurrentModification, LancekeepError, StoreUnavailable
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
@@ -203,10 +203,10 @@ class CompatibleManifestStore:
         remembered = _own(_properties_after(view.properties, changes))
         if remembered != self._remembered:
             return _Step(listing, remember=remembered), []
-        entered: list[Change] = [change for change in changes if isinstance(change, SetProperties)]
+        entered: list[Change] = [change for change in changes if isinstance(change, SetProperties | AddColumns)]
         if remembered != _own(_properties_after(view.manifest.properties, changes)):
             entered.append(SetProperties(remembered))
-        rows = [change for change in changes if not isinstance(change, SetProperties)]
+        rows = [change for change in changes if isinstance(change, Put | Remove)]
         vacated = _vacated(view, rows)
         listed = [entry for entry in vacated.values() if entry.listed]
         if listed:

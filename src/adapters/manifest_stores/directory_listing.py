@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
-from lancekeep.domain.catalog import Change, Put, Remove, SetProperties, page
+from lancekeep.domain.catalog import AddColumns, Change, Put, Remove, SetProperties, page
 from lancekeep.domain.errors import ConcurrentModification, Damaged, ObjectNotFound, Refused, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
@@ -195,6 +195,8 @@ class DirectoryListing:
         match change:
             case Remove(object_id):
                 return self.hide(object_id + V1_SUFFIX)
+            case AddColumns():
+                raise Unsupported("a V1 directory has no manifest table; open it with its manifest")
             case SetProperties():
                 self._require_alone()
                 return self.remember(change.merged_into(view.properties), view)

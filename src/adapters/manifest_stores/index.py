@@ -20,7 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import FrozenBitMap
 
-from lancekeep.domain.catalog import Change, Put, Remove, SetProperties, ancestors
+from lancekeep.adapters.manifest_stores.columns import with_columns
+from lancekeep.domain.catalog import AddColumns, Change, Put, Remove, SetProperties, ancestors
 from lancekeep.domain.identifiers import MANIFEST_DELIMITER, ObjectId
 from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
 from lancekeep.domain.table import V1_SUFFIX
@@ -356,9 +357,11 @@ class IndexedView:
     def after(self, changes: Sequence[Change]) -> IndexedView:
         """The catalog once ``changes`` are made; new entries are in a fragment that is not written yet."""
         put: dict[str, ManifestEntry | None] = {}
-        properties = self.properties
+        properties, schema = self.properties, self.schema
         for change in changes:
             match change:
+                case AddColumns(columns):
+                    schema = with_columns(schema, columns)
                 case Put(entry):
                     put[entry.object_id] = entry
                 case Remove(object_id):
@@ -368,8 +371,8 @@ class IndexedView:
         fragments = [fragment.without(put) for fragment in self.fragments]
         entries = [entry for entry in put.values() if entry is not None]
         if entries:
-            fragments.append(Fragment(UNWRITTEN, (), (Piece(EntryRows(entries, self.schema)),)))
-        return attrs.evolve(self, properties=properties, fragments=tuple(fragments))
+            fragments.append(Fragment(UNWRITTEN, (), (Piece(EntryRows(entries, schema)),)))
+        return attrs.evolve(self, properties=properties, fragments=tuple(fragments), schema=schema)
 
     def _pieces(self) -> Iterator[Piece]:
         return (piece for fragment in self.fragments for piece in fragment.pieces)

@@ -22,7 +22,7 @@ _MESSAGES = {
     "index_section=6:uint64 timestamp=7:Timestamp tag=8:string reader_feature_flags=9:uint64 "
     "writer_feature_flags=10:uint64 max_fragment_id=11:uint32 transaction_file=12:string "
     "data_format=15:DataStorageFormat table_metadata=19:Property* transaction_section=23:uint64",
-    "Field": "name=2:string id=3:int32 parent_id=4:int32",
+    "Field": "name=2:string id=3:int32 parent_id=4:int32 logical_type=5:string",
     "DataFragment": "id=1:uint64 files=2:DataFile* deletion_file=3:DeletionFile physical_rows=4:uint64",
     "DataFile": "path=1:string fields=2:int32* column_indices=3:int32* file_major_version=4:uint32 "
     "file_minor_version=5:uint32 file_size_bytes=6:uint64 base_id=7:uint32",

@@ -25,6 +25,7 @@ from lance.file import LanceFileReader, LanceFileWriter
 from pyroaring import BitMap, FrozenBitMap
 
 from lancekeep.adapters.manifest_stores import data_file
+from lancekeep.adapters.manifest_stores.columns import enter_columns
 from lancekeep.adapters.manifest_stores.index import (
     OWN_COLUMNS,
     SMALL,
@@ -203,16 +204,19 @@ class TableVersions:
         kept, merged = _merge(view.fragments)
         keys: list[str] = []
         new: list[tuple[Fragment, Any]] = []
-        rows = _rows(merged, view.schema)
+        following = type(manifest)()
+        following.CopyFrom(manifest)
+        schema = view.schema
+        if schema is not base.view.schema:
+            schema = enter_columns(following, schema, _example(schema, manifest.data_format.version).manifest)
+        rows = _rows(merged, schema)
         if len(rows):
-            new.append(self._write_fragment(rows, view.schema, manifest, keys))
+            new.append(self._write_fragment(rows, schema, following, keys))
         before = {fragment.id: fragment for fragment in base.view.fragments}
         changed = [fragment for fragment in kept if fragment.deleted != before[fragment.id].deleted]
         replaced = {fragment.id: self._write_deletions(fragment, base, keys) for fragment in changed}
         kept = [replaced[fragment.id][0] if fragment.id in replaced else fragment for fragment in kept]
 
-        following = type(manifest)()
-        following.CopyFrom(manifest)
         messages = {message.id: message for message in manifest.fragments}
         messages.update({fragment_id: message for fragment_id, (_, message) in replaced.items()})
         messages.update({fragment.id: message for fragment, message in new})
@@ -234,7 +238,7 @@ class TableVersions:
         )
         file = TableFile(following, base.file.indexes)
         content = file.serialize(transaction)
-        after = attrs.evolve(view, version=base.number + 1, fragments=fragments)
+        after = attrs.evolve(view, version=base.number + 1, fragments=fragments, schema=schema)
         return Prepared(Version(base.number + 1, file, after), content, keys)
 
     def discard(self, prepared: Prepared) -> None:
@@ -419,7 +423,8 @@ def _transaction(base: Version, following: Any, *, removed: list[int], updated: 
     after = {item.key: item.value for item in following.table_metadata}
     changes = {key: after.get(key) for key in (*before, *after) if before.get(key) != after.get(key)}
     touches_rows = bool(removed or updated or new)
-    if base.number == 0 or (changes and touches_rows):
+    widened = len(following.fields) != len(base.file.manifest.fields)
+    if base.number == 0 or widened or (changes and touches_rows):
         transaction.overwrite.fragments.extend(following.fragments)
         transaction.overwrite.schema.extend(following.fields)
     elif changes or not touches_rows:

@@ -6,7 +6,7 @@ wrote (`lancekeep.adapters.spark.writing`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -20,7 +20,10 @@ from lancekeep.domain.errors import InvalidInput
 from lancekeep.ports.table_engine import WriteMode, WritePlan
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, Row
+
+Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""What executors do with the batches of one partition of a DataFrame."""
 
 
 def ingest(
@@ -65,5 +68,10 @@ def _write_fragments(frame: DataFrame, plan: WritePlan) -> list[str]:
         if fragments:
             yield pa.RecordBatch.from_pydict({"fragment": fragments})
 
-    with translated(str(plan.table)):
-        return [row.fragment for row in frame.mapInArrow(write_partition, "fragment string").collect()]
+    return [row.fragment for row in collected(frame, write_partition, "fragment string", str(plan.table))]
+
+
+def collected(frame: DataFrame, task: Task, columns: str, table: str) -> list[Row]:
+    """What a task makes of the partitions of a DataFrame. Raises what `ingest` raises from tasks."""
+    with translated(table):
+        return frame.mapInArrow(task, columns).collect()

@@ -1,0 +1,120 @@
+"""Arrow schemas in the JSON of the namespace specification (JsonArrowSchema), with the native engine's type names."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from lancekeep.domain.errors import Damaged
+
+FIELD_ID = "lance:field_id"
+"""Metadata of a field: the number by which partition fields refer to it, never used again."""
+
+EXACT = "lancekeep:arrow_schema"
+"""Metadata of a schema: the same in Arrow's own encoding, since the JSON has no place for units and time zones."""
+
+_NAMES = {
+    "halffloat": "float16",
+    "float": "float32",
+    "double": "float64",
+    "string": "utf8",
+    "large_string": "large_utf8",
+    "string_view": "utf8_view",
+}
+"""Where pyarrow names a type otherwise than the Arrow specification."""
+
+_TYPES = {_NAMES.get(str(kind), str(kind)): kind for kind in map(pa.type_for_alias, ("bool", "binary", "large_binary"))}
+_TYPES |= {name: pa.type_for_alias(name) for name in ("int8", "int16", "int32", "int64", "date32", "date64")}
+_TYPES |= {name: pa.type_for_alias(name) for name in ("uint8", "uint16", "uint32", "uint64", "null")}
+_TYPES |= {"float16": pa.float16(), "float32": pa.float32(), "float64": pa.float64(), "timestamp": pa.timestamp("us")}
+_TYPES |= {"utf8": pa.string(), "large_utf8": pa.large_string(), "date32[day]": pa.date32()}
+
+
+def type_json(kind: pa.DataType) -> dict[str, Any]:
+    """A type as JsonArrowDataType. Units, time zones and the types of keys have no place in it."""
+    if pa.types.is_dictionary(kind):
+        return type_json(kind.value_type)
+    if isinstance(kind, pa.BaseExtensionType):
+        return type_json(kind.storage_type)
+    name = str(kind).partition("[")[0].partition("<")[0].partition("(")[0]
+    length = None
+    if pa.types.is_fixed_size_list(kind):
+        name, length = "fixed_size_list", kind.list_size
+    elif pa.types.is_decimal(kind):
+        length = kind.precision * 1000 + kind.scale
+    elif pa.types.is_fixed_size_binary(kind):
+        length = kind.byte_width
+    found: dict[str, Any] = {"type": _NAMES.get(name, name)}
+    if length is not None:
+        found["length"] = length
+    if pa.types.is_nested(kind):
+        found["fields"] = [field_json(kind.field(index)) for index in range(kind.num_fields)]
+    return found
+
+
+def field_json(field: pa.Field) -> dict[str, Any]:
+    """A field as JsonArrowField."""
+    found = {"name": field.name, "nullable": field.nullable, "type": type_json(field.type)}
+    return found | ({"metadata": _text(field.metadata)} if field.metadata else {})
+
+
+def schema_json(schema: pa.Schema) -> dict[str, Any]:
+    """A schema as JsonArrowSchema."""
+    found: dict[str, Any] = {"fields": [field_json(field) for field in schema]}
+    return found | ({"metadata": _text(schema.metadata)} if schema.metadata else {})
+
+
+def exact_schema_text(schema: pa.Schema) -> str:
+    """A schema as JSON text from which `schema_of` makes the very same."""
+    found = schema_json(schema)
+    exact = base64.b64encode(schema.serialize()).decode()
+    return json.dumps({**found, "metadata": {**found.get("metadata", {}), EXACT: exact}}, separators=(",", ":"))
+
+
+def schema_of(text: str) -> pa.Schema:
+    """The schema in a JSON text; timestamps are in microseconds where nothing says otherwise. Raises `Damaged`."""
+    try:
+        found = json.loads(text)
+        exact = (found.get("metadata") or {}).get(EXACT)
+        if exact is not None:
+            schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(exact)))
+            if schema_json(schema)["fields"] == found["fields"]:  # else other software has changed them since
+                return schema
+        return pa.schema([_field(field) for field in found["fields"]])
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError, OSError, pa.ArrowException) as error:
+        raise Damaged(f"{text[:200]!r} is no schema in the JSON of the namespace specification: {error!r}") from error
+
+
+def type_of(found: Mapping[str, Any]) -> pa.DataType:
+    """The type in a JsonArrowDataType. Raises `ValueError` or `KeyError` for one that is not known."""
+    name, length = found["type"], int(found.get("length") or 0)
+    fields = [_field(field) for field in found.get("fields") or ()]
+    match name:
+        case "struct":
+            return pa.struct(fields)
+        case "list":
+            return pa.list_(fields[0])
+        case "large_list":
+            return pa.large_list(fields[0])
+        case "fixed_size_list":
+            return pa.list_(fields[0], length)
+        case "fixed_size_binary":
+            return pa.binary(length)
+        case "decimal128" | "decimal256":
+            make = pa.decimal128 if name == "decimal128" else pa.decimal256
+            return make(*divmod(length, 1000))
+    if name not in _TYPES:
+        raise ValueError(f"the type {name!r} is not known")
+    return _TYPES[name]
+
+
+def _field(found: Mapping[str, Any]) -> pa.Field:
+    return pa.field(found["name"], type_of(found["type"]), found.get("nullable", True), found.get("metadata") or None)
+
+
+def _text(metadata: Mapping[bytes, bytes]) -> dict[str, str]:
+    return {key.decode(): value.decode(errors="replace") for key, value in metadata.items()}

@@ -1,0 +1,237 @@
+"""The partitions of a namespace: where they stand in the catalog, and how they become visible together.
+
+Below ``v{N}`` lies one level of namespaces per field of the specification, named at random, and then the table
+``dataset``. Columns of the manifest table hold the partition values, and which version of each table is to be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import attrs
+
+from lancekeep.domain.catalog import CatalogView, Put, require_free, require_namespace
+from lancekeep.domain.dataset_files import Reference
+from lancekeep.domain.errors import ConcurrentModification, Damaged, Refused
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
+from lancekeep.domain.partitioning import READ_BRANCH, READ_TAG, READ_VERSION, PartitionSpec, specs_of
+from lancekeep.domain.table import Table
+
+DATASET = "dataset"
+"""The name of every partition's table."""
+
+NAME_LENGTH = 16
+NAME_ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
+
+PUBLISHED = {"lancekeep.published": "true"}
+"""A property of a partition's table: its entry says which version is to be read. Writers that drop columns they do not
+know keep the properties, so that the loss is noticed."""
+
+Values = tuple[Any, ...]
+"""Partition values, outermost level first."""
+
+
+@attrs.frozen
+class Partition:
+    """One partition and the version of its table that is to be read: a version, of a branch, or a tag; None: the latest
+    of main."""
+
+    spec: PartitionSpec
+    values: Values
+    table: Table
+    version: int | None = None
+    branch: str | None = None
+    tag: str | None = None
+
+    @property
+    def named_values(self) -> dict[str, Any]:
+        """The partition values by ``field_id``."""
+        return {field.field_id: value for field, value in zip(self.spec.fields, self.values, strict=True)}
+
+
+@attrs.frozen
+class Publication:
+    """What a write wants to be read of one partition from now on.
+
+    location: of its table. base: the partition as the write found it; None where the write makes it. version: holds
+    what shall be read. names: for the levels of a new partition that are missing.
+    """
+
+    values: Values
+    location: str
+    base: Partition | None
+    version: int
+    names: Sequence[str]
+
+
+class Overtaken(ConcurrentModification):
+    """Another write has published some of the partitions since; ``values``: theirs."""
+
+    def __init__(self, message: str, values: frozenset[Values]) -> None:
+        super().__init__(message, values)
+        self.values = values
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+def key_of(values: Iterable[Any]) -> Values:
+    """Partition values as a key: NaN is like NaN, and -0.0 like 0.0."""
+    return tuple(("NaN",) if value != value else value for value in values)
+
+
+def partitions_of(view: CatalogView, spec: PartitionSpec) -> Iterator[Partition]:
+    """The partitions that were written under a specification, in no particular order.
+
+    Raises `Damaged` where another writer has dropped the columns that say what is in them.
+    """
+    depth = len(spec.fields) + 2
+    for entry in view.descendants(ObjectId((spec.namespace,))):
+        object_id = ObjectId.from_key(entry.object_id)
+        if entry.object_type == TABLE and object_id.name == DATASET and len(object_id.names) == depth:
+            yield partition_of(spec, entry)
+
+
+def partition_of(spec: PartitionSpec, entry: ManifestEntry) -> Partition:
+    """The partition whose table an entry is. Raises `Damaged`, as `partitions_of`."""
+    extension = entry.extension
+    version = extension.get(READ_VERSION)
+    if version is None and PUBLISHED.items() <= entry.properties.items():
+        raise Damaged(
+            f"the catalog's entry of the partition {ObjectId.from_key(entry.object_id)} has lost its {READ_VERSION}: "
+            "other software has rewritten the manifest table without the columns it does not know. Restore the version "
+            "of __manifest before that with pylance, and keep that software from changing this catalog."
+        )
+    values = tuple(extension.get(field.column) for field in spec.fields)
+    table = Table.from_entry(entry)
+    return Partition(spec, values, table, version, extension.get(READ_BRANCH), extension.get(READ_TAG))
+
+
+def published_version(entry: ManifestEntry) -> Reference | None:
+    """The version that the entry of a partition's table says is to be read; None where it says none, or a tag."""
+    version = entry.extension.get(READ_VERSION)
+    return None if version is None else Reference(entry.extension.get(READ_BRANCH) or "", version)
+
+
+def by_values(view: CatalogView, spec: PartitionSpec) -> dict[Values, Partition]:
+    """The partitions by `key_of` their values; where others have made one twice, the first in byte order."""
+    found = sorted(partitions_of(view, spec), key=lambda partition: partition.table.id, reverse=True)
+    return {key_of(partition.values): partition for partition in found}
+
+
+def publish(
+    view: CatalogView, spec: PartitionSpec, publications: Sequence[Publication], *, alone: bool = False
+) -> list[Put]:
+    """Have all publications read from now on, in one change; new partitions come to be by it.
+
+    alone: there must be no data under another specification. Raises `Overtaken` where some of the partitions are no
+    longer as the write found them, `ConcurrentModification` where one was dropped, and `Refused`.
+    """
+    require_namespace(view, ObjectId((spec.namespace,)))
+    if alone:
+        require_alone(view, spec)
+    present, levels = by_values(view, spec), _levels(view, spec)
+    changes: list[Put] = []
+    overtaken = set[Values]()
+    for publication in publications:
+        key, base = key_of(publication.values), publication.base
+        found = present.get(key)
+        if found is None and base is not None:
+            raise ConcurrentModification(
+                f"the partition {base.table.id} was dropped while it was written; nothing was published"
+            )
+        if _state(found) != _state(base):
+            overtaken.add(key)
+        elif found is None:
+            changes += _new_partition(view, levels, spec, publication)
+        else:
+            entry = view.find(found.table.id.key)
+            assert entry is not None  # it has just been found
+            changes.append(Put(_pinned(entry, publication.version)))
+    if overtaken:
+        raise Overtaken(f"{len(overtaken)} partitions were changed by others meanwhile", frozenset(overtaken))
+    return changes
+
+
+def require_alone(view: CatalogView, spec: PartitionSpec) -> None:
+    """Raises `Refused` where data lie under another specification than ``spec``."""
+    for other in specs_of(view.properties).values():
+        if other.id != spec.id and next(partitions_of(view, other), None) is not None:
+            raise Refused(
+                f"partitions cannot be overwritten while there are data under v{other.id}: their rows would stay "
+                "beside the new ones. Move them to the latest specification first, or append."
+            )
+
+
+def made_up_properties(view: CatalogView, object_id: ObjectId) -> dict[str, str]:
+    """What a namespace of a partitioned catalog is described with beside its own properties ("Runtime Namespace
+    Properties"): ``partition_spec`` on ``v{N}``, ``partition.{field_id}`` on a level, unless the value is null."""
+    if object_id.is_root or not object_id.names[0].startswith("v"):
+        return {}
+    spec = next((spec for spec in specs_of(view.properties).values() if spec.namespace == object_id.names[0]), None)
+    level = len(object_id.names) - 2
+    if spec is None or level >= len(spec.fields):
+        return {}
+    if level < 0:
+        return {"partition_spec": spec.to_json()}
+    entry = view.find(object_id.key)
+    field = spec.fields[level]
+    value = None if entry is None else entry.extension.get(field.column)
+    return {} if value is None else {f"partition.{field.field_id}": _shown(value)}
+
+
+def _state(partition: Partition | None) -> Any:
+    if partition is None:
+        return None
+    return partition.table.location, partition.version, partition.branch, partition.tag
+
+
+def _levels(view: CatalogView, spec: PartitionSpec) -> dict[Values, ObjectId]:
+    """The namespaces of all levels by their values; where others have made one twice, the first in byte order."""
+    root = ObjectId((spec.namespace,))
+    levels: dict[Values, ObjectId] = {(): root}
+    for entry in sorted(view.descendants(root), key=lambda entry: entry.object_id):
+        object_id = ObjectId.from_key(entry.object_id)
+        level = len(object_id.names) - 1
+        if entry.object_type == NAMESPACE and level <= len(spec.fields):
+            values = tuple(entry.extension.get(field.column) for field in spec.fields[:level])
+            levels.setdefault(key_of(values), object_id)
+    return levels
+
+
+def _new_partition(
+    view: CatalogView, levels: dict[Values, ObjectId], spec: PartitionSpec, publication: Publication
+) -> Iterator[Put]:
+    """The levels that are missing, which ``levels`` learns of, and the table."""
+    key = key_of(publication.values)
+    for level, name in enumerate(publication.names):
+        if key[: level + 1] not in levels:
+            namespace = levels[key[:level]].child(name)
+            require_free(view, namespace, NAMESPACE)
+            levels[key[: level + 1]] = namespace
+            columns = _columns(spec, publication.values[: level + 1])
+            yield Put(ManifestEntry(namespace.key, NAMESPACE, extension=columns))
+    table = levels[key].child(DATASET)
+    require_free(view, table, TABLE)
+    entry = ManifestEntry.table(table, publication.location, PUBLISHED)
+    yield Put(_pinned(attrs.evolve(entry, extension=_columns(spec, publication.values)), publication.version))
+
+
+def _columns(spec: PartitionSpec, values: Values) -> dict[str, Any]:
+    pairs = zip(spec.fields, values, strict=False)  # upper levels have the values of the first fields only
+    return {field.column: value for field, value in pairs if value is not None}
+
+
+def _pinned(entry: ManifestEntry, version: int) -> ManifestEntry:
+    extension = {name: value for name, value in entry.extension.items() if name not in (READ_BRANCH, READ_TAG)}
+    return attrs.evolve(entry.with_properties(PUBLISHED), extension={**extension, READ_VERSION: version})
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, bytes):
+        return value.hex()
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)

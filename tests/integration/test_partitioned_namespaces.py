@@ -1,0 +1,373 @@
+"""Partitioned namespaces on real storage: writing, reading, races, crashes, and native software beside them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from threading import Barrier, Event
+from typing import Any
+
+import lance
+import lance.namespace
+import pyarrow as pa
+import pytest
+from lance_namespace import CreateNamespaceRequest, DescribeNamespaceRequest, ListNamespacesRequest, ListTablesRequest
+
+import lancekeep
+from lancekeep import (
+    AlreadyExists,
+    Catalog,
+    ConcurrentModification,
+    Damaged,
+    InvalidInput,
+    NamespaceNotFound,
+    Partition,
+    PartitionBy,
+    PartitionedNamespace,
+    Refused,
+    Unsupported,
+)
+
+SCHEMA = pa.schema(
+    [pa.field("id", pa.int64(), nullable=False), ("ts", pa.timestamp("us", "UTC")), ("country", pa.string())]
+)
+BY = [PartitionBy.year("ts"), PartitionBy.identity("country")]
+ROWS = pa.table(
+    {
+        "id": [1, 2, 3, 4],
+        "ts": [dt.datetime(2025, 1, 1), dt.datetime(1969, 1, 1), dt.datetime(2025, 2, 1), None],
+        "country": ["NL", "NL", "US", None],
+    }
+)
+
+Open = Callable[[], Catalog]
+
+
+@pytest.fixture(params=["storage", "managed"])
+def open_catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+    """Opens one catalog, each time as another process would."""
+    store = f"sqlite:///{tmp_path}/commits.db" if request.param == "managed" else None
+    return lambda: lancekeep.connect(f"{tmp_path}/lake", commit_store=store, mode="v2")
+
+
+@pytest.fixture
+def open_managed(tmp_path: Path) -> Open:
+    return lambda: lancekeep.connect(f"{tmp_path}/lake", commit_store=f"sqlite:///{tmp_path}/commits.db")
+
+
+def ids(namespace: PartitionedNamespace, wanted: Any = None) -> list[int]:
+    found: list[int] = namespace.scan(wanted).to_table(["id"])["id"].to_pylist()
+    return sorted(found)
+
+
+def rows(*numbers: int, country: str | None = "NL", year: int = 2025) -> pa.Table:
+    return pa.table(
+        {
+            "id": list(numbers),
+            "ts": [dt.datetime(year, 1, 1)] * len(numbers),
+            "country": pa.array([country] * len(numbers), pa.string()),
+        }
+    )
+
+
+@contextmanager
+def no_publication(namespace: PartitionedNamespace) -> Iterator[None]:
+    """Writes end as if the process were killed between the commits of the tables and that of the manifest table."""
+    apply = namespace._apply
+
+    def killed(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    namespace._apply = killed
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            yield
+    finally:
+        namespace._apply = apply
+
+
+def test_a_namespace_is_laid_out_as_specified_and_read_with_pruning(open_catalog: Open) -> None:
+    namespace = open_catalog().create_partitioned(SCHEMA, BY)
+    written = namespace.write(ROWS)
+    assert sorted(map(str, (partition.named_values for partition in written))) == sorted(
+        map(str, [{"ts_year": y, "country": c} for y, c in [(2025, "NL"), (1969, "NL"), (2025, "US"), (None, None)]])
+    )
+    assert all(re.fullmatch(r"v1(\$[a-z0-9]{16}){2}\$dataset", partition.table.id.key) for partition in written)
+    assert all(re.fullmatch(r"[0-9a-f]{8}_v1.*", partition.table.location) for partition in written)
+    by_value = {partition.values: partition for partition in written}
+    assert by_value[2025, "NL"].table.id.names[1] == by_value[2025, "US"].table.id.names[1]
+    assert {partition.version for partition in written} == {1}
+    [again] = namespace.write(rows(5))
+    assert (again.table, again.version) == (by_value[2025, "NL"].table, 2)
+
+    catalog = open_catalog()
+    reader = catalog.partitioned()
+    assert ids(reader) == [1, 2, 3, 4, 5]
+    scan = reader.scan([("ts", ">", "2025-01-15"), ("country", "=", "US")])
+    assert (len(scan.partitions), scan.skipped) == (1, 3)
+    assert scan.to_table().schema.equals(reader.schema)
+    assert ids(reader, [("ts", ">", "2025-01-15")]) == [3]
+    assert ids(reader, [[("country", "is null")], [("ts", "<", "1970-01-01")]]) == [2, 4]
+    assert ids(reader, [("country", "=", "DE")]) == []
+    assert [dataset.version for _, dataset in reader.scan([("id", "=", 5)]).datasets()].count(2) == 1
+
+    level = again.table.id.parent
+    assert catalog.describe_namespace("v1").properties == {"partition_spec": reader.specs[1].to_json()}
+    assert catalog.describe_namespace(level).properties == {"partition.country": "NL"}
+    assert catalog.describe_namespace(level.parent).properties == {"partition.ts_year": "2025"}
+    assert {"partition_spec_v1", "schema"} <= set(catalog.describe_namespace("").properties)
+    assert not catalog.fsck(deep=True).findings
+
+    manifest = lance.dataset(f"{catalog.root_uri}/__manifest").to_table()
+    entries = {row["object_id"]: row for row in manifest.to_pylist()}
+    assert manifest.schema.field("read_version").type == pa.uint64()
+    assert manifest.schema.field("partition_field_ts_year").type == pa.int32()
+    table = entries[again.table.id.key]
+    assert (table["read_version"], table["partition_field_ts_year"], table["partition_field_country"]) == (
+        2,
+        2025,
+        "NL",
+    )
+    assert (table["read_branch"], table["read_tag"]) == (None, None)
+    year = entries[level.parent.key]
+    assert (year["read_version"], year["partition_field_ts_year"], year["partition_field_country"]) == (
+        None,
+        2025,
+        None,
+    )
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_written(open_managed: Open, tmp_path: Path) -> None:
+    catalog = open_managed()
+    with pytest.raises(NamespaceNotFound, match="not partitioned"):
+        catalog.partitioned()
+    with pytest.raises(InvalidInput, match="bytes long"):
+        catalog.create_partitioned(SCHEMA, [PartitionBy.bucket("id", n) for n in range(1, 20)])
+    namespace = catalog.create_partitioned(SCHEMA, BY)
+    with pytest.raises(AlreadyExists):
+        catalog.create_partitioned(SCHEMA, BY)
+    before = sorted(tmp_path.rglob("*"))
+    for data, message in [
+        (ROWS.drop_columns(["country"]), "expected id, ts, country"),
+        (ROWS.append_column("x", pa.array(range(4))), "expected id, ts, country"),
+        (ROWS.set_column(0, "id", pa.array(["a"] * 4)), "do not fit"),
+        (ROWS.set_column(0, "id", pa.array([None] * 4, pa.int64())), "takes no nulls"),
+    ]:
+        with pytest.raises(InvalidInput, match=message):
+            namespace.write(data)
+    with pytest.raises(InvalidInput, match="unknown write mode"):
+        namespace.write(ROWS, mode="create")
+    assert namespace.write(ROWS.slice(0, 0)) == []
+    assert sorted(tmp_path.rglob("*")) == before
+    with pytest.raises(Unsupported):
+        lancekeep.connect(f"{tmp_path}/v1", mode="v1").create_partitioned(SCHEMA, BY)
+
+
+def test_an_evolved_namespace_is_read_across_its_specifications(open_managed: Open) -> None:
+    namespace = open_managed().create_partitioned(SCHEMA, BY)
+    namespace.write(ROWS)
+    spec = open_managed().partitioned().evolve([PartitionBy.identity("country"), PartitionBy.bucket("id", 4)])
+    assert [field.field_id for field in spec.fields] == ["country", "id_bucket_4"]
+    assert namespace.evolve([PartitionBy.identity("country"), PartitionBy.bucket("id", 4)]) == spec
+    written = namespace.write(rows(6, 7))
+    assert {partition.table.id.names[0] for partition in written} == {"v2"}
+    assert ids(namespace) == [1, 2, 3, 4, 6, 7]
+    scan = namespace.scan([("country", "=", "NL"), ("id", "=", 6)])
+    assert Counter(partition.spec.id for partition in scan.partitions) == {1: 2, 2: 1}
+    assert ids(namespace, [("country", "=", "NL"), ("id", "=", 6)]) == [6]
+    with pytest.raises(Refused, match="data under v1"):
+        namespace.write(rows(8), mode="overwrite")
+
+
+def test_overwriting_replaces_the_partitions_of_the_data(open_catalog: Open) -> None:
+    namespace = open_catalog().create_partitioned(SCHEMA, BY)
+    namespace.write(ROWS)
+    with no_publication(namespace):
+        namespace.write(rows(8))
+    [partition, *_] = namespace.write(pa.concat_tables([rows(9), rows(10, country="FR")]), mode="overwrite")
+    assert ids(namespace) == [2, 3, 4, 9, 10]
+    assert lance.dataset(open_catalog().uri(partition.table)).count_rows() == 1
+
+
+def test_what_a_write_left_unpublished_never_becomes_visible(open_catalog: Open) -> None:
+    namespace = open_catalog().create_partitioned(SCHEMA, BY)
+    namespace.write(ROWS)
+    with no_publication(namespace):
+        namespace.write(pa.concat_tables([rows(100), rows(101, country="FR")]))
+    native = open_catalog()
+    [partition] = namespace.scan([("id", "=", 1), ("ts", ">", "2000-01-01"), ("country", "=", "NL")]).partitions
+    native.write(partition.table.id, rows(102).cast(namespace.schema), mode="append")  # past the namespace
+    assert ids(namespace) == [1, 2, 3, 4]
+    [after] = namespace.write(rows(5))
+    assert ids(open_catalog().partitioned()) == [1, 2, 3, 4, 5]
+    assert after.version is not None
+    assert after.version > 3
+    namespace.write(rows(6, country="FR"))
+    assert ids(namespace) == [1, 2, 3, 4, 5, 6]
+
+
+def test_what_slips_in_during_a_commit_is_not_published(open_catalog: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine rebases the append of a write onto it, silently."""
+    catalog, native = open_catalog(), open_catalog()
+    namespace = catalog.create_partitioned(SCHEMA, BY)
+    [partition] = namespace.write(rows(1))
+    commit, slipped = catalog.commit_fragments, list[str]()
+
+    def late(plan: Any, fragments: Any) -> Any:
+        if not slipped:
+            slipped.append("once")
+            native.write(partition.table.id, rows(100).cast(namespace.schema), mode="append")
+        return commit(plan, fragments)
+
+    monkeypatch.setattr(catalog, "commit_fragments", late)
+    namespace.write(rows(2))
+    assert ids(namespace) == [1, 2]
+
+
+def test_clean_up_keeps_what_is_published(open_managed: Open) -> None:
+    catalog = open_managed()
+    namespace = catalog.create_partitioned(SCHEMA, BY)
+    for number in range(3):
+        namespace.write(rows(number))
+    with no_publication(namespace):
+        namespace.write(rows(100))
+    report = catalog.cleanup(timedelta(0), grace=timedelta(0))
+    assert [table.versions for table in report.tables] == [(1, 2)]
+    assert ids(namespace) == [0, 1, 2]
+    [partition] = namespace.scan().partitions
+    with pytest.raises(Refused, match="what is read of the partition"):
+        catalog.delete_versions(catalog.dataset_root(partition.table), [3])
+
+
+def test_a_write_that_is_overtaken_is_built_anew(open_catalog: Open) -> None:
+    """Between the commits and the publication of a write another publishes the same partitions, old and new."""
+    namespace, other = open_catalog().create_partitioned(SCHEMA, BY), open_catalog().partitioned()
+    namespace.write(rows(1))
+    apply, overtaken = namespace._apply, list[str]()
+
+    def late(decide: Any) -> None:
+        if not overtaken:
+            overtaken.append("once")
+            other.write(pa.concat_tables([rows(2), rows(3, country="FR")]))
+        apply(decide)
+
+    namespace._apply = late
+    written = namespace.write(pa.concat_tables([rows(4), rows(5, country="FR"), rows(6, country="DE")]))
+    assert ids(namespace) == [1, 2, 3, 4, 5, 6]
+    assert len(written) == len(namespace.scan().partitions) == 3
+    assert not open_catalog().fsck(grace=0).findings
+
+
+def test_a_partition_that_was_dropped_stops_the_write(open_managed: Open) -> None:
+    catalog = open_managed()
+    namespace = catalog.create_partitioned(SCHEMA, BY)
+    [partition] = namespace.write(rows(1))
+    apply = namespace._apply
+
+    def late(decide: Any) -> None:
+        if catalog.table_exists(partition.table.id):
+            catalog.drop_table(partition.table.id)
+        apply(decide)
+
+    namespace._apply = late
+    with pytest.raises(ConcurrentModification, match="dropped"):
+        namespace.write(pa.concat_tables([rows(2), rows(3, country="FR")]))
+    assert ids(namespace) == []
+    assert not catalog.fsck(grace=0).findings
+
+
+def test_racing_writers_make_each_partition_once_and_readers_see_whole_writes(open_catalog: Open) -> None:
+    """Every write adds one row to each of three partitions, which the first writers have to make."""
+    open_catalog().create_partitioned(SCHEMA, BY)
+    writers, each = 3, 2
+    barrier, done = Barrier(writers), Event()
+
+    def write(writer: int) -> None:
+        namespace = open_catalog().partitioned()
+        barrier.wait()
+        for number in range(writer * each, writer * each + each):
+            namespace.write(pa.concat_tables([rows(number, country=country) for country in ("NL", "FR", None)]))
+
+    def read() -> int:
+        namespace, most = open_catalog().partitioned(), 0
+        while not done.is_set():
+            counts = Counter(ids(namespace))
+            assert set(counts.values()) <= {3}, counts
+            assert len(counts) >= most, "what was seen has gone"
+            most = len(counts)
+        return most
+
+    with ThreadPoolExecutor(writers + 1) as pool:
+        reading = pool.submit(read)
+        try:
+            list(pool.map(write, range(writers)))
+        finally:
+            done.set()
+        reading.result()
+    namespace = open_catalog().partitioned()
+    assert ids(namespace) == sorted(list(range(writers * each)) * 3)
+    assert len(namespace.scan().partitions) == 3
+    assert not open_catalog().fsck(grace=0).findings
+
+
+def test_native_software_finds_the_tables_and_what_it_drops_is_noticed(tmp_path: Path) -> None:
+    namespace = lancekeep.connect(f"{tmp_path}/native").create_partitioned(SCHEMA, BY)
+    partitions: list[Partition] = namespace.write(ROWS)
+    [first, *_] = partitions
+    native = lance.namespace.DirectoryNamespace(root=f"{tmp_path}/native")
+    assert native.list_namespaces(ListNamespacesRequest(id=[])).namespaces == ["v1"]
+    assert len(native.list_namespaces(ListNamespacesRequest(id=["v1"])).namespaces) == 3
+    assert native.list_tables(ListTablesRequest(id=list(first.table.id.parent.names))).tables == ["dataset"]
+    native.describe_namespace(DescribeNamespaceRequest(id=["v1"]))
+    assert lance.dataset(namespace_client=native, table_id=list(first.table.id.names)).count_rows() == 1
+
+    native.create_namespace(CreateNamespaceRequest(id=["other"]))
+    assert "read_version" not in lance.dataset(f"{tmp_path}/native/__manifest").schema.names
+    with pytest.raises(Damaged, match="Restore the version"):
+        namespace.scan()
+    manifest = lance.dataset(f"{tmp_path}/native/__manifest")
+    lance.dataset(f"{tmp_path}/native/__manifest", version=manifest.version - 1).restore()
+    assert ids(namespace) == [1, 2, 3, 4]
+
+
+def test_what_other_software_may_have_made_is_read_as_specified(open_managed: Open) -> None:
+    catalog = open_managed()
+    namespace = catalog.create_partitioned(SCHEMA, BY)
+    [partition] = namespace.write(rows(1))
+    namespace.write(rows(2))
+    table, entry = catalog.open(partition.table.id), f"object_id = '{partition.table.id.key}'"
+
+    def edit(**columns: str) -> None:
+        lance.dataset(f"{catalog.root_uri}/__manifest").update(columns, where=entry)
+
+    table.tags.create("first", 1)
+    edit(read_version="NULL", read_tag="'first'", metadata="NULL")
+    assert ids(namespace) == [1]
+    with pytest.raises(Refused, match="branch or tag 'first'"):
+        namespace.write(rows(3))
+    edit(read_tag="NULL")
+    catalog.write(partition.table.id, rows(4).cast(namespace.schema), mode="append")
+    assert ids(namespace) == [1, 2, 4]
+    namespace.write(rows(5))
+    catalog.write(partition.table.id, rows(6).cast(namespace.schema), mode="append")
+    assert ids(namespace) == [1, 2, 4, 5]
+
+    field = {"field_id": "f", "source_ids": [0], "expression": "col0 / 2", "result_type": {"type": "int64"}}
+    catalog.alter_namespace("", set={"partition_spec_v2": json.dumps({"id": 2, "fields": [field]})})
+    assert ids(namespace, [("id", ">", 1)]) == [2, 4, 5]
+    with pytest.raises(Refused, match="expression"):
+        namespace.write(rows(7))
+
+
+def test_the_example_of_the_documentation_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "partitions.md").read_text()
+    example, _ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(example, "partitions.md", "exec"), {})
