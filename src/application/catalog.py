@@ -638,9 +638,10 @@ class Catalog:
         Raises `CommitRefused` also where a rename moved the table's files away meanwhile.
         """
         root = self.dataset_root(table).branch(branch)
+        before = self._manifest.recent().version
         outcome = self.commits.commit(root, version, manifest_path, size, branch=branch is not None)
         if isinstance(outcome, Committed) and v1_table(table.location) is not None:
-            self._require_unmoved(table, version, first=branch is not None or version == 1)
+            self._require_unmoved(table, version, before, first=branch is not None or version == 1)
         return outcome
 
     def commit_versions(self, candidates: Sequence[NewVersion]) -> BatchOutcome:
@@ -648,12 +649,13 @@ class Catalog:
 
         Raises `CommitRefused` also where a rename moved the files of one away meanwhile.
         """
+        before = self._manifest.recent().version
         outcome = BatchCommits(self.commits).commit([each.at(self.dataset_root(each.table)) for each in candidates])
         if isinstance(outcome, AllCommitted):
             for each in candidates:
                 if v1_table(each.table.location) is not None:
                     first = each.branch is not None or each.version == 1
-                    self._require_unmoved(each.table, each.version, first=first)
+                    self._require_unmoved(each.table, each.version, before, first=first)
         return outcome
 
     def delete_versions(self, root: DatasetRoot, versions: Iterable[int]) -> int:
@@ -1028,16 +1030,18 @@ class Catalog:
         except Damaged as error:
             raise InvalidInput(str(error)) from error
 
-    def _require_unmoved(self, table: Table, version: int, *, first: bool) -> None:
+    def _require_unmoved(self, table: Table, version: int, before: int, *, first: bool) -> None:
         """A rename carries over what was committed while the entry was still here; about the rest nobody knows.
 
-        A directory that was dropped is a V1 table again as soon as this version lies in it, without those before it.
+        Where the catalog is another than ``before``, the entry may be of a new table in the same directory; and one
+        that was dropped is a V1 table again as soon as this version lies in it. Either has no version before this one.
         """
         view = self.commits.retry.call(self._manifest.view)
         entry = view.find(table.id.key)
         if entry is not None and entry.location == table.location:
-            predecessor = partial(self.commits.final_object, self.dataset_root(table), version - 1)
-            if first or not entry.listed or self.commits.retry.call(predecessor) is not None:
+            if first or (view.version == before and not entry.listed):
+                return
+            if self.commits.retry.call(partial(self.commits.final_object, self.dataset_root(table), version - 1)):
                 return
         raise CommitRefused(
             f"the table {table.id} was renamed or dropped while version {version} was committed at "

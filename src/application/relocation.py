@@ -5,6 +5,7 @@ Files are copied until nothing new appears; only the catalog's entry decides at 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 
@@ -15,6 +16,7 @@ from lancekeep.domain.errors import ConcurrentModification, Damaged, ObjectNotFo
 from lancekeep.domain.layout import BRANCHES, VERSIONS, DatasetRoot
 from lancekeep.domain.naming import ManifestName
 from lancekeep.domain.table import DEREGISTERED_MARKER, MOVING_MARKER, RESERVED_MARKER
+from lancekeep.ports.object_store import ObjectInfo
 
 _ROUNDS = 10
 """Times that the source is looked at before its writers count as faster than the copy."""
@@ -35,6 +37,7 @@ class Relocation:
         self._source = source
         self._target = target
         self._copied: set[str] = set()
+        self._versions: dict[str, ObjectInfo] = {}
         self._references: dict[str, bytes] = {}
 
     def copy(self) -> None:
@@ -42,7 +45,7 @@ class Relocation:
 
         Raises:
             Refused: the table has branches, whose manifests name the files of the table by its absolute place.
-            ConcurrentModification: others committed faster than could be copied.
+            ConcurrentModification: others committed faster than could be copied, or the table went meanwhile.
         """
         if not self._catch_up():
             raise ConcurrentModification(
@@ -64,11 +67,12 @@ class Relocation:
             raise self._torn("writers that do not ask the catalog keep committing at the old place")
 
     def _catch_up(self) -> bool:
-        """Copy what the target lacks; whether that was everything."""
+        """Copy what the target lacks, until one look finds all of it copied and as it was; whether that was so."""
         seen: set[str] = set()
         for _ in range(_ROUNDS):
+            copied = len(self._copied)
             versions = self._commits.retry.call(partial(self._round, seen))
-            if versions <= self._copied:
+            if versions <= self._copied and len(self._copied) == copied:
                 return True
             seen = versions
         return False
@@ -77,9 +81,19 @@ class Relocation:
         """Look at the source once, and copy its files and the versions seen the last time; which there are now.
 
         So all that a version refers to has been copied before the version itself is. Idempotent.
+
+        Raises `ConcurrentModification` where versions that were copied are gone, or others are in their place: another
+        table may have been made here.
         """
         prefix = f"{self._source.key}/"
-        keys = {info.key.removeprefix(prefix) for info in self._objects.list(prefix)}
+        infos = {info.key.removeprefix(prefix): info for info in self._objects.list(prefix)}
+        keys = infos.keys()
+        for key, info in self._versions.items():
+            if key not in infos or infos[key].modified != info.modified:
+                raise ConcurrentModification(
+                    f"{self._source.base_uri}: {key} went while the table was copied for its new name: it was dropped, "
+                    "made anew, or cleaned up"
+                )
         manifests = {key: name for key in keys if (name := ManifestName.parse(key.rpartition("/")[2])) is not None}
         versions = {key for key, name in manifests.items() if not name.is_staged}
         _refuse_branches(self._source, versions)
@@ -93,7 +107,7 @@ class Relocation:
         for key in self._references.keys() - keys:
             self._objects.delete(self._target_key(key))
             del self._references[key]
-        self._copy_versions(seen - self._copied)
+        self._copy_versions({key: infos[key] for key in seen & keys - self._copied})
         return versions
 
     def _copy_reference(self, key: str) -> None:
@@ -102,13 +116,14 @@ class Relocation:
             self._objects.put(self._target_key(key), content)
             self._references[key] = content
 
-    def _copy_versions(self, keys: set[str]) -> None:
+    def _copy_versions(self, infos: Mapping[str, ObjectInfo]) -> None:
         """Copy manifests, each only where its version is free, and enter them in the commit store."""
         created = []
-        for key in sorted(keys):
+        for key in sorted(infos):
             with suppress(ObjectNotFound):
                 self._create(key)
                 created.append(self._target_key(key))
+                self._versions[key] = infos[key]
         if created:
             target = self._target
             rows = [
@@ -116,7 +131,7 @@ class Relocation:
                 for row in self._commits.page(self._source, None, None, True)
             ]
             self._commits.rows.record(row for row in rows if row.path in created)
-        self._copied |= keys
+        self._copied |= infos.keys()
 
     def _create(self, key: str) -> None:
         content, target = self._objects.get(self._source_key(key)), self._target_key(key)

@@ -349,6 +349,40 @@ def test_no_acknowledged_append_is_lost_by_a_rename(tmp_path: Path, store: str) 
         assert [entry.version for entry in catalog.history(target)] == list(range(rows, 0, -1))
 
 
+@pytest.mark.parametrize("store", ["sqlite", "none"])
+@pytest.mark.parametrize("versions", [1, 2])
+@pytest.mark.parametrize("place", [(Relocation, "_create"), (lancekeep.Catalog, "_enter_renamed")])
+def test_a_table_that_is_made_anew_while_another_is_renamed_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str, versions: int, place: tuple[Any, str]
+) -> None:
+    catalog, other = connect(tmp_path, store).catalog, connect(tmp_path, store).catalog
+    catalog.write("t", TABLE)
+    catalog.write("t", TABLE, "append")
+    step = getattr(*place)
+    made: list[lancekeep.Table] = []
+
+    def beside(self: Any, *arguments: Any) -> Any:
+        copying = place[0] is Relocation
+        result = step(self, *arguments) if copying else None
+        if not made:
+            made.append(other.drop_table("t"))
+            for mode in ("create", "append")[:versions]:
+                other.write("t", TABLE.slice(0, 1), mode)
+        return result if copying else step(self, *arguments)
+
+    monkeypatch.setattr(*place, beside)
+    error, text = {
+        "_create": (lancekeep.ConcurrentModification, "went while the table was copied"),
+        "_enter_renamed": (lancekeep.Damaged, "Nothing was removed: stop the writers of the old place"),
+    }[place[1]]
+    with pytest.raises(error, match=text):
+        catalog.rename_table("t", "u")
+    assert lance.dataset(str(tmp_path / "lake" / "t.lance")).count_rows() == versions
+    if error is lancekeep.ConcurrentModification:
+        assert catalog.list_tables() == ["t"]
+        assert directories(tmp_path) == ["t.lance"]
+
+
 @pytest.mark.parametrize("mode", ["compatible", "v1"])
 def test_an_append_that_outlives_a_drop_is_not_acknowledged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str

@@ -147,6 +147,8 @@ class Model:
         else:
             self.finals[key] = content
             self.born.setdefault(content, self.moment)
+            if operation is not None and not key.startswith(MANIFEST) and self._was_left(_location(key), operation):
+                self.trodden.add(_location(key))  # the next table in a directory that has another's version by now
 
     def _look_at_directories(self, key: str, operation: Operation | None) -> None:
         below = key.removeprefix(f"{ROOT}/")
@@ -278,20 +280,17 @@ class Model:
         """The differences that an operation made are those it was to make."""
         effect = EFFECTS.get(operation.kind)
         whole = parts = 0
-        uncovered: set[str] = set()
         for moment, event in operation.events:
             if self._is_part(operation, event):
                 parts += 1
-            elif uncovered and _covers(event, uncovered):
-                uncovered = set()
-            elif operation.outcome == "refused" and self._hides_what_was_left(operation, event):
+            elif (whole and _hides(event)) or (
+                operation.outcome == "refused" and self._hides_what_was_left(operation, event)
+            ):  # who failed at the same table, or wrote late, has made it visible again
                 continue
             elif effect is not None and any(
-                effect(operation, seen, self.states[moment - 1])
-                for seen in (event, *self._without_parts(event, moment), _without_uncovered(event))
+                effect(operation, seen, self.states[moment - 1]) for seen in self._seen(event, moment)
             ):
                 whole += 1
-                uncovered = {name for name, (_, after) in event.items() if _is_uncovered(name, after)}
             elif self._is_resurrection(operation, event):
                 self.resurrected += 1
             elif not self._is_undone(operation, event):
@@ -321,6 +320,13 @@ class Model:
         before, after = event[_key(operation.name)]
         location = _key(operation.name) + V1_SUFFIX
         return self.v1 and before is None and after == Thing(TABLE, location, ())
+
+    def _seen(self, event: Event, moment: int) -> Iterator[Event]:
+        """A difference as the operation that made it may have seen it."""
+        yield event
+        yield from self._without_parts(event, moment)
+        yield _without_uncovered(event)
+        yield _without_covered(event)
 
     def _without_parts(self, event: Event, moment: int) -> Iterator[Event]:
         """Until it is entered, a declaration in a V1 directory is no obstacle to who looked before it was seen."""
@@ -484,9 +490,18 @@ def _without_uncovered(event: Event) -> Event:
     }
 
 
-def _covers(event: Event, uncovered: set[str]) -> bool:
-    """Who failed at the same V1 table has taken off the marker of one that succeeds: that puts it back at once."""
-    return set(event) == uncovered and all(after is None for _, after in event.values())
+def _hides(event: Event) -> bool:
+    return all(after is None and _is_uncovered(name, before) for name, (before, after) in event.items())
+
+
+def _without_covered(event: Event) -> Event:
+    """A V1 directory that comes to be the place of another table is no table of its own any more."""
+    taken = {after.location for _, after in event.values() if after is not None}
+    return {
+        name: (before, after)
+        for name, (before, after) in event.items()
+        if after is not None or before is None or not _is_uncovered(name, before) or before.location not in taken
+    }
 
 
 def _is_uncovered(name: str, thing: Thing | None) -> bool:
