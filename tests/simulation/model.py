@@ -280,23 +280,27 @@ class Model:
         """The differences that an operation made are those it was to make."""
         effect = EFFECTS.get(operation.kind)
         whole = parts = 0
+        exposed: set[str] = set()
         for moment, event in operation.events:
             if self._is_part(operation, event):
                 parts += 1
-            elif (whole and _hides(event)) or (
-                operation.outcome == "refused" and self._hides_what_was_left(operation, event)
-            ):  # who failed at the same table, or wrote late, has made it visible again
+            elif whole and _hides(event):  # who failed at the same table, or wrote late, had made it visible again
+                exposed -= event.keys()
+            elif operation.outcome == "refused" and self._hides_what_was_left(operation, event):
                 continue
             elif effect is not None and any(
                 effect(operation, seen, self.states[moment - 1]) for seen in self._seen(event, moment)
             ):
                 whole += 1
+                exposed |= {name for name, (before, after) in event.items() if _is_exposed(name, before, after)}
             elif self._is_resurrection(operation, event):
                 self.resurrected += 1
             elif not self._is_undone(operation, event):
                 raise Violation(f"{_shown(event)} is not what was asked for: {operation}")
         if whole > 1:
             raise Violation(f"it happened {whole} times: {operation}")
+        if exposed and operation.outcome == "ok" and operation.kind in ("deregister", "drop_table", "rename"):
+            raise Violation(f"V1 readers see {exposed} all the same: {operation}")
         happened = whole or (parts and not operation.arguments["properties"])
         if operation.outcome == "ok" and effect is not None and not happened and not self._held_before(operation):
             raise Violation(f"it was acknowledged and never happened: {operation}")
@@ -502,6 +506,11 @@ def _without_covered(event: Event) -> Event:
         for name, (before, after) in event.items()
         if after is not None or before is None or not _is_uncovered(name, before) or before.location not in taken
     }
+
+
+def _is_exposed(name: str, before: Thing | None, after: Thing | None) -> bool:
+    """Whether a table that left the manifest, and not its V1 directory, is seen there."""
+    return before is not None and before.location == name + V1_SUFFIX and _is_uncovered(name, after)
 
 
 def _is_uncovered(name: str, thing: Thing | None) -> bool:
