@@ -80,7 +80,8 @@ class Model:
     """The catalog below ``lake/`` in ``raw``. v1: V1 directories count as tables (compatibility mode).
 
     has_rows: whether the commit store has any for a base URI. trodden: directories to which something happened that is
-    known and not prevented (docs/simulation.md); what is in them is not judged.
+    known and not prevented (docs/simulation.md); what is in them is not judged. copies: directories that a rename has
+    copied a table to, and may remove again.
     """
 
     def __init__(self, raw: MemoryObjectStore, has_rows: Callable[[str], bool], *, v1: bool) -> None:
@@ -94,6 +95,7 @@ class Model:
         self.born: dict[bytes, int] = {}
         self.resurrected = 0
         self.trodden: set[str] = set()
+        self.copies: set[str] = set()
         self._authors: dict[bytes, Operation | None] = {}
         self._decoder = TableVersions(raw, f"{ROOT}/__manifest")
         self._version: Version | None = None
@@ -114,6 +116,8 @@ class Model:
         content = self.raw._objects.get(key)
         directory, _, file_name = key.rpartition("/")
         name = ManifestName.parse(file_name)
+        if file_name == MOVING_MARKER:
+            self.copies.add(directory.removeprefix(f"{ROOT}/"))
         if name is not None and directory + "/" == MANIFEST:
             if name.is_staged:
                 if content is not None:
@@ -195,8 +199,7 @@ class Model:
 
         And one that was dropped may hold what a writer left that was under way then.
         """
-        copied = f"{ROOT}/{location}/{MOVING_MARKER}" in self.raw._objects
-        if copied or self.is_being_removed(location):
+        if location in self.copies or self.is_being_removed(location):
             self.trodden.add(location)
 
     def is_being_removed(self, location: str) -> bool:

@@ -235,7 +235,8 @@ class Actor:
         except (ObjectNotFound, AssertionError) as error:
             raise Violation(f"{operation} raised {error!r}") from error
         except (AlreadyExists, NotFound, Refused, InvalidInput, ConcurrentModification) as error:
-            operation.outcome, operation.error = "refused", error
+            unsure = operation.kind == "commit" and "was renamed or dropped" in str(error)
+            operation.outcome, operation.error = "unknown" if unsure else "refused", error
         finally:
             self._process.operation = None
         world.note(f"{self._process.name} {operation.kind} {operation.arguments} is told {operation.outcome}")
@@ -355,8 +356,6 @@ class Actor:
             return outcome
 
         self._run(operation, commit)
-        if operation.outcome == "refused" and "was renamed or dropped" in str(operation.error):
-            operation.outcome = "unknown"
 
     def _resolve(self) -> None:
         if not self._unknown:

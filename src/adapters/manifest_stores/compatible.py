@@ -60,8 +60,10 @@ class CompatibleView:
             return entry
         if self.manifest.owner_of(object_id + V1_SUFFIX) is None:
             entry = self._listing().find(object_id)
-        latest = self.manifest if entry is not None else self._latest()
-        return entry if latest is self.manifest else latest.find(object_id)
+        latest = self._latest()
+        if latest is self.manifest:
+            return entry
+        return CompatibleView(latest, self._listing, self._latest).find(object_id)
 
     def children(
         self, parent: ObjectId, object_type: str, after: str | None = None, limit: int | None = None
