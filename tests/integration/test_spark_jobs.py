@@ -223,6 +223,8 @@ def test_ctrl_c_cancels_the_tasks_and_the_session_goes_on(
     Thread(target=interrupt, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
         backfill(spark, catalog, "t", "twice", stuck)
+    # The interrupted call has cost this thread its connection; without this the new one has no active session.
+    spark.createDataFrame([(1,)], "one int")
     assert catalog.describe_table("t").version == FRAGMENTS
     assert backfill(spark, catalog, "t", "twice", doubled).version == FRAGMENTS + 1
 
