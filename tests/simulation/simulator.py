@@ -237,6 +237,8 @@ class Actor:
         except (AlreadyExists, NotFound, Refused, InvalidInput, ConcurrentModification) as error:
             unsure = operation.kind == "commit" and "was renamed or dropped" in str(error)
             operation.outcome, operation.error = "unknown" if unsure else "refused", error
+            if unsure:  # its row may stand where the next table in this directory will find it
+                world.model.trodden.add(operation.location)
         finally:
             self._process.operation = None
         world.note(f"{self._process.name} {operation.kind} {operation.arguments} is told {operation.outcome}")
