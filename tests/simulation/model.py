@@ -81,7 +81,7 @@ class Model:
 
     has_rows: whether the commit store has any for a base URI. trodden: directories to which something happened that is
     known and not prevented (docs/simulation.md); what is in them is not judged. copies: directories that a rename has
-    copied a table to, and may remove again.
+    copied a table to, and may remove again. mixed: those in which a late commit has left something of the table before.
     """
 
     def __init__(self, raw: MemoryObjectStore, has_rows: Callable[[str], bool], *, v1: bool) -> None:
@@ -96,6 +96,7 @@ class Model:
         self.resurrected = 0
         self.trodden: set[str] = set()
         self.copies: set[str] = set()
+        self.mixed: set[str] = set()
         self._authors: dict[bytes, Operation | None] = {}
         self._decoder = TableVersions(raw, f"{ROOT}/__manifest")
         self._version: Version | None = None
@@ -152,7 +153,7 @@ class Model:
             self.finals[key] = content
             self.born.setdefault(content, self.moment)
             if operation is not None and not key.startswith(MANIFEST) and self._was_left(_location(key), operation):
-                self.trodden.add(_location(key))  # the next table in a directory that has another's version by now
+                self.mixed.add(_location(key))
 
     def _look_at_directories(self, key: str, operation: Operation | None) -> None:
         below = key.removeprefix(f"{ROOT}/")

@@ -238,7 +238,7 @@ class Actor:
             unsure = operation.kind == "commit" and "was renamed or dropped" in str(error)
             operation.outcome, operation.error = "unknown" if unsure else "refused", error
             if unsure:  # its row may stand where the next table in this directory will find it
-                world.model.trodden.add(operation.location)
+                world.model.mixed.add(operation.location)
         finally:
             self._process.operation = None
         world.note(f"{self._process.name} {operation.kind} {operation.arguments} is told {operation.outcome}")
@@ -432,7 +432,7 @@ def _judge(world: World) -> None:
     model.check_all()
     _require_same(world, catalog)
     for name, thing in model.now.items():
-        if thing.location is not None and thing.location not in model.trodden:
+        if thing.location is not None and thing.location not in model.trodden | model.mixed:
             _require_whole(world, catalog, name, thing.location)
     _require_tidy(world, process, catalog)
 
@@ -479,7 +479,8 @@ def _require_tidy(world: World, process: Process, catalog: Catalog) -> None:
     """What fsck finds are leftovers, and it can remove them without a change of the catalog."""
     before = world.model.now
     found = fsck(process, catalog, repair=True, grace=timedelta(0))
-    trodden = [name.replace("$", ".") for name, thing in before.items() if thing.location in world.model.trodden]
+    unjudged = world.model.trodden | world.model.mixed
+    trodden = [name.replace("$", ".") for name, thing in before.items() if thing.location in unjudged]
     strange = [found for found in found.findings if found.kind not in LEFTOVERS and found.object not in trodden]
     if strange:
         raise Violation(f"fsck found {strange}")

@@ -124,12 +124,6 @@ def _copy_over(self: table_commits.TableCommits, progress: Any, content: Any) ->
     return DONE
 
 
-def _always_committed(self: catalogs.Catalog, table: Any, branch: Any, version: int, path: str, size: Any) -> Any:
-    """No look whether the table has moved away meanwhile."""
-    root = self.dataset_root(table).branch(branch)
-    return self.commits.commit(root, version, path, size, branch=False)
-
-
 PUBLISH: Callable[..., Any] = LanceManifestStore._publish
 DECIDE: Callable[..., None] = LanceManifestStore._decide_and_publish
 FAULTS: dict[str, tuple[Any, str, Any]] = {
@@ -143,15 +137,11 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
     "clean-up goes by no age": (table_cleanup, "_is_old", lambda *_: True),
     "any final manifest is taken for the own one": (table_commits.TableCommits, "_compare", _same),
     "the final manifest is written over": (table_commits.TableCommits, "_copy", _copy_over),
-    "a commit does not look where its table is": (catalogs.Catalog, "commit_version", _always_committed),
     "a drop forgets no rows": (catalogs.Catalog, "_remove_data", _remove_without_rows),
 }
 
 
-FOUND_LATE = {
-    "a version is never taken for cleaned up": 681,
-    "a commit does not look where its table is": 617,
-}
+FOUND_LATE = {"a version is never taken for cleaned up": 681}
 """A seed that finds a fault which takes long to find, to begin with."""
 
 
