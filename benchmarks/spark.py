@@ -1,0 +1,239 @@
+"""Spark over Lancekeep's tables beside Spark over parquet: processor time of the driver, the JVM and the workers.
+
+    python benchmarks/spark.py [--rows 1000000] [--vectors 100000] [--rounds 3]
+
+Every figure is a ratio against parquet in the same run; times belong to the machine. What is measured is the user and
+system time of this process and of all that it started, which other load on the machine changes little. Everything runs
+once to warm up, then in turn; medians. Vectors are 128 floats. Both have the same rows, in as many files.
+
+"source" is ``format("lancekeep")``, "SQL" a catalog that `lancekeep.spark.install` made; without either it is a job of
+`lancekeep.jobs`, or pylance in the driver. The Java connector lance-spark is not measured: it has none for Spark 4.3.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from lancekeep.jobs import backfill, index, ingest, session
+
+LENGTH = 128
+FILES = 8
+TICKS = os.sysconf("SC_CLK_TCK")
+PARQUET = "parquet"
+
+TARGETS = {
+    "write, narrow": 1.3,
+    "write, vectors": 0.45,
+    "read two columns": 1.5,
+    "lookup with vector": 0.4,
+    "kNN, 10 of all": 0.1,
+    "add a column": 0.15,
+    "ingest of vectors": 0.4,
+}
+"""At most so much of parquet's processor time, by the best of ours."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1_000_000, help="of the narrow table")
+    parser.add_argument("--vectors", type=int, default=100_000, help="rows of the table with vectors")
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    warnings.filterwarnings("ignore", "lance is not fork-safe")  # the JVM is forked, and executes at once
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+    spark = session(f"local[{min(FILES, os.cpu_count() or 1)}]")
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            contest = Contest(spark, Path(scratch), arguments.rows, arguments.vectors)
+            print("processor time; parquet: median seconds, the others: ratio to it\n")
+            print(f"{'':32} {PARQUET:>8}   target", flush=True)
+            for name, contestants in contest.operations().items():
+                report(name, medians(contestants, arguments.rounds))
+    finally:
+        spark.stop()
+
+
+# -- what is measured -----------------------------------------------------------------------------------------------
+
+
+Operations = dict[str, dict[str, Callable[[], object]]]
+"""By operation and contestant; parquet is the first."""
+
+
+class Contest:
+    """One lake of each kind with the same rows."""
+
+    def __init__(self, spark: Any, root: Path, rows: int, vectors: int) -> None:
+        import lancekeep.spark  # after the session, whose start forks
+
+        self._spark, self._root, self._numbers = spark, root, count()
+        store = f"sqlite://{root}/commits.db"
+        self._lake = {"root": str(root / "lake"), "commit_store": store}
+        self._catalog = lancekeep.spark.install(spark, "lake", str(root / "lake"), commit_store=store)
+        self._narrow = spark.range(0, rows, 1, FILES).selectExpr(
+            "id", "(id * 7919) % 1000003 key", "concat('c', id % 50) category", "id * 0.5D score"
+        )
+        numbers = ", ".join(f"cast(rand({seed}) AS FLOAT)" for seed in range(LENGTH))
+        self._made = spark.range(0, vectors, 1, FILES).selectExpr(
+            "id", "(id * 7919) % 1000003 key", "id * 0.5D score", "concat('a text of row ', id) text",
+            f"array({numbers}) embedding",
+        )  # fmt: skip
+        self._key = 7919 * (vectors // 2) % 1_000_003
+        self._parquet = str(root / "t.parquet")
+        self._made.write.parquet(self._parquet)
+        for table in ("t", "indexed", "wider"):
+            self._ingest(table)
+        index(spark, self._catalog, "indexed", "key", kind="BTREE")
+
+    def operations(self) -> Operations:
+        every = ("id", "key", "score", "text", "embedding")
+        return {
+            "write, narrow": self._writes(self._narrow),
+            "write, vectors": self._writes(self._made),
+            "read everything": self._each("t", every, unread),
+            "read two columns": self._each("t", ("id", "score"), unread),
+            "lookup with vector": self._each("t", every, self._lookup),
+            "lookup with vector, BTREE": self._each("indexed", every, self._lookup),
+            "kNN, 10 of all": {PARQUET: self._nearest_by_sql, "pylance": self._nearest},
+            "add a column": {PARQUET: self._rewrite_with_column, "backfill": self._backfill},
+            "Python function over vectors": self._each("t", ("id", "embedding"), summed),
+            "ingest of vectors": {
+                PARQUET: lambda: self._spark.read.parquet(self._parquet).write.parquet(self._fresh()),
+                "ingest": lambda: self._ingest(f"i{next(self._numbers)}"),
+            },
+        }
+
+    def _fresh(self) -> str:
+        return str(self._root / f"written-{next(self._numbers)}")
+
+    def _ingest(self, table: str) -> None:
+        largest = max(file.stat().st_size for file in Path(self._parquet).glob("*.parquet"))
+        ingest(
+            self._spark, self._catalog, table, self._parquet, vectors={"embedding": LENGTH}, task_bytes=largest
+        )  # fmt: skip
+
+    def _writes(self, frame: Any) -> dict[str, Callable[[], object]]:
+        """To a new table each time."""
+        vectors = {"vector.embedding": str(LENGTH)} if "embedding" in frame.columns else {}
+
+        def by_source() -> None:
+            writer = frame.write.format("lancekeep").options(**self._lake, **vectors).mode("append")
+            writer.save(f"w{next(self._numbers)}")
+
+        def by_sql() -> None:
+            writer = frame.writeTo(f"lake.w{next(self._numbers)}")
+            for name, value in vectors.items():
+                writer = writer.tableProperty(name, value)
+            writer.create()
+
+        return {PARQUET: lambda: frame.write.parquet(self._fresh()), "source": by_source, "SQL": by_sql}
+
+    def _each(
+        self, table: str, columns: Iterable[str], act: Callable[[Any], object]
+    ) -> dict[str, Callable[[], object]]:
+        """The same done to the columns of the table, from each reader."""
+        names = list(columns)
+        source = self._spark.read.format("lancekeep").options(**self._lake, columns=",".join(names))
+        return {
+            PARQUET: lambda: act(self._spark.read.parquet(self._parquet).select(names)),
+            "source": lambda: act(source.load(table)),
+            "SQL": lambda: act(self._spark.table(f"lake.{table}").select(names)),
+        }
+
+    def _lookup(self, frame: Any) -> None:
+        [row] = frame.where(f"key = {self._key}").collect()
+        assert len(row.embedding) == LENGTH
+
+    def _nearest_by_sql(self) -> None:
+        distance = (
+            f"aggregate(zip_with(embedding, array_repeat(0.5F, {LENGTH}), (a, b) -> (a - b) * (a - b)), "
+            "0D, (x, y) -> x + y)"
+        )
+        frame = self._spark.read.parquet(self._parquet).selectExpr("id", f"{distance} distance")
+        assert len(frame.orderBy("distance").limit(10).collect()) == 10
+
+    def _nearest(self) -> None:
+        nearest = {"column": "embedding", "q": [0.5] * LENGTH, "k": 10}
+        assert self._catalog.open("t").to_table(columns=["id", "_distance"], nearest=nearest).num_rows == 10
+
+    def _rewrite_with_column(self) -> None:
+        frame = self._spark.read.parquet(self._parquet)
+        frame.selectExpr("*", "score * 2 doubled").write.parquet(self._fresh())
+
+    def _backfill(self) -> None:
+        column = f"doubled_{next(self._numbers)}"
+        backfill(self._spark, self._catalog, "wider", column, doubled, reads=["score"])
+
+
+def unread(frame: Any) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def summed(frame: Any) -> None:
+    def task(batches: Iterable[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        for batch in batches:
+            vectors = batch.column("embedding").flatten().to_numpy().reshape(batch.num_rows, -1)
+            yield pa.record_batch([batch.column("id"), pa.array(vectors.sum(axis=1))], names=["id", "sum"])
+
+    unread(frame.mapInArrow(task, "id LONG, sum FLOAT"))
+
+
+def doubled(batch: Any) -> Any:
+    import pyarrow.compute as pc
+
+    return pc.multiply(batch.column("score"), 2.0)
+
+
+# -- measuring ------------------------------------------------------------------------------------------------------
+
+
+def medians(contestants: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Median seconds of processor time by contestant, in turn; a first round warms up."""
+    samples: dict[str, list[float]] = defaultdict(list)
+    for _ in range(rounds + 1):
+        for contestant, act in contestants.items():
+            before = processor_seconds()
+            act()
+            samples[contestant].append(processor_seconds() - before)
+    return {contestant: statistics.median(found[1:]) for contestant, found in samples.items()}
+
+
+def processor_seconds() -> float:
+    """User and system time of this process and all below it, those that have ended and were waited for included."""
+    times: dict[int, float] = {}
+    children: dict[int, list[int]] = defaultdict(list)
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()  # behind the name, which may hold anything
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended meanwhile
+        process = int(stat.parent.name)
+        children[int(fields[1])].append(process)
+        times[process] = sum(map(int, fields[11:15])) / TICKS  # utime, stime, cutime, cstime
+    tree = [os.getpid()]
+    for process in tree:
+        tree += children[process]
+    return sum(times[process] for process in tree)
+
+
+def report(name: str, seconds: Mapping[str, float]) -> None:
+    peer, target = seconds[PARQUET], TARGETS.get(name)
+    ours = {who: own / peer for who, own in seconds.items() if who != PARQUET}
+    goal = "" if target is None else f"<= {target}{'' if min(ours.values()) <= target else ', missed'}"
+    ratios = "   ".join(f"{who} {ratio:.2f}" for who, ratio in ours.items())
+    print(f"{name:32} {peer:8.2f}   {goal:16} {ratios}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
