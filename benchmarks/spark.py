@@ -1,6 +1,6 @@
 """Spark over Lancekeep's tables beside Spark over parquet: processor time of the driver, the JVM and the workers.
 
-    python benchmarks/spark.py [--rows 1000000] [--vectors 200000] [--rounds 3]
+    python benchmarks/spark.py [--rows 1000000] [--vectors 200000] [--rounds 3] [--only lookup]
 
 Every figure is a ratio against parquet in the same run; times belong to the machine. What is measured is the user and
 system time of this process and of all that it started, which other load on the machine changes little. Everything runs
@@ -50,6 +50,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000, help="of the narrow table")
     parser.add_argument("--vectors", type=int, default=200_000, help="rows of the table with vectors")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default="", help="operations whose name holds this")
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore", "lance is not fork-safe")  # the JVM is forked, and executes at once
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
@@ -61,7 +62,8 @@ def main() -> None:
             print("processor time; parquet: median seconds, the others: ratio to it, * above the target\n")
             print(f"{'':32} {PARQUET:>8}   target", flush=True)
             for name, contestants in contest.operations().items():
-                report(name, medians(contestants, arguments.rounds, clock))
+                if arguments.only in name:
+                    report(name, medians(contestants, arguments.rounds, clock))
     finally:
         spark.stop()
 
@@ -80,6 +82,7 @@ class Contest:
         import lancekeep.spark  # after the session, whose start forks
 
         self._spark, self._root, self._numbers = spark, root, count()
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
         store = f"sqlite://{root}/commits.db"
         self._lake = {"root": str(root / "lake"), "commit_store": store}
         self._catalog = lancekeep.spark.install(spark, "lake", str(root / "lake"), commit_store=store)
