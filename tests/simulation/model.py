@@ -273,6 +273,8 @@ class Model:
         """Hold an operation to what it was told, as far as that can be said yet."""
         operation.ended = self.moment
         if operation.kind == "commit":
+            if operation.location and self._was_left(operation.location, operation):
+                self.mixed.add(operation.location)  # its row may stand where the next table in it will find it
             self.check_commit(operation)
         self.check(operation)
         if operation.outcome == "refused":
@@ -290,10 +292,10 @@ class Model:
                 parts += 1
             elif whole and _hides(event):  # who failed at the same table, or wrote late, had made it visible again
                 exposed -= event.keys()
-            elif operation.outcome == "refused" and self._hides_what_was_left(operation, event):
+            elif self._is_echo(operation, event, whole):
                 continue
             elif effect is not None and any(
-                effect(operation, seen, self.states[moment - 1]) for seen in self._seen(event, moment)
+                effect(operation, seen, self.states[moment - 1]) for seen in self._seen(operation, event, moment)
             ):
                 whole += 1
                 exposed |= {name for name, (before, after) in event.items() if _is_exposed(name, before, after)}
@@ -329,9 +331,12 @@ class Model:
         location = _key(operation.name) + V1_SUFFIX
         return self.v1 and before is None and after == Thing(TABLE, location, ())
 
-    def _seen(self, event: Event, moment: int) -> Iterator[Event]:
+    def _seen(self, operation: Operation, event: Event, moment: int) -> Iterator[Event]:
         """A difference as the operation that made it may have seen it."""
         yield event
+        left = self.states[moment].get(_key(operation.name))
+        if operation.kind == "rename" and _is_uncovered(_key(operation.name), left):
+            yield {**event, _key(operation.name): (left, None)}  # who failed at it has taken off the marker
         yield from self._without_parts(event, moment)
         yield _without_uncovered(event)
         yield _without_covered(event)
@@ -374,6 +379,12 @@ class Model:
             self.v1 and after is None and before is not None and before.location == name + V1_SUFFIX
             for name, (before, after) in event.items()
         )
+
+    def _is_echo(self, operation: Operation, event: Event, whole: int) -> bool:
+        """What an operation does to a V1 directory because of another that removes the table at the same time."""
+        if operation.outcome == "refused":
+            return self._hides_what_was_left(operation, event)
+        return whole > 0 and operation.kind == "register" and _shows(event)
 
     def _hides_what_was_left(self, operation: Operation, event: Event) -> bool:
         """Who is refused, because another was faster, may have hidden what a late writer left at the old place."""
@@ -500,6 +511,10 @@ def _without_uncovered(event: Event) -> Event:
 
 def _hides(event: Event) -> bool:
     return all(after is None and _is_uncovered(name, before) for name, (before, after) in event.items())
+
+
+def _shows(event: Event) -> bool:
+    return all(before is None and _is_uncovered(name, after) for name, (before, after) in event.items())
 
 
 def _without_covered(event: Event) -> Event:

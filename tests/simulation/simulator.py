@@ -237,8 +237,6 @@ class Actor:
         except (AlreadyExists, NotFound, Refused, InvalidInput, ConcurrentModification) as error:
             unsure = operation.kind == "commit" and "was renamed or dropped" in str(error)
             operation.outcome, operation.error = "unknown" if unsure else "refused", error
-            if unsure:  # its row may stand where the next table in this directory will find it
-                world.model.mixed.add(operation.location)
         finally:
             self._process.operation = None
         world.note(f"{self._process.name} {operation.kind} {operation.arguments} is told {operation.outcome}")
@@ -492,7 +490,8 @@ def _require_tidy(world: World, process: Process, catalog: Catalog) -> None:
         lost = set(shown) - set(world.model.v1_tables())
         if lost:
             raise Violation(f"V1 readers do not see {lost}")
-        strangers = [name for name in world.model.v1_tables() if name not in world.model.now]
+        unowned = [name for name in world.model.v1_tables() if world.model.owner_of(f"{name}.lance") is None]
+        strangers = [name for name in unowned if name not in world.model.now]
         if strangers:
             raise Violation(f"V1 readers see {strangers}, which the catalog does not have")
     world.model.check_all()
