@@ -53,7 +53,7 @@ class BatchReader(DataSourceReader):
             self._partitions = [Fragments(ids, rows) for ids, rows in first_rows(dataset.get_fragments(), limit)]
         else:
             self._partitions = [Fragments(ids) for ids in partitions(dataset.get_fragments())]
-        self.pushFilters = _Offer(self._push)  # type: ignore[method-assign]
+        self.pushFilters = _Offer(self._push)  # type: ignore[method-assign]  # set for one reader: see `_Offer`
 
     def _push(self, filters: list[Filter]) -> Iterable[Filter]:
         """Take what the scanner can do; Spark does what comes back. A limit counts rows before any filter."""
