@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import getpass
-import secrets
+import os
+import random
 import socket
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -54,6 +55,11 @@ NATIVE_ONLY = (
 
 COMPATIBLE, V1, V2 = "compatible", "v1", "v2"
 MODES = (COMPATIBLE, V1, V2)
+
+_CHANCE = random.Random()
+"""Seeded by the system once: each time it is asked, a thread among others that create tables loses its turn."""
+
+os.register_at_fork(after_in_child=_CHANCE.seed)
 
 
 def connect(
@@ -152,7 +158,7 @@ def connect(
         storage_options=native_options,
         managed=commit_store is not None,
         v1_names=mode != V2,
-        entropy=lambda: secrets.token_hex(4),
+        entropy=lambda: f"{_CHANCE.getrandbits(32):08x}",
         open_rows=open_rows,
     )
     rows.latest(objects.root_uri + root_key)  # a store that does not answer is told now, not at the first commit
