@@ -128,6 +128,9 @@ def connect(
     def publish(name: str, content: bytes) -> bool:
         return catalog.commits.publish(catalog.manifest_root, name, content)
 
+    def forget(versions: Sequence[int]) -> None:
+        catalog.commits.rows.delete(catalog.manifest_root.base_uri, versions)
+
     manifest_key = f"{root_key}/{MANIFEST_DIRECTORY}" if root_key else MANIFEST_DIRECTORY
     native_commits = objects.guarantees.atomic_create and mode != V1
     if inline_optimization and not native_commits:
@@ -139,6 +142,7 @@ def connect(
             objects,
             manifest_key,
             publish=None if native_commits else publish,
+            forget=None if native_commits else forget,
             index=partial(refresh_indexes, uri_for_lance(objects, manifest_key), native_options),
             index_inline=inline_optimization,
         ),

@@ -19,7 +19,7 @@ from threading import Condition, Lock, RLock
 
 import attrs
 
-from lancekeep.adapters.manifest_stores.table_cleanup import clean_up, versions_of
+from lancekeep.adapters.manifest_stores.table_cleanup import Forget, clean_up, versions_of
 from lancekeep.adapters.manifest_stores.table_versions import Prepared, TableVersions, Version, empty_version
 from lancekeep.domain.catalog import CatalogView
 from lancekeep.domain.errors import (
@@ -53,10 +53,11 @@ _GATHERING = 0.001
 class LanceManifestStore:
     """``key``: the directory of the manifest table in ``objects``.
 
-    ``publish``: how a manifest gets its name; by default the object store's own create-only write. ``index``: builds
-    the specified indexes through the native engine, unless ``publish`` is given; with ``index_inline`` every now and
-    then by itself. ``clock``: seconds, by which it is known how long ago the store was looked at.
-    ``sleep``, ``jitter``: how a writer that lost steps back, for a random part of some milliseconds.
+    ``publish``: how a manifest gets its name; by default the object store's own create-only write. ``forget``: removes
+    what ``publish`` keeps of versions; called before they go. ``index``: builds the specified indexes through the
+    native engine, unless ``publish`` is given; with ``index_inline`` every now and then by itself. ``clock``: seconds,
+    by which it is known how long ago the store was looked at. ``sleep``, ``jitter``: how a writer that lost steps back,
+    for a random part of some milliseconds.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class LanceManifestStore:
         key: str,
         *,
         publish: Publish | None = None,
+        forget: Forget | None = None,
         index: Callable[[], None] | None = None,
         index_inline: bool = False,
         clock: Callable[[], float] = time.time,
@@ -74,6 +76,7 @@ class LanceManifestStore:
         self._objects = objects
         self._key = key
         self._publish_object = publish or objects.put_if_absent
+        self._forget_versions = forget
         self._index = index if publish is None else None
         self._index_inline = index_inline
         self._clock = clock
@@ -121,7 +124,7 @@ class LanceManifestStore:
 
     def clean_up(self) -> int:
         """Remove versions that are neither recent nor the latest, and the files only they need; how many versions."""
-        return clean_up(self._objects, self._key)
+        return clean_up(self._objects, self._key, self._forget_versions)
 
     def close(self) -> None:
         """As the port says; waits for a clean-up that is under way."""
