@@ -282,7 +282,8 @@ class Catalog:
             return Table(object_id, given or self._free_location(object_id, view), entered)
 
         table = place(self._refuse_early(lambda view: add_table(view, place(view))))
-        self._unlinked(table)
+        if given is not None or self._v1_names:  # else the directory is new
+            self._unlinked(table)
         if self.managed and self._v1_names and COMMIT_STORE_PROPERTY not in self._manifest.recent().properties:
             self._manifest.apply(self._remembering)  # first, since what lies in a V1 directory is a table at once
         table, marker = self._reserve(table, given is None)
