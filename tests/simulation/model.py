@@ -206,7 +206,8 @@ class Model:
     def may_be_unreadable(self, operation: Operation) -> bool:
         """Whether its table lies where another was dropped, so that a late writer may have just reserved a version."""
         things = (state.get(_key(operation.name)) for state in self.states[operation.began_at :])
-        return any(thing and thing.location and self.is_being_removed(thing.location) for thing in things)
+        places = {operation.location, *(thing.location for thing in things if thing is not None)}
+        return any(place and self.is_being_removed(place) for place in places)
 
     def is_being_removed(self, location: str) -> bool:
         """Whether an operation has taken a table out of this directory, and removes what it held, or has done so."""
