@@ -605,7 +605,8 @@ class Catalog:
         """Settle a commit whose outcome was unknown, by the token of `CommitUnknown` or of `Unknown`.
 
         Completes the commit where its version is still free. `Committed`, for a transaction `AllCommitted`, and
-        `Conflict` are final; `Unknown` means the stores still do not answer. Idempotent.
+        `Conflict` are final; `Unknown` means that the stores still do not answer, or that the version and its staged
+        manifest are gone, cleaned up or with their table. Idempotent.
         """
         known = CommitToken.parse(token) if isinstance(token, str) else token
         return BatchCommits(self.commits).resolve(known) if known.others else self.commits.resolve(known)
@@ -1173,7 +1174,7 @@ def raise_unless_committed(outcome: Success | Conflict | Unknown, name: str) -> 
 
 
 def _shown(winner: VersionRow | None) -> str:
-    return "nobody, and the staged manifest is gone" if winner is None else f"{winner.path} ({winner.committer})"
+    return "another" if winner is None else f"{winner.path} ({winner.committer})"
 
 
 def _mode(mode: str) -> WriteMode:
