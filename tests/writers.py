@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
@@ -74,6 +75,61 @@ def append_until_killed(properties: Mapping[str, str], writer: int, ledger: str)
             acknowledged.write(f"{writer},{number}\n")
             os.fsync(acknowledged.fileno())
             number += 1
+
+
+def write_pairs(root: str, store: str, ledger: Connection) -> None:
+    """Until it is killed: the same number into both tables, and told once it is committed."""
+    catalog = lancekeep.connect(root, commit_store=store)
+    for number in itertools.count(catalog.open("a").version):
+        rows = pa.table({"number": pa.array([number], pa.int64())})
+        with catalog.transaction() as tx:
+            tx.write("b", rows, "append")
+            tx.write("a", rows, "append")
+        ledger.send(number)
+
+
+# -- several kinds of writers and one table --------------------------------------------------------------------------
+
+SHARED = pa.schema([("id", pa.int64()), ("work", pa.int64())])
+COMMON = 5
+"""How many rows all works update."""
+
+
+def own(work: int, rows: int) -> pa.Table:
+    """Rows that only this work appends."""
+    return pa.table({"id": range(work * rows, (work + 1) * rows), "work": [work] * rows}, SHARED)
+
+
+def common(work: int, *, new: bool = True) -> pa.Table:
+    """Rows that all works upsert; new: among them one that the first works of all writers add, another the second."""
+    ids = [*range(-COMMON, 0), *([-COMMON - 1 - work % 1000] if new else [])]
+    return pa.table({"id": ids, "work": [work] * len(ids)}, SHARED)
+
+
+def share(properties: Mapping[str, str], first: int, works: int, rows: int, failures: Any) -> None:
+    """So many works of a Lancekeep writer: rows appended and rows upserted."""
+    from lancekeep.jobs import upsert
+
+    try:
+        with lancekeep.connect(properties["root"], commit_store=properties["commit_store"]) as catalog:
+            for work in range(first, first + works):
+                catalog.write("shared", own(work, rows), "append")
+                upsert(catalog, "shared", common(work), on="id")
+    except BaseException as error:
+        failures.put(f"writer {first}: {error!r}")
+
+
+def share_natively(properties: Mapping[str, str], first: int, works: int, rows: int, failures: Any) -> None:
+    """The same by pylance alone, that is, without rows that others add, too: it would not notice them."""
+    namespace = lancekeep.DirectoryNamespace(**properties)
+    try:
+        for work in range(first, first + works):
+            lance.write_dataset(own(work, rows), namespace_client=namespace, table_id=["shared"], mode="append")
+            dataset = lance.dataset(namespace_client=namespace, table_id=["shared"])
+            merge = dataset.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+            merge.conflict_retries(1000).execute(common(work, new=False))
+    except BaseException as error:
+        failures.put(f"native writer {first}: {error!r}")
 
 
 # -- namespaces in processes of their own ------------------------------------------------------------------------
