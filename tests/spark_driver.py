@@ -289,11 +289,12 @@ def twice(batch: pa.RecordBatch) -> pa.Array:
 
 
 def shares(lake: Lake, done: int) -> Iterator[int]:
-    """What `writers.share` does, by Spark: rows appended and rows upserted, into the table of all writers."""
+    """What `writers.share` does, by Spark, in the table of all writers."""
     for number in range(done, sys.maxsize):
         frame = lake.rows(number).selectExpr("id", f"{number}L work")
         frame.write.format("lancekeep").options(**lake.options).mode("append").save("shared")
         upsert(lake.catalog, "shared", lake.spark.createDataFrame(writers.common(number)), on="id")
+        upsert(lake.catalog, "shared", writers.following(lake.catalog.open("shared"), number), on="id")
         yield number + 1
 
 

@@ -14,6 +14,7 @@ import attrs
 import lance
 import lance_namespace as api
 import pyarrow as pa
+import pyarrow.compute as pc
 from lance.commit import CommitConflictError
 from lance.namespace import DirectoryNamespace as NativeNamespace
 from processes import PROCESSES
@@ -100,14 +101,18 @@ def own(work: int, rows: int) -> pa.Table:
     return pa.table({"id": range(work * rows, (work + 1) * rows), "work": [work] * rows}, SHARED)
 
 
-def common(work: int, *, new: bool = True) -> pa.Table:
-    """Rows that all works upsert; new: among them one that the first works of all writers add, another the second."""
-    ids = [*range(-COMMON, 0), *([-COMMON - 1 - work % 1000] if new else [])]
-    return pa.table({"id": ids, "work": [work] * len(ids)}, SHARED)
+def common(work: int) -> pa.Table:
+    """Rows that all works change."""
+    return pa.table({"id": range(-COMMON, 0), "work": [work] * COMMON}, SHARED)
+
+
+def following(dataset: lance.LanceDataset, work: int) -> pa.Table:
+    """The row that is still missing: writers that look at the same moment add it at the same moment."""
+    return pa.table({"id": [pc.min(dataset.to_table(columns=["id"])["id"]).as_py() - 1], "work": [work]}, SHARED)
 
 
 def share(properties: Mapping[str, str], first: int, works: int, rows: int, failures: Any) -> None:
-    """So many works of a Lancekeep writer: rows appended and rows upserted."""
+    """So many works of a Lancekeep writer: rows appended, rows changed, and a row added that others may add, too."""
     from lancekeep.jobs import upsert
 
     try:
@@ -115,19 +120,20 @@ def share(properties: Mapping[str, str], first: int, works: int, rows: int, fail
             for work in range(first, first + works):
                 catalog.write("shared", own(work, rows), "append")
                 upsert(catalog, "shared", common(work), on="id")
+                upsert(catalog, "shared", following(catalog.open("shared"), work), on="id")
     except BaseException as error:
         failures.put(f"writer {first}: {error!r}")
 
 
 def share_natively(properties: Mapping[str, str], first: int, works: int, rows: int, failures: Any) -> None:
-    """The same by pylance alone, that is, without rows that others add, too: it would not notice them."""
+    """Rows appended and rows changed by pylance, which would not notice that others add the same row."""
     namespace = lancekeep.DirectoryNamespace(**properties)
     try:
         for work in range(first, first + works):
             lance.write_dataset(own(work, rows), namespace_client=namespace, table_id=["shared"], mode="append")
             dataset = lance.dataset(namespace_client=namespace, table_id=["shared"])
             merge = dataset.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
-            merge.conflict_retries(1000).execute(common(work, new=False))
+            merge.conflict_retries(1000).execute(common(work))
     except BaseException as error:
         failures.put(f"native writer {first}: {error!r}")
 

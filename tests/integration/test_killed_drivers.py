@@ -28,8 +28,10 @@ NOW = timedelta(0)
 
 
 def test_a_killed_driver_loses_and_repeats_nothing(tmp_path: Path) -> None:
-    """The last one ends in peace, on a cluster whose executors are killed."""
-    chance = seeded()
+    """Each has also lost a worker before; the last one ends in peace, on a cluster that loses executors."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
     done = dict.fromkeys(KINDS, 0)
     for kill in range(KILLS):
         with Driver(tmp_path, done) as driver:
@@ -51,23 +53,16 @@ def test_a_killed_driver_loses_and_repeats_nothing(tmp_path: Path) -> None:
         committed = [kind for kind in done if found[kind] > done[kind]]
         print(f"kill {kill}, {victim}: {done}, and committed without a word: {committed}")
     with Driver(tmp_path, done, CLUSTER) as driver:
-        for victim in ("executor", "worker"):
-            for _ in range(KILLS):
-                driver.await_works()
-                driver.go_on(chance.random())
-                driver.kill(victim, chance.choice)
+        for _ in range(KILLS):
+            driver.await_works()
+            driver.go_on(chance.random())
+            driver.kill("executor", chance.choice)
         driver.await_works()
         driver.command("stop")
         assert driver.end() == 0
     with connect(tmp_path) as catalog:
         assert states(catalog, driver.done) == driver.done
         assert orphans(catalog, tmp_path / "lake") == set()
-
-
-def seeded() -> random.Random:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    return random.Random(seed)
 
 
 # -- exact rows -----------------------------------------------------------------------------------------------------
@@ -158,11 +153,15 @@ STATES = {
 
 
 def orphans(catalog: lancekeep.Catalog, lake: Path) -> set[str]:
-    """Files below the lake that no version of a table refers to, once it was cleaned up; nobody may be at work."""
+    """Files below the lake that no version of a table refers to, once it was cleaned up; nobody may be at work.
+
+    Temporary files of the local store are no objects, and stay, as ADR 15 says.
+    """
     catalog.write("newest", pa.table({"id": [0]}), "overwrite")  # the newest manifest stands for now
     catalog.cleanup(NOW, keep=5, grace=NOW)
     assert catalog.fsck(deep=True, grace=0).findings == ()
-    found = {str(path.relative_to(lake)) for path in lake.rglob("*") if not path.is_dir()}
+    files = (path for path in lake.rglob("*") if not path.is_dir() and not path.name.startswith(".tmp-"))
+    found = {str(path.relative_to(lake)) for path in files}
     tables = ["__manifest", *(Path(catalog.describe_table(table).uri).name for table in catalog.list_tables())]
     return found - {".lancekeep.json"} - {f"{table}/{name}" for table in tables for name in needed(lake / table)}
 

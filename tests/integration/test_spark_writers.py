@@ -17,14 +17,14 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:lance is not fork-safe"),  # the driver is forked, and executes at once
 ]
 
-WORKS = 5
+WORKS = 15
 FIRST = {"one driver": 1000, "another": 2000, "lancekeep": 3000, "native": 4000}
 """The number of each writer's first work."""
 
 
 def test_two_drivers_a_native_writer_and_ours_write_one_table(tmp_path: Path) -> None:
     catalog = connect(tmp_path)
-    catalog.write("shared", writers.common(0, new=False))
+    catalog.write("shared", writers.common(0))
     failures = PROCESSES.Queue()
     with ExitStack() as stack:
         drivers = {
@@ -51,15 +51,15 @@ def test_two_drivers_a_native_writer_and_ours_write_one_table(tmp_path: Path) ->
         done = {name: driver.done["share"] - FIRST[name] for name, driver in drivers.items()}
     done |= {"lancekeep": WORKS, "native": WORKS}
 
-    found = lance.dataset(catalog.describe_table("shared").uri).to_table()
+    found = lance.dataset(catalog.describe_table("shared").uri).to_table().to_pydict()
     works = [FIRST[name] + number for name, count in done.items() for number in range(count)]
-    appended = Counter(number for work in works for number in range(work * ROWS, (work + 1) * ROWS))
-    new = max(count for name, count in done.items() if name != "native")
-    assert Counter(found["id"].to_pylist()) == appended + Counter(range(-writers.COMMON - new, 0))
-    last = {FIRST[name] + count - 1 for name, count in done.items()}
-    updated = {row["id"]: row["work"] for row in found.to_pylist() if row["id"] < 0}
-    assert {updated[-number] for number in range(1, writers.COMMON + 1)} <= last
-    assert all(row["work"] == row["id"] // ROWS for row in found.to_pylist() if row["id"] >= 0)
-    assert [entry.version for entry in catalog.history("shared")] == list(range(1 + 2 * len(works), 0, -1))
+    appended = Counter({number: 1 for work in works for number in range(work * ROWS, (work + 1) * ROWS)})
+    assert Counter(found["id"]) == appended + Counter(range(min(found["id"]), 0))
+    rows = dict(zip(found["id"], found["work"], strict=True))
+    assert all(work == number // ROWS for number, work in rows.items() if number >= 0)
+    (last,) = {rows[number] for number in range(-writers.COMMON, 0)}
+    assert last in {FIRST[name] + count - 1 for name, count in done.items()}
+    versions = 1 + sum(count * (2 if name == "native" else 3) for name, count in done.items())
+    assert [entry.version for entry in catalog.history("shared")] == list(range(versions, 0, -1))
     catalog.fsck(deep=True, repair=True, grace=0)
     assert catalog.fsck(deep=True, grace=0).findings == ()
