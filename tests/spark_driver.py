@@ -68,6 +68,7 @@ class Driver:
             "PYTHONPATH": os.pathsep.join(filter(None, (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")))),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_HOME": str(_home(place)),
+            "TMPDIR": str(place),
             "COMMANDS": str(self._commands),
         }
         command = [sys.executable, __file__, str(place), master, *(f"{kind}={n}" for kind, n in done.items())]
@@ -382,7 +383,7 @@ def work(session: SparkSession, kind: str, works: Iterator[int]) -> None:
 
 
 def main(place: Path, master: str, done: Mapping[str, int]) -> None:
-    quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    quick = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djava.io.tmpdir={place}"
     session = (
         SparkSession.builder.master(master)
         .config("spark.driver.bindAddress", "127.0.0.1")
