@@ -24,6 +24,7 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
+import pyspark
 import writers
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
@@ -66,7 +67,8 @@ class Driver:
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONPATH": os.pathsep.join(filter(None, (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")))),
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "SPARK_WORKER_DIR": str(place / "executors"),
+            "SPARK_HOME": str(_home(place)),
+            "TMPDIR": str(place),
             "COMMANDS": str(self._commands),
         }
         command = [sys.executable, __file__, str(place), master, *(f"{kind}={n}" for kind, n in done.items())]
@@ -153,6 +155,16 @@ class Driver:
 
     def _why(self, what: str) -> str:
         return f"{what}; its last words:\n{self._errors.read_text()[-5000:]}"
+
+
+def _home(place: Path) -> Path:
+    """The installed Spark under another name: in its home a cluster keeps what its executors leave behind."""
+    home = place / "spark"
+    if not home.exists():
+        home.mkdir()
+        for entry in Path(pyspark.__file__).parent.iterdir():
+            (home / entry.name).symlink_to(entry)
+    return home
 
 
 def _role(command: str) -> str:
@@ -371,7 +383,7 @@ def work(session: SparkSession, kind: str, works: Iterator[int]) -> None:
 
 
 def main(place: Path, master: str, done: Mapping[str, int]) -> None:
-    quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    quick = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djava.io.tmpdir={place}"
     session = (
         SparkSession.builder.master(master)
         .config("spark.driver.bindAddress", "127.0.0.1")
