@@ -444,9 +444,9 @@ def test_a_delete_removes_what_its_condition_chooses_as_one_version(lake: Lake) 
         ("DELETE FROM lake.t WHERE upper(name) = 'N1'", "delete("),
         ("UPDATE lake.t SET name = 'x'", "update("),
         ("UPDATE lake.t SET name = 'x' WHERE id = 1", "update("),
-        ("MERGE INTO lake.t USING {s} ON t.id = s.id WHEN MATCHED THEN UPDATE SET name = 'x'", "merge_insert("),
-        ("MERGE INTO lake.t USING {s} ON t.id = s.id WHEN MATCHED THEN DELETE", "merge_insert("),
-        ("MERGE INTO lake.t USING {s} ON t.id = s.id WHEN NOT MATCHED BY SOURCE THEN DELETE", "merge_insert("),
+        ("MERGE INTO lake.t USING {s} ON t.id = s.id WHEN MATCHED THEN UPDATE SET name = 'x'", "jobs.upsert("),
+        ("MERGE INTO lake.t USING {s} ON t.id = s.id WHEN MATCHED THEN DELETE", ".delete("),
+        ("MERGE INTO lake.t USING {s} ON t.id = s.id WHEN NOT MATCHED BY SOURCE THEN DELETE", ".delete("),
         (
             "MERGE INTO lake.t USING {s} ON t.id = s.id WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT *",
             "merge_insert(",

@@ -157,8 +157,8 @@ class SqlTable(_Relation):
         instead = {
             "DELETE": f"{opened}.delete('<condition>')",
             "UPDATE": f"{opened}.update({{'<column>': '<expression>'}}, where='<condition>')",
-            "MERGE": f"{opened}.merge_insert('<key>').when_matched_update_all().when_not_matched_insert_all()"
-            ".execute(frame.toArrow())",
+            "MERGE": f"lancekeep.jobs.upsert(catalog, {str(self._table)!r}, frame, on='<key>'); to delete rows, "
+            f"{opened}.delete('<condition>')",
         }
         why = " with a subquery, or a condition that only Spark understands," if command == "DELETE" else ""
         return Unsupported(
