@@ -23,7 +23,7 @@ def upsert(
 ) -> None:
     """Update the rows of TABLE whose key is in SOURCES, and add the others, as one version of the catalog at ROOT.
 
-    Spark stages the sources, and this machine merges them. A key that is in them twice is refused.
+    A key that is in the sources twice is refused.
     """
     with chosen.running("upsert", [table]) as job:
         frame = job.jobs.changes_in(job.spark, sources, format)

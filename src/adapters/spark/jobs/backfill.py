@@ -18,7 +18,7 @@ from pyarrow import fs
 
 from lancekeep.adapters.spark.jobs.files import absolute, place
 from lancekeep.adapters.spark.jobs.tasks import Clock, Summary, quiet, run
-from lancekeep.adapters.spark.reading import BUFFERED_BYTES, Snapshot, batch_rows
+from lancekeep.adapters.spark.reading import READ_AHEAD, Snapshot, batch_rows
 from lancekeep.application.catalog import Catalog, Identifier
 from lancekeep.application.maintenance import Progress
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput
@@ -202,7 +202,7 @@ def _read_computed(dataset: Any, fragment: Any, work: _Work) -> pa.Table:
     parts = []
     scanner = dataset.scanner(
         columns=list(work.reads), fragments=[fragment], with_row_id=True, batch_size=work.batch_rows,
-        io_buffer_size=BUFFERED_BYTES,
+        **READ_AHEAD,
     )  # fmt: skip
     for batch in scanner.to_batches():
         computed = _called(work, batch.select(list(work.reads)))

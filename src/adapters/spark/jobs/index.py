@@ -27,11 +27,8 @@ VECTOR = ("IVF_FLAT", "IVF_SQ", "IVF_PQ", "IVF_HNSW_FLAT", "IVF_HNSW_SQ", "IVF_H
 METRICS = ("l2", "cosine", "dot")
 
 _ATTEMPTS = 5
-_SAMPLE = 256
-"""Vectors of the sample for each centroid, where there are as many, and fewer where they would take more than"""
-_SAMPLE_BYTES = 1 << 30
-"""on the driver; not fewer than"""
-_LEAST_SAMPLE = 32
+_SAMPLE, _LEAST_SAMPLE, _SAMPLE_BYTES = 256, 32, 1 << 30
+"""Vectors of the sample for each centroid: 256, or fewer where all would take more bytes than this, 32 at least."""
 _MOST_SEGMENTS = 64
 """An index of so many is not extended: each of them is asked in a search."""
 _CODES = 256
@@ -154,7 +151,9 @@ def _trained(
     try:
         builder = IndicesBuilder(dataset, column)
         ivf = builder.train_ivf(
-            partitions, distance_type=metric, sample_rate=min(_sample(dataset, column, partitions), rows // partitions)
+            partitions,
+            distance_type=metric,
+            sample_rate=min(sample_rate(dataset, column, partitions), rows // partitions),
         )
         options: dict[str, Any] = {"ivf_centroids": ivf.centroids, "num_partitions": len(ivf.centroids)}
         if kind.endswith("PQ"):
@@ -165,8 +164,8 @@ def _trained(
     return options
 
 
-def _sample(dataset: Any, column: str, partitions: int) -> int:
-    """How many vectors for each centroid fit into the memory that is set for them."""
+def sample_rate(dataset: Any, column: str, partitions: int) -> int:
+    """How many vectors are sampled for each centroid, if there are as many: they are held on the driver."""
     vector = dataset.schema.field(column).type
     size = vector.list_size * vector.value_type.bit_width // 8 if pa.types.is_fixed_size_list(vector) else 1
     return max(_LEAST_SAMPLE, min(_SAMPLE, _SAMPLE_BYTES // (partitions * size)))

@@ -15,7 +15,7 @@ from pyarrow import fs
 
 from lancekeep.adapters.spark.jobs.files import place
 from lancekeep.adapters.spark.jobs.tasks import Clock, quiet, run
-from lancekeep.adapters.spark.reading import BUFFERED_BYTES, Snapshot, batch_rows
+from lancekeep.adapters.spark.reading import READ_AHEAD, Snapshot, batch_rows
 from lancekeep.application.catalog import Catalog, Identifier
 from lancekeep.application.maintenance import Progress
 from lancekeep.domain.errors import InvalidInput, LancekeepError, NotFound
@@ -247,7 +247,7 @@ def _look(work: _Work, *, deep: bool, hashed: bool) -> _Found:
 
 def _read(dataset: Any, fragment: lance.LanceFragment) -> int:
     rows = batch_rows(dataset.schema, dataset.schema.names, [fragment])
-    scanner = dataset.scanner(fragments=[fragment], batch_size=rows, io_buffer_size=BUFFERED_BYTES)
+    scanner = dataset.scanner(fragments=[fragment], batch_size=rows, **READ_AHEAD)
     return sum(batch.num_rows for batch in scanner.to_batches())
 
 

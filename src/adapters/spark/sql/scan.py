@@ -197,8 +197,12 @@ class Statistics(Proxy):
     def __init__(self, jvm: Jvm, dataset: Any) -> None:
         self._jvm = jvm
         self._rows = dataset.count_rows()
-        sizes = [fragment.size for fragment in stored_fragments(dataset)]
-        self._size = None if None in sizes else sum(filter(None, sizes))
+        self._size: int | None = 0
+        for fragment in stored_fragments(dataset):
+            if fragment.size is None:
+                self._size = None
+                break
+            self._size += fragment.size
 
     def sizeInBytes(self) -> Any:  # noqa: N802
         optional = self._jvm.java("java.util.OptionalLong")
