@@ -1,18 +1,17 @@
-"""Rows of a DataFrame as data files of a table that no version names, for the driver to read one batch at a time."""
+"""Rows as fragments of a table that no version names yet, of which the driver reads what it needs batch by batch."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import attrs
+import lance
 import pyarrow as pa
 from lance.file import LanceFileSession
 from pyspark.sql import functions as sql
 
-from lancekeep.adapters.spark.arrow_types import as_spark_sees, as_spark_takes, spark_schema
+from lancekeep.adapters.spark.arrow_types import as_spark_sees, as_spark_takes, fit, spark_schema
 from lancekeep.adapters.spark.failures import translated
 from lancekeep.adapters.spark.ingest import collected
 from lancekeep.adapters.spark.reading import BATCH_BYTES, BATCH_ROWS
@@ -20,8 +19,6 @@ from lancekeep.adapters.spark.writing import write_batches
 from lancekeep.ports.table_engine import WritePlan
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from pyspark.sql import DataFrame
 
 
@@ -39,19 +36,23 @@ class StagedFile:
 
 
 class StagedRows:
-    """What the tasks have written, as the table stores it; a context, whose end removes the files.
+    """Fragments that were written for a table, as the table stores them.
 
-    A process that is killed leaves them: seen by nobody, until old files are cleaned up.
+    Where they are not committed they are seen by nobody, and stay until old files are cleaned up.
     """
 
-    def __init__(self, plan: WritePlan, files: Iterable[StagedFile]) -> None:
+    def __init__(self, plan: WritePlan, fragments: Sequence[str]) -> None:
+        self.fragments = [lance.FragmentMetadata.from_json(fragment) for fragment in fragments]
         self._plan = plan
-        self._files = tuple(files)
-        self._session = _session(plan)
+        self._files = [
+            StagedFile(file.path, fragment.physical_rows, file.file_size_bytes or 0)
+            for fragment in self.fragments
+            for file in fragment.files
+        ]
 
     @staticmethod
-    def of(frame: DataFrame, plan: WritePlan) -> StagedRows:
-        """Runs the tasks. Raises `InvalidInput` where a value does not fit, `Retryable` where the job failed."""
+    def of_frame(frame: DataFrame, plan: WritePlan) -> StagedRows:
+        """Written by Spark's tasks. Raises `InvalidInput` where a value does not fit, `Retryable` where it failed."""
 
         def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             fragments = write_batches(batches, plan)
@@ -59,15 +60,11 @@ class StagedRows:
                 yield pa.RecordBatch.from_pydict({"fragment": fragments})
 
         rows = collected(frame, stage, "fragment string", str(plan.table))
-        written = [json.loads(row.fragment) for row in rows]
-        return StagedRows(
-            plan,
-            [
-                StagedFile(file["path"], fragment["physical_rows"], file["file_size_bytes"])
-                for fragment in written
-                for file in fragment["files"]
-            ],
-        )
+        return StagedRows(plan, [row.fragment for row in rows])
+
+    @staticmethod
+    def of_table(table: pa.Table, plan: WritePlan) -> StagedRows:
+        return StagedRows(plan, write_batches(table.to_batches(), plan))
 
     @property
     def rows(self) -> int:
@@ -77,10 +74,10 @@ class StagedRows:
     def size(self) -> int:
         return sum(file.size for file in self._files)
 
-    def reader(self) -> pa.RecordBatchReader:
-        """All rows, anew with each call."""
-        schema = self._plan.schema
-        batches = (batch for file in self._files for batch in _read(self._session, file, schema))
+    def reader(self, names: list[str]) -> pa.RecordBatchReader:
+        """These columns, anew with each call."""
+        session, schema = _session(self._plan), pa.schema([self._plan.schema.field(name) for name in names])
+        batches = (batch for file in self._files for batch in _read(session, file, schema))
         return pa.RecordBatchReader.from_batches(schema, batches)
 
     def keys(self, frame: DataFrame, names: list[str]) -> tuple[int, dict[str, int]]:
@@ -108,16 +105,6 @@ class StagedRows:
             [found] = counted.agg(sql.count("*"), *lacking).collect()
         return found[0], {name: nulls or 0 for name, nulls in zip(names, found[1:], strict=True)}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for file in self._files:
-            with suppress(OSError):  # clean-up removes what stays
-                self._session.delete_file(f"data/{file.path}")
-
 
 def _session(plan: WritePlan) -> LanceFileSession:
     return LanceFileSession(plan.uri, dict(plan.storage_options) or None)
@@ -126,4 +113,4 @@ def _session(plan: WritePlan) -> LanceFileSession:
 def _read(session: LanceFileSession, file: StagedFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     reader: Any = session.open_reader(f"data/{file.path}", columns=schema.names)
     for batch in reader.read_all(batch_size=file.batch_rows, batch_readahead=2).to_batches():
-        yield pa.RecordBatch.from_arrays([batch.column(name) for name in schema.names], schema=schema)
+        yield fit(batch, schema)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import attrs
 import lance
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,10 +36,10 @@ def upsert(
 ) -> Summary:
     """Update the rows whose key is in ``source`` and add the others, as one version.
 
-    source: with all columns of the table, by name. The rows of a DataFrame are staged by Spark's tasks, and the driver
-    merges them batch by batch: it holds keys in memory, not rows (ADR 27). on: the columns of the key; nulls in it are
-    refused. duplicates: of a key in the source, ``refuse``, or have the ``last`` row win, which only a pyarrow table
-    has an order for.
+    source: with all columns of the table, by name. Its rows are written first, of a DataFrame by Spark's tasks, and the
+    driver looks for their keys alone (ADR 27). on: the columns of the key; nulls in it are refused; rows of the table
+    that share a key become one. duplicates: of a key in the source, ``refuse``, or have the ``last`` row win, which
+    only a pyarrow table has an order for.
 
     Built and committed against one version: where others commit meanwhile, it is built again, so that two upserts
     never add one key twice. Again, it changes no row; it does make a version. Raises `InvalidInput`, `TableNotFound`,
@@ -54,24 +53,30 @@ def upsert(
         raise InvalidInput(
             "the rows of a DataFrame have no order: reduce them to one for each key, or give an Arrow table"
         )
-    with _source(catalog, name, source, keys, duplicates) as rows:
-        for _ in range(_ATTEMPTS):
-            dataset = catalog.open(name)
-            if not rows.count:
-                return Summary("upsert", str(name), 0, 0, clock.seconds, dataset.version, dataset.version)
-            transaction, stats = _built(dataset, rows, keys)
-
-            def commit(latest: lance.LanceDataset, transaction: lance.Transaction = transaction) -> lance.LanceDataset:
-                return lance.LanceDataset.commit(latest, transaction)
-
-            try:
-                committed = catalog.commit_change(name, commit, after=dataset.version)
-            except ConcurrentModification:
-                continue
-            counts = {"updated": stats["num_updated_rows"], "inserted": stats["num_inserted_rows"]}
-            return Summary(
-                "upsert", str(name), rows.count, rows.size, clock.seconds, dataset.version, committed.version, counts
+    dataset = catalog.open(name)
+    columns = str(dataset.lance_schema)  # with the ids that the staged files have
+    rows = _staged(catalog, dataset, name, source, keys, duplicates)
+    for _ in range(_ATTEMPTS):
+        dataset = catalog.open(name)
+        if not rows.rows:
+            return Summary("upsert", str(name), 0, 0, clock.seconds, dataset.version, dataset.version)
+        if str(dataset.lance_schema) != columns:
+            raise ConcurrentModification(
+                f"{name}: its columns were changed meanwhile; nothing was committed. Run it again"
             )
+        transaction, updated = _built(dataset, rows, keys)
+
+        def commit(latest: lance.LanceDataset, transaction: lance.Transaction = transaction) -> lance.LanceDataset:
+            return lance.LanceDataset.commit(latest, transaction)
+
+        try:
+            committed = catalog.commit_change(name, commit, after=dataset.version)
+        except ConcurrentModification:
+            continue
+        counts = {"updated": updated, "inserted": max(0, rows.rows - updated)}
+        return Summary(
+            "upsert", str(name), rows.rows, rows.size, clock.seconds, dataset.version, committed.version, counts
+        )
     raise ConcurrentModification(f"{name}: others kept changing it; nothing was committed")
 
 
@@ -81,34 +86,24 @@ def changes_in(spark: SparkSession, sources: Sequence[str], format: str) -> Data
         return spark.read.format(format).load(list(sources))
 
 
-@attrs.frozen
-class _Rows:
-    """What is to be merged, each key once; read: all of it, as often as it is called."""
-
-    count: int
-    size: int
-    read: Callable[[], Any]
-
-
-@contextmanager
-def _source(catalog: Catalog, name: ObjectId, source: Any, keys: list[str], duplicates: str) -> Iterator[_Rows]:
-    """The source as the table stores it, checked. Raises `InvalidInput`."""
+def _staged(
+    catalog: Catalog, dataset: Any, name: ObjectId, source: Any, keys: list[str], duplicates: str
+) -> StagedRows:
+    """The source, written and checked: each key once, and none of them null. Raises `InvalidInput`."""
+    schema = dataset.schema
     if isinstance(source, pa.Table):
-        schema = catalog.open(name).schema
         _require_columns(source.column_names, schema, keys, str(name))
         fitted = pa.Table.from_batches([fit(batch, schema) for batch in source.to_batches()], schema)
         table = _keyed(fitted, keys, duplicates, str(name))
-        yield _Rows(table.num_rows, table.nbytes, lambda: table)
-        return
+        return StagedRows.of_table(table, catalog.begin_write(name, schema, "append"))
     if not hasattr(source, "mapInArrow"):
         raise InvalidInput(f"cannot upsert a {type(source).__qualname__}; give a Spark DataFrame or a pyarrow Table")
-    _require_columns(source.columns, catalog.open(name).schema, keys, str(name))
-    plan = catalog.begin_write(name, catalog.open(name).schema, "append")
-    with StagedRows.of(source, plan) as staged:
-        if staged.rows:
-            found, lacking = staged.keys(source, keys)
-            _require_keys(staged.rows, found, lacking, str(name))
-        yield _Rows(staged.rows, staged.size, staged.reader)
+    _require_columns(source.columns, schema, keys, str(name))
+    staged = StagedRows.of_frame(source, catalog.begin_write(name, schema, "append"))
+    if staged.rows:
+        found, lacking = staged.keys(source, keys)
+        _require_keys(staged.rows, found, lacking, str(name))
+    return staged
 
 
 def _require_columns(given: Sequence[str], schema: pa.Schema, keys: list[str], name: str) -> None:
@@ -146,10 +141,19 @@ def _keyed(rows: pa.Table, keys: list[str], duplicates: str, name: str) -> pa.Ta
     return rows.take(places.take(pc.sort_indices(places)))
 
 
-def _built(dataset: Any, rows: _Rows, keys: list[str]) -> tuple[lance.Transaction, dict[str, int]]:
+def _built(dataset: Any, rows: StagedRows, keys: list[str]) -> tuple[lance.Transaction, int]:
+    """What takes the rows of these keys out and puts the staged ones in, and how many it takes out.
+
+    Only keys are read here. Where rows have ids that stay with them, those of updated rows are kept by reading all.
+    """
+    merge = dataset.merge_insert(keys)
     try:
-        merge = dataset.merge_insert(keys).when_matched_update_all().when_not_matched_insert_all()
-        transaction, stats = merge.execute_uncommitted(rows.read())
+        if dataset.has_stable_row_ids:
+            merge = merge.when_matched_update_all().when_not_matched_insert_all()
+            transaction, stats = merge.execute_uncommitted(rows.reader(dataset.schema.names))
+            return transaction, stats["num_updated_rows"]
+        removal, stats = merge.when_matched_delete().execute_uncommitted(rows.reader(keys))
     except ValueError as error:
         raise InvalidInput(f"the rows cannot be merged by {', '.join(keys)}: {error}") from error
-    return transaction, stats
+    operation = replace(removal.operation, new_fragments=rows.fragments)
+    return lance.Transaction(dataset.version, operation), stats["num_deleted_rows"]
