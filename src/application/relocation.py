@@ -5,7 +5,7 @@ Files are copied until nothing new appears; only the catalog's entry decides at 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -16,6 +16,7 @@ from lancekeep.domain.errors import ConcurrentModification, Damaged, ObjectNotFo
 from lancekeep.domain.layout import BRANCHES, VERSIONS, DatasetRoot
 from lancekeep.domain.naming import ManifestName
 from lancekeep.domain.table import DEREGISTERED_MARKER, MOVING_MARKER, RESERVED_MARKER
+from lancekeep.domain.version_row import VersionRow
 from lancekeep.ports.object_store import ObjectInfo
 
 _ROUNDS = 10
@@ -45,7 +46,9 @@ class Relocation:
 
         Raises:
             Refused: the table has branches, whose manifests name the files of the table by its absolute place.
-            ConcurrentModification: others committed faster than could be copied, or the table went meanwhile.
+            ConcurrentModification: others committed faster than could be copied, the table went meanwhile, or somebody
+                has registered the target.
+            Damaged: a version cannot be read.
         """
         if not self._catch_up():
             raise ConcurrentModification(
@@ -61,7 +64,7 @@ class Relocation:
         """
         try:
             complete = self._catch_up()
-        except (Refused, Retryable) as error:
+        except (Refused, Retryable, Damaged) as error:
             raise self._torn(str(error)) from error
         if not complete:
             raise self._torn("writers that do not ask the catalog keep committing at the old place")
@@ -130,8 +133,16 @@ class Relocation:
                 attrs.evolve(row, base_uri=target.base_uri, path=target.versions_key + row.path.rpartition("/")[2])
                 for row in self._commits.page(self._source, None, None, True)
             ]
-            self._commits.rows.record(row for row in rows if row.path in created)
+            self._enter([row for row in rows if row.path in created])
         self._copied |= infos.keys()
+
+    def _enter(self, rows: Sequence[VersionRow]) -> None:
+        """Enter versions of the target in the commit store; once it is the table, another may drop it at any moment."""
+        try:
+            self._commits.rows.record(rows)
+        except Damaged:
+            if all(self._objects.head(row.path) is not None for row in rows):
+                raise
 
     def _create(self, key: str) -> None:
         content, target = self._objects.get(self._source_key(key)), self._target_key(key)
@@ -142,7 +153,10 @@ class Relocation:
             if created:
                 self._objects.put(target, content)
         if not created and self._objects.get(target) != content:
-            raise self._torn(f"each has a {key} of its own")
+            raise ConcurrentModification(
+                f"{self._source.base_uri} and {self._target.base_uri} each have a {key}, not the same: another writes "
+                "into the copy, which has been registered as a table"
+            )
 
     def _source_key(self, key: str) -> str:
         return f"{self._source.key}/{key}"

@@ -91,7 +91,7 @@ class TableCommits:
             Effect.RECORD_ROW: self._record_row,
             Effect.DELETE_STAGED: self._delete_staged,
             Effect.FIND_STAGED: self._find_staged,
-            Effect.FIND_SUCCESSOR: self._find_successor,
+            Effect.WITHDRAW_ROW: self._withdraw_row,
             Effect.MEASURE_FINAL: self._measure_final,
             Effect.GET_ROW: self._get_row,
         }
@@ -132,7 +132,8 @@ class TableCommits:
     def resolve(self, token: CommitToken) -> Outcome:
         """Settle an unknown commit: complete it where its version is still free, else learn who won.
 
-        It stays `Unknown` where the version was cleaned up before anybody asked. Idempotent. Raises as `commit` does.
+        It stays `Unknown` where version and staged manifest were cleaned up, or went with their table, before anybody
+        asked. Idempotent. Raises as `commit` does.
         """
         return self._settle(begin_resolve(token), None)
 
@@ -174,7 +175,10 @@ class TableCommits:
             case State.CONFLICT:
                 return Conflict(progress.met)
             case State.UNKNOWN:
-                gone = f"version {row.version} has no manifest any more: nothing says whose it was but the table's rows"
+                gone = (
+                    f"version {row.version} has no manifest any more: it was cleaned up, or its table was dropped or "
+                    "moved. Nothing says whose it was but the table's rows"
+                )
                 return Unknown(CommitToken(recognisable(progress.staged, content)), str(fault) if fault else gone)
         raise refusal(progress)
 
@@ -295,10 +299,13 @@ class TableCommits:
     def _find_staged(self, progress: Progress, _: bytes | None) -> Event:
         return Event(Kind.ABSENT if self.objects.head(progress.row.path) is None else Kind.PRESENT)
 
-    def _find_successor(self, progress: Progress, _: bytes | None) -> Event:
-        """Whether the version may have been there: later ones show that, and so does a history that is gone."""
-        latest = self.rows.latest(progress.row.base_uri)
-        return Event(Kind.PRESENT if latest is None or latest.version > progress.row.version else Kind.ABSENT)
+    def _withdraw_row(self, progress: Progress, _: bytes | None) -> Event:
+        """Take the own reservation back, as long as it is one; another's row stays."""
+        own = progress.row
+        row = self.rows.get(own.base_uri, own.version)
+        if row is not None and row.path == own.path:
+            self.rows.delete(own.base_uri, [own.version])
+        return DONE
 
     def _measure_final(self, progress: Progress, _: bytes | None) -> Event:
         info = self.objects.head(progress.final_row.path)

@@ -97,7 +97,7 @@ class Committed:
 
 @attrs.frozen
 class Conflict:
-    """Another manifest is that version (``winner``), or none is and the staged manifest is gone (None)."""
+    """Another manifest is that version: ``winner``, where it was met."""
 
     winner: VersionRow | None
 
@@ -142,7 +142,7 @@ class State(_Symbol):
     # a writer that comes back for a commit it lost sight of
     FIND_STAGED = auto()
     SETTLE = auto()
-    FIND_SUCCESSOR = auto()
+    WITHDRAW = auto()
     # a reader, or any other participant, that meets a staged row
     HELP_COPY = auto()
     HELP_MEASURE = auto()
@@ -176,7 +176,7 @@ class Effect(_Symbol):
     RECORD_ROW = auto()
     DELETE_STAGED = auto()
     FIND_STAGED = auto()
-    FIND_SUCCESSOR = auto()
+    WITHDRAW_ROW = auto()
     MEASURE_FINAL = auto()
     GET_ROW = auto()
 
@@ -266,7 +266,7 @@ TRANSITIONS: Final[Mapping[tuple[State, Kind], State]] = {
     (State.COPY, Kind.FAULT): State.UNKNOWN,
     (State.COMPARE, Kind.SAME): State.PUBLISH,
     (State.COMPARE, Kind.DIFFERENT): State.REPAIR,
-    (State.COMPARE, Kind.ABSENT): State.UNKNOWN,
+    (State.COMPARE, Kind.ABSENT): State.WITHDRAW,
     (State.COMPARE, Kind.FAULT): State.UNKNOWN,
     (State.PUBLISH, Kind.DONE): State.CLEAN,
     (State.PUBLISH, Kind.ABSENT): State.RESTORE,
@@ -284,18 +284,18 @@ TRANSITIONS: Final[Mapping[tuple[State, Kind], State]] = {
     (State.ABANDON, Kind.DONE): State.CONFLICT,
     (State.ABANDON, Kind.FAULT): State.CONFLICT,
     # A commit lost sight of. With its staged manifest still there it is simply tried again: that is idempotent.
-    # Without, a reservation would point at nothing, so the final object alone can answer; or nobody, where later
-    # versions show that this one was there and was cleaned up.
+    # Without, a reservation would point at nothing, so the final object alone can answer.
     (State.FIND_STAGED, Kind.PRESENT): State.RESERVE,
     (State.FIND_STAGED, Kind.ABSENT): State.SETTLE,
     (State.FIND_STAGED, Kind.FAULT): State.UNKNOWN,
     (State.SETTLE, Kind.SAME): State.PUBLISH,
     (State.SETTLE, Kind.DIFFERENT): State.CONFLICT,
-    (State.SETTLE, Kind.ABSENT): State.FIND_SUCCESSOR,
+    (State.SETTLE, Kind.ABSENT): State.WITHDRAW,
     (State.SETTLE, Kind.FAULT): State.UNKNOWN,
-    (State.FIND_SUCCESSOR, Kind.PRESENT): State.UNKNOWN,
-    (State.FIND_SUCCESSOR, Kind.ABSENT): State.CONFLICT,
-    (State.FIND_SUCCESSOR, Kind.FAULT): State.UNKNOWN,
+    # Neither is there: nobody can say whether the version was there, and was cleaned up, or went with its table. A
+    # reservation that points at nothing is in everybody's way, so it is taken back.
+    (State.WITHDRAW, Kind.DONE): State.UNKNOWN,
+    (State.WITHDRAW, Kind.FAULT): State.UNKNOWN,
     # Somebody left a staged row: roll it forward. The final object decides what the row says.
     (State.HELP_COPY, Kind.DONE): State.HELP_MEASURE,
     (State.HELP_COPY, Kind.EXISTS): State.HELP_MEASURE,
@@ -337,7 +337,7 @@ EFFECTS: Final[Mapping[State, Effect]] = {
     State.ABANDON: Effect.DELETE_STAGED,
     State.FIND_STAGED: Effect.FIND_STAGED,
     State.SETTLE: Effect.COMPARE,
-    State.FIND_SUCCESSOR: Effect.FIND_SUCCESSOR,
+    State.WITHDRAW: Effect.WITHDRAW_ROW,
     State.HELP_COPY: Effect.COPY,
     State.HELP_MEASURE: Effect.MEASURE_FINAL,
     State.HELP_REREAD: Effect.GET_ROW,

@@ -310,6 +310,17 @@ def test_a_register_again_that_a_removal_overtakes_does_not_bring_the_table_back
     assert seen(other.view()) == []
 
 
+def test_a_directory_that_is_registered_under_another_name_meanwhile_has_that_owner() -> None:
+    objects, manifest = MemoryObjectStore(), MemoryManifestStore()
+    objects.put("lake/t.lance/x", b"")
+    objects.put("lake/t.lance/.lance-deregistered", b"")
+    view = CompatibleManifestStore(manifest, DirectoryListing(objects, "lake")).view()
+    assert view.owner_of("t.lance") is None
+    entry = ManifestEntry("u", TABLE, "t.lance")
+    manifest.apply(lambda _: [Put(entry)])
+    assert view.owner_of("t.lance") == entry
+
+
 def test_two_commit_stores_that_come_first_at_the_same_moment_are_not_both_remembered() -> None:
     objects = MemoryObjectStore()
     doors = [DirectoryListing(objects, "lake") for _ in range(2)]

@@ -268,6 +268,28 @@ def test_a_migration_against_a_table_that_goes(tmp_path: Path, monkeypatch: pyte
     assert arena.tables() == {}
 
 
+def test_a_renamed_table_may_be_dropped_before_all_of_it_is_carried_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arena = Arena({"root": str(tmp_path / "lake")}, "compatible", lambda _: [])
+    place = f"{arena.properties['root']}/t.lance"
+    lance.write_dataset(ROWS, place)
+    renaming, other = arena.catalog, arena.catalog
+    record = renaming.commits.rows.record
+    dropped: list[str] = []
+
+    def meddled(rows: Any) -> None:
+        if other.table_exists("u"):
+            dropped.append(other.drop_table("u").location)
+        record(rows)
+
+    between(renaming, monkeypatch, lambda: lance.write_dataset(MORE, place, mode="append"))
+    monkeypatch.setattr(renaming.commits.rows, "record", meddled)
+    assert [renaming.rename_table("t", "u").location] == dropped
+    assert arena.tables() == {}
+    assert not Path(place).exists()
+
+
 def test_a_migration_against_a_creation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arena = Arena({"root": str(tmp_path / "lake")}, "compatible", lambda _: [])
     lance.write_dataset(ROWS, f"{arena.properties['root']}/t.lance")

@@ -58,7 +58,6 @@ OUTSIDE: set[Transition] = {
     (State.RESERVE_FIRST, Kind.PREDECESSOR_STAGED),
     (State.RESERVE_FIRST, Kind.PREDECESSOR_MISSING),
     # Somebody removed a staged manifest that he should not have.
-    (State.FIND_SUCCESSOR, Kind.ABSENT),
     (State.HELP_REREAD, Kind.UNCHANGED),
     (State.HELP_REREAD, Kind.CHANGED),
     # More faults, or losses, at once than there are in these settings.

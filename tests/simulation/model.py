@@ -203,6 +203,12 @@ class Model:
         if location in self.copies or self.is_being_removed(location):
             self.trodden.add(location)
 
+    def may_be_unreadable(self, operation: Operation) -> bool:
+        """Whether its table lies where another was dropped, so that a late writer may have just reserved a version."""
+        things = (state.get(_key(operation.name)) for state in self.states[operation.began_at :])
+        places = {operation.location, *(thing.location for thing in things if thing is not None)}
+        return any(place and self.is_being_removed(place) for place in places)
+
     def is_being_removed(self, location: str) -> bool:
         """Whether an operation has taken a table out of this directory, and removes what it held, or has done so."""
         return any(
@@ -298,7 +304,7 @@ class Model:
                 effect(operation, seen, self.states[moment - 1]) for seen in self._seen(operation, event, moment)
             ):
                 whole += 1
-                exposed |= {name for name, (before, after) in event.items() if _is_exposed(name, before, after)}
+                exposed |= _exposed(event)
             elif self._is_resurrection(operation, event):
                 self.resurrected += 1
             elif not self._is_undone(operation, event):
@@ -337,22 +343,32 @@ class Model:
         left = self.states[moment].get(_key(operation.name))
         if operation.kind == "rename" and _is_uncovered(_key(operation.name), left):
             yield {**event, _key(operation.name): (left, None)}  # who failed at it has taken off the marker
-        yield from self._without_parts(event, moment)
+        yield from self._without_unseen(operation, event, moment)
+        yield self._without_left(event)
         yield _without_uncovered(event)
         yield _without_covered(event)
 
-    def _without_parts(self, event: Event, moment: int) -> Iterator[Event]:
-        """Until it is entered, a declaration in a V1 directory is no obstacle to who looked before it was seen."""
+    def _without_left(self, event: Event) -> Event:
+        """What another, who drops a table in a directory, has left there shows when a later table leaves it."""
+        return {
+            name: (before, after)
+            for name, (before, after) in event.items()
+            if before is not None or name not in _exposed(event) or f"{name}{V1_SUFFIX}" not in self.trodden
+        }
+
+    def _without_unseen(self, operation: Operation, event: Event, moment: int) -> Iterator[Event]:
+        """What came to be a V1 table while an operation was under way is no obstacle to it: it had looked before.
+
+        A reservation is none until it is entered, or a late writer has left something.
+        """
         for name, (before, after) in event.items():
-            if self._is_reservation(name, before, moment):
+            if _is_uncovered(name, before) and self._appeared(name, operation.began_at, moment):
                 yield {**event, name: (None, after)}
 
-    def _is_reservation(self, name: str, thing: Thing | None, moment: int) -> bool:
-        return _is_uncovered(name, thing) and any(
-            operation.kind == "declare"
-            and _key(operation.name) == name
-            and (operation.outcome != "ok" or moment <= operation.ended)
-            for operation in self.operations
+    def _appeared(self, name: str, since: int, until: int) -> bool:
+        """Whether a directory became a table of that name after one state, and before another."""
+        return any(
+            name in event and _is_uncovered(name, event[name][1]) for _, event in self.changes[since + 1 : until]
         )
 
     def _is_resurrection(self, operation: Operation, event: Event) -> bool:
@@ -440,12 +456,19 @@ class Model:
         born = self.born.get(operation.content) if operation.content else None
         if operation.outcome == "ok" and born is None:
             raise Violation(f"the version was acknowledged and is not there: {operation}")
-        if operation.outcome == "refused" and born is not None and not self._was_removed(operation):
+        if operation.outcome != "refused" or born is None:
+            return
+        if not self._was_removed(operation, max(operation.ended, born)):  # a request may be under way for longer
             raise Violation(f"the version was refused and is there: {operation}")
 
-    def _was_removed(self, operation: Operation) -> bool:
-        """Whether the table went while it was committed to: then the version went with it, or moved."""
-        states = self.states[operation.began_at : operation.ended + 1]
+    def is_anothers_place(self, commit: Operation) -> bool:
+        """Whether a version went with its table, and in its directory another table has that version by now."""
+        held = self.finals.get(commit.key, commit.content)
+        return commit.content in self.born and held != commit.content and self._was_removed(commit, self.moment)
+
+    def _was_removed(self, operation: Operation, until: int) -> bool:
+        """Whether the table went since it was committed to: then the version went with it, or moved."""
+        states = self.states[operation.began_at : until + 1]
         return any(self.owner_of(operation.location, state) is None for state in states)
 
     # -- at the end -------------------------------------------------------------------------------------------------
@@ -471,18 +494,16 @@ class Model:
         for moment, (cause, event) in enumerate(self.changes[operation.began_at + 1 :], operation.began_at + 1):
             left = [name for name, (before, _) in event.items() if before is not None and before.location == location]
             stays = any(after is not None and after.location == location for _, after in event.values())
+            arrived = self._arrived(cause, event, moment, location)
             if cut and any(before and before.location == operation.location for before, _ in event.values()):
                 return  # somebody has registered the old place, and has it removed now
-            if not left or stays or cause is None:
+            if cause is None or (arrived is None and (stays or not left)):
                 continue
             if cause.kind in ("drop_table", "drop_namespace"):
                 return
             if cause.kind == "rename" and self.v1 and moment <= operation.ended:
                 return  # it may have gone with the table, or into a V1 table that came of it at the old place (ADR 14)
-            if cause.kind == "rename":
-                arrived = event.get(_key(cause.arguments["target"]), (None, None))[1]
-                if arrived is None:  # the old place is hidden once more
-                    continue
+            if arrived is not None:  # otherwise the old place is hidden once more
                 location = arrived.location
                 cut = cut or cause.outcome != "ok"
                 if location in self.trodden:
@@ -493,6 +514,15 @@ class Model:
         if cut and self.finals.get(operation.key) == operation.content:
             return  # a rename was stopped before it could carry the version over: it is at the old place (ADR 14)
         raise Violation(f"the version was acknowledged and is lost, looked for at {key}: {operation}")
+
+    def _arrived(self, cause: Operation | None, event: Event, moment: int, location: str | None) -> Thing | None:
+        """The table that a rename has brought away from a directory; another may have made that visible once more."""
+        if cause is None or cause.kind != "rename":
+            return None
+        source = self.states[moment - 1].get(_key(cause.name))
+        if source is None or source.location != location:
+            return None
+        return event.get(_key(cause.arguments["target"]), (None, None))[1]
 
 
 # -- what each kind of operation does, and when it may be refused ---------------------------------------------------
@@ -527,9 +557,10 @@ def _without_covered(event: Event) -> Event:
     }
 
 
-def _is_exposed(name: str, before: Thing | None, after: Thing | None) -> bool:
-    """Whether a table that left the manifest, and not its V1 directory, is seen there."""
-    return before is not None and before.location == name + V1_SUFFIX and _is_uncovered(name, after)
+def _exposed(event: Event) -> set[str]:
+    """The V1 tables that are seen in directories whose tables have left the manifest, and not them."""
+    left = {before.location for before, _ in event.values() if before is not None}
+    return {name for name, (_, after) in event.items() if _is_uncovered(name, after) and name + V1_SUFFIX in left}
 
 
 def _is_uncovered(name: str, thing: Thing | None) -> bool:

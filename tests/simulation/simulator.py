@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -15,7 +15,7 @@ from uuid import UUID
 
 import attrs
 from faults import Crash
-from simulation.model import ROOT, Operation, Thing, Violation
+from simulation.model import ROOT, Model, Operation, Thing, Violation
 from simulation.world import Objects, Process, Rows, World
 
 from lancekeep.adapters.commit_stores.conditional_put import ConditionalPutCommitStore
@@ -125,10 +125,14 @@ def open_catalog(process: Process) -> tuple[Catalog, LanceManifestStore]:
     def publish(name: str, content: bytes) -> bool:
         return catalog.commits.publish(catalog.manifest_root, name, content)
 
+    def forget(versions: Sequence[int]) -> None:
+        catalog.commits.rows.delete(catalog.manifest_root.base_uri, versions)
+
     table = LanceManifestStore(
         objects,
         f"{ROOT}/__manifest",
         publish=None if world.setting.creates else publish,
+        forget=None if world.setting.creates else forget,
         clock=process.clock,
         sleep=process.sleep,
         jitter=world.random.random,
@@ -228,7 +232,7 @@ class Actor:
         except Damaged as error:
             if operation.kind == "rename" and "moved from" in str(error):
                 operation.outcome, operation.error = "unknown", error
-            elif "cannot be read" in str(error) and world.model.is_being_removed(operation.location):
+            elif "cannot be read" in str(error) and world.model.may_be_unreadable(operation):
                 operation.outcome, operation.error = "refused", error
             else:
                 raise Violation(f"{operation} raised {error!r}") from error
@@ -364,7 +368,7 @@ class Actor:
         operation = self._new("resolve", commit=commit.began)
         self._run(operation, lambda: self._catalog.resolve(commit.token))
         if operation.outcome == "ok":
-            learn(commit, operation.result)
+            learn(self._world.model, commit, operation.result)
             self._world.model.check_commit(commit)
 
     # -- chance -------------------------------------------------------------------------------------------------------
@@ -404,10 +408,10 @@ def _told(outcome: object) -> str:
     return "ok" if isinstance(outcome, Committed) else "refused" if isinstance(outcome, Conflict) else "unknown"
 
 
-def learn(commit: Operation, outcome: object) -> None:
+def learn(model: Model, commit: Operation, outcome: object) -> None:
     """An unknown commit is settled; what is settled stays so."""
     told = _told(outcome)
-    if told == "unknown":
+    if told == "unknown" or (told == "refused" and model.is_anothers_place(commit)):
         return
     if commit.outcome not in ("unknown", told):
         raise Violation(f"it was told {commit.outcome}, and now {outcome}: {commit}")
@@ -426,7 +430,7 @@ def _judge(world: World) -> None:
     for commit in model.operations:
         if commit.token is not None:
             with suppress(Refused):  # its table was dropped
-                learn(commit, catalog.resolve(commit.token))
+                learn(model, commit, catalog.resolve(commit.token))
     model.check_all()
     _require_same(world, catalog)
     for name, thing in model.now.items():

@@ -25,7 +25,7 @@ from lancekeep.domain.errors import (
 )
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.naming import ManifestName, NamingScheme
-from lancekeep.domain.version_row import VersionRow
+from lancekeep.domain.version_row import Reserved, VersionRow
 from lancekeep.ports.object_store import ObjectStoreGuarantees
 
 NAMES = count()
@@ -161,12 +161,50 @@ def test_resolve_says_conflict_where_another_writer_got_the_version(world: World
 
 def test_resolve_without_the_staged_manifest_reserves_nothing(world: World) -> None:
     world.fill(1)
+    token = lost_commit(world)
+    assert isinstance(world.commits().resolve(token), Unknown)
+    assert world.rows.get(world.root.base_uri, 2) is None
+
+
+def test_resolve_takes_back_its_own_reservation_of_a_manifest_that_is_gone(world: World) -> None:
+    world.fill(1)
+    token = lost_commit(world)
+    assert world.rows.reserve(token.staged.row, first=False) == Reserved()
+    with pytest.raises(Damaged):
+        world.commits().latest(world.root)
+    assert isinstance(world.commits().resolve(token), Unknown)
+    assert isinstance(world.commit(2), Committed)
+
+
+def test_a_commit_whose_manifest_goes_before_it_is_published_leaves_no_reservation_behind(world: World) -> None:
+    """As where the table is dropped, and another is made in its directory, while the writer is held up."""
+    world.fill(1)
+    path = world.stage(2)
+
+    def drop(name: str, _: int) -> None:
+        if name == "copy_if_absent":
+            world.objects.delete(path)
+
+    assert isinstance(world.commit(2, world.commits(objects=Faulty(world.objects, drop)), path), Unknown)
+    assert world.rows.get(world.root.base_uri, 2) is None
+    assert isinstance(world.commit(2), Committed)
+
+
+def test_resolve_leaves_the_reservation_of_another_alone(world: World) -> None:
+    world.fill(1)
+    token = lost_commit(world)
+    other = VersionRow(world.root.base_uri, 2, world.stage(2), 9)
+    assert world.rows.reserve(other, first=False) == Reserved()
+    assert isinstance(world.commits().resolve(token), Unknown)
+    assert world.rows.get(world.root.base_uri, 2) == other
+
+
+def lost_commit(world: World) -> CommitToken:
+    """The token of a commit of version 2 whose manifest is gone, as after a drop."""
     path = world.stage(2)
     content = world.objects.get(path)
-    staged = StagedManifest(world.root.base_uri, 2, path, len(content), digest=sha256(content).hexdigest())
     world.objects.delete(path)
-    assert world.commits().resolve(CommitToken(staged)) == Conflict(None)
-    assert world.rows.get(world.root.base_uri, 2) is None
+    return CommitToken(StagedManifest(world.root.base_uri, 2, path, len(content), digest=sha256(content).hexdigest()))
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

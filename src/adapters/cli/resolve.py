@@ -40,7 +40,7 @@ def resolve(context: click.Context, chosen: Stores, token: str, mode: str, as_js
         case Conflict():
             winner = None if outcome.winner is None else outcome.winner.path
             document = {"outcome": "conflict", "winner": winner}
-            line, code = f"Not committed: the version went to {winner or 'nobody'}. Write again.", WRONG
+            line, code = f"Not committed: the version went to {winner or 'another'}. Write again.", WRONG
         case _:
             document = {"outcome": "unknown", "reason": outcome.reason, "token": str(outcome.token)}
             line, code = f"Still unknown: {outcome.reason}. Nothing was removed; try again later.", UNREACHABLE

@@ -91,8 +91,11 @@ class CompatibleView:
         table = v1_table(location.partition("/")[0])
         if owner is not None or table is None:
             return owner
-        found = self.find(table.key)
-        return found if found is not None and found.listed else None
+        found = self._listing().find(table.key) if self.manifest.find(table.key) is None else None
+        latest = self._latest()
+        if latest is self.manifest:
+            return found
+        return CompatibleView(latest, self._listing, self._latest).owner_of(location)
 
     def _listed(self, after: str | None = None) -> Iterator[ManifestEntry]:
         """Tables that only the directory knows, in byte order; the manifest is asked first, since that is cheap."""
