@@ -180,7 +180,7 @@ def test_a_column_is_added_to_every_fragment_those_of_others_meanwhile_too(
     table = plain(catalog).to_table()
     assert table["twice"].to_pylist() == [3 * number for number in table["id"].to_pylist()]
     assert 5 not in table["id"].to_pylist()
-    assert recorded(catalog) == list(range(1, 11))
+    assert recorded(catalog) == list(range(1, 10))
 
 
 def test_a_function_that_fails_commits_nothing_and_finished_fragments_are_not_computed_again(
