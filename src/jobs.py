@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from lancekeep.adapters.spark.jobs.backfill import backfill
 from lancekeep.adapters.spark.jobs.compact import compact
+from lancekeep.adapters.spark.jobs.files import require_sources
 from lancekeep.adapters.spark.jobs.index import index
 from lancekeep.adapters.spark.jobs.ingest import ingest
 from lancekeep.adapters.spark.jobs.session import columns_of, session, ship
@@ -29,6 +30,7 @@ __all__ = [
     "compact",
     "index",
     "ingest",
+    "require_sources",
     "session",
     "ship",
     "upsert",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from lancekeep.domain.errors import CommitRefused
 
@@ -10,6 +11,11 @@ _FOOTER = 16  # u64 position of the message, u16 major, u16 minor, "LANC"
 _MAGIC = b"LANC"
 _TRANSACTION_FILE = 12
 _BUILT_ON_NOTHING = bytes([_TRANSACTION_FILE << 3 | 2, 42]) + b"0-"  # the field "0-{uuid}.txn", 42 bytes long
+
+_FRAGMENTS = 2  # of a Manifest
+_ID, _FILES, _DELETION_FILE, _PHYSICAL_ROWS = 1, 2, 3, 4  # of a DataFragment
+_FILE_SIZE = 6  # of a DataFile
+_DELETED_ROWS = 4  # of a DeletionFile
 
 
 def refuse_accidental_overwrite(version: int, content: bytes, name: str) -> None:
@@ -55,6 +61,49 @@ def _field(message: memoryview, number: int) -> bytes:
         if found == number and isinstance(content, memoryview):
             value = bytes(content)
     return value
+
+
+class FragmentEntry(NamedTuple):
+    """What a manifest says of a fragment. rows: that are left, size: of its data files in bytes; None where untold.
+
+    content: the entry itself, equal as long as nothing about the fragment has changed.
+    """
+
+    id: int
+    rows: int | None
+    size: int | None
+    content: memoryview
+
+
+def fragment_entries(message: memoryview) -> Iterator[FragmentEntry]:
+    """The fragments of a manifest's message in their order, one at a time: a table may have millions of them."""
+    for number, content in fields(message):
+        if number == _FRAGMENTS and isinstance(content, memoryview):
+            yield _entry(content)
+
+
+def _entry(content: memoryview) -> FragmentEntry:
+    fragment = physical = deleted = size = 0
+    sized = counted = True
+    for number, value in fields(content):
+        if isinstance(value, memoryview):
+            if number == _FILES:
+                bytes_ = _number(value, _FILE_SIZE)
+                sized &= bytes_ > 0
+                size += bytes_
+            elif number == _DELETION_FILE:
+                deleted = _number(value, _DELETED_ROWS)
+                counted = deleted > 0
+        elif number == _ID:
+            fragment = value
+        elif number == _PHYSICAL_ROWS:
+            physical = value
+    counted &= physical > 0
+    return FragmentEntry(fragment, physical - deleted if counted else None, size if sized else None, content)
+
+
+def _number(message: memoryview, wanted: int) -> int:
+    return next((value for number, value in fields(message) if number == wanted and isinstance(value, int)), 0)
 
 
 def fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:

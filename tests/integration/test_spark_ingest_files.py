@@ -373,3 +373,29 @@ def test_what_cannot_mean_anything_is_refused_before_any_task_runs(
     with pytest.raises(lancekeep.LancekeepError, match=message):
         lake.ingest(**options)
     assert not lake.catalog.table_exists("t")
+
+
+@pytest.mark.parametrize("chunk", [2, 7, 1 << 20])
+def test_an_array_of_records_is_read_piece_by_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    rows = [{"id": number, "n": number * 1.5, "s": 'é, ]"\\ ' * (number % 5)} for number in range(40)]
+    file = tmp_path / "a.json"
+    monkeypatch.setattr("lancekeep.adapters.spark.jobs.readers._CHUNK", chunk)
+    schema = pa.schema([("id", pa.int64()), ("n", pa.float64()), ("s", pa.string())])
+    told: list[str] = []
+
+    def taken(text: str) -> list[dict[str, Any]]:
+        file.write_text(text)
+        [listed] = list_files(str(file))
+        piece = Piece(listed, listed.size)
+        read_ = read(piece, "json", Wanted(schema), lambda file, row, reason, record=None: told.append(reason))
+        return [row for batch in read_ for row in batch.to_pylist()]
+
+    assert taken(json.dumps(rows, ensure_ascii=False)) == taken(f" {json.dumps(rows, indent=1)}\n") == rows
+    assert [*taken("[]"), *taken("[ \n ] "), *told] == []
+    whole = json.dumps(rows)
+    for broken, left in ((whole[:-1], 39), (whole[:-1] + ",]", 40), (whole + "[", 40), ("[", 0), ("[}", 0)):
+        assert taken(broken) == rows[:left]  # what comes before the place where it breaks
+        assert told.pop().startswith("cannot be read: ")
+    assert told == []

@@ -145,12 +145,17 @@ def test_indexes_are_built_in_parts_over_neighbouring_fragments_and_used(
 
     assert index(spark, catalog, "t", "id", "BTREE").counts == {}
     catalog.write("t", rows(1000), "append")
-    assert index(spark, catalog, "t", "id", "BTREE").counts == {"segments": 2, "fragments": 5}
+    extended = index(spark, catalog, "t", "id", "BTREE")
+    assert (extended.rows, extended.counts) == (ROWS, {"segments": 1, "fragments": 1})
+    [segments] = [each.segments for each in plain(catalog).describe_indices() if each.name == "id_idx"]
+    assert sorted(sorted(part.fragment_ids) for part in segments) == [[0, 1], [2, 3], [4]]
+    assert plain(catalog).to_table(filter="id IN (77, 1077)").num_rows == 2
+    assert index(spark, catalog, "t", "id", "BTREE", replace=True).counts == {"segments": 2, "fragments": 5}
     with pytest.raises(lancekeep.InvalidInput, match="the index 'words' is Inverted of text"):
         index(spark, catalog, "t", "id", "BTREE", name="words")
     with pytest.raises(lancekeep.InvalidInput, match="no BTREE index of 'vector' can be built"):
         index(spark, catalog, "t", "vector", "BTREE", name="other")
-    assert recorded(catalog) == list(range(1, 10))
+    assert recorded(catalog) == list(range(1, 11))
 
 
 # -- computed columns -----------------------------------------------------------------------------------------------
@@ -291,6 +296,29 @@ def test_jobs_as_commands(spark: SparkSession, tmp_path: Path, monkeypatch: pyte
     assert run("verify", "--deep")["problems"] == []
     next((Path(catalog.describe_table("t").uri.removeprefix("file://")) / "data").iterdir()).unlink()
     assert run("verify", code=1)["problems"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "store", "code", "told"),
+    [
+        (["ingest", "lake", "t", "landing/none"], "memory://missing", 3, "there is no file under landing/none"),
+        (["ingest", "lake", "t", "a.csv"], "wrong://x", 2, "no commit store is called wrong://"),
+        (["compact", "lake", "t"], "memory://missing", 3, "there is no table t"),
+        (["index", "lake", "t", "id", "--kind", "btree"], "memory://missing", 3, "there is no table t"),
+        (["upsert", "lake", "t", "a.parquet", "--on", "id"], "memory://missing", 3, "there is no table t"),
+        (["verify", "lake", "t"], "memory://missing", 3, "there is no table t"),
+    ],
+)
+def test_what_is_missing_is_told_before_spark_starts(
+    arguments: list[str], store: str, code: int, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def session(master: str) -> SparkSession:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr("lancekeep.jobs.session", session)
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(commands, [*arguments, "--commit-store", store], obj=lancekeep)
+    assert (done.exit_code, told in done.stderr) == (code, True), done.output
 
 
 def test_without_pyspark_a_job_says_what_to_install(tmp_path: Path) -> None:

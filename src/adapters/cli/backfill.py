@@ -49,7 +49,7 @@ def backfill(
     MODULE is found as Python finds it, in the working directory too.
     """
     module, function = _loaded(where)
-    with chosen.running("backfill") as job:
+    with chosen.running("backfill", [table]) as job:
         job.jobs.ship(module)
         summary = job.jobs.backfill(
             *job.given, table, columns, function, reads=reads or None, progress=job.told, **options

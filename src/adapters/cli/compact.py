@@ -16,7 +16,7 @@ def compact(chosen: Surroundings, tables: tuple[str, ...], target_rows: int, as_
 
     Others may write meanwhile. Stopped, a table is done or untouched; running it again does the rest.
     """
-    with chosen.running("compact") as job:
+    with chosen.running("compact", tables) as job:
         names = tables_of(job.catalog, tables)
         summaries = [job.jobs.compact(*job.given, name, target_rows=target_rows, progress=job.told) for name in names]
     print_summaries(summaries, as_json)

@@ -31,6 +31,6 @@ def index(chosen: Surroundings, /, table: str, column: str, kind: str, as_json: 
 
     Running it again does nothing while the index covers the whole table.
     """
-    with chosen.running("index") as job:
+    with chosen.running("index", [table]) as job:
         summary = job.jobs.index(*job.given, table, column, kind, progress=job.told, **options)
     print_summaries([summary], as_json)

@@ -44,16 +44,21 @@ class Surroundings:
     master: str
 
     @contextmanager
-    def running(self, title: str) -> Iterator[Running]:
-        """Spark first, then the catalog: starting it forks, and a process that has used pylance should not."""
+    def running(self, title: str, tables: Iterable[str] = (), sources: Iterable[str] = ()) -> Iterator[Running]:
+        """What is needed is looked for before Spark starts: the catalog with its stores, tables, and places of files.
+
+        Raises as ``connect``, `TableNotFound` for one of ``tables``, `NotFound` for one of ``sources``.
+        """
         with progress(title) as told, warnings.catch_warnings():
             warnings.filterwarnings("ignore", "lance is not fork-safe")  # the JVM is forked, and executes at once
             warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")
-            told(0, 1, "starting Spark")
             jobs = self.doors.jobs
-            spark = jobs.session(self.master)
             with self.doors.connect(**self.stores.given, mode=self.mode) as catalog:
-                yield Running(jobs, spark, catalog, told)
+                for table in tables:
+                    catalog.find_table(table)
+                jobs.require_sources(sources)
+                told(0, 1, "starting Spark")
+                yield Running(jobs, jobs.session(self.master), catalog, told)
 
 
 def on_spark(command: Callable[Concatenate[Surroundings, P], T]) -> Callable[..., T]:

@@ -23,9 +23,9 @@ def upsert(
 ) -> None:
     """Update the rows of TABLE whose key is in SOURCES, and add the others, as one version of the catalog at ROOT.
 
-    The sources are changes: they are collected on this machine. A key that is in them twice is refused.
+    A key that is in the sources twice is refused.
     """
-    with chosen.running("upsert") as job:
+    with chosen.running("upsert", [table]) as job:
         frame = job.jobs.changes_in(job.spark, sources, format)
         summary = job.jobs.upsert(job.catalog, table, frame, list(on))
     print_summaries([summary], as_json)

@@ -29,7 +29,7 @@ def verify(
 
     Nothing of them is changed. Exit code 1: something is wrong.
     """
-    with chosen.running("verify") as job:
+    with chosen.running("verify", tables) as job:
         report = job.jobs.verify(*job.given, tables or None, deep=deep, digests=digests, progress=job.told)
     if as_json:
         print_json(attrs.asdict(report))

@@ -14,7 +14,14 @@ from pyspark.sql.types import StructType
 
 from lancekeep.adapters.spark.filters import pushed
 from lancekeep.adapters.spark.options import Options
-from lancekeep.adapters.spark.reading import FragmentReader, first_rows, partitions
+from lancekeep.adapters.spark.reading import (
+    MOST_PARTITIONS,
+    FragmentReader,
+    Snapshot,
+    first_rows,
+    partitions,
+    stored_fragments,
+)
 from lancekeep.adapters.spark.writing import target_schema, write_batches
 from lancekeep.application.catalog import Catalog
 from lancekeep.domain.errors import CommitUnknown, ConcurrentModification, TableNotFound
@@ -33,8 +40,8 @@ def open_version(catalog: Catalog, options: Options) -> Any:
 class Fragments(InputPartition):
     """What one task reads."""
 
-    def __init__(self, ids: Sequence[int], limit: int | None = None) -> None:
-        self.ids = ids
+    def __init__(self, runs: Sequence[range], limit: int | None = None) -> None:
+        self.runs = runs
         self.limit = limit
 
 
@@ -44,15 +51,18 @@ class BatchReader(DataSourceReader):
     def __init__(self, options: Options, open_catalog: Callable[[], Catalog], schema: StructType) -> None:
         with open_catalog() as catalog:
             dataset = open_version(catalog, options)
+            snapshot = Snapshot.of(catalog, dataset, options.values.get("branch"))
         limit = options.number("limit")
         self._stored: pa.Schema = dataset.schema
         wanted = to_arrow_schema(schema, timezone="UTC")
-        self._reader = FragmentReader.of(dataset, wanted, options.number("batch_size"))
+        self._reader = FragmentReader.of(snapshot, self._stored, wanted, options.number("batch_size"))
         self._limited = limit is not None
+        most = options.number("max_partitions") or MOST_PARTITIONS
+        parts = partitions(stored_fragments(dataset), dataset.count_rows(), most)
         if limit is not None:
-            self._partitions = [Fragments(ids, rows) for ids, rows in first_rows(dataset.get_fragments(), limit)]
+            self._partitions = [Fragments(part.runs, part.rows) for part in first_rows(parts, limit)]
         else:
-            self._partitions = [Fragments(ids) for ids in partitions(dataset.get_fragments())]
+            self._partitions = [Fragments(part.runs) for part in parts]
         self.pushFilters = _Offer(self._push)  # type: ignore[method-assign]  # set for one reader: see `_Offer`
 
     def _push(self, filters: list[Filter]) -> Iterable[Filter]:
@@ -69,7 +79,7 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Fragments)
-        return self._reader.read(partition.ids, partition.limit)
+        return self._reader.read(partition.runs, partition.limit)
 
 
 class _Offer:

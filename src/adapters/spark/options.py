@@ -18,10 +18,11 @@ CATALOG = ("root", "mode", "commit_store", "committer", "unsafe", "storage.", "c
 """The arguments of ``lancekeep.connect``; those that end in a dot begin the names of the stores' own options."""
 
 TABLE = ("table", "path")  # Spark calls the argument of load() and save() a path
-BATCH_READ = ("columns", "version", "tag", "branch", "limit", "batch_size")
+BATCH_READ = ("columns", "version", "tag", "branch", "limit", "batch_size", "max_partitions")
 STREAM_READ = (
     "columns",
     "batch_size",
+    "max_partitions",
     "starting_version",
     "max_versions_per_trigger",
     "max_rows_per_trigger",
@@ -30,7 +31,7 @@ STREAM_READ = (
 BATCH_WRITE = ("vector.",)
 STREAM_WRITE = ("vector.", "checkpointlocation", "ignore_removed_versions")  # the second is Spark's own
 
-_KEPT = ("columns", "version", "tag", "branch", "batch_size")
+_KEPT = ("columns", "version", "tag", "branch", "batch_size", "max_partitions")
 
 LOCATION = "lancekeep.location"
 """In the metadata of the first column of a session catalog's table: the options that the table was created with."""

@@ -1,24 +1,75 @@
 """Fragments of one version of a table, read by Spark's tasks.
 
-The driver side opens the table through the catalog once; tasks get that very version, pickled, and no catalog.
+The driver side opens the table through the catalog once; tasks open that very version by its location, and no catalog.
+What is planned stays small however many fragments there are: it names runs of them, and has a limited number of parts.
 """
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
+import lance
 import pyarrow as pa
 
 from lancekeep.adapters.spark.arrow_types import as_spark_sees, as_spark_takes
+from lancekeep.application.catalog import Catalog
 from lancekeep.domain.errors import InvalidInput
+from lancekeep.domain.manifest import FragmentEntry, fragment_entries
 
 ROWS_OF_A_PARTITION = 100_000
 """Fragments next to each other are read by one task until they hold so many rows."""
+MOST_PARTITIONS = 4096
+"""Of a table for which that would make more tasks, each reads more rows."""
 
-_BATCH_ROWS, _BATCH_BYTES = 8192, 2 << 20
+READ_AHEAD: dict[str, Any] = {"io_buffer_size": 32 << 20, "batch_readahead": 4}
+"""Bytes that a scan reads, and batches that it decodes, ahead of its reader; left out, two gigabytes and 16."""
+BATCH_ROWS, BATCH_BYTES = 8192, 2 << 20
+
+
+@attrs.frozen
+class Snapshot:
+    """A version of a table as tasks read it; it pickles, and knows nothing of the catalog."""
+
+    uri: str
+    version: int
+    storage_options: dict[str, str] = attrs.field(repr=False)
+    branch: str | None = None
+
+    @staticmethod
+    def of(catalog: Catalog, dataset: Any, branch: str | None = None) -> Snapshot:
+        return Snapshot(dataset.uri, dataset.version, dict(catalog.storage_options), branch)
+
+    def open(self) -> Any:
+        options = self.storage_options or None
+        if self.branch is None:
+            return lance.dataset(self.uri, version=self.version, storage_options=options)
+        return lance.dataset(self.uri, storage_options=options).checkout_version((self.branch, self.version))
+
+
+class Fragment(NamedTuple):
+    """A fragment as it is planned with. rows: without deleted ones. size: in bytes, of whole rows; None if unknown."""
+
+    id: int
+    rows: int
+    size: int | None
+
+
+def entries(dataset: Any) -> Iterator[FragmentEntry]:
+    """What the manifest says of each fragment, without an object of the engine's for it."""
+    return fragment_entries(memoryview(dataset.__getstate__()[_MANIFEST]))
+
+
+_MANIFEST = 3
+"""Where the state of a pickled ``LanceDataset`` has its manifest."""
+
+
+def stored_fragments(dataset: Any, found: Iterable[FragmentEntry] | None = None) -> Iterator[Fragment]:
+    """The fragments in their order, or those of ``found``; rows that an old manifest does not tell are counted."""
+    for entry in entries(dataset) if found is None else found:
+        rows = entry.rows if entry.rows is not None else dataset.get_fragment(entry.id).count_rows()
+        yield Fragment(entry.id, rows, entry.size)
 
 
 @attrs.frozen
@@ -28,34 +79,70 @@ class FragmentReader:
     filter: in SQL of Lance's scanner; rows for which it is not true are left out. batch_size: rows of a batch at most.
     """
 
-    dataset: bytes = attrs.field(repr=False)  # a pickled LanceDataset, with its storage options
+    snapshot: Snapshot
     schema: pa.Schema
     filter: str | None = None
     batch_size: int | None = None
 
     @staticmethod
-    def of(dataset: Any, schema: pa.Schema, batch_size: int | None = None) -> FragmentReader:
-        """Reads the columns of ``schema``. Raises `InvalidInput` where the table has none of that name and type."""
-        _require_types(dataset.schema, schema)
-        rows = batch_size or max(256, min(_BATCH_ROWS, _BATCH_BYTES // max(1, _vector_bytes(dataset.schema, schema))))
-        return FragmentReader(pickle.dumps(dataset), schema, batch_size=rows)
+    def of(snapshot: Snapshot, stored: pa.Schema, schema: pa.Schema, batch_size: int | None = None) -> FragmentReader:
+        """Reads the columns of ``schema``. Raises `InvalidInput` where ``stored`` has none of that name and type."""
+        _require_types(stored, schema)
+        return FragmentReader(snapshot, schema, batch_size=batch_size)
 
-    def read(self, fragments: Sequence[int], limit: int | None = None) -> Iterator[pa.RecordBatch]:
+    def read(self, runs: Sequence[range], limit: int | None = None) -> Iterator[pa.RecordBatch]:
         """The rows of the fragments in their order, ``limit`` at most."""
-        if not fragments:
+        if not runs:
             return
-        dataset = pickle.loads(self.dataset)
+        dataset = self.snapshot.open()
+        fragments = [dataset.get_fragment(number) for run in runs for number in run]
         scanner = dataset.scanner(
             columns=self.schema.names,
             filter=self.filter,
             limit=limit,
-            batch_size=self.batch_size,
-            fragments=[dataset.get_fragment(number) for number in fragments],
+            batch_size=self.batch_size or batch_rows(dataset.schema, self.schema.names, fragments),
+            fragments=fragments,
             scan_in_order=True,
+            **READ_AHEAD,
         )
         for batch in scanner.to_batches():
             if batch.num_rows:
                 yield as_spark_takes(batch, self.schema)
+
+
+def batch_rows(stored: pa.Schema, names: Iterable[str], fragments: Iterable[Any]) -> int:
+    """Of how many rows a batch of these columns has about 2 MB, 8,192 at most.
+
+    Values of no fixed size, such as images, are taken to be as large as the rows of the fragments are on average: the
+    engine decodes whole batches, several at a time, whatever ``batch_size_bytes`` it is told.
+    """
+    bits = [_bits(stored.field(name).type) for name in names]
+    width = sum(filter(None, bits)) // 8
+    if None in bits:
+        width = max([width, *map(_average_row, fragments)])
+    return max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, width)))
+
+
+def _bits(kind: pa.DataType) -> int | None:
+    """Of one value; None where values differ in their size."""
+    if pa.types.is_fixed_size_list(kind):
+        bits = _bits(kind.value_type)
+        return None if bits is None else bits * kind.list_size
+    if pa.types.is_struct(kind):
+        inner = [_bits(field.type) for field in kind]
+        return None if None in inner else sum(filter(None, inner))
+    if pa.types.is_dictionary(kind):
+        return None
+    try:
+        return int(kind.bit_width)
+    except ValueError:
+        return None
+
+
+def _average_row(fragment: Any) -> int:
+    metadata = fragment.metadata
+    size = sum(file.file_size_bytes or 0 for file in metadata.files)
+    return int(size // max(1, metadata.physical_rows))
 
 
 def require_columns(stored: pa.Schema, names: Iterable[str]) -> None:
@@ -76,31 +163,38 @@ def _require_types(stored: pa.Schema, wanted: pa.Schema) -> None:
             )
 
 
-def partitions(fragments: Iterable[Any]) -> list[list[int]]:
-    """The ids of the fragments each task reads: neighbours together while they are small."""
-    groups: list[list[int]] = []
-    rows = ROWS_OF_A_PARTITION
-    for fragment in fragments:
-        if rows >= ROWS_OF_A_PARTITION:
-            groups.append([])
-            rows = 0
-        groups[-1].append(fragment.fragment_id)
-        rows += fragment.physical_rows
-    return groups
+class Part(NamedTuple):
+    """What one task reads: runs of the ids of fragments, which hold so many rows."""
+
+    runs: list[range]
+    rows: int
 
 
-def first_rows(fragments: Iterable[Any], limit: int) -> list[tuple[list[int], int]]:
-    """Of the fragments, in their order, those that hold the first ``limit`` rows, with how many to take of each."""
-    shares = []
+def partitions(fragments: Iterable[Fragment], rows: int, most: int = MOST_PARTITIONS) -> Iterator[Part]:
+    """A part for each task: neighbours together while they are small, and no more than ``most``. rows: of them all."""
+    share = max(ROWS_OF_A_PARTITION, -(-rows // most))
+    part = Part([], 0)
     for fragment in fragments:
+        part = Part(_extended(part.runs, fragment.id), part.rows + fragment.rows)
+        if part.rows >= share:
+            yield part
+            part = Part([], 0)
+    if part.runs:
+        yield part
+
+
+def _extended(runs: list[range], number: int) -> list[range]:
+    if runs and runs[-1].stop == number:
+        runs[-1] = range(runs[-1].start, number + 1)
+    else:
+        runs.append(range(number, number + 1))
+    return runs
+
+
+def first_rows(parts: Iterable[Part], limit: int) -> Iterator[Part]:
+    """Of parts, in their order, those that hold the first ``limit`` rows, with how many to take of each."""
+    for part in parts:
         if limit <= 0:
             break
-        rows = min(limit, fragment.count_rows())
-        shares.append(([fragment.fragment_id], rows))
-        limit -= rows
-    return [(ids, rows) for ids, rows in shares if rows]
-
-
-def _vector_bytes(stored: pa.Schema, wanted: pa.Schema) -> int:
-    vectors = [stored.field(name).type for name in wanted.names if pa.types.is_fixed_size_list(stored.field(name).type)]
-    return sum(vector.list_size * vector.value_type.bit_width // 8 for vector in vectors)
+        yield part._replace(rows=min(limit, part.rows))
+        limit -= part.rows

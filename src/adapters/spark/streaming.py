@@ -6,7 +6,7 @@ version, whose transaction carries the query's id and the batch's; docs/adr/0023
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
@@ -26,7 +26,15 @@ from pyspark.sql.types import StructType
 
 from lancekeep.adapters.spark.batch import Written, begin_first_write, existing_schema, fragments_of
 from lancekeep.adapters.spark.options import Options
-from lancekeep.adapters.spark.reading import FragmentReader, partitions
+from lancekeep.adapters.spark.reading import (
+    MOST_PARTITIONS,
+    Fragment,
+    FragmentReader,
+    Snapshot,
+    entries,
+    partitions,
+    stored_fragments,
+)
 from lancekeep.adapters.spark.writing import target_schema, write_batches
 from lancekeep.application.catalog import Catalog
 from lancekeep.domain.errors import (
@@ -36,6 +44,7 @@ from lancekeep.domain.errors import (
     VersionNotFound,
     VersionTaken,
 )
+from lancekeep.domain.manifest import FragmentEntry
 
 Offset = dict[str, int]
 
@@ -46,9 +55,9 @@ Offset = dict[str, int]
 class VersionFragments(InputPartition):
     """What one task reads: fragments as one version has them."""
 
-    def __init__(self, reader: FragmentReader, ids: Sequence[int]) -> None:
+    def __init__(self, reader: FragmentReader, runs: Sequence[range]) -> None:
         self.reader = reader
-        self.ids = ids
+        self.runs = runs
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -109,15 +118,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         read, last = start["version"], end["version"]
         if self._begins_with_all(read) and last > read:
             dataset = self._version(last)
-            return self._parts(dataset, dataset.get_fragments())
+            return self._parts(dataset, stored_fragments(dataset), dataset.count_rows())
         parts: list[InputPartition] = []
         for version in range(read + 1, last + 1):
-            parts += self._parts(*self._appended(version))
+            dataset, appended = self._appended(version)
+            parts += self._parts(dataset, appended, sum(fragment.rows for fragment in appended))
         return parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, VersionFragments)
-        return partition.reader.read(partition.ids)
+        return partition.reader.read(partition.runs)
 
     def commit(self, end: Offset) -> None:
         """Nothing to let go: a version stays until it is cleaned up."""
@@ -153,19 +163,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "holds or at a starting_version that is left."
             ) from error
 
-    def _parts(self, dataset: Any, fragments: Sequence[Any]) -> list[InputPartition]:
-        if not fragments:
-            return []
-        reader = FragmentReader.of(dataset, self._schema, self._options.number("batch_size"))
-        return [VersionFragments(reader, ids) for ids in partitions(fragments)]
+    def _parts(self, dataset: Any, fragments: Iterable[Fragment], rows: int) -> list[InputPartition]:
+        batch_size = self._options.number("batch_size")
+        reader = FragmentReader.of(Snapshot.of(self._opened(), dataset), dataset.schema, self._schema, batch_size)
+        most = self._options.number("max_partitions") or MOST_PARTITIONS
+        return [VersionFragments(reader, part.runs) for part in partitions(fragments, rows, most)]
 
-    def _appended(self, version: int) -> tuple[Any, list[Any]]:
+    def _appended(self, version: int) -> tuple[Any, list[Fragment]]:
         """A version, and the fragments that it added. Raises `Refused` where it changed rows that were there."""
         dataset = self._version(version)
-        before = _fragments(self._version(version - 1)) if version > 1 else {}
-        after = _fragments(dataset)
-        if all(after.get(number) == metadata for number, metadata in before.items()):
-            return dataset, [found for found in dataset.get_fragments() if found.fragment_id not in before]
+        after = entries(dataset)
+        before = entries(self._version(version - 1)) if version > 1 else ()
+        if all(_same(old, next(after, None)) for old in before):
+            return dataset, list(stored_fragments(dataset, after))  # what comes behind those that were there
         if not self._skips and not _keeps_rows(dataset, version):
             raise Refused(
                 f"version {version} of {self._table} is no append: it changed or removed rows. A stream has no way to "
@@ -177,14 +187,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _within(self, read: int, end: int, rows: int) -> int:
         """The last version up to which no more than ``rows`` are appended; the next version where that is none."""
         for version in range(read + 1, end + 1):
-            rows -= sum(fragment.count_rows() for fragment in self._appended(version)[1])
+            rows -= sum(fragment.rows for fragment in self._appended(version)[1])
             if rows < 0:
                 return max(version - 1, read + 1)
         return end
 
 
-def _fragments(dataset: Any) -> dict[int, Any]:
-    return {fragment.fragment_id: fragment.metadata for fragment in dataset.get_fragments()}
+def _same(before: FragmentEntry, after: FragmentEntry | None) -> bool:
+    return after is not None and before.content == after.content
 
 
 def _keeps_rows(dataset: Any, version: int) -> bool:

@@ -17,7 +17,8 @@ from lance.file import LanceFileSession
 from pyarrow import fs
 
 from lancekeep.adapters.spark.jobs.files import absolute, place
-from lancekeep.adapters.spark.jobs.tasks import Clock, Snapshot, Summary, quiet, run
+from lancekeep.adapters.spark.jobs.tasks import Clock, Summary, quiet, run
+from lancekeep.adapters.spark.reading import READ_AHEAD, Snapshot, batch_rows
 from lancekeep.application.catalog import Catalog, Identifier
 from lancekeep.application.maintenance import Progress
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput
@@ -163,6 +164,8 @@ def _compute(fragment_id: int, work: _Work) -> _Computed:
     remembered = _remembered(work, key)
     if remembered is not None:
         return remembered
+    if work.batch_rows is None:
+        work = attrs.evolve(work, batch_rows=batch_rows(dataset.schema, work.reads, [fragment]))
     if work.exists:
         values = _read_computed(dataset, fragment, work)
         metadata, fields = fragment.update_columns(values)
@@ -198,8 +201,9 @@ def _read_computed(dataset: Any, fragment: Any, work: _Work) -> pa.Table:
     schema = pa.schema([pa.field("_rowid", pa.uint64()), *(dataset.schema.field(column) for column in work.columns)])
     parts = []
     scanner = dataset.scanner(
-        columns=list(work.reads), fragments=[fragment], with_row_id=True, batch_size=work.batch_rows
-    )
+        columns=list(work.reads), fragments=[fragment], with_row_id=True, batch_size=work.batch_rows,
+        **READ_AHEAD,
+    )  # fmt: skip
     for batch in scanner.to_batches():
         computed = _called(work, batch.select(list(work.reads)))
         arrays = [computed.column(column).cast(schema.field(column).type) for column in work.columns]

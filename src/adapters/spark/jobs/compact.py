@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import lance
 from lance.optimize import Compaction, CompactionOptions, CompactionTask, RewriteResult
 
-from lancekeep.adapters.spark.jobs.tasks import Clock, Snapshot, Summary, quiet, run
+from lancekeep.adapters.spark.jobs.tasks import Clock, Summary, quiet, run
+from lancekeep.adapters.spark.reading import BATCH_BYTES, BATCH_ROWS, Snapshot, stored_fragments
 from lancekeep.application.catalog import Catalog, Identifier
 from lancekeep.application.maintenance import Progress
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput
@@ -42,6 +43,7 @@ def compact(
     options: CompactionOptions = {"target_rows_per_fragment": target_rows}
     for _ in range(_ATTEMPTS):
         dataset = catalog.open(name)
+        options["batch_size"] = _batch_rows(dataset)
         plan = Compaction.plan(dataset, options)
         if not plan.num_tasks():
             return Summary("compact", str(name), 0, 0, clock.seconds, before, before)
@@ -65,6 +67,12 @@ def compact(
         size = sum(file.file_size_bytes or 0 for fragment in old for file in fragment.files)
         return Summary("compact", str(name), rows, size, clock.seconds, before, committed.version, counts)
     raise ConcurrentModification(f"{name}: others kept changing what was rewritten; nothing was committed")
+
+
+def _batch_rows(dataset: Any) -> int:
+    """Of how many rows a batch is that is rewritten, by the size of the average row."""
+    size = sum(fragment.size or 0 for fragment in stored_fragments(dataset))
+    return max(1, min(BATCH_ROWS, BATCH_BYTES * int(dataset.count_rows()) // max(1, size)))
 
 
 def _rewrite(task: CompactionTask, snapshot: Snapshot) -> RewriteResult:

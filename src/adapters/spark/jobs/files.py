@@ -74,6 +74,19 @@ def list_files(sources: str | Iterable[str]) -> list[SourceFile]:
     return [found[uri] for uri in sorted(found)]
 
 
+def require_sources(sources: Iterable[str]) -> None:
+    """Raises `NotFound` for a path or URI where there is nothing, with one look at each; patterns are not looked up."""
+    for source in sources:
+        if not _PATTERN.search(source):
+            store, path = place(source)
+            try:
+                found = store.get_file_info(path).type
+            except (pa.ArrowException, OSError) as error:
+                raise InvalidInput(f"{_shown(source)} cannot be looked for: {error}") from error
+            if found == fs.FileType.NotFound:
+                raise NotFound(f"there is no file under {_shown(source)}")
+
+
 def format_of(files: Sequence[SourceFile], given: str | None) -> str:
     """The format of all files: the one given, or what their names end with. Raises `InvalidInput`."""
     if given is not None:

@@ -9,9 +9,11 @@ from math import isqrt
 from typing import TYPE_CHECKING, Any
 
 import lance
+import pyarrow as pa
 from lance.indices import IndicesBuilder
 
-from lancekeep.adapters.spark.jobs.tasks import Clock, Snapshot, Summary, quiet, run
+from lancekeep.adapters.spark.jobs.tasks import Clock, Summary, quiet, run
+from lancekeep.adapters.spark.reading import Snapshot, stored_fragments
 from lancekeep.application.catalog import Catalog, Identifier
 from lancekeep.application.maintenance import Progress
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput
@@ -25,8 +27,10 @@ VECTOR = ("IVF_FLAT", "IVF_SQ", "IVF_PQ", "IVF_HNSW_FLAT", "IVF_HNSW_SQ", "IVF_H
 METRICS = ("l2", "cosine", "dot")
 
 _ATTEMPTS = 5
-_SAMPLE = 256
-"""Vectors of the sample for each centroid, where there are as many."""
+_SAMPLE, _LEAST_SAMPLE, _SAMPLE_BYTES = 256, 32, 1 << 30
+"""Vectors of the sample for each centroid: 256, or fewer where all would take more bytes than this, 32 at least."""
+_MOST_SEGMENTS = 64
+"""An index of so many is not extended: each of them is asked in a search."""
 _CODES = 256
 """Centroids of a codebook of product quantisation: its codes have 8 bits."""
 
@@ -55,8 +59,9 @@ def index(
     ``dot``), partitions (the square root of the rows when left out), sub_vectors: of vector indexes; the centroids are
     trained on the driver, from a sample. replace: build it although it is there.
 
-    Again, it finds an index of that name and kind over all fragments, and does nothing; one that lacks fragments is
-    built anew. What is appended meanwhile is not in it; where others rewrote fragments, it starts again, five times.
+    Again, it finds an index of that name and kind over all fragments, and does nothing; one that lacks fragments gets
+    segments for those, but a vector index, and one of many segments, is built anew. What is appended meanwhile is not
+    in it; where others rewrote fragments, it starts again, five times.
     Raises `InvalidInput`, `TableNotFound`, `Retryable`, `ConcurrentModification`; then nothing was committed.
     """
     clock = Clock()
@@ -69,17 +74,18 @@ def index(
             raise InvalidInput(
                 f"{table_id} has no column {column!r}; its columns are {', '.join(dataset.schema.names)}"
             )
-        fragments = [fragment.fragment_id for fragment in dataset.get_fragments()]
+        fragments = list(dataset.fragment_ids())
         if not fragments:
             raise InvalidInput(f"{table_id} has no rows yet; write some before you build an index")
-        if not replace and _covers(dataset, name, kind, column, fragments):
+        missing = fragments if replace else _missing(dataset, name, kind, column, fragments)
+        if not missing:
             return Summary("index", str(table_id), 0, 0, clock.seconds, dataset.version, dataset.version)
         options = {"metric": metric, **_trained(dataset, column, kind, metric, partitions, sub_vectors)}
         build = partial(
             _build, snapshot=Snapshot.of(catalog, dataset), column=column, kind=kind, name=name,
             options=options if kind in VECTOR else {},
         )  # fmt: skip
-        groups = contiguous(fragments, segments or spark.sparkContext.defaultParallelism)
+        groups = contiguous(missing, segments or spark.sparkContext.defaultParallelism)
         built = run(spark, str(table_id), f"index {name}", groups, build, progress)
 
         def commit(latest: lance.LanceDataset, built: list[Any] = built) -> lance.LanceDataset:
@@ -89,8 +95,9 @@ def index(
             committed = catalog.commit_change(table_id, commit)
         except ConcurrentModification:
             continue
-        rows = sum(fragment.count_rows() for fragment in dataset.get_fragments())
-        counts = {"segments": len(built), "fragments": len(fragments)}
+        counts = {"segments": len(built), "fragments": len(missing)}
+        chosen = frozenset(missing)
+        rows = sum(fragment.rows for fragment in stored_fragments(dataset) if fragment.id in chosen)
         return Summary("index", str(table_id), rows, 0, clock.seconds, dataset.version, committed.version, counts)
     raise ConcurrentModification(f"{table_id}: others kept changing what was indexed; nothing was committed")
 
@@ -115,17 +122,22 @@ def _check(kind: str, metric: str, segments: int | None, partitions: int | None,
         raise InvalidInput("segments, partitions and sub_vectors are 1 or more")
 
 
-def _covers(dataset: Any, name: str, kind: str, column: str, fragments: Sequence[int]) -> bool:
-    """Whether the index is there. Raises `InvalidInput` where the name is that of another."""
+def _missing(dataset: Any, name: str, kind: str, column: str, fragments: list[int]) -> list[int]:
+    """The fragments to index; segments of others stay. Raises `InvalidInput` where the name is that of another index.
+
+    A vector index is built anew: its segments share what was trained, which is not told for all kinds.
+    """
     found = next((index for index in dataset.describe_indices() if index.name == name), None)
     if found is None:
-        return False
+        return fragments
     if list(found.field_names) != [column] or found.index_type.replace("_", "").upper() != kind.replace("_", ""):
         raise InvalidInput(
             f"the index {name!r} is {found.index_type} of {', '.join(found.field_names)}; choose another name, or say "
             "replace to have this one in its place"
         )
-    return {fragment for segment in found.segments for fragment in segment.fragment_ids} >= set(fragments)
+    covered = {fragment for segment in found.segments for fragment in segment.fragment_ids}
+    missing = [fragment for fragment in fragments if fragment not in covered]
+    return fragments if missing and (kind in VECTOR or len(found.segments) >= _MOST_SEGMENTS) else missing
 
 
 def _trained(
@@ -138,7 +150,11 @@ def _trained(
     partitions = partitions or max(1, isqrt(rows))
     try:
         builder = IndicesBuilder(dataset, column)
-        ivf = builder.train_ivf(partitions, distance_type=metric, sample_rate=min(_SAMPLE, rows // partitions))
+        ivf = builder.train_ivf(
+            partitions,
+            distance_type=metric,
+            sample_rate=min(sample_rate(dataset, column, partitions), rows // partitions),
+        )
         options: dict[str, Any] = {"ivf_centroids": ivf.centroids, "num_partitions": len(ivf.centroids)}
         if kind.endswith("PQ"):
             pq = builder.train_pq(ivf, sub_vectors, sample_rate=min(_SAMPLE, rows // _CODES))
@@ -146,6 +162,13 @@ def _trained(
     except (ValueError, TypeError) as error:
         raise InvalidInput(f"no {kind} index of {column!r} can be trained: {error}") from error
     return options
+
+
+def sample_rate(dataset: Any, column: str, partitions: int) -> int:
+    """How many vectors are sampled for each centroid, if there are as many: they are held on the driver."""
+    vector = dataset.schema.field(column).type
+    size = vector.list_size * vector.value_type.bit_width // 8 if pa.types.is_fixed_size_list(vector) else 1
+    return max(_LEAST_SAMPLE, min(_SAMPLE, _SAMPLE_BYTES // (partitions * size)))
 
 
 def _build(

@@ -8,9 +8,9 @@ neither the header nor empty lines count.
 from __future__ import annotations
 
 import json
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterator, Sequence
 from io import BytesIO
-from itertools import islice
 from typing import Any, Protocol
 
 import attrs
@@ -26,7 +26,9 @@ from lancekeep.adapters.spark.jobs.files import Piece, SourceFile
 from lancekeep.domain.errors import InvalidInput, Retryable
 
 BATCH_ROWS = 8192
+_BATCH_BYTES = 4 << 20
 _CHUNK = 1 << 20
+_LONGEST_ITEM = 256 << 20
 
 IMAGES = pa.schema(
     [
@@ -206,13 +208,18 @@ def _inspect_parquet(file: SourceFile) -> Inspection:
         return Inspection(parquet.schema_arrow.remove_metadata(), groups)
 
 
+def _batch_rows(group: Any) -> int:
+    """Of how many rows a batch of a row group has about as many bytes as are read at once."""
+    return max(1, min(BATCH_ROWS, _BATCH_BYTES * int(group.num_rows) // max(1, int(group.total_byte_size))))
+
+
 def _sizes(group: Any) -> list[int]:
     return [group.column(at).total_compressed_size for at in range(group.num_columns)]
 
 
 def _read_parquet(piece: Piece, wanted: Wanted, aside: Aside) -> Rows:
     with piece.file.store.open_input_file(piece.file.path) as stream:
-        parquet = pa.parquet.ParquetFile(stream)
+        parquet = pa.parquet.ParquetFile(stream, buffer_size=_CHUNK)  # without, column chunks are read whole
         refusal = wanted.refusal(parquet.schema_arrow.names)
         if refusal:
             aside(piece.file.uri, None, refusal)
@@ -220,8 +227,9 @@ def _read_parquet(piece: Piece, wanted: Wanted, aside: Aside) -> Rows:
         first = piece.first_row
         for group in range(parquet.metadata.num_row_groups) if piece.row_groups is None else piece.row_groups:
             row = first
+            size = _batch_rows(parquet.metadata.row_group(group))
             try:
-                for batch in parquet.iter_batches(BATCH_ROWS, row_groups=[group], use_threads=False):
+                for batch in parquet.iter_batches(size, row_groups=[group], use_threads=False):
                     yield _numbered(row), batch
                     row += batch.num_rows
             except (pa.ArrowException, OSError) as error:
@@ -331,9 +339,7 @@ def _blocks(stream: Any) -> Iterator[list[tuple[int, bytes]]]:
     while True:
         chunk = stream.read(_CHUNK)
         if not number and not rest and chunk.lstrip()[:1] == b"[":
-            items = json.loads(chunk + stream.read())
-            records = iter([json.dumps(item).encode() for item in items])
-            while block := list(islice(records, BATCH_ROWS)):
+            for block in _by_the_megabyte(json.dumps(item).encode() for item in _items(chunk, stream)):
                 yield list(enumerate(block, number + 1))
                 number += len(block)
             return
@@ -344,6 +350,65 @@ def _blocks(stream: Any) -> Iterator[list[tuple[int, bytes]]]:
             yield numbered
         if not chunk:
             return
+
+
+def _by_the_megabyte(records: Iterator[bytes]) -> Iterator[list[bytes]]:
+    """Records in portions; those before the place where they break off are given, too."""
+    block: list[bytes] = []
+    size = 0
+    try:
+        for record in records:
+            block.append(record)
+            size += len(record)
+            if size >= _CHUNK:
+                yield block
+                block, size = [], 0
+    except ValueError:
+        if block:
+            yield block
+        raise
+    if block:
+        yield block
+
+
+def _items(chunk: bytes, stream: Any) -> Iterator[Any]:
+    """The items of one JSON array, of which no more is held than an item and a megabyte. Raises `ValueError`."""
+    decode = getincrementaldecoder("utf-8")().decode
+    scan = json.JSONDecoder().raw_decode
+    text, at, ended, first = decode(chunk).lstrip().removeprefix("["), 0, False, True
+    while True:
+        begin = _past_space(text, at)
+        if first and text[begin : begin + 1] == "]":
+            at = begin + 1
+            break
+        try:
+            item, end = scan(text, begin)
+            after = _past_space(text, end)
+            if text[after] not in ",]":  # or a number that goes on behind the text
+                raise IndexError
+        except (IndexError, json.JSONDecodeError):
+            if ended or len(text) - at > _LONGEST_ITEM:
+                raise ValueError("the array of records is broken, or holds a record that is too long") from None
+            more = stream.read(max(_CHUNK, len(text) - at))  # twice as much each time for an item that is longer
+            text, at, ended = text[at:] + decode(more, final=not more), 0, not more
+            continue
+        yield item
+        first, at = False, after + 1
+        if text[after] == "]":
+            break
+    rest = text[at:]
+    while not rest.strip():
+        more = stream.read(_CHUNK)
+        if not more:
+            return
+        rest = decode(more)
+    raise ValueError("there is more behind the array of records")
+
+
+def _past_space(text: str, at: int) -> int:
+    while text[at : at + 1] in (" ", "\t", "\r", "\n"):
+        at += 1
+    return at
 
 
 def _parsed(

@@ -11,15 +11,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
 import attrs
-import lance
 import pyarrow as pa
 
 from lancekeep.adapters.spark.failures import translated
-from lancekeep.application.catalog import Catalog
 from lancekeep.application.maintenance import Progress
 
 if TYPE_CHECKING:
@@ -27,6 +25,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+MOST_TASKS = 4096
 
 _INTERVAL = 0.2
 
@@ -56,22 +56,6 @@ class Summary:
         return f"{self.job} {self.table}: {versions}; {self.rows:,} rows, {size} in {self.seconds:.1f} s{counts}"
 
 
-@attrs.frozen
-class Snapshot:
-    """A version of a table as tasks read it; it pickles, and knows nothing of the catalog."""
-
-    uri: str
-    version: int
-    storage_options: dict[str, str] = attrs.field(repr=False)
-
-    @staticmethod
-    def of(catalog: Catalog, dataset: Any) -> Snapshot:
-        return Snapshot(dataset.uri, dataset.version, dict(catalog.storage_options))
-
-    def open(self) -> Any:
-        return lance.dataset(self.uri, version=self.version, storage_options=self.storage_options or None)
-
-
 def quiet(done: int, total: int, name: str) -> None:
     """Progress that nobody watches."""
 
@@ -92,8 +76,9 @@ def run(
 ) -> list[R]:
     """What ``task`` answers for each item, in their order; each is a task of Spark's, all of one job.
 
-    name: the table, for messages. Stopped by an exception (Ctrl-C), the tasks are cancelled. Raises `Retryable` where
-    a task failed as often as Spark allows, and `InvalidInput` where it says that it always will.
+    With more items than `MOST_TASKS` neighbours share one: what Spark keeps of a job grows with its tasks. name: the
+    table, for messages. Stopped by an exception (Ctrl-C), the tasks are cancelled. Raises `Retryable` where a task
+    failed as often as Spark allows, and `InvalidInput` where it says that it always will.
     """
     if not items:
         return []
@@ -104,8 +89,9 @@ def run(
                 answer = pickle.dumps(task(items[number]))
                 yield pa.RecordBatch.from_pydict({"number": [number], "answer": [answer]})
 
-    numbers = spark.range(0, len(items), 1, len(items))
-    with translated(name), _watched(spark, f"{title}: {name}", len(items), progress):
+    tasks = min(len(items), MOST_TASKS)
+    numbers = spark.range(0, len(items), 1, tasks)
+    with translated(name), _watched(spark, f"{title}: {name}", tasks, progress):
         rows = numbers.mapInArrow(answers, "number long, answer binary").collect()
     return [pickle.loads(row.answer) for row in sorted(rows, key=lambda row: row.number)]
 

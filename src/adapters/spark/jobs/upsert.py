@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import lance
@@ -11,6 +12,7 @@ import pyarrow.compute as pc
 
 from lancekeep.adapters.spark.arrow_types import fit
 from lancekeep.adapters.spark.failures import translated
+from lancekeep.adapters.spark.jobs.staged import StagedRows
 from lancekeep.adapters.spark.jobs.tasks import Clock, Summary
 from lancekeep.application.catalog import Catalog, Identifier
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput
@@ -34,9 +36,10 @@ def upsert(
 ) -> Summary:
     """Update the rows whose key is in ``source`` and add the others, as one version.
 
-    source: with all columns of the table, by name; a DataFrame is collected first, so it should be changes, not the
-    whole table. on: the columns of the key; nulls in it are refused. duplicates: of a key in the source, ``refuse``, or
-    have the ``last`` row win, which only a pyarrow table has an order for.
+    source: with all columns of the table, by name. Its rows are written first, of a DataFrame by Spark's tasks, and the
+    driver looks for their keys alone (ADR 27). on: the columns of the key; nulls in it are refused; rows of the table
+    that share a key become one. duplicates: of a key in the source, ``refuse``, or have the ``last`` row win, which
+    only a pyarrow table has an order for.
 
     Built and committed against one version: where others commit meanwhile, it is built again, so that two upserts
     never add one key twice. Again, it changes no row; it does make a version. Raises `InvalidInput`, `TableNotFound`,
@@ -51,13 +54,17 @@ def upsert(
             "the rows of a DataFrame have no order: reduce them to one for each key, or give an Arrow table"
         )
     dataset = catalog.open(name)
-    given = _collected(source, str(name))
-    rows = _keyed(_fitted(given, dataset.schema, str(name)), keys, duplicates, str(name))
+    columns = str(dataset.lance_schema)  # with the ids that the staged files have
+    rows = _staged(catalog, dataset, name, source, keys, duplicates)
     for _ in range(_ATTEMPTS):
         dataset = catalog.open(name)
-        if not rows.num_rows:
+        if not rows.rows:
             return Summary("upsert", str(name), 0, 0, clock.seconds, dataset.version, dataset.version)
-        transaction, stats = _built(dataset, rows, keys)
+        if str(dataset.lance_schema) != columns:
+            raise ConcurrentModification(
+                f"{name}: its columns were changed meanwhile; nothing was committed. Run it again"
+            )
+        transaction, updated = _built(dataset, rows, keys)
 
         def commit(latest: lance.LanceDataset, transaction: lance.Transaction = transaction) -> lance.LanceDataset:
             return lance.LanceDataset.commit(latest, transaction)
@@ -66,9 +73,9 @@ def upsert(
             committed = catalog.commit_change(name, commit, after=dataset.version)
         except ConcurrentModification:
             continue
-        counts = {"updated": stats["num_updated_rows"], "inserted": stats["num_inserted_rows"]}
+        counts = {"updated": updated, "inserted": max(0, rows.rows - updated)}
         return Summary(
-            "upsert", str(name), rows.num_rows, rows.nbytes, clock.seconds, dataset.version, committed.version, counts
+            "upsert", str(name), rows.rows, rows.size, clock.seconds, dataset.version, committed.version, counts
         )
     raise ConcurrentModification(f"{name}: others kept changing it; nothing was committed")
 
@@ -79,54 +86,74 @@ def changes_in(spark: SparkSession, sources: Sequence[str], format: str) -> Data
         return spark.read.format(format).load(list(sources))
 
 
-def _collected(source: Any, name: str) -> pa.Table:
+def _staged(
+    catalog: Catalog, dataset: Any, name: ObjectId, source: Any, keys: list[str], duplicates: str
+) -> StagedRows:
+    """The source, written and checked: each key once, and none of them null. Raises `InvalidInput`."""
+    schema = dataset.schema
     if isinstance(source, pa.Table):
-        return source
-    if not hasattr(source, "toArrow"):
+        _require_columns(source.column_names, schema, keys, str(name))
+        fitted = pa.Table.from_batches([fit(batch, schema) for batch in source.to_batches()], schema)
+        table = _keyed(fitted, keys, duplicates, str(name))
+        return StagedRows.of_table(table, catalog.begin_write(name, schema, "append"))
+    if not hasattr(source, "mapInArrow"):
         raise InvalidInput(f"cannot upsert a {type(source).__qualname__}; give a Spark DataFrame or a pyarrow Table")
-    with translated(name):
-        return source.toArrow()
+    _require_columns(source.columns, schema, keys, str(name))
+    staged = StagedRows.of_frame(source, catalog.begin_write(name, schema, "append"))
+    if staged.rows:
+        found, lacking = staged.keys(source, keys)
+        _require_keys(staged.rows, found, lacking, str(name))
+    return staged
 
 
-def _fitted(rows: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
-    problems = [f"{column!r} is missing" for column in schema.names if column not in rows.column_names]
-    problems += [
-        f"{column!r} is not a column of the table" for column in rows.column_names if column not in schema.names
-    ]
+def _require_columns(given: Sequence[str], schema: pa.Schema, keys: list[str], name: str) -> None:
+    problems = [f"{column!r} is missing" for column in schema.names if column not in given]
+    problems += [f"{column!r} is not a column of the table" for column in given if column not in schema.names]
     if problems:
         raise InvalidInput(f"{name}: the source does not fit; nothing was written: {'; '.join(problems)}")
-    return pa.Table.from_batches([fit(batch, schema) for batch in rows.to_batches()], schema)
-
-
-def _keyed(rows: pa.Table, keys: list[str], duplicates: str, name: str) -> pa.Table:
-    """Each key once, and none of them null. Raises `InvalidInput`."""
-    unknown = [key for key in keys if key not in rows.column_names]
+    unknown = [key for key in keys if key not in schema.names]
     if unknown or not keys:
         raise InvalidInput(
             f"{name} has no column {unknown[0]!r} for a key" if unknown else "name the columns of the key"
         )
-    for key in keys:
-        if rows[key].null_count:
-            raise InvalidInput(
-                f"{name}: {rows[key].null_count} rows of the source have no {key!r}, which is of the key"
-            )
+
+
+def _require_keys(rows: int, found: int, lacking: Mapping[str, int], name: str) -> None:
+    """Each key once, and none of them null."""
+    for key, nulls in lacking.items():
+        if nulls:
+            raise InvalidInput(f"{name}: {nulls} rows of the source have no {key!r}, which is of the key")
+    if found < rows:
+        raise InvalidInput(
+            f"{name}: {rows} rows of the source have {found} keys; have each once, or say duplicates='last'"
+        )
+
+
+def _keyed(rows: pa.Table, keys: list[str], duplicates: str, name: str) -> pa.Table:
+    """Each key once, and none of them null. Raises `InvalidInput`."""
     numbered = rows.select(keys).append_column("lancekeep_at", pa.array(range(rows.num_rows), pa.int64()))
     last = numbered.group_by(keys).aggregate([("lancekeep_at", "max")])
+    found = rows.num_rows if duplicates == "last" else last.num_rows
+    _require_keys(rows.num_rows, found, {key: rows[key].null_count for key in keys}, name)
     if last.num_rows == rows.num_rows:
         return rows
-    if duplicates == "refuse":
-        raise InvalidInput(
-            f"{name}: {rows.num_rows} rows of the source have {last.num_rows} keys; have each once, or say "
-            "duplicates='last'"
-        )
     places = last["lancekeep_at_max"].combine_chunks()
     return rows.take(places.take(pc.sort_indices(places)))
 
 
-def _built(dataset: Any, rows: pa.Table, keys: list[str]) -> tuple[lance.Transaction, dict[str, int]]:
+def _built(dataset: Any, rows: StagedRows, keys: list[str]) -> tuple[lance.Transaction, int]:
+    """What takes the rows of these keys out and puts the staged ones in, and how many it takes out.
+
+    Only keys are read here. Where rows have ids that stay with them, those of updated rows are kept by reading all.
+    """
+    merge = dataset.merge_insert(keys)
     try:
-        merge = dataset.merge_insert(keys).when_matched_update_all().when_not_matched_insert_all()
-        transaction, stats = merge.execute_uncommitted(rows)
+        if dataset.has_stable_row_ids:
+            merge = merge.when_matched_update_all().when_not_matched_insert_all()
+            transaction, stats = merge.execute_uncommitted(rows.reader(dataset.schema.names))
+            return transaction, stats["num_updated_rows"]
+        removal, stats = merge.when_matched_delete().execute_uncommitted(rows.reader(keys))
     except ValueError as error:
         raise InvalidInput(f"the rows cannot be merged by {', '.join(keys)}: {error}") from error
-    return transaction, stats
+    operation = replace(removal.operation, new_fragments=rows.fragments)
+    return lance.Transaction(dataset.version, operation), stats["num_deleted_rows"]

@@ -14,7 +14,8 @@ from lance.file import LanceFileSession
 from pyarrow import fs
 
 from lancekeep.adapters.spark.jobs.files import place
-from lancekeep.adapters.spark.jobs.tasks import Clock, Snapshot, quiet, run
+from lancekeep.adapters.spark.jobs.tasks import Clock, quiet, run
+from lancekeep.adapters.spark.reading import READ_AHEAD, Snapshot, batch_rows
 from lancekeep.application.catalog import Catalog, Identifier
 from lancekeep.application.maintenance import Progress
 from lancekeep.domain.errors import InvalidInput, LancekeepError, NotFound
@@ -245,7 +246,9 @@ def _look(work: _Work, *, deep: bool, hashed: bool) -> _Found:
 
 
 def _read(dataset: Any, fragment: lance.LanceFragment) -> int:
-    return sum(batch.num_rows for batch in dataset.scanner(fragments=[fragment]).to_batches())
+    rows = batch_rows(dataset.schema, dataset.schema.names, [fragment])
+    scanner = dataset.scanner(fragments=[fragment], batch_size=rows, **READ_AHEAD)
+    return sum(batch.num_rows for batch in scanner.to_batches())
 
 
 def _digest(session: LanceFileSession, path: str, size: int) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import attrs
@@ -12,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StructType
 
-from lancekeep.adapters.spark.reading import FragmentReader
+from lancekeep.adapters.spark.reading import FragmentReader, Snapshot, stored_fragments
 from lancekeep.adapters.spark.reading import partitions as neighbours
 from lancekeep.adapters.spark.sql.jvm import READ, Jvm, Proxy, struct
 from lancekeep.adapters.spark.sql.predicates import conjunction, translated
@@ -36,11 +35,19 @@ class ScanBuilder(Proxy):
         )
 
     def __init__(
-        self, jvm: Jvm, name: str, dataset: Any, schema: StructType, options: Mapping[str, str], stream: ToStream
+        self,
+        jvm: Jvm,
+        name: str,
+        dataset: Any,
+        snapshot: Snapshot,
+        schema: StructType,
+        options: Mapping[str, str],
+        stream: ToStream,
     ) -> None:
         self._jvm = jvm
         self._name = name
         self._dataset = dataset
+        self._snapshot = snapshot
         self._schema = schema
         self._options = options
         self._stream = stream
@@ -102,12 +109,12 @@ class ScanBuilder(Proxy):
     def _to_stream(self, schema: Any, checkpoint: str) -> Any:
         return self._stream(schema, self._options, checkpoint)
 
-    def _task(self, filters: str | None) -> Callable[[Sequence[int]], Iterator[pa.RecordBatch]]:
+    def _task(self, filters: str | None) -> Callable[[Sequence[range]], Iterator[pa.RecordBatch]]:
         """What reads fragments on the executors."""
         if self._counts or not self._schema.names:
-            return Counter(pickle.dumps(self._dataset), filters, self._limit, per_row=not self._counts).read
+            return Counter(self._snapshot, filters, self._limit, per_row=not self._counts).read
         wanted = to_arrow_schema(self._schema, timezone="UTC")
-        reader = attrs.evolve(FragmentReader.of(self._dataset, wanted), filter=filters)
+        reader = attrs.evolve(FragmentReader.of(self._snapshot, self._dataset.schema, wanted), filter=filters)
         return partial(reader.read, limit=self._limit)
 
     def _predicates(self, predicates: Sequence[Any]) -> Any:
@@ -167,6 +174,11 @@ class Scan(_Scan):
         return self._to_stream(self._schema, checkpoint)
 
     def estimateStatistics(self) -> Any:  # noqa: N802
+        return self._statistics
+
+    @cached_property
+    def _statistics(self) -> Statistics:
+        """Made once: Spark asks several times, and each time all fragments would be gone through."""
         return Statistics(self._jvm, self._batch._dataset)
 
     def estimateSizeInBytes(self) -> Any:  # noqa: N802
@@ -185,11 +197,16 @@ class Statistics(Proxy):
     def __init__(self, jvm: Jvm, dataset: Any) -> None:
         self._jvm = jvm
         self._rows = dataset.count_rows()
-        self._sizes = [file.file_size_bytes for part in dataset.get_fragments() for file in part.metadata.files]
+        self._size: int | None = 0
+        for fragment in stored_fragments(dataset):
+            if fragment.size is None:
+                self._size = None
+                break
+            self._size += fragment.size
 
     def sizeInBytes(self) -> Any:  # noqa: N802
         optional = self._jvm.java("java.util.OptionalLong")
-        return optional.empty() if None in self._sizes else optional.of(sum(self._sizes))
+        return optional.empty() if self._size is None else optional.of(self._size)
 
     def numRows(self) -> Any:  # noqa: N802
         return self._jvm.java("java.util.OptionalLong").of(self._rows)
@@ -205,7 +222,7 @@ class Batch(Proxy):
         implements = (READ + "Batch",)
 
     def __init__(
-        self, jvm: Jvm, schema: Any, dataset: Any, read: Callable[[Sequence[int]], Iterator[pa.RecordBatch]]
+        self, jvm: Jvm, schema: Any, dataset: Any, read: Callable[[Sequence[range]], Iterator[pa.RecordBatch]]
     ) -> None:
         self._jvm = jvm
         self._schema = schema
@@ -213,7 +230,8 @@ class Batch(Proxy):
         self._read = read
 
     def planInputPartitions(self) -> Any:  # noqa: N802
-        return partitions(self._jvm, neighbours(self._dataset.get_fragments()))
+        parts = neighbours(stored_fragments(self._dataset), self._dataset.count_rows())
+        return partitions(self._jvm, [part.runs for part in parts])
 
     def createReaderFactory(self) -> Any:  # noqa: N802
         return reader_factory(self._jvm, self._read, self._schema)
@@ -223,14 +241,14 @@ class Batch(Proxy):
 class Counter:
     """Counts rows of fragments, and reads none; it pickles. per_row: answer with as many rows without columns."""
 
-    dataset: bytes = attrs.field(repr=False)
+    snapshot: Snapshot
     filter: str | None
     limit: int | None
     per_row: bool
 
-    def read(self, fragments: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        dataset = pickle.loads(self.dataset)
-        rows = sum(dataset.get_fragment(number).count_rows(self.filter) for number in fragments)
+    def read(self, runs: Sequence[range]) -> Iterator[pa.RecordBatch]:
+        dataset = self.snapshot.open()
+        rows = sum(dataset.get_fragment(number).count_rows(self.filter) for run in runs for number in run)
         if not self.per_row:
             yield pa.RecordBatch.from_arrays([pa.array([rows], pa.int64())], schema=to_arrow_schema(_COUNT))
             return

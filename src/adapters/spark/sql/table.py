@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from lancekeep.adapters.spark.reading import Snapshot
 from lancekeep.adapters.spark.sql.columns import spark_schema, vector_properties
 from lancekeep.adapters.spark.sql.jvm import CATALOG, WRITE, Jvm, Proxy
 from lancekeep.adapters.spark.sql.predicates import conjunction, translated
@@ -124,7 +125,9 @@ class SqlTable(_Relation):
 
     def newScanBuilder(self, options: Any) -> Any:  # noqa: N802
         stream = partial(self._streams.read, self._table)
-        return ScanBuilder(self._jvm, self._name, self._dataset, self._columns, given_options(options), stream)
+        snapshot = Snapshot.of(self._catalog, self._dataset)
+        options = given_options(options)
+        return ScanBuilder(self._jvm, self._name, self._dataset, snapshot, self._columns, options, stream)
 
     def canDeleteWhere(self, predicates: Iterable[Any]) -> bool:  # noqa: N802
         return all(translated(predicate, self._dataset) is not None for predicate in predicates)
