@@ -4,7 +4,8 @@
 
 Every figure is a ratio against the native namespace on a copy of the same directory in the same run: absolute times
 belong to the machine. Both are warm and in one process, unless a row says otherwise; ours sync nothing, as native does
-not, save where a row says so. S3 is moto in a process of its own, which is most of what is measured there.
+not, save where a row says so. Before each row of either side the disk gets what is still to be written. S3 is moto in a
+process of its own, which is most of what is measured there.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import gc
 import multiprocessing
+import os
 import random
 import shutil
 import statistics
@@ -68,6 +70,7 @@ def seed(properties: Properties, tables: int) -> None:
 
 def median(act: Callable[[int], Any], budget: float, least: int = 5, most: int = 300) -> float:
     """Median seconds of a call, over as many calls as fit into ``budget`` seconds."""
+    os.sync()  # what was written before is not this side's
     samples: list[float] = []
     end = time.perf_counter() + budget
     while len(samples) < least or (len(samples) < most and time.perf_counter() < end):
@@ -113,6 +116,7 @@ def operations(namespace: Any, tables: int) -> dict[str, Callable[[int], Any]]:
 
 def by_threads(namespace: Any, budget: float) -> float:
     """Tables declared per second by threads of one process."""
+    os.sync()
     together, counts = Barrier(THREADS + 1), [0] * THREADS
     run = f"{time.time_ns():x}"
 
@@ -147,6 +151,7 @@ def declare_in_process(side: Side, process: int, budget: float, start: Any, coun
 
 def by_processes(side: Side, budget: float) -> float:
     """Tables of distinct names declared per second by several processes."""
+    os.sync()
     start, counts = SPAWN.Barrier(PROCESSES), SPAWN.Queue()
     running = [
         SPAWN.Process(target=declare_in_process, args=(side, number, budget, start, counts))

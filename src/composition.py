@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import getpass
-import secrets
+import os
+import random
 import socket
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -54,6 +55,11 @@ NATIVE_ONLY = (
 
 COMPATIBLE, V1, V2 = "compatible", "v1", "v2"
 MODES = (COMPATIBLE, V1, V2)
+
+_CHANCE = random.Random()
+"""Seeded by the system once: each time it is asked, a thread among others that create tables loses its turn."""
+
+os.register_at_fork(after_in_child=_CHANCE.seed)
 
 
 def connect(
@@ -122,6 +128,9 @@ def connect(
     def publish(name: str, content: bytes) -> bool:
         return catalog.commits.publish(catalog.manifest_root, name, content)
 
+    def forget(versions: Sequence[int]) -> None:
+        catalog.commits.rows.delete(catalog.manifest_root.base_uri, versions)
+
     manifest_key = f"{root_key}/{MANIFEST_DIRECTORY}" if root_key else MANIFEST_DIRECTORY
     native_commits = objects.guarantees.atomic_create and mode != V1
     if inline_optimization and not native_commits:
@@ -133,6 +142,7 @@ def connect(
             objects,
             manifest_key,
             publish=None if native_commits else publish,
+            forget=None if native_commits else forget,
             index=partial(refresh_indexes, uri_for_lance(objects, manifest_key), native_options),
             index_inline=inline_optimization,
         ),
@@ -152,7 +162,7 @@ def connect(
         storage_options=native_options,
         managed=commit_store is not None,
         v1_names=mode != V2,
-        entropy=lambda: secrets.token_hex(4),
+        entropy=lambda: f"{_CHANCE.getrandbits(32):08x}",
         open_rows=open_rows,
     )
     rows.latest(objects.root_uri + root_key)  # a store that does not answer is told now, not at the first commit

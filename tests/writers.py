@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
@@ -13,6 +14,7 @@ import attrs
 import lance
 import lance_namespace as api
 import pyarrow as pa
+import pyarrow.compute as pc
 from lance.commit import CommitConflictError
 from lance.namespace import DirectoryNamespace as NativeNamespace
 from processes import PROCESSES
@@ -74,6 +76,66 @@ def append_until_killed(properties: Mapping[str, str], writer: int, ledger: str)
             acknowledged.write(f"{writer},{number}\n")
             os.fsync(acknowledged.fileno())
             number += 1
+
+
+def write_pairs(root: str, store: str, ledger: Connection) -> None:
+    """Until it is killed: the same number into both tables, and told once it is committed."""
+    catalog = lancekeep.connect(root, commit_store=store)
+    for number in itertools.count(catalog.open("a").version):
+        rows = pa.table({"number": pa.array([number], pa.int64())})
+        with catalog.transaction() as tx:
+            tx.write("b", rows, "append")
+            tx.write("a", rows, "append")
+        ledger.send(number)
+
+
+# -- several kinds of writers and one table --------------------------------------------------------------------------
+
+SHARED = pa.schema([("id", pa.int64()), ("work", pa.int64())])
+COMMON = 5
+"""How many rows all works update."""
+
+
+def own(work: int, rows: int) -> pa.Table:
+    """Rows that only this work appends."""
+    return pa.table({"id": range(work * rows, (work + 1) * rows), "work": [work] * rows}, SHARED)
+
+
+def common(work: int) -> pa.Table:
+    """Rows that all works change."""
+    return pa.table({"id": range(-COMMON, 0), "work": [work] * COMMON}, SHARED)
+
+
+def following(dataset: lance.LanceDataset, work: int) -> pa.Table:
+    """The row that is still missing: writers that look at the same moment add it at the same moment."""
+    return pa.table({"id": [pc.min(dataset.to_table(columns=["id"])["id"]).as_py() - 1], "work": [work]}, SHARED)
+
+
+def share(properties: Mapping[str, str], first: int, works: int, rows: int, failures: Any) -> None:
+    """So many works of a Lancekeep writer: rows appended, rows changed, and a row added that others may add, too."""
+    from lancekeep.jobs import upsert
+
+    try:
+        with lancekeep.connect(properties["root"], commit_store=properties["commit_store"]) as catalog:
+            for work in range(first, first + works):
+                catalog.write("shared", own(work, rows), "append")
+                upsert(catalog, "shared", common(work), on="id")
+                upsert(catalog, "shared", following(catalog.open("shared"), work), on="id")
+    except BaseException as error:
+        failures.put(f"writer {first}: {error!r}")
+
+
+def share_natively(properties: Mapping[str, str], first: int, works: int, rows: int, failures: Any) -> None:
+    """Rows appended and rows changed by pylance, which would not notice that others add the same row."""
+    namespace = lancekeep.DirectoryNamespace(**properties)
+    try:
+        for work in range(first, first + works):
+            lance.write_dataset(own(work, rows), namespace_client=namespace, table_id=["shared"], mode="append")
+            dataset = lance.dataset(namespace_client=namespace, table_id=["shared"])
+            merge = dataset.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+            merge.conflict_retries(1000).execute(common(work))
+    except BaseException as error:
+        failures.put(f"native writer {first}: {error!r}")
 
 
 # -- namespaces in processes of their own ------------------------------------------------------------------------

@@ -37,6 +37,7 @@ from lancekeep.domain.errors import (
     NotFound,
     ObjectNotFound,
     Refused,
+    StoreUnavailable,
     TableAlreadyExists,
     TableNotFound,
     VersionNotFound,
@@ -281,7 +282,8 @@ class Catalog:
             return Table(object_id, given or self._free_location(object_id, view), entered)
 
         table = place(self._refuse_early(lambda view: add_table(view, place(view))))
-        self._unlinked(table)
+        if given is not None or self._v1_names:  # else the directory is new
+            self._unlinked(table)
         if self.managed and self._v1_names and COMMIT_STORE_PROPERTY not in self._manifest.recent().properties:
             self._manifest.apply(self._remembering)  # first, since what lies in a V1 directory is a table at once
         table, marker = self._reserve(table, given is None)
@@ -486,6 +488,9 @@ class Catalog:
         write_mode = _mode(mode)
         reader = self._engine.reader(data)
         object_id = ObjectId.of(identifier)
+        if write_mode is WriteMode.CREATE and not (self._v1_names and v1_location(object_id)):
+            location = new_location(object_id, self._entropy())
+            return self._write_and_enter(Table(object_id, location, _checked_properties(properties)), reader)
         declared = self._declare_for(object_id, write_mode, properties)
         engine_mode = WriteMode.CREATE if declared else write_mode
         try:
@@ -1080,6 +1085,46 @@ class Catalog:
     def _forget_rows(self, root: DatasetRoot) -> None:
         self.commits.retry.call(partial(self.commits.rows.delete, root.base_uri))
         self.commits.forget()
+
+    def _write_and_enter(self, table: Table, data: Any) -> Committed:
+        """Create a table: its first version in a directory that nobody knows of, then its entry.
+
+        So whoever finds the entry finds the rows. (A native process that finds none writes its own there.)
+        """
+
+        def decide(view: CatalogView) -> list[Change]:
+            return [*self._remembering(view), *add_table(view, table)]
+
+        self._refuse_early(decide)
+        first = self._write_first(table, data)
+        try:
+            self._manifest.apply(decide)
+        except _DEFINITE:
+            self._discard(table)
+            raise
+        return first
+
+    def _write_first(self, table: Table, data: Any) -> Committed:
+        """Commit rows as the first version of a table that nobody knows of yet."""
+        self.commits.prove()
+        plan = WritePlan(table.id, self.uri(table), self.storage_options, data.schema, WriteMode.CREATE, 0, False)
+        try:
+            fragments = self._engine.write_fragments(plan, data)
+            if not self.managed:
+                return Committed(self._engine.create_at(plan, fragments), "", 0)
+            staged = self._engine.stage(plan, fragments, entered=False)
+            outcome = self.commit_version(table, None, staged.version, staged.path, staged.size)
+            return raise_unless_committed(outcome, str(table.id))
+        except Exception as error:
+            self._discard(table)
+            if isinstance(error, CommitUnknown):
+                raise StoreUnavailable(f"{table.id} was not created: {error}") from error
+            raise
+
+    def _discard(self, table: Table) -> None:
+        """Remove what was written of a table that has not come to be; what remains is for fsck."""
+        with suppress(LancekeepError):  # what went wrong first is what the caller has to hear
+            self._remove_data(table)
 
     def _declare_for(self, object_id: ObjectId, mode: WriteMode, properties: Mapping[str, str] | None) -> bool:
         """Declare the table that a write needs; whether this call did."""

@@ -103,7 +103,8 @@ class CleanupReport:
 class _Branch:
     """A table's own history ("") or that of a branch: what lies there, and what of it goes.
 
-    others: manifests that are no versions, detached ones for instance; they stay. files: with their random names.
+    others: manifests that are no versions, detached ones for instance; they stay. files: with their random names, among
+    them those of which no writer came to the end.
     """
 
     name: str
@@ -223,7 +224,7 @@ class Cleanup:
                 continue
             root = dataset.root.branch(place.branch or None)
             branch = dataset.branches.setdefault(place.branch, _Branch(place.branch, root))
-            if place.directory == VERSIONS:
+            if place.directory == VERSIONS and not place.is_unfinished:
                 branch.add_manifest(place.rest, info)
             elif dataset.selected and place.own_name is not None:
                 branch.files.append((place.own_name, info))

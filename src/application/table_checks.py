@@ -33,13 +33,14 @@ Repair = Callable[[], bool]
 class _History:
     """What lies in ``_versions`` of a table or branch, and the rows of the commit store, which were read later.
 
-    title: how findings name it.
+    title: how findings name it. unfinished: of which no writer came to the end.
     """
 
     title: str
     root: DatasetRoot
     finals: Mapping[int, ObjectInfo]
     staged: Sequence[ObjectInfo]
+    unfinished: Sequence[ObjectInfo]
     unknown: Sequence[str]
     rows: Mapping[int, VersionRow]
 
@@ -99,6 +100,7 @@ class TableChecks:
     def _history(self, title: str, root: DatasetRoot) -> _History:
         infos = {info.key[len(root.versions_key) :]: info for info in self._objects.list(root.versions_key)}
         final_versions(infos, root.base_uri)
+        unfinished = [infos.pop(name) for name in list(infos) if Place("", VERSIONS, name).is_unfinished]
         names = {name: ManifestName.parse(name) for name in infos}
         rows = self.commits.rows.list(root.base_uri, after=None, limit=None, descending=False) if self.managed else []
         return _History(
@@ -106,6 +108,7 @@ class TableChecks:
             root,
             {parsed.version: infos[name] for name, parsed in names.items() if parsed and not parsed.is_staged},
             [infos[name] for name, parsed in names.items() if parsed and parsed.is_staged],
+            unfinished,
             [name for name, parsed in names.items() if parsed is None and not _is_known(name)],
             {row.version: row for row in rows if row.moved_to is None},
         )
@@ -176,7 +179,11 @@ class TableChecks:
                 yield Finding(Kind.UNRECORDED, history.title, meaning, "enter the row"), partial(self._record, row)
 
     def _leftovers(self, history: _History) -> Iterator[tuple[Finding, Repair | None]]:
-        """Staged manifests to which no row points: what lost, or what a writer has not come to commit."""
+        """Staged manifests to which no row points: what lost, or what a writer has not come to commit, or to end."""
+        for info in history.unfinished:
+            meaning = f"{info.key!r} was being written when its writer was stopped"
+            found = Finding(Kind.STAGED, history.title, meaning, "remove it")
+            yield unless_young(found, [info], self.grace, self.now()), partial(self._remove, info)
         for info in history.staged:
             name = ManifestName.parse(info.key.rpartition("/")[2])
             row = history.rows.get(name.version) if name else None

@@ -2,8 +2,8 @@
 
 A data file, an index and a transaction bear a UUID, or a name as random; a deletion file a random number of 64 bits. So
 a file is needed exactly where its name stands in a manifest: of whichever table, under whichever spelling of a base
-path (storage layout, "Base Path System"), in messages of later formats too. What bears no such name is nobody's to
-remove.
+path (storage layout, "Base Path System"), in messages of later formats too. On local storage a file has another name
+until it is whole, which no manifest has. What bears no such name is nobody's to remove.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ _OWN = {
     INDICES: re.compile(b"(" + _UUID + b")/.*"),
 }
 _DELETION = re.compile(r"[0-9]+-[0-9]+-([0-9]{1,20})\.(?:arrow|bin)")
+_UNFINISHED = re.compile(r"\.tmp[0-9A-Za-z]{6}|.+#[0-9]+")  # as the engine and the object_store crate name them
 _SMALLEST_ID = 1 << 28  # a smaller number takes too few bytes to be told from others; one in 2**36 is smaller
 
 # Lookaheads, since a length that happens to look like the first character of a name stands before it.
@@ -57,8 +58,15 @@ class Place:
         return Place("/".join(parts[1:at]), parts[at], "/".join(parts[at + 1 :]))
 
     @property
+    def is_unfinished(self) -> bool:
+        """Whether the engine has not come to the end of writing it: to local storage, under a name of its own."""
+        return _UNFINISHED.fullmatch(self.rest.rpartition("/")[2]) is not None
+
+    @property
     def own_name(self) -> bytes | None:
-        """The random name by which manifests refer to the file; None where it has none."""
+        """The random name by which manifests refer to the file, or will never; None where it has none."""
+        if self.is_unfinished:
+            return self.rest.encode(errors="replace")
         if self.directory == DELETIONS:
             match = _DELETION.fullmatch(self.rest)
             return _deletion(int(match[1])) if match and int(match[1]) >= _SMALLEST_ID else None

@@ -64,9 +64,8 @@ def add_table(view: CatalogView, table: Table, *, replace: bool = False, reserve
             f"{table.location!r} with {len(table.properties)} properties. Open it with its manifest."
         )
     entry = view.find(table.id.key)
-    is_table = entry is not None and entry.object_type == TABLE
     is_here = entry is not None and entry.location == table.location and (entry.listed or reserved)
-    if not (is_table and (is_here or replace)):
+    if entry is not None and not (entry.object_type == TABLE and (is_here or replace)):
         require_free(view, table.id, TABLE)
     owner = view.owner_of(table.location)
     if owner is not None and owner.object_id != table.id.key:

@@ -26,7 +26,7 @@ class WritePlan:
     """What distributed writers need to write fragments, and what the one commit afterwards needs; it pickles.
 
     uri, storage_options: for ``lance.fragment.write_fragments``. schema: a ``pyarrow.Schema``. read_version: the
-    version the write builds on, 0 for a new table. declared: this write made the table.
+    version the write builds on, 0 for a new table. declared: this write made the table's entry.
     """
 
     table: ObjectId
@@ -105,10 +105,11 @@ class TableEngine(Protocol):
     def write_fragments(self, plan: WritePlan, data: Any) -> Sequence[Any]:
         """Write a stream of batches as fragments of the plan's table, and commit nothing."""
 
-    def stage(self, plan: WritePlan, fragments: Sequence[Any]) -> StagedVersion:
+    def stage(self, plan: WritePlan, fragments: Sequence[Any], *, entered: bool = True) -> StagedVersion:
         """Prepare what `commit_fragments` would commit, behind the latest version, and do not commit it.
 
-        Nothing removes the staged manifest. Every call makes another one.
+        Nothing removes the staged manifest. Every call makes another one. entered: the catalog knows the table; else
+        this is its first version.
         """
 
     def create_at(self, plan: WritePlan, fragments: Sequence[Any]) -> int:

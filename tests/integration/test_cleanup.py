@@ -149,6 +149,24 @@ def test_branches_are_cleaned_as_tables_are(deployment: Deployment) -> None:
     assert numbers(catalog.open("t")) == list(range(10))
 
 
+def test_files_whose_writer_was_killed_before_their_end_go_after_grace(deployment: Deployment) -> None:
+    """The engine writes to local storage under another name first; seen after SIGKILL in each of these directories."""
+    catalog = connect(deployment)
+    catalog.write("t", ROWS)
+    objects, key = open_object_store(deployment.root, deployment.storage_options)
+    before, index = stored(deployment, "t.lance/"), f"_indices/{uuid4()}"
+    for directory in ("data", "_deletions", "_transactions", "_versions", index):
+        objects.put(f"{key}/t.lance/{directory}/.tmpToIqV6", b"half of a")
+    objects.put(f"{key}/t.lance/_versions/{NamingScheme.V2.final_name(2)}-{uuid4()}#1", b"half of a")
+    objects.put(f"{key}/t.lance/_versions/.tmp-mine", b"half of a")
+    catalog.write("u", ROWS)  # the newest manifest stands for now
+    assert catalog.cleanup(NOW).files == 0
+    done = catalog.cleanup(NOW, grace=NOW)
+    assert (done.files, done.skipped) == (6, ())
+    assert stored(deployment, "t.lance/") - before <= {"t.lance/_versions/.tmp-mine"}
+    assert numbers(connect(deployment).open("t")) == list(range(10))
+
+
 def test_an_unknown_age_and_a_young_version_keep_what_they_can(deployment: Deployment) -> None:
     catalog = connect(deployment)
     fill(catalog)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,14 +21,17 @@ from lance_namespace import errors as api_errors
 
 import lancekeep
 from lancekeep import composition
+from lancekeep.adapters.commit_stores.memory import MemoryCommitStore
 from lancekeep.adapters.manifest_stores import index, table_cleanup
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
 from lancekeep.adapters.object_stores import open_object_store
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
+from lancekeep.application.retry import Retry
+from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain.catalog import CatalogView, Change, Put, Remove, SetProperties
 from lancekeep.domain.errors import Damaged, NamespaceAlreadyExists, Refused, StoreUnavailable
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.domain.layout import VERSIONS
+from lancekeep.domain.layout import VERSIONS, DatasetRoot
 from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
 from lancekeep.domain.namespace import create_namespace
 from lancekeep.domain.naming import NamingScheme
@@ -492,6 +495,30 @@ def test_old_versions_go_with_the_files_only_they_need_and_the_latest_stays() ->
     assert needed <= kept
     assert len(kept) <= len(needed) + 3
     assert versions(objects) <= 3
+
+
+def test_rows_go_with_the_versions_that_a_commit_store_published() -> None:
+    objects, rows = Aging(), MemoryCommitStore("rows-of-the-manifest")
+    root = DatasetRoot("m", "memory:///m")
+    commits = TableCommits(objects, rows, "me", Retry())
+
+    def forget(versions: Sequence[int]) -> None:
+        rows.delete(root.base_uri, versions)
+
+    store = LanceManifestStore(
+        objects,
+        "m",
+        publish=lambda name, content: commits.publish(root, name, content),
+        forget=forget,
+    )
+    for number in range(20):
+        put(store, table(f"t{number:02d}"))
+        objects.now += timedelta(minutes=1)
+    assert store.clean_up() > 0
+    left = rows.list(root.base_uri, after=None, limit=None, descending=False)
+    assert {row.path for row in left} == {info.key for _, info in table_cleanup.versions_of(objects, "m")}
+    assert len(left) < 20
+    assert len(contents(store)) == 20
 
 
 def test_versions_that_a_tag_may_hold_are_kept() -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -28,7 +25,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:lance is not fork-safe"),  # the JVM is forked, and executes at once
 ]
 
-KILLS = int(os.environ.get("LANCEKEEP_DRIVER_KILLS", "3"))
 SCHEMA = StructType([StructField("id", LongType())])
 
 
@@ -261,31 +257,3 @@ def test_a_query_goes_on_where_it_stopped_and_repeats_no_batch(
     catalog.open("source").delete("id = 0")
     with pytest.raises(StreamingQueryException, match="version 4 of source is no append"):
         run(spark, options, checkpoint)
-
-
-# -- killed drivers -------------------------------------------------------------------------------------------------
-
-
-def test_a_killed_driver_loses_and_repeats_nothing(
-    options: dict[str, str], catalog: lancekeep.Catalog, tmp_path: Path
-) -> None:
-    """Driver, JVM and workers are killed together: after the tasks, before the commit, or behind it."""
-    for number in range(KILLS + 2):
-        add(catalog, 2 * number, 2 * number + 1)
-    driver = [sys.executable, str(Path(__file__).parents[1] / "streaming_driver.py")]
-    given = {
-        "LAKE": options["root"],
-        "COMMITS": options["commit_store"],
-        "CHECKPOINT": str(tmp_path / "checkpoint"),
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": str(Path(__file__).parents[2]),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
-    moments = ("written", "committing", "committed")
-    for kill in range(KILLS):
-        environment = {**os.environ, **given, "DIE": moments[kill % 3]}
-        died = subprocess.run(driver, env=environment, start_new_session=True, timeout=600, check=False)
-        assert died.returncode == -9
-    subprocess.run(driver, env={**os.environ, **given}, start_new_session=True, timeout=600, check=True)
-    assert ids(catalog, "sink") == list(range(2 * (KILLS + 2)))
-    assert catalog.open("sink").version == 1 + KILLS + 2

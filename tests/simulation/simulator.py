@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -125,10 +125,14 @@ def open_catalog(process: Process) -> tuple[Catalog, LanceManifestStore]:
     def publish(name: str, content: bytes) -> bool:
         return catalog.commits.publish(catalog.manifest_root, name, content)
 
+    def forget(versions: Sequence[int]) -> None:
+        catalog.commits.rows.delete(catalog.manifest_root.base_uri, versions)
+
     table = LanceManifestStore(
         objects,
         f"{ROOT}/__manifest",
         publish=None if world.setting.creates else publish,
+        forget=None if world.setting.creates else forget,
         clock=process.clock,
         sleep=process.sleep,
         jitter=world.random.random,

@@ -112,6 +112,13 @@ class _StagingChannel(_Channel):
         return {"version": {key: request[key] for key in ("version", "manifest_path", "manifest_size")}}
 
 
+class _FirstChannel(_StagingChannel):
+    """Stages the first version of a table that the catalog does not know yet."""
+
+    def list_table_versions(self, request: Any) -> Any:
+        return {"versions": []}
+
+
 class LanceEngine:
     """Tables through pylance; ``namespace`` is the one whose callbacks commit."""
 
@@ -209,8 +216,8 @@ class LanceEngine:
             )
         return fragments
 
-    def stage(self, plan: WritePlan, fragments: Sequence[Any]) -> StagedVersion:
-        channel = _StagingChannel(self._namespace)
+    def stage(self, plan: WritePlan, fragments: Sequence[Any], *, entered: bool = True) -> StagedVersion:
+        channel = _StagingChannel(self._namespace) if entered else _FirstChannel(self._namespace)
         self._commit(plan, fragments, {}, channel, managed=True)
         assert channel.staged is not None, "the engine committed past its namespace"
         return channel.staged

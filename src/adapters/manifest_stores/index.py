@@ -435,5 +435,6 @@ def _range(parent: ObjectId) -> tuple[str, str | None]:
 
 def _tables_by_name(location: str) -> Iterator[str]:
     """The objects that a directory of this name would be made for: ``{name}.lance`` and ``{hash}_{object_id}``."""
-    yield location.removesuffix(V1_SUFFIX)
+    if location.endswith(V1_SUFFIX):
+        yield location.removesuffix(V1_SUFFIX)
     yield location[_HASH_LENGTH:]

@@ -19,7 +19,7 @@ from threading import Condition, Lock, RLock
 
 import attrs
 
-from lancekeep.adapters.manifest_stores.table_cleanup import clean_up, versions_of
+from lancekeep.adapters.manifest_stores.table_cleanup import Forget, clean_up, versions_of
 from lancekeep.adapters.manifest_stores.table_versions import Prepared, TableVersions, Version, empty_version
 from lancekeep.domain.catalog import CatalogView
 from lancekeep.domain.errors import (
@@ -53,10 +53,11 @@ _GATHERING = 0.001
 class LanceManifestStore:
     """``key``: the directory of the manifest table in ``objects``.
 
-    ``publish``: how a manifest gets its name; by default the object store's own create-only write. ``index``: builds
-    the specified indexes through the native engine, unless ``publish`` is given; with ``index_inline`` every now and
-    then by itself. ``clock``: seconds, by which it is known how long ago the store was looked at.
-    ``sleep``, ``jitter``: how a writer that lost steps back, for a random part of some milliseconds.
+    ``publish``: how a manifest gets its name; by default the object store's own create-only write. ``forget``: removes
+    what ``publish`` keeps of versions; called before they go. ``index``: builds the specified indexes through the
+    native engine, unless ``publish`` is given; with ``index_inline`` every now and then by itself. ``clock``: seconds,
+    by which it is known how long ago the store was looked at. ``sleep``, ``jitter``: how a writer that lost steps back,
+    for a random part of some milliseconds.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class LanceManifestStore:
         key: str,
         *,
         publish: Publish | None = None,
+        forget: Forget | None = None,
         index: Callable[[], None] | None = None,
         index_inline: bool = False,
         clock: Callable[[], float] = time.time,
@@ -74,6 +76,7 @@ class LanceManifestStore:
         self._objects = objects
         self._key = key
         self._publish_object = publish or objects.put_if_absent
+        self._forget_versions = forget
         self._index = index if publish is None else None
         self._index_inline = index_inline
         self._clock = clock
@@ -84,8 +87,7 @@ class LanceManifestStore:
         self._latest: Version | None = None
         self._looked = clock()
         self._waiting: list[_Request] = []
-        changing = Lock()
-        self._turn, self._arrival = Condition(changing), Condition(changing)
+        self._arrival = Condition()
         self._committing = False
         self._company = 1
         self._reading = RLock()
@@ -103,16 +105,11 @@ class LanceManifestStore:
     def apply(self, decide: Decision) -> CatalogView:
         """As the port says. Whoever finds nobody committing commits what all who wait have decided."""
         request = _Request(decide)
-        try:
-            if self._is_to_commit(request):
-                try:
-                    self._commit(request, self._gathered())
-                finally:
-                    self._end_commit()
-        except BaseException:  # this thread is to end, and no other to make its change later
-            with self._turn:
-                self._waiting = [other for other in self._waiting if other is not request]
-            raise
+        if self._is_to_commit(request):
+            try:
+                self._commit(request, self._gathered())
+            finally:
+                self._withdraw(request)
         if isinstance(request.outcome, Exception):
             raise request.outcome
         assert request.outcome is not None  # the one who committed settled it, or raised
@@ -127,7 +124,7 @@ class LanceManifestStore:
 
     def clean_up(self) -> int:
         """Remove versions that are neither recent nor the latest, and the files only they need; how many versions."""
-        return clean_up(self._objects, self._key)
+        return clean_up(self._objects, self._key, self._forget_versions)
 
     def close(self) -> None:
         """As the port says; waits for a clean-up that is under way."""
@@ -240,30 +237,44 @@ class LanceManifestStore:
 
     def _is_to_commit(self, request: _Request) -> bool:
         """Wait until another thread has settled a request, or this one is to commit."""
-        with self._turn:
+        with self._arrival:
             self._waiting.append(request)
-            self._arrival.notify()
-            self._turn.wait_for(lambda: request.outcome is not None or not self._committing)
-            if request.outcome is not None:
-                return False
-            self._committing = True
-            return True
+            if not self._committing:
+                self._committing = request.chosen = True
+                return True
+            if len(self._waiting) >= self._company:
+                self._arrival.notify()
+        try:
+            request.woken.acquire()
+        except BaseException:  # this thread is to end, and no other to make its change later
+            self._withdraw(request)
+            raise
+        return request.outcome is None
 
     def _gathered(self) -> list[_Request]:
         """What one commit shall settle. Threads that were here at the last one are about to come again: as many are
         waited for, briefly, since one commit for all is what makes many changes fast.
         """
-        with self._turn:
+        with self._arrival:
             self._arrival.wait_for(lambda: len(self._waiting) >= self._company, _GATHERING)
             requests, self._waiting = self._waiting, []
             self._company = len(requests)
             return requests
 
+    def _withdraw(self, request: _Request) -> None:
+        with self._arrival:
+            self._waiting = [other for other in self._waiting if other is not request]
+        if request.chosen:
+            self._end_commit()
+
     def _end_commit(self) -> None:
-        with self._turn:
+        """Have the first of those who wait commit, if there are any."""
+        with self._arrival:
             self._company += len(self._waiting)
-            self._committing = False
-            self._turn.notify_all()
+            self._committing = bool(self._waiting)
+            if self._waiting:
+                self._waiting[0].chosen = True
+                self._waiting[0].woken.release()
 
     def _commit(self, own: _Request, requests: list[_Request]) -> None:
         """Settle every request: one version holds what all of them change."""
@@ -272,10 +283,13 @@ class LanceManifestStore:
         except Exception as error:
             for request in requests:
                 request.outcome = request.outcome or error
-        except BaseException:  # this thread is to end; what the others wait for, one of them will do
-            with self._turn:
-                self._waiting.extend(request for request in requests if request is not own)
-            raise
+        finally:
+            others = [request for request in requests if request is not own]
+            with self._arrival:  # what is not settled, since this thread is to end, one of the others will do
+                self._waiting.extend(request for request in others if request.outcome is None)
+            for request in others:
+                if request.outcome is not None:
+                    request.woken.release()
 
     def _decide_and_publish(self, requests: list[_Request]) -> None:
         """A change is a compare-and-set, and needs no look; a refusal is believed only where a look behind it finds the
@@ -345,9 +359,20 @@ class LanceManifestStore:
             self._cleaner.submit(self.optimize if self._index_inline else self.clean_up)
 
 
+def _locked() -> Lock:
+    lock = Lock()
+    lock.acquire()
+    return lock
+
+
 @attrs.define(eq=False)
 class _Request:
-    """A decision that waits to be committed, and what became of it: the catalog afterwards, or what to raise."""
+    """A decision that waits to be committed, and what became of it: the catalog afterwards, or what to raise.
+
+    woken: released once, when it is settled, or when its thread is chosen to commit.
+    """
 
     decide: Decision
     outcome: CatalogView | Exception | None = None
+    chosen: bool = False
+    woken: Lock = attrs.field(factory=_locked)

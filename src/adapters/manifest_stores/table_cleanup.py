@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from itertools import pairwise, takewhile
 from uuid import UUID
@@ -16,22 +16,28 @@ from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 RETENTION = timedelta(minutes=10)
 """How long a version stays once a later one exists; processes rely on it, see `LanceManifestStore._is_overtaken`."""
 
+Forget = Callable[[Sequence[int]], None]
+"""Removes what a commit store keeps of versions."""
 
-def clean_up(objects: ObjectStore, key: str) -> int:
+
+def clean_up(objects: ObjectStore, key: str, forget: Forget | None = None) -> int:
     """Remove overtaken versions of the table at ``key`` that are older than `RETENTION`; how many.
 
-    Ages are differences between the store's own times, so no clock of a writer matters. A version goes after the files
-    that only it and older ones need, the oldest version first. Nothing is removed where tags or branches exist, since
-    they hold versions. Idempotent; several processes may do it at once.
+    Ages are differences between the store's own times, so no clock of a writer matters. First goes what a commit store
+    keeps of them; a version goes after the files that only it and older ones need, the oldest first. Nothing is removed
+    where tags or branches exist, since they hold versions. Idempotent; several processes may do it at once.
     """
     if next(objects.list(f"{key}/_refs/"), None) or next(objects.list(f"{key}/tree/"), None):
         return 0
     versions = sorted(versions_of(objects, key), key=lambda version: version[0])
     pairs = pairwise(versions)
     old = takewhile(lambda pair: _is_old(pair[1][1], versions[-1][1]), pairs)
-    overtaken = [info for (_, info), _ in old]
+    going = [version for version, _ in old]
+    overtaken = [info for _, info in going]
     if not overtaken:
         return 0
+    if forget is not None:
+        forget([number for number, _ in going])
     # A file lives through consecutive versions: what the oldest that stays and the latest do not need, none needs.
     staying = [versions[len(overtaken)][1], versions[-1][1]]
     needed = {name for info in staying for name in _files(objects, key, info)}

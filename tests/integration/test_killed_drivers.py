@@ -1,0 +1,186 @@
+"""Spark's drivers and executors killed at random moments of every kind of work: exact rows, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from spark_driver import CLUSTER, KINDS, ROWS, Driver, connect
+
+import lancekeep
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:lance is not fork-safe"),  # the driver is forked, and executes at once
+]
+
+KILLS = int(os.environ.get("LANCEKEEP_DRIVER_KILLS", "3"))
+VICTIMS = ("written", "committing", "committed", "all", "program", "jvm")
+"""What ends a driver: a moment of its stream, or the death of so much of it."""
+NOW = timedelta(0)
+
+
+def test_a_killed_driver_loses_and_repeats_nothing(tmp_path: Path) -> None:
+    """Each has also lost a worker before; the last one ends in peace, on a cluster that loses executors."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    done = dict.fromkeys(KINDS, 0)
+    for kill in range(KILLS):
+        with Driver(tmp_path, done) as driver:
+            driver.await_works()
+            driver.go_on(chance.random())
+            driver.kill("worker", chance.choice)
+            driver.await_works()
+            driver.go_on(chance.random())
+            victim = VICTIMS[kill % len(VICTIMS)]
+            if victim in ("all", "program", "jvm"):
+                driver.kill(victim, chance.choice)
+            else:
+                driver.command(victim)
+            assert driver.end() != 0
+            done = driver.done
+        with connect(tmp_path) as catalog:
+            found = states(catalog, done)
+            assert orphans(catalog, tmp_path / "lake") == set()
+        committed = [kind for kind in done if found[kind] > done[kind]]
+        print(f"kill {kill}, {victim}: {done}, and committed without a word: {committed}")
+    with Driver(tmp_path, done, CLUSTER) as driver:
+        for _ in range(KILLS):
+            driver.await_works()
+            driver.go_on(chance.random())
+            driver.kill("executor", chance.choice)
+        driver.await_works()
+        driver.command("stop")
+        assert driver.end() == 0
+    with connect(tmp_path) as catalog:
+        assert states(catalog, driver.done) == driver.done
+        assert orphans(catalog, tmp_path / "lake") == set()
+
+
+# -- exact rows -----------------------------------------------------------------------------------------------------
+
+
+def states(catalog: lancekeep.Catalog, done: dict[str, int]) -> dict[str, int]:
+    """How many works of each kind the tables hold; all that are acknowledged, or one more, and each whole and once."""
+    found = {kind: state(catalog) for kind, state in STATES.items() if kind in done}
+    assert all(done[kind] <= found[kind] <= done[kind] + 1 for kind in done), f"{done} are done, {found} there"
+    return found
+
+
+def ids(catalog: lancekeep.Catalog, table: str) -> list[int]:
+    return sorted(rows(catalog, table, "id"))
+
+
+def rows(catalog: lancekeep.Catalog, table: str, column: str) -> list[Any]:
+    """Of a table's latest version, as a reader without the catalog sees them, too."""
+    found: list[Any] = catalog.open(table).to_table(columns=[column])[column].to_pylist()
+    plain = lance.dataset(catalog.describe_table(table).uri).to_table(columns=[column])
+    assert plain[column].to_pylist() == found
+    return found
+
+
+def works(numbers: list[int]) -> int:
+    """How many works these rows are. Fails where they are not whole works from the first on, each once."""
+    assert numbers == list(range(len(numbers)))
+    assert len(numbers) % ROWS == 0
+    return len(numbers) // ROWS
+
+
+def appended(catalog: lancekeep.Catalog) -> int:
+    return works(ids(catalog, "appended"))
+
+
+def overwritten(catalog: lancekeep.Catalog) -> int:
+    found = ids(catalog, "overwritten")
+    assert found == list(range(found[0], found[0] + ROWS))
+    return works([*range(found[0]), *found])
+
+
+def upserted(catalog: lancekeep.Catalog) -> int:
+    found = dict(zip(rows(catalog, "upserted", "id"), rows(catalog, "upserted", "work"), strict=True))
+    count = max(found.values(), default=-1) + 1
+    expected = {key: work for work in range(count) for key in range(work * ROWS // 2, work * ROWS // 2 + ROWS)}
+    assert found == expected
+    assert len(rows(catalog, "upserted", "id")) == len(expected)
+    return count
+
+
+def streamed(catalog: lancekeep.Catalog) -> int:
+    count = works(ids(catalog, "sink"))
+    assert works(ids(catalog, "source")) in (count, count + 1)
+    return count
+
+
+def piped(catalog: lancekeep.Catalog) -> int:
+    snapshot = catalog.snapshot(["silver", "gold"])
+    count = works(ids(catalog, "silver"))
+    assert works(sorted(snapshot.open("silver").to_table()["id"].to_pylist())) == count
+    sums = {"rows": count * ROWS, "total": sum(range(count * ROWS))}
+    assert snapshot.open("gold").to_table().to_pylist() == [sums]
+    assert works(ids(catalog, "bronze")) in (count, count + 1)
+    return count
+
+
+def kept(catalog: lancekeep.Catalog) -> int:
+    """The rows of the last work may not have their column yet."""
+    table = catalog.open("kept").to_table().sort_by("id").to_pydict()
+    count = works(table["id"])
+    twice = [2 * number for number in table["id"]]
+    last = (count - 1) * ROWS
+    assert table["twice"] in (twice, [*twice[:last], *[None] * ROWS])
+    return count
+
+
+STATES = {
+    "stream": streamed,
+    "append": appended,
+    "overwrite": overwritten,
+    "upsert": upserted,
+    "pipeline": piped,
+    "upkeep": kept,
+}
+
+
+# -- nothing left behind --------------------------------------------------------------------------------------------
+
+
+def orphans(catalog: lancekeep.Catalog, lake: Path) -> set[str]:
+    """Files below the lake that no version of a table refers to, once it was cleaned up; nobody may be at work.
+
+    Temporary files of the local store are no objects, and stay, as ADR 15 says.
+    """
+    catalog.write("newest", pa.table({"id": [0]}), "overwrite")  # the newest manifest stands for now
+    catalog.cleanup(NOW, keep=5, grace=NOW)
+    assert catalog.fsck(deep=True, grace=0).findings == ()
+    files = (path for path in lake.rglob("*") if not path.is_dir() and not path.name.startswith(".tmp-"))
+    found = {str(path.relative_to(lake)) for path in files}
+    tables = ["__manifest", *(Path(catalog.describe_table(table).uri).name for table in catalog.list_tables())]
+    return found - {".lancekeep.json"} - {f"{table}/{name}" for table in tables for name in needed(lake / table)}
+
+
+def needed(table: Path) -> Iterator[str]:
+    """The files that the versions of a table need, by what the engine says of each."""
+    yield from (".lance-reserved", "_versions/latest_version_hint.json")
+    yield from (f"_ingested/{file.name}" for file in table.glob("_ingested/*.arrow"))
+    latest = lance.dataset(str(table))
+    numbers = [version["version"] for version in latest.versions()]
+    assert numbers == list(range(numbers[0], latest.version + 1))
+    for number in numbers:
+        version = latest.checkout_version(number)
+        yield f"_versions/{2**64 - 1 - number:020}.manifest"
+        transaction = version.read_transaction(number)
+        assert transaction is not None
+        yield f"_transactions/{transaction.read_version}-{transaction.uuid}.txn"
+        for fragment in version.get_fragments():
+            yield from (f"data/{file.path}" for file in fragment.data_files())
+            deletions = fragment.deletion_file()
+            if deletions is not None:
+                yield deletions

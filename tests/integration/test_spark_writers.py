@@ -1,0 +1,65 @@
+"""Spark drivers, a native writer and a Lancekeep writer that append and upsert into one table at once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+
+import lance
+import pytest
+import writers
+from processes import PROCESSES
+from spark_driver import ROWS, Driver, connect, options
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:lance is not fork-safe"),  # the driver is forked, and executes at once
+]
+
+WORKS = 15
+FIRST = {"one driver": 1000, "another": 2000, "lancekeep": 3000, "native": 4000}
+"""The number of each writer's first work."""
+
+
+def test_two_drivers_a_native_writer_and_ours_write_one_table(tmp_path: Path) -> None:
+    catalog = connect(tmp_path)
+    catalog.write("shared", writers.common(0))
+    failures = PROCESSES.Queue()
+    with ExitStack() as stack:
+        drivers = {
+            name: stack.enter_context(Driver(tmp_path, {"share": FIRST[name]}, "local[1]", name))
+            for name in ("one driver", "another")
+        }
+        for driver in drivers.values():
+            driver.await_works()
+        others = [
+            PROCESSES.Process(target=write, args=(options(tmp_path), FIRST[name], WORKS, ROWS, failures))
+            for name, write in (("lancekeep", writers.share), ("native", writers.share_natively))
+        ]
+        for process in others:
+            process.start()
+        for driver in drivers.values():
+            driver.await_works()
+            driver.await_works()
+        for process in others:
+            process.join()
+        assert failures.empty(), failures.get()
+        for driver in drivers.values():
+            driver.command("stop")
+            assert driver.end() == 0
+        done = {name: driver.done["share"] - FIRST[name] for name, driver in drivers.items()}
+    done |= {"lancekeep": WORKS, "native": WORKS}
+
+    found = lance.dataset(catalog.describe_table("shared").uri).to_table().to_pydict()
+    works = [FIRST[name] + number for name, count in done.items() for number in range(count)]
+    appended = Counter({number: 1 for work in works for number in range(work * ROWS, (work + 1) * ROWS)})
+    assert Counter(found["id"]) == appended + Counter(range(min(found["id"]), 0))
+    rows = dict(zip(found["id"], found["work"], strict=True))
+    assert all(work == number // ROWS for number, work in rows.items() if number >= 0)
+    (last,) = {rows[number] for number in range(-writers.COMMON, 0)}
+    assert last in {FIRST[name] + count - 1 for name, count in done.items()}
+    versions = 1 + sum(count * (2 if name == "native" else 3) for name, count in done.items())
+    assert [entry.version for entry in catalog.history("shared")] == list(range(versions, 0, -1))
+    catalog.fsck(deep=True, repair=True, grace=0)
+    assert catalog.fsck(deep=True, grace=0).findings == ()

@@ -1,0 +1,409 @@
+"""Spark drivers in processes of their own, made to be killed: the program that one runs, and `Driver`, who holds it.
+
+The program works on the tables of one lake, in one thread for each kind of work, and says on its output which work is
+done. It is told how many works of each kind are acknowledged. Where the interface commits a work once, the next one is
+simply run again; for the other kinds (`KINDS`) the program looks at the tables first, as any would have to.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from threading import Thread
+from time import monotonic
+from typing import IO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import writers
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+import lancekeep
+import lancekeep.spark
+from lancekeep.adapters.spark.streaming import StreamWriter, WrittenByQuery
+from lancekeep.jobs import backfill, compact, ingest, ship, upsert
+from pyspark_lancekeep import DefaultSource
+
+ROWS = 40
+"""Of a work, in two partitions."""
+PATIENCE = 600.0
+"""Seconds after which a driver that says nothing, or does not end, counts as stuck."""
+CLUSTER = "local-cluster[2,1,1024]"
+"""Two executors of one core, each in a JVM of its own."""
+
+
+# -- who holds it ---------------------------------------------------------------------------------------------------
+
+
+class Driver:
+    """A running driver, and every process of its session: JVMs, executors, Python workers.
+
+    done: how many works of each kind are acknowledged, those that were given included.
+    """
+
+    def __init__(
+        self, place: Path, done: Mapping[str, int], master: str = "local[2,4]", commands: str = "commands"
+    ) -> None:
+        """Start one on the lake below ``place``, for the kinds of which so many works are done.
+
+        commands: a file in ``place``, other drivers having others.
+        """
+        self.done = dict(done)
+        self._commands = place / commands
+        self._commands.unlink(missing_ok=True)
+        given = {
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")))),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_WORKER_DIR": str(place / "executors"),
+            "COMMANDS": str(self._commands),
+        }
+        command = [sys.executable, __file__, str(place), master, *(f"{kind}={n}" for kind, n in done.items())]
+        self._errors = place / f"{commands}.log"
+        with self._errors.open("w") as errors:
+            self._process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=errors, env={**os.environ, **given}, start_new_session=True
+            )
+        self._rest = b""
+
+    def await_works(self) -> None:
+        """Until one more work of each kind is done."""
+        before = dict(self.done)
+        self._listen(lambda: all(self.done[kind] > before[kind] for kind in before), PATIENCE)
+        assert all(self.done[kind] > before[kind] for kind in before), self._why(f"after {before} it did {self.done}")
+
+    def go_on(self, seconds: float) -> None:
+        """Let it work for so long."""
+        self._listen(lambda: False, seconds)
+        assert self._process.poll() is None, self._why("it ended")
+
+    def command(self, what: str) -> None:
+        """``stop`` after the works that are under way, or kill everything at a moment of a stream: see `die_at`."""
+        self._commands.write_text(what)
+
+    def kill(self, victim: str, choose: Callable[[Sequence[int]], int]) -> None:
+        """Kill ``all``, the ``program``, its ``jvm``, or one of what `processes` calls so."""
+        processes = self.processes()
+        if victim == "all":
+            while processes:  # a process may be forking
+                for pid in sorted(processes):
+                    _kill(pid)
+                processes = self.processes()
+        else:
+            _kill(choose(sorted(pid for pid, name in processes.items() if name == victim)))
+
+    def processes(self) -> dict[int, str]:
+        """What lives: ``program``, ``jvm``, ``executor``, ``worker`` (Python, of an executor) or ``other``, by id."""
+        found = {}
+        for entry in Path("/proc").iterdir():
+            with suppress(ProcessLookupError, FileNotFoundError, ValueError):
+                pid = int(entry.name)
+                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+                if os.getsid(pid) == self._process.pid and state != "Z":
+                    found[pid] = "program" if pid == self._process.pid else _role((entry / "cmdline").read_text())
+        return found
+
+    def end(self) -> int:
+        """Wait until all processes are gone and everything they said is heard; the program's exit code."""
+        self._listen(lambda: False, PATIENCE)
+        for pid in self.processes():
+            with suppress(ProcessLookupError):
+                watched = os.pidfd_open(pid)
+                assert select.select([watched], [], [], PATIENCE)[0], self._why(f"process {pid} lives on")
+                os.close(watched)
+        if self.processes():
+            return self.end()
+        return self._process.wait()
+
+    def __enter__(self) -> Driver:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill("all", min)
+        self._process.wait()
+        self._output.close()
+
+    @property
+    def _output(self) -> IO[bytes]:
+        assert self._process.stdout is not None
+        return self._process.stdout
+
+    def _listen(self, enough: Callable[[], bool], seconds: float) -> None:
+        """Take note of what it says until that is enough, the time is over, or nobody is left to say anything."""
+        until = monotonic() + seconds
+        while not enough() and select.select([self._output], [], [], max(0.0, until - monotonic()))[0]:
+            said = os.read(self._output.fileno(), 1 << 16)
+            if not said:
+                return
+            *lines, self._rest = (self._rest + said).split(b"\n")
+            for line in lines:
+                kind, number = line.decode().split()
+                self.done[kind] = int(number)
+
+    def _why(self, what: str) -> str:
+        return f"{what}; its last words:\n{self._errors.read_text()[-5000:]}"
+
+
+def _role(command: str) -> str:
+    if "CoarseGrainedExecutorBackend" in command:
+        return "executor"
+    if "SparkSubmit" in command:
+        return "jvm"
+    return "worker" if command.endswith("pyspark.daemon\0pyspark.worker\0") else "other"
+
+
+def _kill(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+# -- the program ----------------------------------------------------------------------------------------------------
+
+
+class Lake:
+    """Where a driver works. place: the directory of the lake and of all else."""
+
+    def __init__(self, place: Path, spark: SparkSession) -> None:
+        self.place = place
+        self.spark = spark
+        self.options = options(place)
+        root, store = self.options["root"], self.options["commit_store"]
+        self.catalog = lancekeep.spark.install(spark, "lake", root, commit_store=store)
+
+    def rows(self, work: int) -> DataFrame:
+        return self.spark.range(work * ROWS, (work + 1) * ROWS, 1, 2)
+
+    def ids(self, table: str) -> list[int]:
+        if not self.catalog.table_exists(table) or self.catalog.describe_table(table).version is None:
+            return []
+        return sorted(self.catalog.open(table).to_table(columns=["id"])["id"].to_pylist())
+
+
+def options(place: Path) -> dict[str, str]:
+    """The options of the data source for the lake below ``place``."""
+    return {"root": str(place / "lake"), "commit_store": f"sqlite://{place}/commits.db"}
+
+
+def connect(place: Path) -> lancekeep.Catalog:
+    """The catalog of the lake below ``place``."""
+    return lancekeep.connect(options(place)["root"], commit_store=options(place)["commit_store"])
+
+
+def appends(lake: Lake, done: int) -> Iterator[int]:
+    """Rows appended, by the data source and by SQL in turn, and compacted now and then."""
+    for number in range(len(lake.ids("appended")) // ROWS, sys.maxsize):
+        frame = lake.rows(number)
+        if number % 2 == 0:
+            frame.write.format("lancekeep").options(**lake.options).mode("append").save("appended")
+        else:
+            frame.createOrReplaceTempView("appending")
+            lake.spark.sql("INSERT INTO lake.appended SELECT id FROM appending")
+        yield number + 1
+        if number % 8 == 7:
+            compact(lake.spark, lake.catalog, "appended")
+
+
+def overwrites(lake: Lake, done: int) -> Iterator[int]:
+    """All rows replaced, by the data source and by SQL in turn."""
+    for number in range(max(lake.ids("overwritten"), default=-1) // ROWS + 1, sys.maxsize):
+        frame = lake.rows(number)
+        if number % 2 == 0:
+            frame.write.format("lancekeep").options(**lake.options).mode("overwrite").save("overwritten")
+        else:
+            frame.createOrReplaceTempView("overwriting")
+            lake.spark.sql("INSERT OVERWRITE lake.overwritten SELECT id FROM overwriting")
+        yield number + 1
+
+
+def upserts(lake: Lake, done: int) -> Iterator[int]:
+    """Half of the rows of the last work changed, and as many added: of each ``id`` the last work that had it."""
+    if not lake.catalog.table_exists("upserted"):
+        lake.catalog.write("upserted", pa.table({"id": pa.array([], pa.int64()), "work": pa.array([], pa.int64())}))
+    for number in range(done, sys.maxsize):
+        changes = lake.spark.range(number * ROWS // 2, number * ROWS // 2 + ROWS, 1, 2)
+        upsert(lake.catalog, "upserted", changes.selectExpr("id", f"{number}L work"), on="id")
+        yield number + 1
+
+
+def streams(lake: Lake, done: int) -> Iterator[int]:
+    """One table copied into another by a stream, each version a batch."""
+    reader = lake.spark.readStream.format("mortal").options(**lake.options)
+    query = None
+    for number in range(done, sys.maxsize):
+        if len(lake.ids("source")) == number * ROWS:
+            rows = pa.table({"id": pa.array(range(number * ROWS, (number + 1) * ROWS), pa.int64())})
+            lake.catalog.write("source", rows, "append" if number else "create")
+        if query is None:
+            stream = reader.options(starting_version="1", max_versions_per_trigger="1").load("source")
+            sink = stream.writeStream.format("mortal").options(**lake.options)
+            query = sink.option("checkpointLocation", str(lake.place / "checkpoint")).start("sink")
+        query.processAllAvailable()
+        yield number + 1
+
+
+def pipes(lake: Lake, done: int) -> Iterator[int]:
+    """A file into bronze, from there into silver and gold in one transaction."""
+    landing = lake.place / "landing"
+    landing.mkdir(exist_ok=True)
+    for number in range(len(lake.ids("silver")) // ROWS, sys.maxsize):
+        arriving = lake.place / "arriving.csv"
+        pyarrow.csv.write_csv(pa.table({"id": range(number * ROWS, (number + 1) * ROWS)}), arriving)
+        arrived = landing / f"{number}.csv"
+        if not arrived.exists():
+            arriving.rename(arrived)
+        ingest(lake.spark, lake.catalog, "bronze", str(landing))
+        bronze = lake.spark.table("lake.bronze")
+        new = bronze.where(f"id >= {number * ROWS}").toArrow()
+        total = bronze.selectExpr("count(*) rows", "sum(id) total").toArrow()
+        with lake.catalog.transaction() as tx:
+            tx.write("silver", new, "append" if number else "create")
+            tx.write("gold", total, "overwrite")
+        yield number + 1
+
+
+def keeps(lake: Lake, done: int) -> Iterator[int]:
+    """Rows that get a computed column, in fragments that are then put together."""
+    ship(sys.modules[__name__])
+    for number in range(done, sys.maxsize):
+        rows = pa.table({"id": pa.array(range(number * ROWS, (number + 1) * ROWS), pa.int64())})
+        if len(lake.ids("kept")) == number * ROWS:
+            lake.catalog.write("kept", rows, "append" if number else "create")
+        backfill(lake.spark, lake.catalog, "kept", "twice", twice, reads=["id"])
+        compact(lake.spark, lake.catalog, "kept")
+        yield number + 1
+
+
+def twice(batch: pa.RecordBatch) -> pa.Array:
+    return pc.multiply(batch["id"], 2)
+
+
+def shares(lake: Lake, done: int) -> Iterator[int]:
+    """What `writers.share` does, by Spark, in the table of all writers."""
+    for number in range(done, sys.maxsize):
+        frame = lake.rows(number).selectExpr("id", f"{number}L work")
+        frame.write.format("lancekeep").options(**lake.options).mode("append").save("shared")
+        upsert(lake.catalog, "shared", lake.spark.createDataFrame(writers.common(number)), on="id")
+        upsert(lake.catalog, "shared", writers.following(lake.catalog.open("shared"), number), on="id")
+        yield number + 1
+
+
+KINDS: dict[str, Callable[[Lake, int], Iterator[int]]] = {
+    "stream": streams,
+    "append": appends,
+    "overwrite": overwrites,
+    "upsert": upserts,
+    "pipeline": pipes,
+    "upkeep": keeps,
+}
+"""What a driver can do: given how many works are acknowledged, each goes on and says how many are done."""
+SHARING = {"share": shares}
+"""The same for several writers at once, who number their works differently."""
+
+
+def commanded(what: str) -> bool:
+    commands = Path(os.environ["COMMANDS"])
+    return commands.exists() and commands.read_text() == what
+
+
+def die_at(moment: str) -> None:
+    """End every process of the session, which is the driver, its JVM and their workers, and this one last.
+
+    ``written`` is when a task has written its rows, ``committing`` before the commit of a batch, ``committed`` behind
+    it, before Spark knows.
+    """
+    if not commanded(moment):
+        return
+    session = os.getsid(0)
+    processes = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    for process in sorted(processes, key=lambda process: process == os.getpid()):
+        with suppress(ProcessLookupError):
+            if os.getsid(process) == session:
+                os.kill(process, signal.SIGKILL)
+
+
+class MortalWriter(StreamWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenByQuery:
+        written = super().write(iterator)
+        if written.fragments:
+            die_at("written")
+        return written
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        die_at("committing")
+        super().commit(messages, batchId)
+        die_at("committed")
+
+
+class MortalSource(DefaultSource):
+    @classmethod
+    def name(cls) -> str:
+        return "mortal"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        writer = super().streamWriter(schema, overwrite)
+        writer.__class__ = MortalWriter
+        return writer
+
+
+def work(session: SparkSession, kind: str, works: Iterator[int]) -> None:
+    """One work after the other; an error ends the program."""
+    try:
+        session.createDataFrame([(1,)], "one int")  # a new thread has no active session otherwise
+        for done in works:
+            os.write(1, f"{kind} {done}\n".encode())
+            if commanded("stop"):
+                return
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+
+
+def main(place: Path, master: str, done: Mapping[str, int]) -> None:
+    quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    session = (
+        SparkSession.builder.master(master)
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.extraJavaOptions", quick)
+        .config("spark.executor.extraJavaOptions", quick)
+        .config("spark.local.dir", str(place / "scratch"))
+        .config("spark.deploy.maxExecutorRetries", "-1")
+        .config("spark.sql.catalogImplementation", "in-memory")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.warehouse.dir", str(place / "warehouse"))
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    session.dataSource.register(MortalSource)
+    lake = Lake(place, session)
+    kinds = {kind: (KINDS | SHARING)[kind](lake, number) for kind, number in done.items()}
+    for kind, begun in kinds.items():  # what is cold takes long: Spark gives a worker ten seconds to come
+        work(session, kind, islice(begun, 1))
+    threads = [Thread(target=work, args=(session, *begun)) for begun in kinds.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    session.stop()
+
+
+if __name__ == "__main__":
+    main(
+        Path(sys.argv[1]),
+        sys.argv[2],
+        {kind: int(number) for kind, _, number in (argument.partition("=") for argument in sys.argv[3:])},
+    )
