@@ -380,6 +380,8 @@ class Model:
             self.v1 and after is not None and before is None and after.location == name + V1_SUFFIX
             for name, (before, after) in event.items()
         )
+        if operation.kind == "deregister":  # a marker in a directory that has been emptied is taken off again
+            return shown and all(self.is_being_removed(name + V1_SUFFIX) for name in event)
         return shown and operation.kind in (
             "commit",
             "resolve",
