@@ -408,10 +408,10 @@ class Model:
         return whole > 0 and operation.kind == "register" and _shows(event)
 
     def _shows_again(self, operation: Operation, event: Event, moment: int) -> bool:
-        """Who has removed a table may show what others have registered and removed in its place; he hides it again."""
+        """Who deregisters a table may show what others register and remove in its place; he hides it again."""
         since = self.states[operation.events[0][0] : moment]
         return (
-            operation.kind in ("deregister", "drop_table", "rename")
+            operation.kind == "deregister"
             and _shows(event)
             and all(any(self.owner_of(name + V1_SUFFIX, state) for state in since) for name in event)
         )
