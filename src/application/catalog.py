@@ -270,7 +270,7 @@ class Catalog:
         mode, rule 3; where a deregistered table lies there, the new one goes elsewhere).
 
         Raises `TableAlreadyExists`, `NamespaceNotFound`, `InvalidInput`, `Unsupported`; `ConcurrentModification` where
-        another dropped or renamed it at once.
+        another dropped or renamed it at once, or registered its directory.
         """
         object_id = ObjectId.of(identifier)
         if object_id.is_root:
@@ -281,7 +281,7 @@ class Catalog:
         def place(view: CatalogView) -> Table:
             return Table(object_id, given or self._free_location(object_id, view), entered)
 
-        table = place(self._refuse_early(lambda view: add_table(view, place(view))))
+        table = place(self._refuse_early(lambda view: add_table(view, place(view), chosen=given is None)))
         if given is not None or self._v1_names:  # else the directory is new
             self._unlinked(table)
         if self.managed and self._v1_names and COMMIT_STORE_PROPERTY not in self._manifest.recent().properties:

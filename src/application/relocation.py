@@ -120,9 +120,12 @@ class Relocation:
             self._references[key] = content
 
     def _copy_versions(self, infos: Mapping[str, ObjectInfo]) -> None:
-        """Copy manifests, each only where its version is free, and enter them in the commit store."""
+        """Copy manifests, each only where its version is free, and enter them in the commit store.
+
+        The oldest first: where the target has a version of its own, none may come that builds on another.
+        """
         created = []
-        for key in sorted(infos):
+        for key in sorted(infos, key=_version):
             with suppress(ObjectNotFound):
                 self._create(key)
                 created.append(self._target_key(key))
@@ -169,6 +172,12 @@ class Relocation:
             f"the table moved from {self._source.base_uri} to {self._target.base_uri}, but {reason}. Nothing was "
             "removed: stop the writers of the old place, and write what it has beyond the new one there"
         )
+
+
+def _version(key: str) -> int:
+    name = ManifestName.parse(key.rpartition("/")[2])
+    assert name is not None  # it would not count as a version
+    return name.version
 
 
 def _refuse_branches(root: DatasetRoot, versions: set[str]) -> None:

@@ -47,13 +47,16 @@ def find_table(view: CatalogView, object_id: ObjectId) -> Table:
     return Table.from_entry(_entry_of_table(view, object_id))
 
 
-def add_table(view: CatalogView, table: Table, *, replace: bool = False, reserved: bool = False) -> list[Change]:
+def add_table(
+    view: CatalogView, table: Table, *, replace: bool = False, reserved: bool = False, chosen: bool = False
+) -> list[Change]:
     """Enter a table below an existing namespace, in place of one of that name only with ``replace``.
 
     An unregistered V1 table may be entered under its own name. ``reserved``: the caller has taken the directory for
     itself, so an entry that has it is this very table's: a migration has found the reservation. Raises
-    `NamespaceNotFound`, `TableAlreadyExists`, `InvalidInput` where its directory belongs to another table, and
-    `Unsupported` for what V1 has no place for.
+    `NamespaceNotFound`, `TableAlreadyExists`, `InvalidInput` where its directory belongs to another table,
+    `ConcurrentModification` where that was free when it was ``chosen`` for the table, and `Unsupported` for what V1 has
+    no place for.
     """
     if table.id.is_root:
         raise InvalidInput("a table needs a name; the empty identifier is the root namespace")
@@ -69,9 +72,14 @@ def add_table(view: CatalogView, table: Table, *, replace: bool = False, reserve
         require_free(view, table.id, TABLE)
     owner = view.owner_of(table.location)
     if owner is not None and owner.object_id != table.id.key:
+        other = ObjectId.from_key(owner.object_id)
+        if chosen:
+            raise ConcurrentModification(
+                f"the directory {table.location!r} that was chosen for {table.id} has been registered as {other} "
+                "meanwhile; nothing was changed. Declare it again."
+            )
         raise InvalidInput(
-            f"{table.location!r} overlaps the directory of the table {ObjectId.from_key(owner.object_id)}; "
-            f"choose another location for {table.id}"
+            f"{table.location!r} overlaps the directory of the table {other}; choose another location for {table.id}"
         )
     if entry is not None and is_here:
         return [Put(entry.with_properties(table.properties))]

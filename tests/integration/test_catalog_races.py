@@ -290,6 +290,32 @@ def test_a_renamed_table_may_be_dropped_before_all_of_it_is_carried_over(
     assert not Path(place).exists()
 
 
+def test_a_chosen_directory_that_another_registers_is_no_wrong_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arena = Arena({"root": str(tmp_path / "lake")}, "compatible", lambda _: [])
+    lance.write_dataset(ROWS, f"{arena.properties['root']}/t.lance")
+    declaring, other = arena.catalog, arena.catalog
+    other.migrate()
+    assert declaring.list_tables() == ["t"]
+    other.deregister_table("t")
+    choose = declaring._free_location
+    looks: list[Callable[[], object]] = [
+        lambda: other.register_table("u", "t.lance"),
+        lambda: None,
+    ]  # of those, the first is at a stale view
+
+    def slowly(*arguments: Any) -> str:
+        chosen = choose(*arguments)
+        looks.pop()()
+        return chosen
+
+    monkeypatch.setattr(declaring, "_free_location", slowly)
+    with pytest.raises(lancekeep.ConcurrentModification, match="registered as u meanwhile"):
+        declaring.declare_table("t")
+    assert arena.tables() == {"u": [1, 2, 3]}
+
+
 def test_a_migration_against_a_creation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arena = Arena({"root": str(tmp_path / "lake")}, "compatible", lambda _: [])
     lance.write_dataset(ROWS, f"{arena.properties['root']}/t.lance")

@@ -298,6 +298,8 @@ class Model:
                 parts += 1
             elif whole and _hides(event):  # who failed at the same table, or wrote late, had made it visible again
                 exposed -= event.keys()
+            elif whole and self._shows_again(operation, event, moment):
+                exposed |= event.keys()
             elif self._is_echo(operation, event, whole):
                 continue
             elif effect is not None and any(
@@ -311,6 +313,7 @@ class Model:
                 raise Violation(f"{_shown(event)} is not what was asked for: {operation}")
         if whole > 1:
             raise Violation(f"it happened {whole} times: {operation}")
+        exposed = {name for name in exposed if _is_uncovered(name, self.states[operation.ended].get(name))}
         if exposed and operation.outcome == "ok" and operation.kind in ("deregister", "drop_table", "rename"):
             raise Violation(f"V1 readers see {exposed} all the same: {operation}")
         happened = whole or (parts and not operation.arguments["properties"])
@@ -377,6 +380,8 @@ class Model:
             self.v1 and after is not None and before is None and after.location == name + V1_SUFFIX
             for name, (before, after) in event.items()
         )
+        if operation.kind == "deregister":  # a marker in a directory that has been emptied is taken off again
+            return shown and all(self.is_being_removed(name + V1_SUFFIX) for name in event)
         return shown and operation.kind in (
             "commit",
             "resolve",
@@ -401,6 +406,15 @@ class Model:
         if operation.outcome == "refused":
             return self._hides_what_was_left(operation, event)
         return whole > 0 and operation.kind == "register" and _shows(event)
+
+    def _shows_again(self, operation: Operation, event: Event, moment: int) -> bool:
+        """Who deregisters a table may show what others register and remove in its place; he hides it again."""
+        since = self.states[operation.events[0][0] : moment]
+        return (
+            operation.kind == "deregister"
+            and _shows(event)
+            and all(any(self.owner_of(name + V1_SUFFIX, state) for state in since) for name in event)
+        )
 
     def _hides_what_was_left(self, operation: Operation, event: Event) -> bool:
         """Who is refused, because another was faster, may have hidden what a late writer left at the old place."""

@@ -11,12 +11,13 @@ from typing import TypeVar
 
 import attrs
 from faults import Crash
-from simulation.model import Model, Operation
+from simulation.model import ROOT, Model, Operation
 from simulation.scheduler import Scheduler
 
 from lancekeep.adapters.commit_stores.memory import MemoryCommitStore
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
 from lancekeep.domain.errors import LancekeepError, StoreUnavailable, UnsafeStore
+from lancekeep.domain.naming import final_path
 from lancekeep.domain.version_row import Reservation, VersionRow
 from lancekeep.ports.commit_store import CommitStoreGuarantees
 from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees
@@ -172,9 +173,20 @@ class World:
         lost = self.random.randrange(1, len(self._past))
         del self._past[-lost:]
         rows, latest = self._past[-1]
+        self._note_ghosts(rows)
         self.rows._histories.rows = {base: dict(history) for base, history in rows.items()}
         self.rows._histories.latest = dict(latest)
         self.note(f"-- the commit store fails over and loses {lost} calls")
+
+    def _note_ghosts(self, rows: dict[str, dict[int, VersionRow]]) -> None:
+        """A removal that is forgotten brings rows back whose manifests went with their table (docs/simulation.md)."""
+        known = self.rows._histories.rows
+        back = (
+            row for base, history in rows.items() for row in history.values() if row.version not in known.get(base, {})
+        )
+        for row in back:
+            if not {row.path, final_path(row.path)} & self.raw._objects.keys():
+                self.model.trodden.add(row.base_uri.removeprefix(f"{self.raw.root_uri}{ROOT}/"))
 
 
 class Process:
