@@ -13,6 +13,7 @@ import attrs
 import pyarrow as pa
 
 from lancekeep.adapters.spark.arrow_types import as_spark_sees, as_spark_takes
+from lancekeep.adapters.spark.daemon import freeze_imports
 from lancekeep.domain.errors import InvalidInput
 
 ROWS_OF_A_PARTITION = 100_000
@@ -42,6 +43,7 @@ class FragmentReader:
 
     def read(self, fragments: Sequence[int], limit: int | None = None) -> Iterator[pa.RecordBatch]:
         """The rows of the fragments in their order, ``limit`` at most."""
+        freeze_imports()
         if not fragments:
             return
         dataset = pickle.loads(self.dataset)

@@ -6,9 +6,8 @@ the driver needs for its one commit. A task may run twice: what it does has to c
 
 from __future__ import annotations
 
-import pickle
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,8 +15,8 @@ from uuid import uuid4
 
 import attrs
 import lance
-import pyarrow as pa
 
+from lancekeep.adapters.spark.daemon import freeze_imports
 from lancekeep.adapters.spark.failures import translated
 from lancekeep.application.catalog import Catalog
 from lancekeep.application.maintenance import Progress
@@ -98,16 +97,12 @@ def run(
     if not items:
         return []
 
-    def answers(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                answer = pickle.dumps(task(items[number]))
-                yield pa.RecordBatch.from_pydict({"number": [number], "answer": [answer]})
+    def answer(item: T) -> R:
+        freeze_imports()
+        return task(item)
 
-    numbers = spark.range(0, len(items), 1, len(items))
     with translated(name), _watched(spark, f"{title}: {name}", len(items), progress):
-        rows = numbers.mapInArrow(answers, "number long, answer binary").collect()
-    return [pickle.loads(row.answer) for row in sorted(rows, key=lambda row: row.number)]
+        return spark.sparkContext.parallelize(items, len(items)).map(answer).collect()
 
 
 @contextmanager

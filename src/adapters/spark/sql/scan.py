@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StructType
 
+from lancekeep.adapters.spark.daemon import freeze_imports
 from lancekeep.adapters.spark.reading import FragmentReader
 from lancekeep.adapters.spark.reading import partitions as neighbours
 from lancekeep.adapters.spark.sql.jvm import READ, Jvm, Proxy, struct
@@ -229,6 +230,7 @@ class Counter:
     per_row: bool
 
     def read(self, fragments: Sequence[int]) -> Iterator[pa.RecordBatch]:
+        freeze_imports()
         dataset = pickle.loads(self.dataset)
         rows = sum(dataset.get_fragment(number).count_rows(self.filter) for number in fragments)
         if not self.per_row:
