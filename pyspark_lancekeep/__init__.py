@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lancekeep.adapters.spark.daemon import freeze_imports
 from lancekeep.adapters.spark.source import LancekeepSource
 from lancekeep.application.catalog import Catalog
 
@@ -18,7 +19,9 @@ def connect(root: str, **arguments: Any) -> Catalog:
     """``lancekeep.connect``, loaded when it is called: tasks never do, and start faster."""
     import lancekeep
 
-    return lancekeep.connect(root, **arguments)
+    catalog = lancekeep.connect(root, **arguments)
+    freeze_imports()
+    return catalog
 
 
 class DefaultSource(LancekeepSource):

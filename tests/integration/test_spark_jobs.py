@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -181,6 +182,16 @@ def test_a_column_is_added_to_every_fragment_those_of_others_meanwhile_too(
     assert table["twice"].to_pylist() == [3 * number for number in table["id"].to_pylist()]
     assert 5 not in table["id"].to_pylist()
     assert recorded(catalog) == list(range(1, 10))
+
+
+def test_what_a_worker_imported_is_not_collected_after_each_task_and_the_caller_is_left_alone(
+    spark: SparkSession, catalog: lancekeep.Catalog
+) -> None:
+    backfill(
+        spark, catalog, "t", "frozen", lambda batch: pa.array([gc.get_freeze_count()] * batch.num_rows), reads=["id"]
+    )
+    assert min(plain(catalog).to_table()["frozen"].to_pylist()) > 0
+    assert gc.get_freeze_count() == 0
 
 
 def test_a_function_that_fails_commits_nothing_and_finished_fragments_are_not_computed_again(

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from lancekeep.adapters.spark.arrow_types import arrow_schema, as_spark_sees, fit, require_fit
+from lancekeep.adapters.spark.daemon import freeze_imports
 from lancekeep.adapters.spark.ingest import collected
 from lancekeep.adapters.spark.writing import write_batches
 from lancekeep.application.partition_values import expression, is_understood, partition_arrays, split
@@ -150,6 +151,7 @@ class _Read:
     seen: pa.Schema
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        freeze_imports()
         condition = expression(self.filter, self.schema)
         for place in (pickle.loads(text) for batch in batches for text in batch.column("place").to_pylist()):
             dataset = place.open()

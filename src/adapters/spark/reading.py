@@ -14,6 +14,7 @@ import lance
 import pyarrow as pa
 
 from lancekeep.adapters.spark.arrow_types import as_spark_sees, as_spark_takes
+from lancekeep.adapters.spark.daemon import freeze_imports
 from lancekeep.application.catalog import Catalog
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.manifest import FragmentEntry, fragment_entries
@@ -92,6 +93,7 @@ class FragmentReader:
 
     def read(self, runs: Sequence[range], limit: int | None = None) -> Iterator[pa.RecordBatch]:
         """The rows of the fragments in their order, ``limit`` at most."""
+        freeze_imports()
         if not runs:
             return
         dataset = self.snapshot.open()

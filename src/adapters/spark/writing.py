@@ -22,6 +22,7 @@ from lancekeep.adapters.spark.arrow_types import (
     require_storable,
     with_vectors,
 )
+from lancekeep.adapters.spark.daemon import freeze_imports
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.ports.table_engine import WritePlan
 
@@ -84,6 +85,7 @@ def write_batches(batches: Iterable[pa.RecordBatch], plan: WritePlan) -> list[st
 
     Raises `InvalidInput` where a value does not fit the table; whatever fails, no file stays.
     """
+    freeze_imports()
     filled = (batch for batch in batches if batch.num_rows)
     first = next(filled, None)
     if first is None:

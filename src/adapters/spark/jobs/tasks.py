@@ -6,17 +6,16 @@ the driver needs for its one commit. A task may run twice: what it does has to c
 
 from __future__ import annotations
 
-import pickle
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
 import attrs
-import pyarrow as pa
 
+from lancekeep.adapters.spark.daemon import freeze_imports
 from lancekeep.adapters.spark.failures import translated
 from lancekeep.application.maintenance import Progress
 
@@ -83,17 +82,13 @@ def run(
     if not items:
         return []
 
-    def answers(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                answer = pickle.dumps(task(items[number]))
-                yield pa.RecordBatch.from_pydict({"number": [number], "answer": [answer]})
+    def answer(item: T) -> R:
+        freeze_imports()
+        return task(item)
 
     tasks = min(len(items), MOST_TASKS)
-    numbers = spark.range(0, len(items), 1, tasks)
     with translated(name), _watched(spark, f"{title}: {name}", tasks, progress):
-        rows = numbers.mapInArrow(answers, "number long, answer binary").collect()
-    return [pickle.loads(row.answer) for row in sorted(rows, key=lambda row: row.number)]
+        return spark.sparkContext.parallelize(items, tasks).map(answer).collect()
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StructType
 
+from lancekeep.adapters.spark.daemon import freeze_imports
 from lancekeep.adapters.spark.reading import FragmentReader, Snapshot, stored_fragments
 from lancekeep.adapters.spark.reading import partitions as neighbours
 from lancekeep.adapters.spark.sql.jvm import READ, Jvm, Proxy, struct
@@ -247,6 +248,7 @@ class Counter:
     per_row: bool
 
     def read(self, runs: Sequence[range]) -> Iterator[pa.RecordBatch]:
+        freeze_imports()
         dataset = self.snapshot.open()
         rows = sum(dataset.get_fragment(number).count_rows(self.filter) for run in runs for number in run)
         if not self.per_row:
