@@ -147,13 +147,19 @@ class Model:
             )
             if before is not None and owner is not None and not own and location not in self.trodden:
                 raise Violation(f"{key} was deleted, a version of the table {owner}, by: {operation}")
-        elif before is not None and before != content and _location(key) not in self.trodden:
+        elif before is not None and before != content and not self._is_dropped(key):
             raise Violation(f"{key} held one version and now holds another, by: {operation}")
         else:
             self.finals[key] = content
             self.born.setdefault(content, self.moment)
             if operation is not None and not key.startswith(MANIFEST) and self._was_left(_location(key), operation):
                 self.mixed.add(_location(key))
+
+    def _is_dropped(self, key: str) -> bool:
+        """Whether a version is no table's, since its directory was dropped while writers were under way to it."""
+        location = _location(key)
+        dropped = not key.startswith(MANIFEST) and self.owner_of(location) is None and self.is_being_removed(location)
+        return dropped or location in self.trodden
 
     def _look_at_directories(self, key: str, operation: Operation | None) -> None:
         below = key.removeprefix(f"{ROOT}/")
