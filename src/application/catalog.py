@@ -961,7 +961,7 @@ class Catalog:
         elif not self._objects.put_if_absent(marker, MARKER_CONTENT):
             raise TableAlreadyExists(f"{table.id}: another has just taken the directory {table.location!r}")
         if self.managed and not hashed:
-            self._forget_rows(self.dataset_root(table))  # those of a table that lay here before
+            self.commits.forget_predecessor(self.dataset_root(table))
         return table, marker
 
     def _is_occupied(self, table: Table) -> bool:

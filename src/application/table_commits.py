@@ -6,7 +6,7 @@ commit store, and decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 from uuid import uuid4
@@ -420,7 +420,20 @@ class TableCommits:
             if all(self.objects.head(row.path) is not None for row in rows):
                 raise
             return self._adopt(root)  # versions went meanwhile, or the whole table
-        return rows[0]
+        return self._adopt(root) if self._forget_vanished(root, rows) else rows[0]
+
+    def _forget_vanished(self, root: DatasetRoot, rows: Sequence[VersionRow]) -> bool:
+        """Remove those of the rows whose manifests are not there; whether there were any.
+
+        A table that is dropped loses its rows before its manifests and once more behind them, so whoever enters a row
+        and finds the manifest afterwards leaves none behind.
+        """
+        there = {info.key for info in self.objects.list(root.versions_key)}
+        vanished = [row for row in rows if row.path not in there]
+        for row in vanished:
+            if self.rows.get(row.base_uri, row.version) == row:
+                self.rows.delete(row.base_uri, [row.version])
+        return bool(vanished)
 
     def final_object(self, root: DatasetRoot, version: int) -> VersionRow | None:
         """A version as the directory has it, whatever the commit store says; None where its manifest is not there."""
@@ -465,6 +478,17 @@ class TableCommits:
             if marker in info.key[len(below) - 1 :]
         }
         return [root, *(root.branch(name) for name in sorted(names))]
+
+    def forget_predecessor(self, root: DatasetRoot) -> None:
+        """Remove the rows of a table that lay at ``root`` before; those of one that has begun there since stay."""
+
+        def act() -> None:
+            rows = self.rows.list(root.base_uri, after=None, limit=None, descending=False)
+            if rows:
+                self._forget_vanished(root, rows)
+
+        self.retry.call(act)
+        self.forget()
 
     def forget_history(self, root: DatasetRoot) -> None:
         """Remove every row of a dataset that is being dropped, branches included."""
