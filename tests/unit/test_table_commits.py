@@ -351,6 +351,27 @@ def test_a_history_without_rows_is_adopted_newest_first(world: World, scheme: Na
     assert [row.version for row in commits.page(world.root, 1, 2, False)] == [2, 3]
 
 
+def test_a_table_that_is_dropped_while_it_is_adopted_leaves_no_row(world: World) -> None:
+    keys = [world.root.manifest_key(version, NamingScheme.V2) for version in (1, 2)]
+    for key in keys:
+        world.objects.put(key, b"manifest LANC")
+
+    def drop(method: str, _: int) -> None:
+        for key in keys if method == "record" else ():
+            world.objects.delete(key)
+
+    assert world.commits(rows=Faulty(world.rows, drop)).latest(world.root) is None
+    assert world.rows.list(world.root.base_uri, after=None, limit=None, descending=False) == []
+
+
+def test_who_takes_a_directory_forgets_only_rows_that_have_no_manifest(world: World) -> None:
+    world.fill(2)
+    world.objects.delete(world.root.manifest_key(2, NamingScheme.V2))  # of a table that lay here before
+    world.commits().forget_predecessor(world.root)
+    left = world.rows.list(world.root.base_uri, after=None, limit=None, descending=False)
+    assert [row.version for row in left] == [1]  # of one that began here when the directory was taken
+
+
 def test_a_mixture_of_naming_schemes_is_an_error(world: World) -> None:
     world.objects.put(world.root.manifest_key(1, NamingScheme.V1), b"LANC")
     world.objects.put(world.root.manifest_key(2, NamingScheme.V2), b"LANC")
