@@ -142,9 +142,9 @@ class Model:
                 self._look_for_removals(_location(key))
             location = _location(key)
             own = operation is not None and any(
-                left is not None and left.location == location
+                left is not None and left.location == location and left != after
                 for _, event in operation.events
-                for left, _ in event.values()
+                for left, after in event.values()
             )
             if before is not None and owner is not None and not own and location not in self.trodden:
                 raise Violation(f"{key} was deleted, a version of the table {owner}, by: {operation}")
@@ -193,7 +193,8 @@ class Model:
             if left & self.trodden:
                 self.trodden |= {after.location for _, after in event.values() if after is not None and after.location}
         if operation.kind != "declare":  # what a late writer has left in a directory that was dropped
-            shown = [after.location for name, (_, after) in event.items() if after and _is_uncovered(name, after)]
+            changed = {name: after for name, (before, after) in event.items() if before != after}
+            shown = [after.location for name, after in changed.items() if after and _is_uncovered(name, after)]
             self.trodden |= {place for place in shown if place and self.is_being_removed(place)}
         places = [after.location for _, after in event.values() if after is not None and after.location]
         self.trodden |= {place for place in places if self._has_rows_of_another(place)}
