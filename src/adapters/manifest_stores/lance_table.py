@@ -330,7 +330,9 @@ class LanceManifestStore:
             self._versions.discard(prepared)
             return None
         # Asked only now, so that it counts how long this process was held up before its request.
-        if not self._is_recent() and self._is_overtaken(base.number) and self._is_late(prepared.version.number):
+        overtaken = not self._is_recent() and self._is_overtaken(base.number)
+        # While its base is there, no name behind that was cleaned up; and others may have finished this version before.
+        if overtaken and not self._exists(base.number) and self._is_late(prepared.version.number):
             self._objects.delete(name)
             self._versions.discard(prepared)
             self._forget()
