@@ -36,6 +36,7 @@ from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
 from lancekeep.domain.namespace import create_namespace
 from lancekeep.domain.naming import NamingScheme
 from lancekeep.ports.manifest_store import ManifestStore
+from lancekeep.ports.object_store import ObjectInfo
 
 ROOT = ObjectId()
 
@@ -626,6 +627,56 @@ def test_a_writer_whose_version_came_and_went_while_it_was_held_up_does_not_know
     with pytest.raises(StoreUnavailable, match="could not be learnt"):
         put(writer, table("mine"))
     assert contents(other).keys() == {"mine", "a", "b", "c"}
+
+
+class LookedAt(HeldUp):
+    """Before the answer to the ``looks``-th look for a version, ``meanwhile`` happens."""
+
+    looked_for = ""
+    looks = 0
+
+    def head(self, key: str) -> ObjectInfo | None:
+        if key == self.looked_for:
+            self.looks -= 1
+            if self.looks == 0:
+                self.meanwhile()
+        return super().head(key)
+
+
+@pytest.mark.parametrize("held_up_in_its_look", [False, True])
+def test_a_name_that_was_cleaned_up_and_taken_by_who_died_behind_it_misleads_nobody(held_up_in_its_look: bool) -> None:
+    objects, seconds = LookedAt(), [0.0]
+    dying = LanceManifestStore(objects, "m")
+    reader = LanceManifestStore(objects, "m", clock=lambda: seconds[0])
+    other = LanceManifestStore(objects, "m")
+    second = f"m/{VERSIONS}/{NamingScheme.V2.final_name(2)}"
+    put(other, table("a"))
+    dying.view()
+    reader.view()
+    put(other, table("b"))
+
+    def die() -> None:
+        raise Crash
+
+    def meanwhile() -> None:
+        for name in ("c", "d", "e"):
+            objects.now += timedelta(minutes=11)
+            put(other, table(name))
+        assert other.clean_up() == 3
+        objects.name, objects.meanwhile = second, die
+        with pytest.raises(Crash):
+            put(dying, table("mine"))
+        seconds[0] = 1000.0
+
+    if held_up_in_its_look:  # it has seen that the first version, which it knows, is there, and looks for the next
+        objects.looked_for, objects.looks, objects.meanwhile = second, 3, meanwhile
+    else:
+        reader.view()
+        meanwhile()
+    assert contents(reader).keys() == {"a", "b", "c", "d", "e"}
+    assert second in objects._objects
+    put(reader, table("f"))
+    assert contents(other).keys() == {"a", "b", "c", "d", "e", "f"}
 
 
 def test_clean_up_runs_by_itself_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:

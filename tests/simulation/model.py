@@ -100,6 +100,7 @@ class Model:
         self._authors: dict[bytes, Operation | None] = {}
         self._decoder = TableVersions(raw, f"{ROOT}/__manifest")
         self._version: Version | None = None
+        self._entries: frozenset[str] = frozenset()
 
     @property
     def now(self) -> State:
@@ -141,9 +142,9 @@ class Model:
                 self._look_for_removals(_location(key))
             location = _location(key)
             own = operation is not None and any(
-                left is not None and left.location == location
+                left is not None and left.location == location and left != after
                 for _, event in operation.events
-                for left, _ in event.values()
+                for left, after in event.values()
             )
             if before is not None and owner is not None and not own and location not in self.trodden:
                 raise Violation(f"{key} was deleted, a version of the table {owner}, by: {operation}")
@@ -167,12 +168,15 @@ class Model:
             self._look(operation)
 
     def _look(self, operation: Operation | None) -> None:
+        entries = self._entries
         after = self.read()
         before = self.now
+        # An entry that goes makes a difference also where the V1 directory, shown in its place, looks the same.
+        gone = entries - self._entries
         event = {
             name: (before.get(name), after.get(name))
             for name in sorted({*before, *after})
-            if before.get(name) != after.get(name)
+            if before.get(name) != after.get(name) or name in gone
         }
         if not event:
             return
@@ -189,7 +193,8 @@ class Model:
             if left & self.trodden:
                 self.trodden |= {after.location for _, after in event.values() if after is not None and after.location}
         if operation.kind != "declare":  # what a late writer has left in a directory that was dropped
-            shown = [after.location for name, (_, after) in event.items() if after and _is_uncovered(name, after)]
+            changed = {name: after for name, (before, after) in event.items() if before != after}
+            shown = [after.location for name, after in changed.items() if after and _is_uncovered(name, after)]
             self.trodden |= {place for place in shown if place and self.is_being_removed(place)}
         places = [after.location for _, after in event.values() if after is not None and after.location]
         self.trodden |= {place for place in places if self._has_rows_of_another(place)}
@@ -232,6 +237,7 @@ class Model:
         names = {key.rpartition("/")[2]: key for key in self.raw._objects if key.startswith(MANIFEST)}
         finals = [(name, key) for file, key in names.items() if (name := ManifestName.parse(file)) and not name.uuid]
         located: list[str] = []
+        self._entries = frozenset()
         if finals:
             latest, key = max(finals, key=lambda final: final[0].version)
             if self._version is None or self._version.number != latest.version:
@@ -246,6 +252,7 @@ class Model:
                     raise Violation(f"two entries have the id {entry.object_id}")
                 state[entry.object_id] = Thing(entry.object_type, entry.location, _public(entry.properties))
                 located += [posixpath.normpath(entry.location)] if entry.location else []
+            self._entries = frozenset(state)
         if self.v1:
             for table in self.v1_tables():
                 location = table + V1_SUFFIX

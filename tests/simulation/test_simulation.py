@@ -60,7 +60,8 @@ def test_a_seed_replays_exactly_in_this_process_and_in_another(seed: int) -> Non
     here = simulate(seed)
     assert simulate(seed) == here
     script = f"from simulation.simulator import simulate; print(simulate({seed}).trace_hash)"
-    environment = {**os.environ, "PYTHONPATH": str(TESTS), "PYTHONHASHSEED": "7"}
+    path = os.pathsep.join([str(TESTS), *sys.path])  # the same product as here, wherever that is
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "7"}
     found = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert found.stdout.strip() == here.trace_hash
 

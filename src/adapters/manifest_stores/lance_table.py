@@ -151,10 +151,10 @@ class LanceManifestStore:
     def _is_overtaken(self, number: int) -> bool:
         """Whether the version behind ``number`` may be missing because it has come and gone.
 
-        Versions are cleaned up in their order, and none within minutes of its successor; so it suffices that the
-        version itself is there still.
+        Only a listing tells: a name that was cleaned up may be taken again, by who was held up before publishing and
+        could not take it back. Such a version is never the highest.
         """
-        return not self._exists(number) if number else self._listed() > 1
+        return self._listed() > number + 1
 
     def _is_late(self, number: int) -> bool:
         """Whether a version just created has a name that was cleaned up: later ones were there before it.
@@ -207,7 +207,8 @@ class LanceManifestStore:
             start = self._listed()
         while start and self._exists(start + 1):
             start += 1
-        return start
+        # Held up on the way, or long before, it may have met such a version as `_is_overtaken` tells of.
+        return start if self._is_recent() else max(start, self._listed())
 
     def _hinted(self) -> int:
         try:
@@ -329,7 +330,9 @@ class LanceManifestStore:
             self._versions.discard(prepared)
             return None
         # Asked only now, so that it counts how long this process was held up before its request.
-        if not self._is_recent() and self._is_overtaken(base.number) and self._is_late(prepared.version.number):
+        overtaken = not self._is_recent() and self._is_overtaken(base.number)
+        # While its base is there, no name behind that was cleaned up; and others may have finished this version before.
+        if overtaken and not self._exists(base.number) and self._is_late(prepared.version.number):
             self._objects.delete(name)
             self._versions.discard(prepared)
             self._forget()
