@@ -6,13 +6,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import lance
+import lance_namespace as api
 import pyarrow as pa
 import pytest
 from deployments import bucket, s3_options
+from lance.namespace import DirectoryNamespace as Native
 from writers import Answer, Call, Peers
 
 import lancekeep
 from lancekeep.adapters.object_stores import open_object_store
+from lancekeep.domain.errors import TableAlreadyExists
 
 PROCESSES, ROUNDS = 4, 20
 MODES: Mapping[str, Mapping[str, str]] = {
@@ -104,6 +107,31 @@ def test_of_two_native_and_two_own_processes_one_creates_the_table(peers: Peers,
     assert len(left) <= lost
     for name in left:
         assert set(lance.dataset(f"{root}/{name}").to_table()["process"].to_pylist()) <= set(range(natives)), name
+
+
+@pytest.mark.parametrize("managed", [False, True], ids=["storage-managed", "sqlite"])
+def test_a_table_has_its_entry_when_its_rows_are_written_and_who_was_faster_keeps_it(
+    tmp_path: Path, managed: bool
+) -> None:
+    """While one writes its rows, another finds no table of that name, and creates it; a native one without a store."""
+    root, store = str(tmp_path / "lake"), f"sqlite://{tmp_path}/commits.db" if managed else None
+    properties = {"root": root, **MODES["v2"]}
+    other = lancekeep.DirectoryNamespace(**properties, **commit_store(store)) if managed else Native(**properties)
+    catalog = lancekeep.connect(root, mode="v2", commit_store=store)
+    catalog.create_namespace("n")
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, rows_of(1, 0).schema) as writer:
+            writer.write_table(rows_of(1, 0))
+        assert other.list_tables(api.ListTablesRequest(id=["n"], include_declared=True)).tables == []
+        other.create_table(api.CreateTableRequest(id=["n", "t"]), sink.getvalue().to_pybytes())
+        yield from rows_of(0, 0).to_batches()
+
+    with pytest.raises(TableAlreadyExists):
+        catalog.write("n.t", pa.RecordBatchReader.from_batches(rows_of(0, 0).schema, rows()))
+    assert catalog.open("n.t").to_table() == rows_of(1, 0)
+    assert directories(root) == {catalog.find_table("n.t").location}
 
 
 @pytest.mark.parametrize("mode", ["v1", "compatible"])
