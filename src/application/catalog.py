@@ -483,8 +483,8 @@ class Catalog:
         the rows, and creates the table where there is none. properties: of the table that this write creates.
 
         Raises `TableAlreadyExists`, `TableNotFound`, `NamespaceNotFound`, `InvalidInput`; then nothing was written.
-        `ConcurrentModification`: nothing was committed. `CommitUnknown`: ask `resolve`. `StoreUnavailable`: a table that
-        this write creates may be there, whole, or not; look for it before writing it again.
+        `ConcurrentModification`: nothing was committed. `CommitUnknown`: ask `resolve`. `StoreUnavailable`: a table
+        that this write creates may be there, whole, or not; look for it before writing it again.
         """
         write_mode = _mode(mode)
         reader = self._engine.reader(data)

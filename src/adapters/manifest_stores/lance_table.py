@@ -263,7 +263,7 @@ class LanceManifestStore:
             return requests
 
     def _withdraw(self, request: _Request) -> None:
-        """Its thread is through, or ends: it waits no longer, and leaves the turn to commit, if it has it, to another."""
+        """Its thread is through, or ends: it waits no longer, and another may commit where that was its turn."""
         with self._arrival:
             self._waiting = [other for other in self._waiting if other is not request]
         if request.chosen:
