@@ -188,6 +188,9 @@ class Model:
         operation.events.append((self.moment, event))
         if operation.kind == "register":
             self._look_for_removals(operation.arguments["location"])
+        if operation.kind in ("alter", "migrate"):  # an entry is made of a reservation, and its directory is empty
+            entered = (name for name, (before, after) in event.items() if before is None and after is not None)
+            self.trodden |= {name + V1_SUFFIX for name in entered if self._was_taken_back(name, operation, self.moment)}
         if operation.kind == "rename":
             left = {before.location for before, _ in event.values() if before is not None}
             if left & self.trodden:
@@ -320,6 +323,11 @@ class Model:
             ):
                 whole += 1
                 exposed |= _exposed(event)
+            elif operation.kind == "migrate" and all(
+                self._was_taken_back(name, operation, moment) and after == Thing(TABLE, name + V1_SUFFIX, ())
+                for name, (_, after) in event.items()
+            ):
+                continue
             elif self._is_resurrection(operation, event):
                 self.resurrected += 1
             elif not self._is_undone(operation, event):
@@ -360,6 +368,12 @@ class Model:
         if operation.kind == "rename" and _is_uncovered(_key(operation.name), left):
             yield {**event, _key(operation.name): (left, None)}  # who failed at it has taken off the marker
         yield from self._without_unseen(operation, event, moment)
+        yield {
+            name: (before or Thing(TABLE, name + V1_SUFFIX, ()), after)
+            if self._was_taken_back(name, operation, moment)
+            else (before, after)
+            for name, (before, after) in event.items()
+        }
         yield self._without_left(event)
         yield _without_uncovered(event)
         yield _without_covered(event)
@@ -380,6 +394,13 @@ class Model:
         for name, (before, after) in event.items():
             if _is_uncovered(name, before) and self._appeared(name, operation.began_at, moment):
                 yield {**event, name: (None, after)}
+
+    def _was_taken_back(self, name: str, operation: Operation, moment: int) -> bool:
+        """Whether a reservation went, while an operation was under way that had seen it, as its owner was refused."""
+        return any(
+            cause is not None and name in event and self._is_undone(cause, {name: event[name]})
+            for cause, event in self.changes[operation.began_at + 1 : moment]
+        )
 
     def _appeared(self, name: str, since: int, until: int) -> bool:
         """Whether a directory became a table of that name after one state, and before another."""
