@@ -67,9 +67,8 @@ class World:
     ) -> FsckReport:
         """As `Catalog.fsck`, by the clock of this world."""
         catalog = self.catalog
-        look = Fsck(
-            catalog.view, catalog._remove_data, self.objects, "lake", grace, remove_tables, now=lambda: self.time
-        )
+        inside = catalog._apply, self.manifest.leftovers, catalog._remove_data, self.objects
+        look = Fsck(catalog.view, *inside, "lake", grace, remove_tables, now=lambda: self.time)
         return look.run(repair=repair)
 
     def cleanup(self, *, older_than: timedelta, now: datetime, dry_run: bool = False) -> CleanupReport:

@@ -750,16 +750,25 @@ class Catalog:
         deep: look into every table, too, at manifests, rows of the commit store, tags and branches. tables: look into
         these alone, and not at the catalog.
 
-        ``repair`` removes directories without a table that no entry refers to, and markers that hide a table of the
-        catalog; ``remove_tables`` with it also tables that no entry refers to, deregistered ones included. In tables it
-        publishes decided versions, brings rows and manifests into agreement, and removes staged manifests that lost
-        and tags of versions that are gone: nothing that a reader could need. Nothing is removed from storage that is
+        ``repair`` removes directories without a table that no entry refers to, markers that hide a table of the catalog,
+        and files of the manifest table that no version needs; ``remove_tables`` with it also tables that no entry refers to, deregistered ones included. In tables it
+        publishes decided versions, brings rows and manifests into agreement, and removes staged manifests that lost,
+        files without an end and tags of versions that are gone: nothing that a reader could need. Nothing is removed from storage that is
         younger than ``grace`` (a span, or seconds; 0: nothing is young), which has to be longer than any operation
         that may be under way, and than the clock of the storage is off. Idempotent. Raises `InvalidInput`,
         `TableNotFound`.
         """
         span = grace if isinstance(grace, timedelta) else timedelta(seconds=grace)
-        look = Fsck(self.view, self._remove_data, self._objects, self._root_key, span, remove_tables=remove_tables)
+        look = Fsck(
+            self.view,
+            self._apply,
+            self._manifest.leftovers,
+            self._remove_data,
+            self._objects,
+            self._root_key,
+            span,
+            remove_tables=remove_tables,
+        )
         checks = TableChecks(self.commits, self.managed, span, look.now)
         if tables is not None:
             chosen = [self.find_table(table) for table in tables]
@@ -1070,7 +1079,8 @@ class Catalog:
             return
         self.commits.forget_history(root)
         hides = f"{root.key}/{DEREGISTERED_MARKER}"
-        keys = [info.key for info in self._objects.list(f"{root.key}/")]
+        below = f"{root.key}/"
+        keys = [info.key for info in (*self._objects.list(below), *self._objects.unfinished(below))]
         for key in sorted(keys, key=lambda key: (key == hides, not key.startswith(root.versions_key))):
             self._objects.delete(key)
         self._objects.prune(root.key)

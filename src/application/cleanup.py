@@ -228,6 +228,10 @@ class Cleanup:
                 branch.add_manifest(place.rest, info)
             elif dataset.selected and place.own_name is not None:
                 branch.files.append((place.own_name, info))
+        if dataset.selected:
+            own = dataset.branches.setdefault("", _Branch("", dataset.root))
+            unfinished = self._retry(lambda: list(self._objects.unfinished(prefix)))
+            own.files += [(info.key.encode(), info) for info in unfinished]
         return dataset
 
     def _references(self, dataset: _Dataset) -> set[Reference]:

@@ -10,7 +10,8 @@ from enum import Enum
 
 import attrs
 
-from lancekeep.domain.catalog import CatalogView, ancestors
+from lancekeep.domain.catalog import CatalogView, SetProperties, ancestors
+from lancekeep.domain.dataset_files import DIRECTORIES
 from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import VERSIONS
@@ -25,6 +26,7 @@ from lancekeep.domain.table import (
     is_at,
     v1_table,
 )
+from lancekeep.ports.manifest_store import Decision
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
 _HASHED = re.compile(r"[0-9a-f]{8}_[^/]+")
@@ -35,7 +37,7 @@ _MARKERS = frozenset((RESERVED_MARKER, DEREGISTERED_MARKER))
 
 
 class Kind(Enum):
-    """What does not fit, or is worth knowing: of an entry, then of a directory, then of a table or branch."""
+    """What does not fit, or is worth knowing: of an entry, of a directory, of a file, then of a table or branch."""
 
     DUPLICATE = "duplicate object id"
     ORPHAN = "orphan"
@@ -48,6 +50,7 @@ class Kind(Enum):
     UNREGISTERED = "unregistered table"
     DEREGISTERED = "deregistered table"
     FOREIGN = "foreign directory"
+    LEFTOVER = "leftover file"
 
     STUCK = "stuck commit"
     LOST = "missing version"
@@ -65,7 +68,7 @@ class Kind(Enum):
 class Finding:
     """Something that ``fsck`` found.
 
-    object: an identifier (``table@branch`` for a branch), or a directory relative to the root. meaning: what it is and
+    object: an identifier (``table@branch`` for a branch), or a path relative to the root. meaning: what it is and
     what to do, for people. repair: what ``repair`` does about it; empty where it does nothing. repaired: whether that
     has been done.
     """
@@ -101,11 +104,13 @@ class FsckReport:
 class Fsck:
     """One look over a catalog.
 
-    view: the catalog as it is whenever this is called. remove: what removes a table's rows and files. grace,
-    remove_tables: see `Catalog.fsck`. now: a clock.
+    view: the catalog as it is whenever this is called. apply: what changes it. leftovers: `ManifestStore.leftovers`.
+    remove: what removes a table's rows and files. grace, remove_tables: see `Catalog.fsck`. now: a clock.
     """
 
     view: Callable[[], CatalogView]
+    apply: Callable[[Decision], object]
+    leftovers: Callable[[], Sequence[ObjectInfo]]
     remove: Callable[[Table], object]
     objects: ObjectStore
     root_key: str
@@ -126,6 +131,7 @@ class Fsck:
         ]
         if repair:
             findings = [self._repaired(finding) for finding in findings]
+        findings += self._of_manifest(repair=repair)
         return FsckReport(tuple(findings), len(entries), len(directories))
 
     def _of_entries(self, entries: Iterable[ManifestEntry]) -> Iterator[Finding]:
@@ -156,13 +162,37 @@ class Fsck:
             elif directory not in located:
                 yield self._unreferenced(directory)
 
+    def _of_manifest(self, *, repair: bool) -> Iterator[Finding]:
+        """Findings on files of the catalog's own table. They go once a change that changes nothing has been made.
+
+        For then whoever of ours was held up before publishing what lies there, however long, is too late.
+        """
+        meaning = "no version of the catalog's own table needs it: an operation that was stopped left it"
+        findings = {}
+        for info in self.leftovers():
+            found = Finding(Kind.LEFTOVER, info.key.removeprefix(f"{self.root_key}/"), meaning, "remove the file")
+            findings[info.key] = self._unless_young(found, [info])
+        if repair and any(finding.repair for finding in findings.values()):
+            self.apply(lambda view: [SetProperties({})])
+            for key in findings.keys() & {info.key for info in self.leftovers()}:
+                if findings[key].repair:
+                    self._remove_file(key)
+                    findings[key] = attrs.evolve(findings[key], repaired=True)
+        yield from findings.values()
+
+    def _remove_file(self, key: str) -> None:
+        self.objects.delete(key)
+        directory = posixpath.dirname(key)
+        if posixpath.basename(directory) not in DIRECTORIES:  # that of an index
+            self.objects.prune(directory)
+
     def _unreferenced(self, directory: str) -> Finding:
         """What a directory is that no entry refers to. Only what a catalog has certainly made itself is removed."""
         key = f"{self._key(directory)}/"
-        infos = list(self.objects.list(key))
+        infos, unfinished = list(self.objects.list(key)), list(self.objects.unfinished(key))
         names = [info.key[len(key) :] for info in infos]
         own_name = _HASHED.fullmatch(directory) is not None or v1_table(directory) is not None
-        if not infos:
+        if not infos and not unfinished:
             return Finding(Kind.EMPTY, directory, "it holds no object", "remove the directory")
         if MOVING_MARKER in names and self._still_at_its_source(key, names):
             meaning = "the copy of a table that a rename left when it was stopped; the table is where it was"
@@ -180,7 +210,7 @@ class Fsck:
             return Finding(
                 Kind.FOREIGN, directory, "no entry refers to it, and a catalog does not make such directories"
             )
-        return self._unless_young(found, infos)
+        return self._unless_young(found, [*infos, *unfinished])
 
     def _still_at_its_source(self, key: str, names: Iterable[str]) -> bool:
         """Whether the table that is copied to a directory is in the catalog where it came from, with all its versions.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
@@ -33,7 +33,7 @@ Repair = Callable[[], bool]
 class _History:
     """What lies in ``_versions`` of a table or branch, and the rows of the commit store, which were read later.
 
-    title: how findings name it. unfinished: of which no writer came to the end.
+    title: how findings name it. unfinished: what the engine was writing when it was stopped.
     """
 
     title: str
@@ -86,6 +86,7 @@ class TableChecks:
         found = [
             *(one for branch, history in sound for one in self._of_history(branch, history, held)),
             *self._of_references(str(name), references, histories),
+            *self._unfinished(str(name), self._objects.unfinished(f"{root.key}/")),
         ]
         for finding, act in found:
             repaired = repair and finding.repair != "" and act is not None and act()
@@ -180,10 +181,7 @@ class TableChecks:
 
     def _leftovers(self, history: _History) -> Iterator[tuple[Finding, Repair | None]]:
         """Staged manifests to which no row points: what lost, or what a writer has not come to commit, or to end."""
-        for info in history.unfinished:
-            meaning = f"{info.key!r} was being written when its writer was stopped"
-            found = Finding(Kind.STAGED, history.title, meaning, "remove it")
-            yield unless_young(found, [info], self.grace, self.now()), partial(self._remove, info)
+        yield from self._unfinished(history.title, history.unfinished)
         for info in history.staged:
             name = ManifestName.parse(info.key.rpartition("/")[2])
             row = history.rows.get(name.version) if name else None
@@ -198,6 +196,12 @@ class TableChecks:
                     "whoever has its token, and cleanup removes it in the end"
                 )
                 found = Finding(Kind.STAGED, history.title, meaning)
+            yield unless_young(found, [info], self.grace, self.now()), partial(self._remove, info)
+
+    def _unfinished(self, title: str, infos: Iterable[ObjectInfo]) -> Iterator[tuple[Finding, Repair | None]]:
+        for info in infos:
+            meaning = f"{info.key!r} was being written when its writer was stopped"
+            found = Finding(Kind.LEFTOVER, title, meaning, "remove it")
             yield unless_young(found, [info], self.grace, self.now()), partial(self._remove, info)
 
     def _of_head(self, history: _History) -> Iterator[tuple[Finding, Repair | None]]:

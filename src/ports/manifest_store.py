@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from lancekeep.domain.catalog import CatalogView, Change
+from lancekeep.ports.object_store import ObjectInfo
 
 Decision = Callable[[CatalogView], Sequence[Change]]
 """Looks at the catalog and says what is to change in it, or raises what forbids it; pure, so it may be asked again."""
@@ -50,6 +51,13 @@ class ManifestStore(Protocol):
 
     def clean_up(self) -> int:
         """Remove what is stored of earlier states that nobody can be looking at any more; how many. Idempotent."""
+
+    def leftovers(self) -> Sequence[ObjectInfo]:
+        """Files that no state needs: of writers who were stopped before they had made one, or who are at it.
+
+        What is among them still once another change has been made, no writer of ours can make a state of any more. A
+        native one can, for it publishes the same file behind the change.
+        """
 
     def close(self) -> None:
         """Give back what is held. Idempotent."""

@@ -96,6 +96,13 @@ class ObjectStore(Protocol):
         Where the storage has real directories, one without any object may be among them; symbolic links are not.
         """
 
+    def unfinished(self, prefix: str) -> Iterator[ObjectInfo]:
+        """What writers who were stopped, or are at it, have left below the directory ``prefix`` and is no object yet.
+
+        In no order. `delete` removes it; whoever is at it then is told `StoreUnavailable`. Nothing where the storage
+        shows none of it.
+        """
+
     def delete(self, key: str) -> None:
         """Remove an object. Idempotent: an object that is not there counts as removed."""
 

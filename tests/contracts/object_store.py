@@ -172,6 +172,13 @@ class ObjectStoreContract:
                 call()
         assert probe.stored() == before
 
+    def test_nothing_that_is_whole_counts_as_unfinished(self, store: ObjectStore, probe: Probe) -> None:
+        store.put(probe.home + "a/b", b"whole")
+        assert list(store.unfinished(probe.home)) == []
+        assert list(store.unfinished(probe.home + "no/such/")) == []
+        with pytest.raises(InvalidInput):
+            list(store.unfinished(probe.home + "a/../"))
+
     # -- listing ------------------------------------------------------------------------------------------------
 
     def test_list_is_recursive_and_in_byte_order(self, store: ObjectStore, probe: Probe) -> None:

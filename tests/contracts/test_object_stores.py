@@ -221,6 +221,10 @@ class TestLocal(CopyingContract, LinkingContract):
         assert store.head(probe.home + "target") is None
         assert list(store.list(probe.home)) == []
         assert store.put_if_absent(probe.home + "target", b"the next") is True
+        [left] = store.unfinished(probe.home)
+        store.delete(left.key)
+        assert [Path(key).name for key in probe.stored()] == ["target"]
+        assert store.get(probe.home + "target") == b"the next"
 
     def test_content_is_synced_before_it_has_a_name_and_the_name_before_it_is_acknowledged(
         self, probe: Probe, monkeypatch: pytest.MonkeyPatch

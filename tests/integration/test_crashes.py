@@ -58,7 +58,7 @@ CASES = [
     *(("v2", name) for name in EVERYWHERE | WITH_A_MANIFEST if "native" not in name),
 ]
 State = tuple[dict[str, tuple[int | None, dict[str, str]]], dict[str, dict[str, str]]]
-LOOKS = {"get", "head", "list", "directories", "passes_link", "latest"}
+LOOKS = {"get", "head", "list", "directories", "unfinished", "passes_link", "latest"}
 OPERATIONS = EVERYWHERE | WITH_A_MANIFEST | IN_COMPATIBILITY
 CHANCE = re.compile(r"[01]{24}[0-9a-f]{26}|[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}|\b[0-9a-f]{8}(?=_)")
 """What differs in the names of files from one run to the next."""
@@ -160,11 +160,23 @@ class Lake:
         assert catalog.fsck(grace=0).findings == ()
         assert state(catalog) == new
         assert self.unreferenced(catalog) == set()
+        assert self.strays() == set()
 
     def unreferenced(self, catalog: lancekeep.Catalog) -> set[str]:
         """The directories of the root that belong to no table, by a look that owes nothing to fsck."""
         used = {catalog.find_table(name).location for name in tables(catalog)}
         return {path.name for path in self.root.iterdir() if path.is_dir()} - used - {"__manifest"}
+
+    def strays(self) -> set[str]:
+        """The files of the manifest table that belong to none of its versions, by the engine's word."""
+        manifest = self.root / "__manifest"
+        if not manifest.exists():
+            return set()
+        known: set[str] = set()
+        for version in lance.dataset(str(manifest)).versions():
+            for fragment in lance.dataset(str(manifest), version=version["version"]).get_fragments():
+                known |= {file.path for file in fragment.data_files()}
+        return {path.name for path in manifest.glob("data/*")} - known
 
     def holds_a_version(self, directory: str) -> bool:
         return any((self.root / directory / "_versions").glob("*.manifest"))

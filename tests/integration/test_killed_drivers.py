@@ -15,6 +15,7 @@ import pytest
 from spark_driver import CLUSTER, KINDS, ROWS, Driver, connect
 
 import lancekeep
+from lancekeep.application.maintenance import Kind
 
 pytestmark = [
     pytest.mark.slow,
@@ -153,15 +154,12 @@ STATES = {
 
 
 def orphans(catalog: lancekeep.Catalog, lake: Path) -> set[str]:
-    """Files below the lake that no version of a table refers to, once it was cleaned up; nobody may be at work.
-
-    Temporary files of the local store are no objects, and stay, as ADR 15 says.
-    """
+    """Files below the lake that no version of a table refers to, once it was cleaned up; nobody may be at work."""
     catalog.write("newest", pa.table({"id": [0]}), "overwrite")  # the newest manifest stands for now
     catalog.cleanup(NOW, keep=5, grace=NOW)
+    assert {finding.kind for finding in catalog.fsck(repair=True, deep=True, grace=0).findings} <= {Kind.LEFTOVER}
     assert catalog.fsck(deep=True, grace=0).findings == ()
-    files = (path for path in lake.rglob("*") if not path.is_dir() and not path.name.startswith(".tmp-"))
-    found = {str(path.relative_to(lake)) for path in files}
+    found = {str(path.relative_to(lake)) for path in lake.rglob("*") if not path.is_dir()}
     tables = ["__manifest", *(Path(catalog.describe_table(table).uri).name for table in catalog.list_tables())]
     return found - {".lancekeep.json"} - {f"{table}/{name}" for table in tables for name in needed(lake / table)}
 

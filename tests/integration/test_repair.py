@@ -190,7 +190,7 @@ def test_a_staged_manifest_that_may_still_win_is_left(lake: Lake) -> None:
 def test_a_manifest_that_was_never_written_to_its_end_is_removed(lake: Lake) -> None:
     lake.objects.put(f"{lake.key}/_versions/.tmpToIqV6", b"half of a mani")
     assert lake.reconnected().fsck(deep=True, repair=True).findings[0].repair == ""  # it is young
-    expect(lake, Kind.STAGED, repaired=True)
+    expect(lake, Kind.LEFTOVER, repaired=True)
 
 
 def test_a_gap_is_told_unless_a_tag_explains_it(lake: Lake) -> None:

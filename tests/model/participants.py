@@ -286,6 +286,9 @@ class _Objects:
     def prune(self, directory: str) -> None:
         raise NotImplementedError("no participant needs it")
 
+    def unfinished(self, prefix: str) -> Iterator[ObjectInfo]:
+        raise NotImplementedError("no participant needs it")
+
     def passes_link(self, directory: str, below: str) -> bool:
         raise NotImplementedError("no participant needs it")
 

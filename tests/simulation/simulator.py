@@ -45,7 +45,7 @@ from lancekeep.domain.naming import ManifestName, NamingScheme
 from lancekeep.ports.manifest_store import ManifestStore
 
 NAMES = ("x", "y", "z", "x.p", "x.q", "y.p", "x.p.r")
-LEFTOVERS = {Kind.UNREFERENCED, Kind.UNREGISTERED, Kind.DEREGISTERED, Kind.EMPTY, Kind.HIDDEN}
+LEFTOVERS = {Kind.UNREFERENCED, Kind.UNREGISTERED, Kind.DEREGISTERED, Kind.EMPTY, Kind.HIDDEN, Kind.LEFTOVER}
 GRACE = timedelta(hours=5)
 """More than the clocks are off, and all that operations can be held up in a run."""
 
@@ -163,8 +163,8 @@ def open_catalog(process: Process) -> tuple[Catalog, LanceManifestStore]:
 def fsck(process: Process, catalog: Catalog, *, repair: bool, grace: timedelta, tables: bool = False) -> FsckReport:
     """As `Catalog.fsck`, by this machine's clock."""
     now = lambda: datetime.fromtimestamp(process.clock(), UTC)  # noqa: E731 - reads better as one line
-    remove = catalog._remove_data
-    return Fsck(catalog.view, remove, catalog._objects, ROOT, grace, tables, now=now).run(repair=repair)
+    inside = catalog._apply, catalog._manifest.leftovers, catalog._remove_data, catalog._objects
+    return Fsck(catalog.view, *inside, ROOT, grace, tables, now=now).run(repair=repair)
 
 
 class Actor:

@@ -305,6 +305,9 @@ class Objects:
     def prune(self, directory: str) -> None:
         """There are only keys."""
 
+    def unfinished(self, prefix: str) -> Iterator[ObjectInfo]:
+        return iter(())
+
     def passes_link(self, directory: str, below: str) -> bool:
         return False
 

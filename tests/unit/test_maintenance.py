@@ -10,6 +10,7 @@ import pytest
 from memory_catalogs import MANIFEST, World
 
 import lancekeep
+from lancekeep.adapters.object_stores.local import LocalObjectStore
 from lancekeep.application.maintenance import FsckReport, Kind
 from lancekeep.domain.catalog import Put
 from lancekeep.domain.errors import InvalidInput
@@ -252,14 +253,83 @@ def test_the_directory_of_an_entry_of_an_unknown_type_is_left_alone(world: World
 
 def test_directories_without_any_object_are_removed_where_there_are_such(tmp_path: Path) -> None:
     (tmp_path / "t.lance" / "data").mkdir(parents=True)
-    (tmp_path / "kept").mkdir()
-    (tmp_path / "kept" / ".tmp-8f3c").touch()  # what a writer that died leaves: no object
     report = lancekeep.connect(str(tmp_path)).fsck(repair=True)
     assert [(finding.kind, finding.object, finding.repaired) for finding in report.findings] == [
-        (Kind.EMPTY, "kept", False),
         (Kind.EMPTY, "t.lance", True),
     ]
-    assert sorted(tmp_path.iterdir()) == [tmp_path / "kept"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_writer_who_was_killed_was_writing_goes_once_it_is_old(tmp_path: Path) -> None:
+    """A file that is no object yet: alone in a directory, in a table, in the manifest table."""
+    catalog = lancekeep.connect(str(tmp_path), mode="v2")
+    table = catalog.declare_table("t")
+    unfinished = [tmp_path / directory / ".tmp-8f3c-1" for directory in ("mine", f"{table.location}/_versions")]
+    unfinished.append(tmp_path / "__manifest" / "_versions" / ".tmp-8f3c-2")
+    for path in unfinished:
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    kinds = [Kind.UNREFERENCED, Kind.LEFTOVER, Kind.LEFTOVER]
+    young = catalog.fsck(repair=True, deep=True).findings
+    assert [(finding.kind, finding.repair, finding.repaired) for finding in young] == [
+        (kind, "", False) for kind in kinds
+    ]
+    old = catalog.fsck(repair=True, deep=True, grace=0).findings
+    assert [(finding.kind, finding.repaired) for finding in old] == [(kind, True) for kind in kinds]
+    assert not any(path.exists() for path in unfinished)
+    assert not (tmp_path / "mine").exists()
+    assert catalog.fsck(deep=True, grace=0).findings == ()
+
+
+def test_what_any_version_of_the_manifest_needs_is_no_leftover(tmp_path: Path) -> None:
+    """Rows that were rewritten, deletions and indexes among it."""
+    catalog = lancekeep.connect(str(tmp_path), mode="v2")
+    for number in range(40):
+        catalog.create_namespace(f"n{number}")
+    catalog.optimize()
+    catalog.drop_namespace("n7")
+    stored = sorted(tmp_path.rglob("*.*"))
+    assert catalog.fsck(repair=True, grace=0).findings == ()
+    assert sorted(tmp_path.rglob("*.*")) == stored
+    stray = tmp_path / "__manifest" / "_indices" / "5d8f" / "page_data.lance"
+    stray.parent.mkdir()
+    stray.touch()
+    [finding] = catalog.fsck(repair=True, grace=0).findings
+    assert (finding.object, finding.repaired) == ("__manifest/_indices/5d8f/page_data.lance", True)
+    assert not stray.parent.exists()
+
+
+def test_a_drop_takes_along_what_a_killed_writer_was_writing(tmp_path: Path) -> None:
+    catalog = lancekeep.connect(str(tmp_path), mode="v2")
+    directory = tmp_path / catalog.declare_table("t").location
+    (directory / ".tmp-8f3c-1").touch()
+    catalog.drop_table("t")
+    assert not directory.exists()
+
+
+def test_who_was_held_up_before_publishing_loses_to_the_removal_of_what_he_had_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long that was: else the catalog would name a file that is gone."""
+    catalog = lancekeep.connect(str(tmp_path), mode="v2")
+    catalog.create_namespace("before")
+    create = LocalObjectStore.put_if_absent
+    removed: list[str] = []
+
+    def after_a_repair(self: LocalObjectStore, key: str, content: bytes) -> bool:
+        if not removed:
+            [finding] = catalog.fsck(repair=True, grace=0).findings
+            assert (finding.kind, finding.repaired) == (Kind.LEFTOVER, True)
+            removed.append(finding.object)
+        return create(self, key, content)
+
+    monkeypatch.setattr(LocalObjectStore, "put_if_absent", after_a_repair)
+    sleeper = lancekeep.connect(str(tmp_path), mode="v2")
+    sleeper.create_namespace("late")
+    assert removed[0].startswith("__manifest/data/")
+    for one in (catalog, sleeper, lancekeep.connect(str(tmp_path), mode="v2")):
+        assert one.list_namespaces() == ["before", "late"]
+    assert catalog.fsck(grace=0).findings == ()
 
 
 def test_a_table_behind_a_link_is_named_and_what_links_lead_to_is_left_alone(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
 from lancekeep.domain.table import V1_SUFFIX, v1_table
 from lancekeep.ports.manifest_store import Decision, ManifestStore
+from lancekeep.ports.object_store import ObjectInfo
 
 _ATTEMPTS = 20
 
@@ -171,6 +172,9 @@ class CompatibleManifestStore:
 
     def clean_up(self) -> int:
         return self._manifest.clean_up()
+
+    def leftovers(self) -> Sequence[ObjectInfo]:
+        return self._manifest.leftovers()
 
     def close(self) -> None:
         self._manifest.close()

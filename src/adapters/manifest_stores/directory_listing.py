@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 from lancekeep.domain.catalog import AddColumns, Change, Put, Remove, SetProperties, page
@@ -13,7 +13,7 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
 from lancekeep.domain.table import DEREGISTERED_MARKER, MANIFEST_DIRECTORY, MARKER_CONTENT, V1_SUFFIX, v1_table
 from lancekeep.ports.manifest_store import Decision
-from lancekeep.ports.object_store import ObjectStore
+from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
 OWN_PROPERTIES = "lancekeep."
 """What the names of the only properties begin with that a V1 directory remembers."""
@@ -153,6 +153,10 @@ class DirectoryListing:
     def clean_up(self) -> int:
         """A V1 directory keeps no earlier states."""
         return 0
+
+    def leftovers(self) -> Sequence[ObjectInfo]:
+        """There are no states: each directory stands for itself."""
+        return ()
 
     def close(self) -> None:
         """Nothing is held."""

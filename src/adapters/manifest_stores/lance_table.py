@@ -12,14 +12,14 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from threading import Condition, Lock, RLock
 
 import attrs
 
-from lancekeep.adapters.manifest_stores.table_cleanup import Forget, clean_up, versions_of
+from lancekeep.adapters.manifest_stores.table_cleanup import Forget, clean_up, leftovers, versions_of
 from lancekeep.adapters.manifest_stores.table_versions import Prepared, TableVersions, Version, empty_version
 from lancekeep.domain.catalog import CatalogView
 from lancekeep.domain.errors import (
@@ -33,7 +33,7 @@ from lancekeep.domain.errors import (
 from lancekeep.domain.layout import VERSIONS
 from lancekeep.domain.naming import ManifestName, NamingScheme, final_versions, hinted_version
 from lancekeep.ports.manifest_store import Decision
-from lancekeep.ports.object_store import ObjectStore
+from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
 Publish = Callable[[str, bytes], bool]
 """Creates an object under a key where there is none, for one of any number of racing writers; whether this one did."""
@@ -125,6 +125,9 @@ class LanceManifestStore:
     def clean_up(self) -> int:
         """Remove versions that are neither recent nor the latest, and the files only they need; how many versions."""
         return clean_up(self._objects, self._key, self._forget_versions)
+
+    def leftovers(self) -> Sequence[ObjectInfo]:
+        return leftovers(self._objects, self._key)
 
     def close(self) -> None:
         """As the port says; waits for a clean-up that is under way."""

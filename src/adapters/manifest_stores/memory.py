@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from threading import RLock
 
 from lancekeep.domain.catalog import CatalogView, Entries
 from lancekeep.ports.manifest_store import Decision
+from lancekeep.ports.object_store import ObjectInfo
 
 
 class MemoryManifestStore:
@@ -34,6 +36,10 @@ class MemoryManifestStore:
     def clean_up(self) -> int:
         """Nothing earlier is kept."""
         return 0
+
+    def leftovers(self) -> Sequence[ObjectInfo]:
+        """There are no files."""
+        return ()
 
     def close(self) -> None:
         """Nothing is held."""

@@ -8,13 +8,17 @@ from itertools import pairwise, takewhile
 from uuid import UUID
 
 from lancekeep.adapters.manifest_stores.table_file import IndexSection, TableFile
+from lancekeep.domain.catalog import ancestors
+from lancekeep.domain.dataset_files import DATA, DELETIONS, INDICES, REFERENCES, TRANSACTIONS
 from lancekeep.domain.errors import ObjectNotFound
-from lancekeep.domain.layout import VERSIONS
+from lancekeep.domain.layout import BRANCHES, VERSIONS
 from lancekeep.domain.naming import ManifestName
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
 RETENTION = timedelta(minutes=10)
 """How long a version stays once a later one exists; processes rely on it, see `LanceManifestStore._is_overtaken`."""
+
+_OF_VERSIONS = (DATA, DELETIONS, TRANSACTIONS, INDICES)
 
 Forget = Callable[[Sequence[int]], None]
 """Removes what a commit store keeps of versions."""
@@ -27,7 +31,7 @@ def clean_up(objects: ObjectStore, key: str, forget: Forget | None = None) -> in
     keeps of them; a version goes after the files that only it and older ones need, the oldest first. Nothing is removed
     where tags or branches exist, since they hold versions. Idempotent; several processes may do it at once.
     """
-    if next(objects.list(f"{key}/_refs/"), None) or next(objects.list(f"{key}/tree/"), None):
+    if _is_held(objects, key):
         return 0
     versions = sorted(versions_of(objects, key), key=lambda version: version[0])
     pairs = pairwise(versions)
@@ -51,12 +55,31 @@ def clean_up(objects: ObjectStore, key: str, forget: Forget | None = None) -> in
     return len(overtaken)
 
 
+def leftovers(objects: ObjectStore, key: str) -> Sequence[ObjectInfo]:
+    """Files of the table at ``key`` that no version needs, and what is unfinished there.
+
+    Versions are looked at later, so that what is published in between is not among them. Nothing where tags or branches
+    exist. Staged manifests are the commit store's (`TableChecks`).
+    """
+    if _is_held(objects, key):
+        return ()
+    files = [info for directory in _OF_VERSIONS for info in objects.list(f"{key}/{directory}/")]
+    files += objects.unfinished(f"{key}/")
+    needed = {name for _, info in versions_of(objects, key) for name in _files(objects, key, info)} if files else set()
+    return [info for info in files if not {info.key, *(f"{above}/" for above in ancestors(info.key))} & needed]
+
+
 def versions_of(objects: ObjectStore, key: str) -> Iterator[tuple[int, ObjectInfo]]:
     """The published versions of the table at ``key``, in no order."""
     for info in objects.list(f"{key}/{VERSIONS}/"):
         name = ManifestName.parse(info.key.rpartition("/")[2])
         if name is not None and not name.is_staged:
             yield name.version, info
+
+
+def _is_held(objects: ObjectStore, key: str) -> bool:
+    """Whether tags or branches may need any version."""
+    return any(next(objects.list(f"{key}/{directory}/"), None) for directory in (REFERENCES, BRANCHES))
 
 
 def _is_old(successor: ObjectInfo, latest: ObjectInfo) -> bool:
@@ -74,15 +97,15 @@ def _files(objects: ObjectStore, key: str, info: ObjectInfo) -> Iterator[str]:
         return
     for fragment in file.manifest.fragments:
         for data in fragment.files:
-            yield f"{key}/data/{data.path}"
+            yield f"{key}/{DATA}/{data.path}"
         if fragment.HasField("deletion_file"):
             deletion = fragment.deletion_file
             suffix = "bin" if deletion.file_type else "arrow"
-            yield f"{key}/_deletions/{fragment.id}-{deletion.read_version}-{deletion.id}.{suffix}"
+            yield f"{key}/{DELETIONS}/{fragment.id}-{deletion.read_version}-{deletion.id}.{suffix}"
     if file.manifest.transaction_file:
-        yield f"{key}/_transactions/{file.manifest.transaction_file}"
+        yield f"{key}/{TRANSACTIONS}/{file.manifest.transaction_file}"
     for index in IndexSection.FromString(file.indexes or b"").indices:
-        yield f"{key}/_indices/{UUID(bytes=index.uuid.uuid)}/"
+        yield f"{key}/{INDICES}/{UUID(bytes=index.uuid.uuid)}/"
 
 
 def _delete(objects: ObjectStore, name: str) -> None:

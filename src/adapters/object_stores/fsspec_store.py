@@ -103,6 +103,11 @@ class FsspecObjectStore:
         check_directory(prefix)
         return (name.removesuffix("/") for name in self._entries(prefix, "") if name.endswith("/"))
 
+    def unfinished(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Of what a storage keeps under other names until it is whole fsspec shows nothing."""
+        check_directory(prefix)
+        return iter(())
+
     def copy(self, source: str, target: str) -> None:
         source_path, path = self._path(source), self._path(target)
         if self.head(source) is None:  # a directory would be copied as an empty one

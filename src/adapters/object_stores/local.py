@@ -53,8 +53,8 @@ class LocalObjectStore:
 
     An object is written under a temporary name beside its own and then renamed (`put`) or hard-linked
     (`put_if_absent`, `copy_if_absent`): a hard link is made for one claimant only and shows the whole file at once,
-    where ``O_EXCL`` would show an empty one first. A crash leaves at most a file ``.tmp-<random>``, which is never
-    listed.
+    where ``O_EXCL`` would show an empty one first. A crash leaves at most a file ``.tmp-<random>``, which is
+    `unfinished` and not listed.
 
     ``fsync``: files and the directories that name them are on the disk before a call returns, also where the answer
     is that another created the object, since the caller will rely on it.
@@ -126,6 +126,10 @@ class LocalObjectStore:
         directory, slash, name = prefix.rpartition("/")
         return self._walk(directory + slash, name)
 
+    def unfinished(self, prefix: str) -> Iterator[ObjectInfo]:
+        check_directory(prefix)
+        return self._walk(prefix, "", unfinished=True)
+
     @_boundary
     def delete(self, key: str) -> None:
         """As the port says; directories stay, since another may be about to write there.
@@ -185,8 +189,10 @@ class LocalObjectStore:
                 return True
         return False
 
-    def _walk(self, directory: str, start: str) -> Iterator[ObjectInfo]:
+    def _walk(self, directory: str, start: str, *, unfinished: bool = False) -> Iterator[ObjectInfo]:
         """The objects below ``directory`` (empty, or with its slash) in names that begin with ``start``.
+
+        Or, ``unfinished``, the temporary files in their place.
 
         A directory sorts as its name with a slash, as the keys below it do: ``a.b`` comes before ``a/b``. Symbolic
         links to directories are not followed: what is listed may be deleted, and must lie where it seems to lie.
@@ -197,7 +203,7 @@ class LocalObjectStore:
                     (
                         f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name
                         for entry in entries
-                        if entry.name.startswith(start) and not entry.name.startswith(_TEMPORARY)
+                        if entry.name.startswith(start) and _is_wanted(entry, unfinished)
                     ),
                     key=os.fsencode,
                 )
@@ -207,7 +213,7 @@ class LocalObjectStore:
             raise _understood(error, directory) from error
         for name in names:
             if name.endswith("/"):
-                yield from self._walk(directory + name, "")
+                yield from self._walk(directory + name, "", unfinished=unfinished)
             else:
                 info = self.head(directory + name)
                 if info is not None:
@@ -288,6 +294,11 @@ os.register_at_fork(after_in_child=_process.cache_clear)
 def _temporary(path: str) -> str:
     """A name beside ``path`` that no process has used. Entropy is asked for once: it may cost as much as a file."""
     return f"{os.path.dirname(path)}/{_TEMPORARY}{_process()}-{next(_numbers):x}"
+
+
+def _is_wanted(entry: os.DirEntry[str], unfinished: bool) -> bool:
+    temporary = entry.name.startswith(_TEMPORARY)
+    return temporary is unfinished or (not temporary and entry.is_dir(follow_symlinks=False))
 
 
 def _path(key: str) -> str:

@@ -69,6 +69,11 @@ class MemoryObjectStore:
         keys = (info.key[len(prefix) :] for info in self.list(prefix))
         return iter(dict.fromkeys(key.partition("/")[0] for key in keys if "/" in key))
 
+    def unfinished(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Objects come whole."""
+        check_directory(prefix)
+        return iter(())
+
     def delete(self, key: str) -> None:
         check_key(key)
         with self._lock:
