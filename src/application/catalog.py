@@ -697,8 +697,8 @@ class Catalog:
         view = self._manifest.apply(lambda _: [SetProperties({MOVING_PROPERTY: rows.url})])
         target = self.commits.with_rows(rows)
         roots = [self.dataset_root(Table.from_entry(entry)) for entry in view.all_of(TABLE)]
-        if not self._objects.guarantees.atomic_create and not view.flat:
-            roots.append(self.manifest_root)  # its versions are committed through the commit store, too
+        if self._shares_store(view):
+            roots.append(self.manifest_root)
         moved = sum(
             self.commits.move_history(history, target) for root in roots for history in self.commits.histories(root)
         )
@@ -750,13 +750,13 @@ class Catalog:
         deep: look into every table, too, at manifests, rows of the commit store, tags and branches. tables: look into
         these alone, and not at the catalog.
 
-        ``repair`` removes directories without a table that no entry refers to, markers that hide a table of the catalog,
-        and files of the manifest table that no version needs; ``remove_tables`` with it also tables that no entry refers to, deregistered ones included. In tables it
-        publishes decided versions, brings rows and manifests into agreement, and removes staged manifests that lost,
-        files without an end and tags of versions that are gone: nothing that a reader could need. Nothing is removed from storage that is
-        younger than ``grace`` (a span, or seconds; 0: nothing is young), which has to be longer than any operation
-        that may be under way, and than the clock of the storage is off. Idempotent. Raises `InvalidInput`,
-        `TableNotFound`.
+        ``repair`` removes directories without a table that no entry refers to, markers that hide a table of the
+        catalog, and files of the manifest table that no version needs; ``remove_tables`` with it also tables that no
+        entry refers to, deregistered ones included. In tables it publishes decided versions, brings rows and manifests
+        into agreement, and removes staged manifests that lost, files without an end and tags of versions that are gone:
+        nothing that a reader could need. Nothing is removed from storage that is younger than ``grace`` (a span, or
+        seconds; 0: nothing is young), which has to be longer than any operation that may be under way, and than the
+        clock of the storage is off. Idempotent. Raises `InvalidInput`, `TableNotFound`.
         """
         span = grace if isinstance(grace, timedelta) else timedelta(seconds=grace)
         look = Fsck(
@@ -777,7 +777,11 @@ class Catalog:
         if not deep:
             return report
         within = checks.run(list(self.usable_tables()), self.dataset_root, repair=repair, progress=progress)
-        return attrs.evolve(report, findings=report.findings + within.findings, tables=within.tables)
+        findings = report.findings + within.findings
+        if self.managed and self._shares_store(self.view()):
+            own = Table(ObjectId((MANIFEST_DIRECTORY,)), MANIFEST_DIRECTORY, {})
+            findings += checks.run([own], lambda _: self.manifest_root, repair=repair, progress=progress).findings
+        return attrs.evolve(report, findings=findings, tables=within.tables)
 
     def cleanup(
         self,
@@ -890,6 +894,10 @@ class Catalog:
             self.commits.forget()
             self._checked = view
         return view
+
+    def _shares_store(self, view: CatalogView) -> bool:
+        """Whether the versions of the manifest table are committed through the commit store, too."""
+        return not self._objects.guarantees.atomic_create and not view.flat
 
     def _require_authority(self, view: CatalogView, *, during_move: bool = False) -> None:
         """Two authorities over one table are how data is lost: refuse a catalog that another store manages."""

@@ -117,8 +117,10 @@ class TableCommits:
     def publish(self, root: DatasetRoot, name: str, content: bytes) -> bool:
         """Commit a manifest under its final ``name``; whether it is that version now, and not another's.
 
-        For the catalog's own table where the object store cannot create an object for one writer only. Raises
-        `StoreUnavailable` where that could not be learnt; calling again with the same content is safe.
+        For the catalog's own table where the object store cannot create an object for one writer only. Its readers look
+        at the directory alone, so whoever loses a version sees to it that it lies there: its writer may be dead. Raises
+        `StoreUnavailable` where the outcome could not be learnt, `Damaged` where the version that won is lost; calling
+        again with the same content is safe.
         """
         staged = f"{name}-{uuid4()}"
         self.retry.call(lambda: self.objects.put(staged, content))
@@ -127,6 +129,8 @@ class TableCommits:
         outcome = self.commit(root, version.version, staged, len(content), branch=False)
         if isinstance(outcome, Unknown):
             raise StoreUnavailable(f"{name}: whether it was committed could not be learnt: {outcome.reason}")
+        if isinstance(outcome, Conflict) and outcome.winner is not None:
+            self.finalise(outcome.winner)
         return isinstance(outcome, Committed)
 
     def resolve(self, token: CommitToken) -> Outcome:

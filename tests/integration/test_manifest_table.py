@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from pathlib import Path
 from threading import Barrier, Thread
 from typing import Any
@@ -26,6 +27,7 @@ from lancekeep.adapters.manifest_stores import index, table_cleanup
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
 from lancekeep.adapters.object_stores import open_object_store
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
+from lancekeep.application.maintenance import Kind
 from lancekeep.application.retry import Retry
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain.catalog import CatalogView, Change, Put, Remove, SetProperties
@@ -36,7 +38,7 @@ from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
 from lancekeep.domain.namespace import create_namespace
 from lancekeep.domain.naming import NamingScheme
 from lancekeep.ports.manifest_store import ManifestStore
-from lancekeep.ports.object_store import ObjectInfo
+from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees
 
 ROOT = ObjectId()
 
@@ -463,6 +465,15 @@ def test_a_crash_at_any_call_leaves_the_old_state_or_the_new(when: str) -> None:
 # -- time ----------------------------------------------------------------------------------------------------------
 
 
+Fate = tuple[str, BaseException] | None
+
+
+class Plain(Faulty):
+    """Objects in a store that creates nothing for one writer only."""
+
+    guarantees = ObjectStoreGuarantees(atomic_create=False, atomic_copy=False, durable=True)
+
+
 class Aging(MemoryObjectStore):
     """Objects that came to be when ``now`` says."""
 
@@ -520,6 +531,72 @@ def test_rows_go_with_the_versions_that_a_commit_store_published() -> None:
     assert {row.path for row in left} == {info.key for _, info in table_cleanup.versions_of(objects, "m")}
     assert len(left) < 20
     assert len(contents(store)) == 20
+
+
+def test_whoever_comes_after_a_crash_commits_through_the_commit_store() -> None:
+    """At any call: a version that was decided and does not lie in the directory would be in everybody's way."""
+    root = DatasetRoot("m", "memory:///m")
+    died = True
+    for nth in count():
+        if not died:
+            break
+        died = False
+        for when in ("before", "after"):
+            world, rows = MemoryObjectStore(), MemoryCommitStore(f"crash-{nth}-{when}")
+            calls: list[str] = []
+
+            def fate(method: str, _: int, calls: list[str] = calls, nth: int = nth, when: str = when) -> Fate:
+                calls.append(method)
+                return (when, Crash()) if len(calls) == nth + 1 else None
+
+            def opened(decide: Callable[[str, int], Fate] | None, world: Any = world, rows: Any = rows) -> Any:
+                objects = Plain(world, decide)
+                commits = TableCommits(objects, Faulty(rows, decide), "me", Retry())
+                return LanceManifestStore(objects, "m", publish=lambda name, it: commits.publish(root, name, it))
+
+            put(opened(None), table("before"))
+            try:
+                put(opened(fate), table("dead"))
+            except Crash:
+                died = True
+            put(opened(None), table("after"))
+            assert {"before", "after"} <= set(contents(opened(None))) <= {"before", "dead", "after"}
+    assert nth > 8
+
+
+def test_fsck_looks_into_a_manifest_table_that_is_committed_through_the_commit_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deaths: list[Callable[[str, int], Fate]] = []
+
+    def opened(*args: Any) -> Any:
+        objects, key = open_object_store(*args)
+        return Plain(objects, lambda *call: deaths[0](*call) if deaths else None), key
+
+    monkeypatch.setattr(composition, "open_object_store", opened)
+
+    def connect() -> lancekeep.Catalog:
+        return lancekeep.connect(str(tmp_path / "lake"), mode="v2", commit_store=f"sqlite:///{tmp_path}/rows.db")
+
+    catalog = connect()
+    catalog.create_namespace("before")
+    puts = count()
+    deaths.append(lambda method, _: ("before", Crash()) if method == "put" and next(puts) == 2 else None)
+    with pytest.raises(Crash):  # data, staged manifest, and here the final one
+        catalog.create_namespace("dead")
+    deaths.clear()
+    left = next((tmp_path / "lake/__manifest/_versions").glob("*.manifest-*"))
+    lost = left.with_name(left.name[:-8] + "12345678")  # of the version that is published now
+    lost.write_bytes(left.read_bytes())
+    catalog = connect()
+    assert catalog.list_namespaces() == ["before"]
+    assert {(one.kind, one.object) for one in catalog.fsck(deep=True, grace=0).findings} >= {(Kind.STUCK, "__manifest")}
+    [needed] = catalog.fsck(repair=True, grace=0).findings  # but not once whoever repairs has come behind that version
+    assert (needed.kind, needed.repaired) == (Kind.LEFTOVER, False)
+    assert connect().list_namespaces() == ["before", "dead"]
+    assert [one.repaired for one in catalog.fsck(repair=True, deep=True, grace=0).findings] == [True]
+    assert not lost.exists()
+    assert catalog.fsck(deep=True, grace=0).findings == ()
 
 
 def test_versions_that_a_tag_may_hold_are_kept() -> None:

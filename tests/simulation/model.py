@@ -491,6 +491,12 @@ class Model:
         wanted = CONDITIONS.get(operation.kind)
         error = type(operation.error).__name__
         text = str(operation.error)
+        if (
+            error == "ConcurrentModification"
+            and "other processes changed" in text
+            and operation.began_at == self.moment
+        ):
+            raise Violation(f"no other process changed anything: {operation}")
         if wanted is None or error in ("ConcurrentModification", "Damaged"):
             return
         if operation.kind == "declare" and ("files lie in" in text or "has just taken" in text):
