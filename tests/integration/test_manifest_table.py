@@ -11,6 +11,7 @@ from pathlib import Path
 from threading import Barrier, Thread
 from typing import Any
 
+import attrs
 import lance
 import lance_namespace as api
 import pyarrow as pa
@@ -632,6 +633,24 @@ def test_a_process_that_slept_through_a_clean_up_sees_the_latest_state_and_overw
     assert contents(writer).keys() == {"a", "b", "c", "mine", *(f"t{number}" for number in range(10))}
 
 
+def test_a_late_version_under_the_name_that_the_hint_gives_misleads_nobody() -> None:
+    """Its writer was held up until that name had been cleaned up, and died before it could take the version back."""
+    objects = Aging()
+    writer = LanceManifestStore(objects, "m")
+    for number in range(16):  # the last of them is what the hint names
+        put(writer, table(f"t{number}"))
+    late = objects.get("m/_versions/" + NamingScheme.V2.final_name(16))
+    for name in "abc":
+        objects.now += timedelta(minutes=11)
+        put(writer, table(name))
+    assert writer.clean_up() == 17
+    objects.put("m/_versions/" + NamingScheme.V2.final_name(16), late)
+    opened = LanceManifestStore(objects, "m")
+    put(opened, table("d"))
+    for store in (opened, writer, LanceManifestStore(objects, "m")):
+        assert contents(store).keys() == {*"abcd", *(f"t{number}" for number in range(16))}
+
+
 def test_a_writer_that_slept_does_not_create_the_catalog_anew() -> None:
     objects = Aging()
     seconds = [0.0]
@@ -704,6 +723,67 @@ def test_a_writer_whose_version_came_and_went_while_it_was_held_up_does_not_know
     with pytest.raises(StoreUnavailable, match="could not be learnt"):
         put(writer, table("mine"))
     assert contents(other).keys() == {"mine", "a", "b", "c"}
+
+
+class HeldUpBefore(Aging):
+    """Before a version is written (or, ``answers`` lost, behind that) ``meanwhile`` happens, once."""
+
+    name = ""
+    meanwhile: Callable[[], None]
+
+    def put(self, key: str, content: bytes) -> None:
+        if key == self.name:
+            self.name = ""
+            self.meanwhile()
+        super().put(key, content)
+
+    def put_if_absent(self, key: str, content: bytes) -> bool:
+        created = super().put_if_absent(key, content)
+        if key == self.name:
+            self.name = ""
+            self.meanwhile()
+            raise StoreUnavailable("the reply was lost")
+        return created
+
+
+@pytest.mark.parametrize("through_a_commit_store", [False, True])
+def test_what_others_finished_and_cleaned_up_while_its_writer_was_held_up_is_not_taken_back(
+    through_a_commit_store: bool,
+) -> None:
+    """They have built on it: so its writer neither makes the change once more nor removes its files."""
+    objects, rows, seconds = HeldUpBefore(), MemoryCommitStore(f"held-up-{through_a_commit_store}"), [0.0]
+    objects.guarantees = attrs.evolve(objects.guarantees, atomic_create=not through_a_commit_store)
+    root = DatasetRoot("m", "memory:///m")
+    commits = TableCommits(objects, rows, "me", Retry())
+
+    def opened() -> LanceManifestStore:
+        return LanceManifestStore(
+            objects,
+            "m",
+            publish=(lambda name, content: commits.publish(root, name, content)) if through_a_commit_store else None,
+            forget=forget,
+            clock=lambda: seconds[0],
+        )
+
+    def forget(versions: Sequence[int]) -> None:
+        rows.delete(root.base_uri, versions)
+
+    writer, other = opened(), opened()
+
+    def meanwhile() -> None:
+        for name in ("a", "b", "c"):
+            objects.now += timedelta(minutes=11)
+            put(other, table(name))
+        remove(other, "a")
+        assert other.clean_up() > 0
+        seconds[0] = 2000.0
+
+    objects.name, objects.meanwhile = f"m/{VERSIONS}/{NamingScheme.V2.final_name(1)}", meanwhile
+    with pytest.raises(StoreUnavailable, match="could not be learnt"):
+        put(writer, table("mine"))
+    put(writer, table("d"))
+    for store in (writer, other, opened()):
+        assert contents(store).keys() == {"mine", "b", "c", "d"}
 
 
 class LookedAt(HeldUp):

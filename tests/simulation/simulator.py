@@ -19,7 +19,7 @@ from simulation.model import ROOT, Model, Operation, Thing, Violation
 from simulation.world import Objects, Process, Rows, World
 
 from lancekeep.adapters.commit_stores.conditional_put import ConditionalPutCommitStore
-from lancekeep.adapters.manifest_stores import table_versions
+from lancekeep.adapters.manifest_stores import lance_table, table_versions
 from lancekeep.adapters.manifest_stores.compatible import CompatibleManifestStore, CompatibleView
 from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListing, V1Directory
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
@@ -95,6 +95,7 @@ def _repeatable(seed: int) -> Iterator[None]:
             (table_commits, "uuid4", uuid4),
             (table_versions, "random", random),
             (table_versions, "time", SimpleNamespace(time_ns=lambda: 1)),
+            (lance_table, "_HINT_EVERY", 2),  # runs are short
         ):
             patches.enter_context(patch.object(module, name, value))
         for looked_up in (V1Directory.version, V1Directory._stored, V1Directory.properties, CompatibleView.properties):

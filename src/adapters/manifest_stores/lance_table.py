@@ -76,6 +76,7 @@ class LanceManifestStore:
         self._objects = objects
         self._key = key
         self._publish_object = publish or objects.put_if_absent
+        self._alone = publish is None
         self._forget_versions = forget
         self._index = index if publish is None else None
         self._index_inline = index_inline
@@ -159,20 +160,29 @@ class LanceManifestStore:
         """
         return self._listed() > number + 1
 
-    def _is_late(self, number: int) -> bool:
-        """Whether a version just created has a name that was cleaned up: later ones were there before it.
+    def _is_late(self, base: int, number: int, created: bool) -> bool:
+        """Whether a version behind ``base`` has a name that was cleaned up: later ones were there before it.
 
-        Nobody will ever look for it. Raises `StoreUnavailable` where it has been cleaned up itself meanwhile.
+        Nobody will ever look for it. Asked once it was ``created``, or was not, so that it counts how long this process
+        was held up before its request. Raises `StoreUnavailable` where it has been cleaned up itself meanwhile.
         """
-        created = {version: info.modified for version, info in versions_of(self._objects, self._key)}
-        if number not in created:
-            raise StoreUnavailable(
-                f"{self._key}: this process was held up behind publishing version {number}, which has been cleaned up "
-                "since; whether later ones went on from it could not be learnt: look whether the change is there"
-            )
-        own = created[number]
-        later = (when for version, when in created.items() if version > number)
+        # While its base is there, no name behind that was cleaned up; and others may have finished this version before.
+        if self._is_recent() or not self._is_overtaken(base) or self._exists(base):
+            return False
+        if not created:
+            return True
+        times = {version: info.modified for version, info in versions_of(self._objects, self._key)}
+        if number not in times:
+            raise self._held_up(number)
+        own = times[number]
+        later = (when for version, when in times.items() if version > number)
         return own is not None and any(when is not None and when < own for when in later)
+
+    def _held_up(self, number: int) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"{self._key}: this process was held up while it published version {number}, which has been cleaned up "
+            "since; whether later ones went on from it could not be learnt: look whether the change is there"
+        )
 
     def _refresh(self) -> bool:
         """Come to know the latest version; whether it is another than the one known."""
@@ -205,19 +215,30 @@ class LanceManifestStore:
         raise StoreUnavailable(f"{self._key}: its versions vanish faster than they can be read; try again")
 
     def _latest_number(self, known: Version | None) -> int:
-        start = known.number if known is not None and known.number else self._hinted()
-        if start == 0 or not self._exists(start):
-            start = self._listed()
+        if known is not None and known.number:
+            start = known.number if self._exists(known.number) else self._listed()
+        else:
+            start = self._hinted() or self._listed()
         while start and self._exists(start + 1):
             start += 1
         # Held up on the way, or long before, it may have met such a version as `_is_overtaken` tells of.
         return start if self._is_recent() else max(start, self._listed())
 
     def _hinted(self) -> int:
+        """The version that the hint names; 0 where none does, or it is gone.
+
+        A version that is younger than the hint lies under a name that has been cleaned up, as `_is_overtaken` tells.
+        """
+        hint = f"{self._key}/{VERSIONS}/{_HINT}"
+        given = self._objects.head(hint)
         try:
-            return hinted_version(self._objects.get(f"{self._key}/{VERSIONS}/{_HINT}"))
+            number = hinted_version(self._objects.get(hint)) if given else 0
         except ObjectNotFound:
             return 0
+        version = self._objects.head(self._name(number)) if number else None
+        if given is None or version is None or given.modified is None or version.modified is None:
+            return 0
+        return number if version.modified <= given.modified else 0
 
     def _listed(self) -> int:
         """The highest version in the directory; where listing is paged, V2 names show it first."""
@@ -328,37 +349,45 @@ class LanceManifestStore:
         raise ConcurrentModification(f"{self._key}: other processes changed the catalog {_ATTEMPTS} times; try again")
 
     def _publish(self, base: Version, prepared: Prepared) -> Version | None:
-        """The version that was prepared, once it is the latest; None where its name went to another writer."""
+        """The version that was prepared, once it is the latest; None where its name went to another writer.
+
+        Raises `StoreUnavailable` where it may have been the latest once, and has been cleaned up since.
+        """
         name, asked = self._name(prepared.version.number), self._clock()
-        if not self._create(name, prepared.content):
-            self._versions.discard(prepared)
-            return None
-        # Asked only now, so that it counts how long this process was held up before its request.
-        overtaken = not self._is_recent() and self._is_overtaken(base.number)
-        # While its base is there, no name behind that was cleaned up; and others may have finished this version before.
-        if overtaken and not self._exists(base.number) and self._is_late(prepared.version.number):
-            self._objects.delete(name)
-            self._versions.discard(prepared)
+        created, certain = self._create(name, prepared.content)
+        late = (created or not certain) and self._is_late(base.number, prepared.version.number, created)
+        if late:
+            if created:
+                self._objects.delete(name)
             self._forget()
+            if not certain:  # then later versions may need its files
+                raise self._held_up(prepared.version.number)
+        if late or not created:
+            self._versions.discard(prepared)
             return None
         with self._reading:
             self._latest, self._looked = prepared.version, asked  # later ones may have come while the answer did
         self._look_after(prepared.version.number)
         return prepared.version
 
-    def _create(self, name: str, content: bytes) -> bool:
-        """Whether the object was created with this content; after a lost reply it is found to be there already."""
+    def _create(self, name: str, content: bytes) -> tuple[bool, bool]:
+        """Whether the object has this content now, and whether that is certain to be so since this call, or not to be.
+
+        After a lost reply it may have been there before, and have been cleaned up; and so where a commit store lets
+        others finish what this process began.
+        """
         try:
-            return self._publish_object(name, content)
+            created = self._publish_object(name, content)
+            return created, self._alone or not created
         except StoreUnavailable as unanswered:
             try:
-                return self._publish_object(name, content) or self._objects.get(name) == content
+                return self._publish_object(name, content) or self._objects.get(name) == content, False
             except ObjectNotFound:  # it has come and gone meanwhile
                 raise unanswered from None
 
     def _look_after(self, number: int) -> None:
         """What keeps opening the table cheap, now and then: a hint of the latest version, and fewer old ones."""
-        if number % _HINT_EVERY == 0:
+        if number % _HINT_EVERY == 0 and self._is_recent():  # later, the hint would vouch for what is late
             with suppress(LancekeepError):
                 self._objects.put(f"{self._key}/{VERSIONS}/{_HINT}", json.dumps({"version": number}).encode())
         if number % _CLEAN_EVERY == 0:
