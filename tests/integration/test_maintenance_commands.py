@@ -67,6 +67,17 @@ def test_fsck_finds_and_repair_shows_its_plan_before_it_acts(lake: Lake) -> None
     assert lake.answer("fsck", "--deep")["findings"] == []
 
 
+def test_a_name_too_long_for_its_column_is_shown_whole(lake: Lake) -> None:
+    name = f"{uuid4().hex}.lance"
+    (Path(lake.root) / "__manifest" / "data" / name).touch()
+    shown = lake.run("fsck")
+    assert shown.exit_code == 1
+    objects = (line.split("│")[2].strip() for line in shown.stdout.splitlines() if line.count("│") == 5)
+    assert "".join(objects) == f"__manifest/data/{name}"
+    [finding] = lake.answer("repair", "--grace", "0s", "--yes")["findings"]
+    assert (finding["kind"], finding["repaired"]) == ("leftover file", True)
+
+
 def test_cleanup_shows_its_plan_and_acts_with_yes(lake: Lake) -> None:
     plan = lake.answer("cleanup", "--older-than", "0s")
     assert (plan["dry_run"], plan["tables"][0]["versions"]) == (True, [1, 2])

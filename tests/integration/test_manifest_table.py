@@ -726,7 +726,7 @@ def test_a_writer_whose_version_came_and_went_while_it_was_held_up_does_not_know
 
 
 class HeldUpBefore(Aging):
-    """Before a version is written (or, ``answers`` lost, behind that) ``meanwhile`` happens, once."""
+    """Before a version is put, or behind its creation, whose reply is lost, ``meanwhile`` happens."""
 
     name = ""
     meanwhile: Callable[[], None]

@@ -69,10 +69,10 @@ def progress(title: str) -> Iterator[Callable[[int, int, str], None]]:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table on stdout; words that say how something went have their colour."""
+    """A table on stdout, with all that is said; words that say how something went have their colour."""
     table = Table(*columns, title=Text(title), title_justify="left", min_width=72)
     for row in rows:
-        table.add_row(*(Text(cell, _STYLES.get(cell, "")) for cell in row))
+        table.add_row(*(Text(cell, _STYLES.get(cell, ""), overflow="fold") for cell in row))
     Console().print(table)
 
 
