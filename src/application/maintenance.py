@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 
@@ -129,10 +129,13 @@ class Fsck:
             *self._of_entries(entry for entry in entries if entry.object_type == TABLE and not entry.listed),
             *self._of_directories(directories, located),
         ]
+        leftovers = self._of_manifest()
         if repair:
+            if leftovers:
+                self.apply(lambda view: [SetProperties({})])
             findings = [self._repaired(finding) for finding in findings]
-        findings += self._of_manifest(repair=repair)
-        return FsckReport(tuple(findings), len(entries), len(directories))
+            leftovers = self._removed(leftovers)
+        return FsckReport((*findings, *leftovers.values()), len(entries), len(directories))
 
     def _of_entries(self, entries: Iterable[ManifestEntry]) -> Iterator[Finding]:
         """Findings on single tables and the directories that are theirs."""
@@ -162,29 +165,30 @@ class Fsck:
             elif directory not in located:
                 yield self._unreferenced(directory)
 
-    def _of_manifest(self, *, repair: bool) -> Iterator[Finding]:
-        """Findings on files of the catalog's own table. They go once a change that changes nothing has been made.
+    def _of_manifest(self) -> dict[str, Finding]:
+        """Findings on files of the catalog's own table, by their keys.
 
-        For then whoever of ours was held up before publishing what lies there, however long, is too late.
+        They may be of a version that is about to be published, or that was decided in a commit store by a writer who
+        died. So before anything is removed, ``run`` makes a change that changes nothing: it comes behind the one, and
+        is too late for the other, however long its writer was held up.
         """
         meaning = "no version of the catalog's own table needs it: an operation that was stopped left it"
         findings = {}
         for info in self.leftovers():
             found = Finding(Kind.LEFTOVER, info.key.removeprefix(f"{self.root_key}/"), meaning, "remove the file")
             findings[info.key] = self._unless_young(found, [info])
-        if repair and any(finding.repair for finding in findings.values()):
-            self.apply(lambda view: [SetProperties({})])
-            for key in findings.keys() & {info.key for info in self.leftovers()}:
-                if findings[key].repair:
-                    self._remove_file(key)
-                    findings[key] = attrs.evolve(findings[key], repaired=True)
-        yield from findings.values()
+        return findings
 
-    def _remove_file(self, key: str) -> None:
-        self.objects.delete(key)
-        directory = posixpath.dirname(key)
-        if posixpath.basename(directory) not in DIRECTORIES:  # that of an index
-            self.objects.prune(directory)
+    def _removed(self, leftovers: Mapping[str, Finding]) -> dict[str, Finding]:
+        """Those findings, done with as far as they still hold."""
+        still = {info.key for info in self.leftovers()}
+        done = {key for key, finding in leftovers.items() if finding.repair and key in still}
+        for key in done:
+            self.objects.delete(key)
+            directory = posixpath.dirname(key)
+            if posixpath.basename(directory) not in DIRECTORIES:  # that of an index
+                self.objects.prune(directory)
+        return {key: attrs.evolve(finding, repaired=key in done) for key, finding in leftovers.items()}
 
     def _unreferenced(self, directory: str) -> Finding:
         """What a directory is that no entry refers to. Only what a catalog has certainly made itself is removed."""

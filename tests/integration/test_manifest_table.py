@@ -599,6 +599,17 @@ def test_fsck_looks_into_a_manifest_table_that_is_committed_through_the_commit_s
     assert not lost.exists()
     assert catalog.fsck(deep=True, grace=0).findings == ()
 
+    puts = count()
+    deaths.append(lambda method, _: ("before", Crash()) if method == "put" and next(puts) == 3 else None)
+    with pytest.raises(Crash):  # the marker of its directory is the first
+        catalog.declare_table("t")
+    deaths.clear()
+    catalog = connect()
+    assert {one.kind for one in catalog.fsck(grace=0).findings} == {Kind.UNREFERENCED, Kind.LEFTOVER}
+    assert not any(one.repaired for one in catalog.fsck(repair=True, grace=0).findings)
+    assert connect().list_tables() == ["t"]
+    assert catalog.fsck(deep=True, grace=0).findings == ()
+
 
 def test_versions_that_a_tag_may_hold_are_kept() -> None:
     objects = Aging()

@@ -435,8 +435,7 @@ def _judge(world: World) -> None:
             with suppress(Refused):  # its table was dropped
                 learn(model, commit, catalog.resolve(commit.token))
     model.check_all()
-    if model.moment:
-        catalog._apply(lambda view: [SetProperties({})])  # it can be changed still
+    catalog._apply(lambda view: [SetProperties({})])  # it can be changed still
     _require_same(world, catalog)
     for name, thing in model.now.items():
         if thing.location is not None and thing.location not in model.trodden | model.mixed:
