@@ -47,6 +47,7 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.manifest_entry import NAMESPACE, TABLE
 from lancekeep.domain.namespace import (
+    OWN_PROPERTIES,
     Namespace,
     alter_namespace,
     create_namespace,
@@ -79,9 +80,6 @@ from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.manifest_store import Decision, ManifestStore
 from lancekeep.ports.object_store import ObjectStore
 from lancekeep.ports.table_engine import TableEngine, VersionDetails, WriteMode, WritePlan
-
-OWN_PROPERTIES = "lancekeep."
-"""What the names of the catalog's own properties begin with."""
 
 COMMIT_STORE_PROPERTY = f"{OWN_PROPERTIES}commit_store"
 """The property of the root namespace that says, without secrets, which commit store manages the tables' versions."""

@@ -11,12 +11,10 @@ from lancekeep.domain.catalog import AddColumns, Change, Put, Remove, SetPropert
 from lancekeep.domain.errors import ConcurrentModification, Damaged, ObjectNotFound, Refused, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
+from lancekeep.domain.namespace import OWN_PROPERTIES
 from lancekeep.domain.table import DEREGISTERED_MARKER, MANIFEST_DIRECTORY, MARKER_CONTENT, V1_SUFFIX, v1_table
 from lancekeep.ports.manifest_store import Decision
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
-
-OWN_PROPERTIES = "lancekeep."
-"""What the names of the only properties begin with that a V1 directory remembers."""
 
 PROPERTIES_FILE = ".lancekeep.json"
 """The file in the root that remembers them, as a JSON object of text values."""
