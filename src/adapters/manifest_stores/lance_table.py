@@ -371,10 +371,10 @@ class LanceManifestStore:
         return prepared.version
 
     def _create(self, name: str, content: bytes) -> tuple[bool, bool]:
-        """Whether the object has this content now, and whether that is certain to be so since this call, or not to be.
+        """Whether the object has this content now, and whether that is all that has happened for certain.
 
-        After a lost reply it may have been there before, and have been cleaned up; and so where a commit store lets
-        others finish what this process began.
+        After a lost reply, and where a commit store lets others finish what this process began, it may have been there
+        before, and been cleaned up.
         """
         try:
             created = self._publish_object(name, content)
