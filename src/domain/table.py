@@ -19,7 +19,8 @@ RESERVED_MARKER = ".lance-reserved"
 DEREGISTERED_MARKER = ".lance-deregistered"
 MOVING_MARKER = ".lancekeep-moving"
 """In a directory to which a table is being copied; it holds the location that the table comes from."""
-MARKER_CONTENT = b"reserved"
+MARKER_CONTENT = b""
+"""Native writers put ``reserved`` there; nobody reads it, and storage creates what is empty with the fewest steps."""
 
 
 @attrs.frozen

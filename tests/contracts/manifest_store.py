@@ -178,7 +178,7 @@ class V1Contract:
     ) -> None:
         self.write(objects, "t.lance/_versions/1.manifest")
         assert seen(store.apply(lambda view: remove_table(view, T))) == seen(other.view()) == []
-        assert objects.get(f"{self.home}/t.lance/.lance-deregistered") == b"reserved"
+        assert objects.get(f"{self.home}/t.lance/.lance-deregistered") == b""
         with pytest.raises(TableNotFound):
             other.apply(lambda view: remove_table(view, T))
         again = Table(T, "t.lance", {})

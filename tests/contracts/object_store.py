@@ -300,15 +300,17 @@ class ObjectStoreContract:
             written = 0
             for number in range(40):
                 key = f"{probe.home}d/e/{me}/{number}"
+                content = b"content"
                 if me == 0 and store.guarantees.atomic_create:
-                    assert store.put_if_absent(key, b"content")
+                    content = b"" if number % 2 else content
+                    assert store.put_if_absent(key, content)
                 elif me == 1 and store.guarantees.atomic_copy:
                     assert store.copy_if_absent(probe.home + "source", key)
                 elif me == 2:
                     store.copy(probe.home + "source", key)
                 else:
-                    store.put(key, b"content")
-                written += store.get(key) == b"content"
+                    store.put(key, content)
+                written += store.get(key) == content
                 store.delete(key)
                 store.prune(probe.home + "d")
             return written
@@ -388,6 +390,15 @@ class CreatingContract(ObjectStoreContract):
         assert probe.read(key) == b"mine"
         assert probe.stored() == [key]
 
+    def test_an_object_without_content_is_created_once(self, store: ObjectStore, probe: Probe) -> None:
+        key = probe.home + "d/e/a"
+        assert [store.put_if_absent(key, content) for content in (b"", b"", b"theirs")] == [True, False, False]
+        assert probe.read(key) == b""
+        taken = probe.home + "d/e/b"
+        assert [store.put_if_absent(taken, content) for content in (b"mine", b"")] == [True, False]
+        assert probe.read(taken) == b"mine"
+        assert [(info.key, info.size) for info in store.list(probe.home)] == [(key, 0), (taken, 4)]
+
     def test_what_was_deleted_may_be_created_again(self, store: ObjectStore, probe: Probe) -> None:
         key = probe.home + "a"
         store.put_if_absent(key, b"first")
@@ -395,12 +406,13 @@ class CreatingContract(ObjectStoreContract):
         assert store.put_if_absent(key, b"second") is True
         assert probe.read(key) == b"second"
 
+    @pytest.mark.parametrize("size", [0, 10_000])
     @pytest.mark.parametrize("attempt", range(10))
-    def test_of_racing_creators_one_wins(self, store: ObjectStore, probe: Probe, attempt: int) -> None:
+    def test_of_racing_creators_one_wins(self, store: ObjectStore, probe: Probe, attempt: int, size: int) -> None:
         key = probe.home + "new/a"
-        won = race(8, lambda me: store.put_if_absent(key, b"%d" % me * 10_000))
+        won = race(8, lambda me: store.put_if_absent(key, b"%d" % me * size))
         assert sorted(won) == [False] * 7 + [True]
-        assert probe.read(key) == b"%d" % won.index(True) * 10_000
+        assert probe.read(key) == b"%d" % won.index(True) * size
         assert probe.stored() == [key]
 
 

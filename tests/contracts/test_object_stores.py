@@ -168,7 +168,7 @@ class TestLocal(CopyingContract, LinkingContract):
             (errno.ENAMETOOLONG, InvalidInput),
         ],
     )
-    @pytest.mark.parametrize("call", ["open", "write", "rename", "link"])
+    @pytest.mark.parametrize("call", ["open", "write", "rename", "link", "mkdir", "create"])
     def test_errors_of_the_system_are_ours(
         self,
         store: LocalObjectStore,
@@ -178,11 +178,14 @@ class TestLocal(CopyingContract, LinkingContract):
         number: int,
         error: type[LancekeepError],
     ) -> None:
-        monkeypatch.setattr(os, call, failing(number))
+        calls: dict[str, Callable[[], object]] = {
+            "link": lambda: store.put_if_absent(probe.home + "target", b"x"),
+            "mkdir": lambda: store.put_if_absent(probe.home + "target/a", b""),
+            "create": lambda: store.put_if_absent(probe.home + "target", b""),
+        }
+        monkeypatch.setattr(os, "open" if call == "create" else call, failing(number))
         with pytest.raises(error, match="target"):
-            store.put_if_absent(probe.home + "target", b"") if call == "link" else store.put(
-                probe.home + "target", b"x"
-            )
+            calls.get(call, lambda: store.put(probe.home + "target", b"x"))()
         monkeypatch.undo()
         assert probe.stored() == []
 
@@ -260,10 +263,25 @@ class TestLocal(CopyingContract, LinkingContract):
             ("fsync", os.path.dirname(f"/{home}"[:-1])),
         ]
 
+    def test_without_content_the_file_and_its_directory_are_synced_under_their_names(
+        self, probe: Probe, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store, home = LocalObjectStore(), probe.home
+        events = spy_on_the_disk(monkeypatch)
+        for created in (True, False):  # the loser relies on what it found
+            assert store.put_if_absent(home + "new/a", b"") is created
+            assert sorted(events) == [
+                ("fsync", f"/{home}"[:-1]),
+                ("fsync", f"/{home}new"),
+                ("fsync", f"/{home}new/a"),
+            ]
+            events.clear()
+
     def test_nothing_is_synced_where_nothing_is_promised(self, probe: Probe, monkeypatch: pytest.MonkeyPatch) -> None:
         events = spy_on_the_disk(monkeypatch)
         store = LocalObjectStore(fsync=False)
-        store.put_if_absent(probe.home + "d/a", b"")
+        store.put_if_absent(probe.home + "d/a", b"a")
+        store.put_if_absent(probe.home + "e/a", b"")
         store.copy_if_absent(probe.home + "d/a", probe.home + "b")
         assert [event for event, _ in events] == ["link", "link"]
 
@@ -285,12 +303,21 @@ class TestLocal(CopyingContract, LinkingContract):
             store.copy(probe.home + "source", probe.home + "directory")
         assert probe.stored() == [probe.home + "directory/a", probe.home + "source"]
 
-    @pytest.mark.parametrize("write", ["put", "put_if_absent", "copy", "copy_if_absent"])
+    @pytest.mark.parametrize(
+        ("write", "content"),
+        [
+            ("put", b"content"),
+            ("put_if_absent", b"content"),
+            ("put_if_absent", b""),
+            ("copy", b"content"),
+            ("copy_if_absent", b"content"),
+        ],
+    )
     def test_a_directory_may_be_pruned_between_any_two_steps_of_a_writer(
-        self, store: LocalObjectStore, probe: Probe, monkeypatch: pytest.MonkeyPatch, write: str
+        self, store: LocalObjectStore, probe: Probe, monkeypatch: pytest.MonkeyPatch, write: str, content: bytes
     ) -> None:
         source, key = probe.home + "source", probe.home + "d/e/a"
-        probe.write(source, b"content")
+        probe.write(source, content)
         calls = [0]
         for step in range(2 if write == "put" else 3):
             with monkeypatch.context() as patch:
@@ -299,25 +326,29 @@ class TestLocal(CopyingContract, LinkingContract):
                 if write.startswith("copy"):
                     getattr(store, write)(source, key)
                 else:
-                    getattr(store, write)(key, b"content")
-            assert probe.read(key) == b"content"
+                    getattr(store, write)(key, content)
+            assert probe.read(key) == content
             store.delete(key)
             store.prune(probe.home + "d")
         assert calls[0] > 1
 
+    @pytest.mark.parametrize(("call", "content"), [("link", b"content"), ("close", b"")])
     def test_a_name_that_was_deleted_with_its_directory_needs_no_disk(
-        self, probe: Probe, monkeypatch: pytest.MonkeyPatch
+        self, probe: Probe, monkeypatch: pytest.MonkeyPatch, call: str, content: bytes
     ) -> None:
-        store, link = LocalObjectStore(), os.link
+        store, original = LocalObjectStore(), getattr(os, call)
+        paths = [f"/{probe.home}d/a"]
 
-        def delete_at_once(source: str, target: str) -> None:
-            link(source, target)
-            os.unlink(source)
-            store.delete(target[1:])
-            store.prune(probe.home + "d")
+        def delete_at_once(*arguments: Any) -> None:
+            original(*arguments)
+            if paths:
+                if call == "link":
+                    os.unlink(arguments[0])
+                store.delete(paths.pop()[1:])
+                store.prune(probe.home + "d")
 
-        monkeypatch.setattr(os, "link", delete_at_once)
-        assert store.put_if_absent(probe.home + "d/a", b"") is True
+        monkeypatch.setattr(os, call, delete_at_once)
+        assert store.put_if_absent(probe.home + "d/a", content) is True
         assert probe.stored() == []
 
     def test_a_copy_moves_no_bytes(self, store: LocalObjectStore, probe: Probe) -> None:

@@ -859,6 +859,25 @@ def test_clean_up_runs_by_itself_now_and_then(monkeypatch: pytest.MonkeyPatch) -
     assert len(contents(LanceManifestStore(objects, "m"))) == 256
 
 
+def test_clean_up_does_not_run_by_itself_again_within_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_cleanup, "RETENTION", timedelta(0))
+    objects, seconds = Aging(), [0.0]
+    store = LanceManifestStore(objects, "m", clock=lambda: seconds[0])
+
+    def left_after(changes: int) -> int:
+        for _ in range(changes):
+            objects.now += timedelta(seconds=1)
+            put(store, table("t"))
+        store.close()
+        return versions(objects)
+
+    assert left_after(256) < 20
+    seconds[0] = 59.9
+    assert left_after(256) > 256
+    seconds[0] = 60
+    assert left_after(256) < 20
+
+
 # -- what it costs -------------------------------------------------------------------------------------------------
 
 

@@ -43,7 +43,8 @@ _TRUSTED = 60.0
 """Seconds; well below the ten minutes for which `clean_up` keeps what was overtaken."""
 _HINT = "latest_version_hint.json"
 _HINT_EVERY = 16
-_CLEAN_EVERY = 256
+_CLEAN_EVERY, _CLEAN_PAUSE = 256, 60.0
+"""Versions, and seconds at least: a clean-up looks at every version of the last ten minutes."""
 _STEP_BACK, _LONGEST_STEP_BACK = 0.0005, 0.2
 """Seconds: about as long as a commit takes at first, so that who lost once does not fall behind for good."""
 _GATHERING = 0.001
@@ -87,6 +88,7 @@ class LanceManifestStore:
         self._scheme = NamingScheme.V2
         self._latest: Version | None = None
         self._looked = clock()
+        self._cleaned = -_CLEAN_PAUSE
         self._waiting: list[_Request] = []
         self._arrival = Condition()
         self._committing = False
@@ -390,7 +392,8 @@ class LanceManifestStore:
         if number % _HINT_EVERY == 0 and self._is_recent():  # later, the hint would vouch for what is late
             with suppress(LancekeepError):
                 self._objects.put(f"{self._key}/{VERSIONS}/{_HINT}", json.dumps({"version": number}).encode())
-        if number % _CLEAN_EVERY == 0:
+        if number % _CLEAN_EVERY == 0 and abs(self._clock() - self._cleaned) >= _CLEAN_PAUSE:
+            self._cleaned = self._clock()
             self._cleaner = self._cleaner or ThreadPoolExecutor(max_workers=1, thread_name_prefix="lancekeep-clean-up")
             self._cleaner.submit(self.optimize if self._index_inline else self.clean_up)
 

@@ -53,8 +53,8 @@ class LocalObjectStore:
 
     An object is written under a temporary name beside its own and then renamed (`put`) or hard-linked
     (`put_if_absent`, `copy_if_absent`): a hard link is made for one claimant only and shows the whole file at once,
-    where ``O_EXCL`` would show an empty one first. A crash leaves at most a file ``.tmp-<random>``, which is
-    `unfinished` and not listed.
+    where ``O_EXCL`` would show an empty one first. That is how one without content is created: it needs no second name.
+    A crash leaves at most a file ``.tmp-<random>``, which is `unfinished` and not listed.
 
     ``fsync``: files and the directories that name them are on the disk before a call returns, also where the answer
     is that another created the object, since the caller will rely on it.
@@ -88,11 +88,14 @@ class LocalObjectStore:
     @_boundary
     def put_if_absent(self, key: str, content: bytes) -> bool:
         path = _path(key)
-        temporary = self._write_beside(path, content)
-        try:
-            created = _link(temporary, path)
-        finally:
-            _remove(temporary)
+        if content:
+            temporary = self._write_beside(path, content)
+            try:
+                created = _link(temporary, path)
+            finally:
+                _remove(temporary)
+        else:
+            created = self._create_empty(path)
         self._sync_directory_of(path)
         return created
 
@@ -222,8 +225,7 @@ class LocalObjectStore:
     def _write_beside(self, path: str, content: bytes) -> str:
         """The path of a new temporary file with this content, in the directory of ``path``."""
         temporary = _temporary(path)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        file = self._in_directory(path, lambda: os.open(temporary, flags, 0o666))
+        file = self._in_directory(path, lambda: _new_file(temporary))
         try:
             try:
                 rest = memoryview(content)
@@ -237,6 +239,22 @@ class LocalObjectStore:
             _remove(temporary)
             raise
         return temporary
+
+    def _create_empty(self, path: str) -> bool:
+        """Create a file without content; False where the name is taken. Most often its directory is new as well."""
+        directory = os.path.dirname(path)
+        with suppress(FileExistsError, FileNotFoundError):
+            os.mkdir(directory)
+        try:
+            os.close(self._in_directory(path, lambda: _new_file(path)))
+            created = True
+        except FileExistsError:
+            created = False
+        if self._fsync:  # whoever made either of them need not have done so yet
+            with suppress(FileNotFoundError):  # deleted meanwhile
+                self._sync_file(path)
+            self._sync_directory_of(directory)
+        return created
 
     def _in_directory(self, path: str, act: Callable[[], T]) -> T:
         """Do what creates a name in the directory of ``path``, which is made where it is missing or being pruned."""
@@ -299,6 +317,11 @@ def _temporary(path: str) -> str:
 def _is_wanted(entry: os.DirEntry[str], unfinished: bool) -> bool:
     temporary = entry.name.startswith(_TEMPORARY)
     return temporary is unfinished or (not temporary and entry.is_dir(follow_symlinks=False))
+
+
+def _new_file(path: str) -> int:
+    """A file that was not there, open for writing."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
 
 
 def _path(key: str) -> str:
