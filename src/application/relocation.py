@@ -40,6 +40,7 @@ class Relocation:
         self._copied: set[str] = set()
         self._versions: dict[str, ObjectInfo] = {}
         self._references: dict[str, bytes] = {}
+        self._is_the_table = False
 
     def copy(self) -> None:
         """Copy the table; what others still commit at the source remains to be carried over.
@@ -57,11 +58,12 @@ class Relocation:
             )
 
     def carry_over(self) -> None:
-        """Copy what was committed at the source before the catalog's entry moved to the target.
+        """Copy what was committed at the source before the catalog's entry moved to the target, which is the table now.
 
         Raises:
             Damaged: that is not possible; nothing was removed.
         """
+        self._is_the_table = True
         try:
             complete = self._catch_up()
         except (Refused, Retryable, Damaged) as error:
@@ -126,9 +128,9 @@ class Relocation:
         """
         created = []
         for key in sorted(infos, key=_version):
-            with suppress(ObjectNotFound):
+            with suppress(ObjectNotFound):  # dropped meanwhile: what comes to lie there then has to be copied, too
                 self._create(key)
-                created.append(self._target_key(key))
+                created.append(key)
                 self._versions[key] = infos[key]
         if created:
             target = self._target
@@ -136,8 +138,9 @@ class Relocation:
                 attrs.evolve(row, base_uri=target.base_uri, path=target.versions_key + row.path.rpartition("/")[2])
                 for row in self._commits.page(self._source, None, None, True)
             ]
-            self._enter([row for row in rows if row.path in created])
-        self._copied |= infos.keys()
+            paths = set(map(self._target_key, created))
+            self._enter([row for row in rows if row.path in paths])
+        self._copied.update(created)
 
     def _enter(self, rows: Sequence[VersionRow]) -> None:
         """Enter versions of the target in the commit store; once it is the table, another may drop it at any moment."""
@@ -151,6 +154,8 @@ class Relocation:
         content, target = self._objects.get(self._source_key(key)), self._target_key(key)
         if self._objects.guarantees.atomic_create:
             created = self._objects.put_if_absent(target, content)
+        elif self._is_the_table:  # others commit there, too
+            created = self._commits.publish(self._target, target, content)
         else:
             created = self._objects.head(target) is None
             if created:

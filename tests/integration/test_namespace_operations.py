@@ -312,6 +312,29 @@ def test_a_version_is_copied_only_once_all_that_it_names_is(
 
 
 @pytest.mark.parametrize("store", STORES)
+def test_a_table_that_is_made_anew_while_the_one_before_is_copied_goes_along_whole(
+    tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its versions have the numbers of those that were seen, and were gone when they were to be copied."""
+    catalog, other = connect(tmp_path, store).catalog, connect(tmp_path, store).catalog
+    catalog.write("t", TABLE)
+    copy_versions = Relocation._copy_versions
+
+    def drop_first(self: Relocation, infos: Any) -> None:
+        if infos and not dropped:
+            dropped.append(other.drop_table("t"))
+        copy_versions(self, infos)
+
+    dropped: list[Any] = []
+    monkeypatch.setattr(Relocation, "_copy_versions", drop_first)
+    interrupted(monkeypatch, "copy", lambda: other.write("t", TABLE.slice(0, 1)), "after")
+    catalog.rename_table("t", "u")
+    assert dropped
+    assert catalog.open("u").to_table()["a"].to_pylist() == [1]
+    assert len(directories(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("store", STORES)
 def test_a_v1_table_that_was_never_registered_is_renamed(tmp_path: Path, store: str) -> None:
     catalog = connect(tmp_path, store).catalog
     catalog.create_namespace("n")

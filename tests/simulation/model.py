@@ -397,11 +397,29 @@ class Model:
                 yield {**event, name: (None, after)}
 
     def _was_taken_back(self, name: str, operation: Operation, moment: int) -> bool:
-        """Whether a reservation went, while an operation was under way that had seen it, as its owner was refused."""
+        """Whether a reservation went, while an operation was under way that had seen it, as its owner was refused.
+
+        Or before he is: whoever still removes what was in the directory before takes it along.
+        """
         return any(
-            cause is not None and name in event and self._is_undone(cause, {name: event[name]})
-            for cause, event in self.changes[operation.began_at + 1 : moment]
+            cause is not None
+            and name in event
+            and (
+                self._is_undone(cause, {name: event[name]})
+                or (_hides({name: event[name]}) and self._is_anothers_reservation(name, cause.began_at, at))
+            )
+            for at, (cause, event) in enumerate(self.changes[operation.began_at + 1 : moment], operation.began_at + 1)
         )
+
+    def _is_anothers_reservation(self, name: str, since: int, until: int) -> bool:
+        """Whether what showed last between two states, as a table in a V1 directory, is declared by who is refused."""
+        showed = (
+            cause
+            for cause, event in reversed(self.changes[since + 1 : until])
+            if name in event and event[name][1] is not None
+        )
+        cause = next(showed, None)
+        return cause is not None and cause.kind == "declare" and cause.outcome != "ok"
 
     def _appeared(self, name: str, since: int, until: int) -> bool:
         """Whether a directory became a table of that name after one state, and before another."""
@@ -460,15 +478,11 @@ class Model:
 
     def _hides_a_reservation(self, operation: Operation, event: Event, moment: int) -> bool:
         """Who removes a table may meet the reservation of the next one in its V1 directory, whose owner is refused."""
-        showed = (
-            cause
-            for name in event
-            for cause, earlier in reversed(self.changes[operation.began_at + 1 : moment])
-            if name in earlier and earlier[name][1] is not None
+        return (
+            operation.kind in ("drop_table", "deregister", "rename")
+            and _hides(event)
+            and all(self._is_anothers_reservation(name, operation.began_at, moment) for name in event)
         )
-        cause = next(showed, None)
-        refused = cause is not None and cause.kind == "declare" and cause.outcome != "ok"
-        return refused and _hides(event) and operation.kind in ("drop_table", "deregister", "rename")
 
     def _was_left(self, location: str, operation: Operation) -> bool:
         return any(

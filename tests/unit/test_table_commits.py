@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from hashlib import sha256
 from itertools import count
 
@@ -11,6 +12,7 @@ from faults import Crash, Faulty, crash_at, lost_replies
 
 from lancekeep.adapters.commit_stores.memory import MemoryCommitStore
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
+from lancekeep.application.relocation import Relocation
 from lancekeep.application.retry import Retry
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain.commit import Committed, CommitToken, Conflict, StagedManifest, Unknown
@@ -485,3 +487,31 @@ def test_a_store_without_atomic_create_copies_behind_the_winning_row(world: Worl
     assert isinstance(world.commit(1, world.commits(objects=objects)), Committed)
     assert not {"put_if_absent", "copy_if_absent"} & set(objects.calls)
     assert len(world.history()) == 1
+
+
+def test_without_atomic_create_a_rename_carries_over_behind_a_row_of_its_own(world: World) -> None:
+    """At the new place others commit already: which of the two has a version is decided before it is written."""
+    root = DatasetRoot("u", "memory:///u")
+    told: list[object] = []
+
+    class Plain(MemoryObjectStore):
+        guarantees = ObjectStoreGuarantees(atomic_create=False, atomic_copy=False, durable=True)
+
+        def put(self, key: str, content: bytes) -> None:
+            if key == root.manifest_key(1, NamingScheme.V2) and not told:
+                staged = f"{key}-another"
+                super().put(staged, b"another LANC")
+                told.append(None)
+                told[:] = [commits.commit(root, 1, staged, None, branch=False)]
+            super().put(key, content)
+
+    world.objects = Plain()
+    commits = world.commits()
+    move = Relocation(commits, world.root, root)
+    move.copy()
+    assert isinstance(world.commit(1), Committed)  # by who had the table open at the old place
+    with suppress(Damaged):
+        move.carry_over()
+    final = world.objects.get(root.manifest_key(1, NamingScheme.V2))
+    assert (final == b"another LANC") == isinstance(told[0], Committed)
+    assert [row.path for row in commits.page(root, None, None, True)] == [root.manifest_key(1, NamingScheme.V2)]
