@@ -53,8 +53,9 @@ class Setting:
     def of(random: Random) -> Setting:
         creates = random.random() < 0.8
         remembers = not creates or random.random() < 0.5
+        mode = random.choice(["v2", "compatible"])
         return Setting(
-            mode=random.choice(["v2", "compatible"]) if creates else "v2",
+            mode=mode,
             commit_store="conditional-put" if creates and random.random() < 0.25 else "memory",
             remembers=remembers,
             creates=creates,
@@ -62,7 +63,7 @@ class Setting:
             page=random.choice([1, 3, 1000]),
             faults=random.choice([0.0, 0.005, 0.03, 0.08]),
             crashes=random.choice([0.0, 0.002, 0.01]),
-            actors=random.choice([2, 3, 3, 4]),
+            actors=random.choice([2, 3, 3, 4]) if creates or mode == "v2" else 2,  # docs/simulation.md
             operations=random.choice([8, 15, 25]),
         )
 
