@@ -489,8 +489,8 @@ class Model:
             before is not None and before.location == location
             for cause, event in self.changes[operation.began_at + 1 :]
             if cause is not operation
-            for before, after in event.values()
-            if after is None
+            for name, (before, after) in event.items()
+            if after is None or _is_uncovered(name, after)  # its entry is gone, and it is shown once more
         )
 
     def _cancels(self, operation: Operation) -> bool:
