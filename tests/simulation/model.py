@@ -193,8 +193,9 @@ class Model:
             self.trodden |= {name + V1_SUFFIX for name in entered if self._was_taken_back(name, operation, self.moment)}
         if operation.kind == "rename":
             left = {before.location for before, _ in event.values() if before is not None}
-            if left & self.trodden:
-                self.trodden |= {after.location for _, after in event.values() if after is not None and after.location}
+            arrived = {after.location for _, after in event.values() if after is not None and after.location}
+            self.trodden |= arrived if left & self.trodden else set()
+            self.mixed |= arrived if left & self.mixed else set()
         if operation.kind != "declare":  # what a late writer has left in a directory that was dropped
             changed = {name: after for name, (before, after) in event.items() if before != after}
             shown = [after.location for name, after in changed.items() if after and _is_uncovered(name, after)]
@@ -537,7 +538,7 @@ class Model:
         born = self.born.get(operation.content) if operation.content else None
         if operation.outcome == "ok" and born is None:
             raise Violation(f"the version was acknowledged and is not there: {operation}")
-        if operation.outcome != "refused" or born is None:
+        if operation.outcome != "refused" or born is None or operation.location in self.trodden:
             return
         if not self._was_removed(operation, max(operation.ended, born)):  # a request may be under way for longer
             raise Violation(f"the version was refused and is there: {operation}")
