@@ -45,7 +45,8 @@ Event = dict[str, tuple[Thing | None, Thing | None]]
 class Operation:
     """One call of an actor: what it asked for, when, what it was told, and what it did to the catalog.
 
-    outcome: ``ok``, ``refused``, or ``unknown``, also for what crashed; None while it is under way.
+    outcome: ``ok``, ``refused``, or ``unknown``, also for what crashed; None while it is under way. entries: of the
+    manifest, when it ended.
     """
 
     actor: str
@@ -57,6 +58,7 @@ class Operation:
     error: BaseException | None = None
     result: Any = None
     ended: int = 0
+    entries: frozenset[str] = frozenset()
     events: list[tuple[int, Event]] = attrs.Factory(list)
     # of a commit: the key of the version, its content, where the table was, and the token of an unknown outcome
     key: str = ""
@@ -294,7 +296,7 @@ class Model:
 
     def ended(self, operation: Operation) -> None:
         """Hold an operation to what it was told, as far as that can be said yet."""
-        operation.ended = self.moment
+        operation.ended, operation.entries = self.moment, self._entries
         if operation.kind == "commit":
             if operation.location and self._was_left(operation.location, operation):
                 self.mixed.add(operation.location)  # its row may stand where the next table in it will find it
@@ -336,7 +338,8 @@ class Model:
                 raise Violation(f"{_shown(event)} is not what was asked for: {operation}")
         if whole - mistaken > 1:
             raise Violation(f"it happened {whole} times: {operation}")
-        exposed = {name for name in exposed if _is_uncovered(name, self.states[operation.ended].get(name))}
+        last = self.states[operation.ended]
+        exposed = {name for name in exposed - operation.entries if _is_uncovered(name, last.get(name))}
         if exposed and operation.outcome == "ok" and operation.kind in ("deregister", "drop_table", "rename"):
             raise Violation(f"V1 readers see {exposed} all the same: {operation}")
         happened = whole or (parts and not operation.arguments["properties"])
