@@ -299,8 +299,10 @@ class Catalog:
         try:
             self._apply(decide)
         except _DEFINITE:
-            self._objects.delete(marker)
-            self._objects.prune(self._key(table))
+            owner = self.view().owner_of(table.location) if seen else None
+            if owner is None or owner.listed:  # else another has dropped it, and declared his own there
+                self._objects.delete(marker)
+                self._objects.prune(self._key(table))
             raise
         return table
 

@@ -334,6 +334,25 @@ def test_a_table_that_is_made_anew_while_the_one_before_is_copied_goes_along_who
     assert len(directories(tmp_path)) == 1
 
 
+def test_a_declaration_that_is_refused_leaves_the_reservation_that_took_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog, other = connect(tmp_path).catalog, connect(tmp_path).catalog
+
+    def refused(_: Any) -> None:
+        monkeypatch.undo()
+        other.drop_table("t")  # a table for V1 readers, and so for all, since it was reserved
+        other.declare_table("t")
+        raise lancekeep.ConcurrentModification("others kept winning")
+
+    monkeypatch.setattr(catalog, "_apply", refused)
+    for refusal in ("others kept winning", "has just taken|files lie in|is taken"):
+        with pytest.raises((lancekeep.TableAlreadyExists, lancekeep.ConcurrentModification), match=refusal):
+            catalog.declare_table("t", {"mine": "yes"})
+    assert (tmp_path / "lake" / "t.lance" / ".lance-reserved").exists()
+    assert other.find_table("t").properties == {}
+
+
 @pytest.mark.parametrize("store", STORES)
 def test_a_v1_table_that_was_never_registered_is_renamed(tmp_path: Path, store: str) -> None:
     catalog = connect(tmp_path, store).catalog
