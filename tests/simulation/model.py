@@ -327,7 +327,7 @@ class Model:
                 whole += 1
                 mistaken += self._hides_a_reservation(operation, event, moment)
                 exposed |= _exposed(event)
-            elif operation.kind == "migrate" and all(
+            elif operation.kind in ("migrate", "deregister") and all(  # it enters a reservation that has just gone
                 self._was_taken_back(name, operation, moment) and after == Thing(TABLE, name + V1_SUFFIX, ())
                 for name, (_, after) in event.items()
             ):
