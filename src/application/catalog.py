@@ -45,9 +45,8 @@ from lancekeep.domain.errors import (
 )
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
-from lancekeep.domain.manifest_entry import NAMESPACE, TABLE
+from lancekeep.domain.manifest_entry import NAMESPACE, OWN_PROPERTIES, TABLE
 from lancekeep.domain.namespace import (
-    OWN_PROPERTIES,
     Namespace,
     alter_namespace,
     create_namespace,

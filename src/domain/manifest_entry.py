@@ -14,6 +14,12 @@ from lancekeep.domain.identifiers import ObjectId
 NAMESPACE = "namespace"
 TABLE = "table"
 
+OWN_PROPERTIES = "lancekeep."
+"""What the names of the catalog's own properties begin with; of the root namespace, a V1 directory has no others."""
+RESERVED = f"{OWN_PROPERTIES}reserved"
+"""In the entry of a table that was found as a mere reservation in its V1 directory, until the table is declared by
+whoever has put that there; not shown."""
+
 
 @attrs.frozen
 class ManifestEntry:

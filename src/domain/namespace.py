@@ -21,9 +21,6 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
 from lancekeep.domain.table import Table
 
-OWN_PROPERTIES = "lancekeep."
-"""What the names of the catalog's own properties of the root namespace begin with; a V1 directory has no others."""
-
 
 @attrs.frozen
 class Namespace:

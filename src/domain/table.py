@@ -11,7 +11,7 @@ import attrs
 from lancekeep.domain.catalog import CatalogView, Change, Put, Remove, require_free, require_namespace
 from lancekeep.domain.errors import ConcurrentModification, Damaged, InvalidInput, TableNotFound, Unsupported
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
+from lancekeep.domain.manifest_entry import RESERVED, TABLE, ManifestEntry
 
 MANIFEST_DIRECTORY = "__manifest"
 V1_SUFFIX = ".lance"
@@ -37,8 +37,10 @@ class Table:
         object_id = ObjectId.from_key(entry.object_id)
         if not entry.location:
             raise Damaged(f"the catalog has no location for the table {object_id}; register it again")
+        properties = entry.properties
+        properties.pop(RESERVED, None)
         try:
-            return Table(object_id, confined(entry.location), entry.properties)
+            return Table(object_id, confined(entry.location), properties)
         except InvalidInput as error:
             raise Damaged(f"the catalog's entry of the table {object_id} is not usable: {error}") from error
 
@@ -54,7 +56,7 @@ def add_table(
     """Enter a table below an existing namespace, in place of one of that name only with ``replace``.
 
     An unregistered V1 table may be entered under its own name. ``reserved``: the caller has taken the directory for
-    itself, so an entry that has it is this very table's: a migration has found the reservation. Raises
+    itself, so an entry that was made of a reservation there is this very table's: a migration has found it. Raises
     `NamespaceNotFound`, `TableAlreadyExists`, `InvalidInput` where its directory belongs to another table,
     `ConcurrentModification` where that was free when it was ``chosen`` for the table, and `Unsupported` for what V1 has
     no place for.
@@ -68,7 +70,7 @@ def add_table(
             f"{table.location!r} with {len(table.properties)} properties. Open it with its manifest."
         )
     entry = view.find(table.id.key)
-    is_here = entry is not None and entry.location == table.location and (entry.listed or reserved)
+    is_here = entry is not None and entry.location == table.location and (entry.listed or (reserved and _waits(entry)))
     if entry is not None and not (entry.object_type == TABLE and (is_here or replace)):
         require_free(view, table.id, TABLE)
     owner = view.owner_of(table.location)
@@ -83,7 +85,7 @@ def add_table(
             f"{table.location!r} overlaps the directory of the table {other}; choose another location for {table.id}"
         )
     if entry is not None and is_here:
-        return [Put(entry.with_properties(table.properties))]
+        return [Put(entry.with_properties({**table.properties, RESERVED: None}))]
     fresh = ManifestEntry.table(table.id, table.location, table.properties)
     return [Put(fresh if entry is None else attrs.evolve(fresh, extension=entry.extension))]
 
@@ -123,7 +125,7 @@ def rename_table(view: CatalogView, source: Table, target: ObjectId, location: s
             f"the directory {location!r} that {source.id} was moved to has been registered as "
             f"{ObjectId.from_key(owner.object_id)}; nothing was changed. Rename it again."
         )
-    renamed = attrs.evolve(entry, object_id=target.key, location=location, listed=False)
+    renamed = attrs.evolve(entry.with_properties({RESERVED: None}), object_id=target.key, location=location)
     return [Remove(source.id.key), Put(renamed)]
 
 
@@ -167,6 +169,11 @@ def confined(location: str) -> str:
     if clean.partition("/")[0] == MANIFEST_DIRECTORY:
         raise InvalidInput(f"the location {location!r} is the catalog's own")
     return clean
+
+
+def _waits(entry: ManifestEntry) -> bool:
+    """Whether whoever has reserved the directory of a table may still declare it."""
+    return RESERVED in entry.properties
 
 
 def _entry_of_table(view: CatalogView, object_id: ObjectId) -> ManifestEntry:

@@ -353,6 +353,49 @@ def test_a_declaration_that_is_refused_leaves_the_reservation_that_took_its_plac
     assert other.find_table("t").properties == {}
 
 
+def test_of_two_that_reserve_one_directory_who_enters_it_first_has_declared_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog, other = connect(tmp_path).catalog, connect(tmp_path).catalog
+    enter = catalog._apply
+
+    def overtaken(decide: Any) -> None:
+        monkeypatch.undo()
+        other.drop_table("t")
+        other.declare_table("t", {"theirs": "yes"})
+        enter(decide)
+
+    monkeypatch.setattr(catalog, "_apply", overtaken)
+    with pytest.raises(lancekeep.TableAlreadyExists):
+        catalog.declare_table("t", {"mine": "yes"})
+    assert other.find_table("t").properties == {"theirs": "yes"}
+    assert (tmp_path / "lake" / "t.lance" / ".lance-reserved").exists()
+
+
+@pytest.mark.parametrize("act", ["alter", "migrate"])
+def test_a_reservation_that_others_enter_is_still_its_owners_to_declare(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
+    catalog, other = connect(tmp_path).catalog, connect(tmp_path).catalog
+    enter = catalog._apply
+
+    def entered(decide: Any) -> None:
+        monkeypatch.undo()
+        other.migrate() if act == "migrate" else other.alter_table("t", {"theirs": "yes"})
+        assert "mine" not in other.find_table("t").properties
+        assert not any(name.startswith("lancekeep.") for name in other.describe_table("t").properties)
+        enter(decide)
+
+    monkeypatch.setattr(catalog, "_apply", entered)
+    catalog.declare_table("t", {"mine": "yes"})
+    assert other.find_table("t").properties == {"mine": "yes"} | ({"theirs": "yes"} if act == "alter" else {})
+    entry = other.view().find("t")
+    assert entry is not None
+    assert entry.properties == dict(other.find_table("t").properties)
+    with pytest.raises(lancekeep.TableAlreadyExists):
+        catalog.declare_table("t")
+
+
 @pytest.mark.parametrize("store", STORES)
 def test_a_v1_table_that_was_never_registered_is_renamed(tmp_path: Path, store: str) -> None:
     catalog = connect(tmp_path, store).catalog

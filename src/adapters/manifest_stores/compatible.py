@@ -14,8 +14,7 @@ from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListin
 from lancekeep.domain.catalog import AddColumns, CatalogView, Change, Put, Remove, SetProperties, page
 from lancekeep.domain.errors import ConcurrentModification, LancekeepError, StoreUnavailable
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
-from lancekeep.domain.namespace import OWN_PROPERTIES
+from lancekeep.domain.manifest_entry import OWN_PROPERTIES, TABLE, ManifestEntry
 from lancekeep.domain.table import V1_SUFFIX, v1_table
 from lancekeep.ports.manifest_store import Decision, ManifestStore
 from lancekeep.ports.object_store import ObjectInfo

@@ -10,9 +10,15 @@ from itertools import islice
 from lancekeep.domain.catalog import AddColumns, Change, Put, Remove, SetProperties, page
 from lancekeep.domain.errors import ConcurrentModification, Damaged, ObjectNotFound, Refused, Unsupported
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
-from lancekeep.domain.namespace import OWN_PROPERTIES
-from lancekeep.domain.table import DEREGISTERED_MARKER, MANIFEST_DIRECTORY, MARKER_CONTENT, V1_SUFFIX, v1_table
+from lancekeep.domain.manifest_entry import OWN_PROPERTIES, RESERVED, TABLE, ManifestEntry, encode_properties
+from lancekeep.domain.table import (
+    DEREGISTERED_MARKER,
+    MANIFEST_DIRECTORY,
+    MARKER_CONTENT,
+    RESERVED_MARKER,
+    V1_SUFFIX,
+    v1_table,
+)
 from lancekeep.ports.manifest_store import Decision
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
@@ -59,9 +65,7 @@ class V1Directory:
 
     def find(self, object_id: str) -> ManifestEntry | None:
         if object_id not in self._entries:
-            location = object_id + V1_SUFFIX
-            exists = v1_table(location) is not None and self._exists(location)
-            self._entries[object_id] = ManifestEntry(object_id, TABLE, location, listed=True) if exists else None
+            self._entries[object_id] = self._found(object_id)
         return self._entries[object_id]
 
     def children(
@@ -100,20 +104,24 @@ class V1Directory:
                 self._file = (None,)
         return self._file[0]
 
-    def _exists(self, location: str) -> bool:
-        """One listing, of which the beginning says enough: what the engine writes sorts behind the marker."""
+    def _found(self, object_id: str) -> ManifestEntry | None:
+        """One listing, of which the beginning says enough: what the engine writes sorts behind the markers."""
+        location = object_id + V1_SUFFIX
         directory = f"{self._root}{location}/"
-        if self._objects.passes_link(directory[:-1], self._root_key):
-            return False
-        found = False
+        if v1_table(location) is None or self._objects.passes_link(directory[:-1], self._root_key):
+            return None
+        names = set()
         for info in self._objects.list(directory):
             name = info.key.removeprefix(directory)
             if name == DEREGISTERED_MARKER:
-                return False
-            found = True
-            if name > DEREGISTERED_MARKER:
+                return None
+            names.add(name)
+            if name > RESERVED_MARKER:
                 break
-        return found
+        if not names:
+            return None
+        metadata = encode_properties({RESERVED: "true"}) if names == {RESERVED_MARKER} else None
+        return ManifestEntry(object_id, TABLE, location, metadata, listed=True)
 
 
 class DirectoryListing:
