@@ -864,6 +864,11 @@ class Catalog:
         """The root of the catalog."""
         return self._uri_of(self._root_key)
 
+    def is_bare(self) -> bool:
+        """Whether nothing at all lies below the root: a new catalog, or a mistyped one."""
+        below = f"{self._root_key}/" if self._root_key else ""
+        return not any(self._objects.directories(below)) and next(self._objects.list(below), None) is None
+
     # -- life ---------------------------------------------------------------------------------------------------
 
     def close(self) -> None:

@@ -49,6 +49,19 @@ def lake(tmp_path: Path) -> Lake:
     return Lake(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "command", ["fsck", "repair", "cleanup --older-than 1d", "migrate", "optimize", "verify", "compact"]
+)
+def test_a_mistyped_root_is_no_catalog_in_order(tmp_path: Path, command: str) -> None:
+    (tmp_path / "empty").mkdir()
+    for root in ("empty", "nowhere"):
+        name, *arguments = command.split()
+        done = CliRunner().invoke(commands, [name, str(tmp_path / root), *arguments], obj=lancekeep)
+        assert done.exit_code == 3, done.output
+        assert f"nothing lies at file://{tmp_path / root}" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+
+
 def test_fsck_finds_and_repair_shows_its_plan_before_it_acts(lake: Lake) -> None:
     assert lake.answer("fsck", "--deep") == {"findings": [], "entries": 1, "directories": 1, "tables": 1}
     catalog = lake.connect()

@@ -29,7 +29,7 @@ def lancekeep() -> None:
     """The catalog and commit layer for Lance tables.
 
     Exit codes: 0 done, and nothing found wrong; 1 something is wrong or was refused; 2 the command cannot mean
-    anything; 3 a store could not be reached; 130 stopped by Ctrl-C.
+    anything; 3 a store could not be reached, or what was named is not there; 130 stopped by Ctrl-C.
     """
 
 

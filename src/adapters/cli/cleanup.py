@@ -40,7 +40,7 @@ def cleanup(
     left out, since it is damaged.
     """
     doors: Doors = context.obj
-    with doors.connect(**chosen.given, mode=mode) as catalog, progress("cleanup") as tell:
+    with chosen.catalog(doors, mode=mode) as catalog, progress("cleanup") as tell:
         report = catalog.cleanup(
             older_than, keep=keep, grace=grace, tables=tables or None, dry_run=not assume_yes, progress=tell
         )

@@ -25,7 +25,7 @@ def fsck(
     Exit code 1: something was found. Show what can be put right: lancekeep repair.
     """
     doors: Doors = context.obj
-    with doors.connect(**chosen.given, mode=mode) as catalog, progress("fsck") as tell:
+    with chosen.catalog(doors, mode=mode) as catalog, progress("fsck") as tell:
         report = catalog.fsck(tables=tables or None, progress=tell, **looked)
     if as_json:
         print_json(findings_document(report))

@@ -67,7 +67,7 @@ def ingest(
     left out, so running it again is safe, after a stop too.
     """
     vectors = {name: _dimension(name, size) for name, size in vector.items()}
-    with chosen.running("ingest", sources=sources) as job:
+    with chosen.running("ingest", sources=sources, new=True) as job:
         stored = job.jobs.columns_of(columns) if columns else None
         summary = job.jobs.ingest(
             *job.given, table, sources, mode=write_mode, columns=stored, vectors=vectors, progress=job.told, **options

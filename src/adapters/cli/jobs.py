@@ -44,16 +44,19 @@ class Surroundings:
     master: str
 
     @contextmanager
-    def running(self, title: str, tables: Iterable[str] = (), sources: Iterable[str] = ()) -> Iterator[Running]:
+    def running(
+        self, title: str, tables: Iterable[str] = (), sources: Iterable[str] = (), *, new: bool = False
+    ) -> Iterator[Running]:
         """What is needed is looked for before Spark starts: the catalog with its stores, tables, and places of files.
 
-        Raises as ``connect``, `TableNotFound` for one of ``tables``, `NotFound` for one of ``sources``.
+        new: there may be no catalog yet. Raises as ``connect``, `TableNotFound` for one of ``tables``, `NotFound`
+        for one of ``sources`` and where there is no catalog.
         """
         with progress(title) as told, warnings.catch_warnings():
             warnings.filterwarnings("ignore", "lance is not fork-safe")  # the JVM is forked, and executes at once
             warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")
             jobs = self.doors.jobs
-            with self.doors.connect(**self.stores.given, mode=self.mode) as catalog:
+            with self.stores.catalog(self.doors, new=new, mode=self.mode) as catalog:
                 for table in tables:
                     catalog.find_table(table)
                 jobs.require_sources(sources)

@@ -22,7 +22,7 @@ def migrate(context: click.Context, chosen: Stores, batch: int, assume_yes: bool
     running it again.
     """
     doors: Doors = context.obj
-    with doors.connect(**chosen.given) as catalog, progress("migrate") as tell:
+    with chosen.catalog(doors) as catalog, progress("migrate") as tell:
 
         def told(step: MigrationProgress) -> None:
             tell(step.registered + step.skipped, step.total, f"{step.registered} registered")

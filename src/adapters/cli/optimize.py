@@ -20,7 +20,7 @@ def optimize(context: click.Context, chosen: Stores, mode: str, as_json: bool) -
     No entry changes. Lancekeep itself does not need the indexes; other implementations look things up by them.
     """
     doors: Doors = context.obj
-    with doors.connect(**chosen.given, mode=mode) as catalog, progress("optimize"):
+    with chosen.catalog(doors, mode=mode) as catalog, progress("optimize"):
         catalog.optimize()
     if as_json:
         print_json({"optimized": chosen.root})

@@ -6,7 +6,8 @@ catalog's public functions by ``@click.pass_obj``, a `Doors`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -15,6 +16,7 @@ import click
 
 from lancekeep.application.catalog import Catalog
 from lancekeep.application.certification import Certificate
+from lancekeep.domain.errors import NotFound
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -45,6 +47,17 @@ class Stores:
     @property
     def given(self) -> dict[str, Any]:
         return attrs.asdict(self)
+
+    @contextmanager
+    def catalog(self, doors: Doors, *, new: bool = False, **how: str) -> Iterator[Catalog]:
+        """The catalog that lies there, or with ``new`` is to be made there.
+
+        Raises `NotFound` where nothing lies: a mistyped root must not pass for a catalog in order.
+        """
+        with doors.connect(**self.given, **how) as catalog:
+            if not new and catalog.is_bare():
+                raise NotFound(f"nothing lies at {catalog.root_uri}: no catalog, and no table. Is it the right root?")
+            yield catalog
 
 
 def stores(command: Callable[Concatenate[Stores, P], T]) -> Callable[..., T]:

@@ -33,7 +33,7 @@ def repair(
     Without --yes it only shows what it would do. Exit code 1: something is left that was not put right.
     """
     doors: Doors = context.obj
-    with doors.connect(**chosen.given, mode=mode) as catalog, progress("repair") as tell:
+    with chosen.catalog(doors, mode=mode) as catalog, progress("repair") as tell:
         report = catalog.fsck(repair=assume_yes, tables=tables or None, progress=tell, **looked)
     if as_json:
         print_json({**findings_document(report), "applied": assume_yes})

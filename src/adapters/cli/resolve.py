@@ -24,7 +24,7 @@ def resolve(context: click.Context, chosen: Stores, token: str, mode: str, as_js
     stores still do not answer, try again.
     """
     doors: Doors = context.obj
-    with doors.connect(**chosen.given, mode=mode) as catalog:
+    with chosen.catalog(doors, mode=mode) as catalog:
         outcome = catalog.resolve(token)
     match outcome:
         case Committed():
