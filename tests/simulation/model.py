@@ -366,22 +366,33 @@ class Model:
         location = _key(operation.name) + V1_SUFFIX
         return self.v1 and before is None and after == Thing(TABLE, location, ())
 
-    def _seen(self, operation: Operation, event: Event, moment: int) -> Iterator[Event]:
-        """A difference as the operation that made it may have seen it."""
-        yield event
+    def _seen(self, operation: Operation, event: Event, moment: int) -> list[Event]:
+        """A difference as the operation that made it may have seen it: without some of what others did to V1 tables."""
+        seen = [event]
+        for change in (
+            lambda event: self._without_marker(operation, event, moment),
+            lambda event: self._without_unseen(operation, event, moment),
+            lambda event: [self._with_what_was_taken_back(operation, event, moment)],
+            lambda event: [self._without_left(event)],
+            lambda event: [_without_uncovered(event)],
+            lambda event: [_without_covered(event)],
+        ):
+            seen += [changed for each in seen for changed in change(each) if changed != each]
+        return seen
+
+    def _without_marker(self, operation: Operation, event: Event, moment: int) -> Iterator[Event]:
+        """Who failed at a rename, too, has taken off the marker that hides what was left at the old place."""
         left = self.states[moment].get(_key(operation.name))
         if operation.kind == "rename" and _is_uncovered(_key(operation.name), left):
-            yield {**event, _key(operation.name): (left, None)}  # who failed at it has taken off the marker
-        yield from self._without_unseen(operation, event, moment)
-        yield {
+            yield {**event, _key(operation.name): (left, None)}
+
+    def _with_what_was_taken_back(self, operation: Operation, event: Event, moment: int) -> Event:
+        return {
             name: (before or Thing(TABLE, name + V1_SUFFIX, ()), after)
             if self._was_taken_back(name, operation, moment)
             else (before, after)
             for name, (before, after) in event.items()
         }
-        yield self._without_left(event)
-        yield _without_uncovered(event)
-        yield _without_covered(event)
 
     def _without_left(self, event: Event) -> Event:
         """What another, who drops a table in a directory, has left there shows when a later table leaves it."""
