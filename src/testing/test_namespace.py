@@ -14,6 +14,8 @@ from lancekeep.testing.suite import NamespaceBehaviours
 
 class TestNamespace(NamespaceBehaviours):
     def offered(self, config: pytest.Config) -> Collection[Capability]:
+        if not config.getoption("--lance-namespace"):
+            raise pytest.UsageError("name the namespace to try: --lance-namespace lancekeep.DirectoryNamespace")
         without = [name for name in config.getoption("--lance-namespace-without").split(",") if name]
         try:
             return set(Capability).difference(map(Capability, without))
@@ -22,10 +24,7 @@ class TestNamespace(NamespaceBehaviours):
 
     @pytest.fixture
     def namespace_factory(self, request: pytest.FixtureRequest, tmp_path: Path) -> Open:
-        implementation = request.config.getoption("--lance-namespace")
-        if not implementation:
-            raise pytest.UsageError("name the namespace to try: --lance-namespace lancekeep.DirectoryNamespace")
         given = dict(text.partition("=")[::2] for text in request.config.getoption("--lance-namespace-property"))
         place = str(tmp_path / "place")
         properties = {name: value.replace("{place}", place) for name, value in {"root": "{place}", **given}.items()}
-        return lambda: lance_namespace.connect(implementation, properties)
+        return lambda: lance_namespace.connect(request.config.getoption("--lance-namespace"), properties)

@@ -166,3 +166,16 @@ def test_it_runs_by_options_alone(tmp_path: Path) -> None:
     assert failed.returncode == 1, failed.stdout + failed.stderr
     assert "rename/name: not offered: `rename_table`: UnsupportedOperationError" in failed.stdout
     assert "specified is: RenameTable: Rename table `id` to a new name." in failed.stdout
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([], "name the namespace to try"),
+        (["--lance-namespace", "dir", "--lance-namespace-without", "nospaces"], "'nospaces' is not a valid Capability"),
+    ],
+)
+def test_options_that_mean_nothing_are_told_once(tmp_path: Path, given: list[str], message: str) -> None:
+    refused = pytest_on(tmp_path, *given)
+    assert "1 error in" in refused.stdout
+    assert message in refused.stdout
