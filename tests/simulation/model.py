@@ -471,7 +471,7 @@ class Model:
 
     def _is_echo(self, operation: Operation, event: Event, whole: int) -> bool:
         """What an operation does to a V1 directory because of another that removes the table at the same time."""
-        if operation.outcome == "refused":
+        if operation.outcome != "ok":
             return self._hides_what_was_left(operation, event)
         return whole > 0 and operation.kind == "register" and _shows(event)
 
@@ -485,7 +485,7 @@ class Model:
         )
 
     def _hides_what_was_left(self, operation: Operation, event: Event) -> bool:
-        """Who is refused, because another was faster, may have hidden what a late writer left at the old place."""
+        """Who finds that another was faster, or dies before, may have hidden what lies at the old place by then."""
         return operation.kind in ("deregister", "drop_table", "drop_namespace", "rename") and all(
             after is None and _is_uncovered(name, before) and self._was_left(name + V1_SUFFIX, operation)
             for name, (before, after) in event.items()
