@@ -1,15 +1,14 @@
-"""A disk that loses what was not synced: it watches the system calls below a directory, and can show what a power loss
-at any of them would leave there.
+"""A disk that loses what was not synced: what a power loss at any system call below a directory would leave there.
 
-The contents of a file are on the disk once the file is synced, a name once its directory is. Two worst cases are shown:
-nothing that was not synced is there; or every name is there, and files that were not synced are empty.
+The contents of a file are on the disk once the file is synced, a name once its directory is. The worst cases are shown:
+see `Loss`. `Disk` watches the calls that Python makes in this process, `traced.Trace` those of any processes.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from functools import wraps
@@ -20,9 +19,15 @@ from typing import Any, TypeVar
 import attrs
 import pytest
 
+from lancekeep.domain.errors import LancekeepError
+
 T = TypeVar("T")
 Names = dict[str, int | None]
 """What a directory names: the numbers of files; None for directories."""
+Write = tuple[int, bytes | None]
+"""What is written to a file from that byte on; None: the file ends there."""
+Left = dict[str, bytes | None]
+"""What is there, directories (None) before what they name."""
 
 
 class Loss(Enum):
@@ -30,22 +35,86 @@ class Loss(Enum):
 
     EVERYTHING_UNSYNCED = "everything that was not synced"
     CONTENTS = "contents that were not synced"
+    SECOND_HALVES = "the second half of every write that was not synced"
 
 
 @attrs.frozen
 class Moment:
-    """The disk after one system call. contents: what is synced of each file. durable, present: the directories."""
+    """The disk after one system call. synced: contents of files. durable, present: the directories.
 
+    unsynced: what was written to files since, where that is known; it counts as lost where it is not.
+    """
+
+    root: str
     call: str
-    contents: dict[int, bytes]
+    synced: dict[int, bytes]
     durable: dict[str, Names]
     present: dict[str, Names]
+    unsynced: Mapping[int, Sequence[Write]] = {}
+
+    def lose(self, loss: Loss) -> None:
+        """Make the directory what a power loss at this moment leaves."""
+        shutil.rmtree(self.root)
+        for path, content in self.left_by(loss).items():
+            if content is None:
+                os.mkdir(path)
+            else:
+                Path(path).write_bytes(content)
+
+    def left_by(self, loss: Loss) -> Left:
+        directories = self.durable if loss is Loss.EVERYTHING_UNSYNCED else self.present
+        left: Left = {self.root: None}
+        waiting = [self.root]
+        while waiting:
+            directory = waiting.pop()
+            for name, number in directories.get(directory, {}).items():
+                path = f"{directory}/{name}"
+                left[path] = None if number is None else self._content(number, loss)
+                if number is None:
+                    waiting.append(path)
+        return left
+
+    def _content(self, number: int, loss: Loss) -> bytes:
+        content = self.synced.get(number, b"")
+        if loss is Loss.SECOND_HALVES:
+            for offset, piece in self.unsynced.get(number, ()):
+                content = written(content, (offset, piece and piece[: len(piece) // 2]))
+        return content
+
+
+def written(content: bytes, write: Write) -> bytes:
+    """What a file holds after a write; a gap before it is zeros."""
+    offset, piece = write
+    before = content[:offset].ljust(offset, b"\0")
+    return before if piece is None else before + piece + content[offset + len(piece) :]
+
+
+def losses(
+    moments: Iterable[Moment], acknowledged: Sequence[tuple[int, T]], check: Callable[[Sequence[T]], object]
+) -> Iterator[str]:
+    """What a power loss would take at each moment in every way: where ``check`` of what was acknowledged fails.
+
+    acknowledged: with the number of moments before each.
+    """
+    checked: set[object] = set()
+    for count, moment in enumerate(moments, 1):
+        expected = [entry for before, entry in acknowledged if before <= count]
+        for loss in Loss:
+            state = frozenset(moment.left_by(loss).items()), len(expected)
+            if state not in checked:
+                checked.add(state)
+                moment.lose(loss)
+                try:
+                    check(expected)
+                except (AssertionError, LancekeepError) as error:
+                    yield f"after {moment.call}, without {loss.value}: {error!r}"
 
 
 class Disk:
     """Watches ``directory``, which exists; ``kept`` is an empty place on the same file system.
 
-    Every file that is met gets a second name in ``kept``, so that no number is given twice.
+    Every file that is met gets a second name in ``kept``, so that no number is given twice. What other than Python
+    writes is seen, its syncs are not.
     """
 
     def __init__(self, directory: Path, kept: Path) -> None:
@@ -71,21 +140,6 @@ class Disk:
             for name in ("open", "write", "fsync", "link", "rename", "replace", "unlink", "mkdir", "rmdir"):
                 patch.setattr(os, name, self._seen(name, getattr(os, name)))
             yield
-
-    def lose(self, moment: Moment, loss: Loss) -> None:
-        """Make the directory what a power loss at that moment leaves."""
-        directories = moment.durable if loss is Loss.EVERYTHING_UNSYNCED else moment.present
-        shutil.rmtree(self._root)
-        self._restore(self._root, directories, moment.contents)
-
-    def _restore(self, directory: str, directories: dict[str, Names], contents: dict[int, bytes]) -> None:
-        os.mkdir(directory)
-        for name, number in directories.get(directory, {}).items():
-            path = f"{directory}/{name}"
-            if number is None:
-                self._restore(path, directories, contents)
-            else:
-                Path(path).write_bytes(contents.get(number, b""))
 
     def _seen(self, name: str, call: Callable[..., T]) -> Callable[..., T]:
         @wraps(call)
@@ -128,7 +182,7 @@ class Disk:
             self._contents[number] = (self._kept / str(number)).read_bytes()
 
     def _moment(self, call: str) -> None:
-        self.moments.append(Moment(call, dict(self._contents), dict(self._durable), self._present()))
+        self.moments.append(Moment(self._root, call, dict(self._contents), dict(self._durable), self._present()))
 
     def _present(self) -> dict[str, Names]:
         found: dict[str, Names] = {}

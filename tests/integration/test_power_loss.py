@@ -1,94 +1,42 @@
 """A power loss at every system call of a commit on local files: what was acknowledged is there, and can be read.
 
-The commit stores in files and by conditional put are watched; SQLite syncs by itself. Data files are the native
-engine's, which syncs none of them: they are outside the promise.
+Where Python makes the calls they are watched in this process; SQLite's and the native engine's by strace. Data files
+are the engine's, which syncs none of them: they are outside the promise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import json
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import attrs
+import machines
 import pyarrow as pa
 import pytest
-from powerless import Disk, Loss
+from machines import Machine, Promise
+from powerless import Disk, Loss, Moment, losses
+from traced import Trace
 
 import lancekeep
-from lancekeep.adapters.commit_stores import open_commit_store
-from lancekeep.adapters.object_stores.local import LocalObjectStore
-from lancekeep.application.retry import Retry
-from lancekeep.application.table_commits import TableCommits
-from lancekeep.domain.commit import Committed
-from lancekeep.domain.errors import LancekeepError
-from lancekeep.domain.layout import DatasetRoot
-from lancekeep.domain.naming import NamingScheme
 
 STORES = ("files", "conditional-put")
 
 
-@attrs.define
-class Machine:
-    """A table with a commit store, on a disk that may lose its power."""
-
-    directory: Path
-    disk: Disk
-    store: str
-    fsync: bool
-    acknowledged: list[tuple[int, int, bytes]] = attrs.field(factory=list)
-    """The number of moments before it was acknowledged, the version, its manifest."""
-
-    @property
-    def root(self) -> DatasetRoot:
-        key = str(self.directory / "t.lance").strip("/")
-        return DatasetRoot(key, f"file:///{key}")
-
-    def commits(self) -> TableCommits:
-        objects = LocalObjectStore(self.fsync)
-        url = f"file://{self.directory}/commits?fsync={str(self.fsync).lower()}"
-        rows = open_commit_store(url if self.store == "files" else "conditional-put://", {}, objects)
-        return TableCommits(objects, rows, "tester", Retry(patience=0))
-
-    def commit(self, version: int) -> None:
-        commits = self.commits()
-        path = f"{self.root.manifest_key(version, NamingScheme.V2)}-{version:08x}"
-        content = f"manifest {version} LANC".encode()
-        commits.objects.put(path, content)
-        assert isinstance(commits.commit(self.root, version, path, None, branch=False), Committed)
-        self.acknowledged.append((len(self.disk.moments), version, content))
-
-    def losses(self) -> Iterator[str]:
-        """What a power loss would take of what had been acknowledged, at each moment in either way."""
-        for count, moment in enumerate(self.disk.moments, 1):
-            for loss in Loss:
-                self.disk.lose(moment, loss)
-                try:
-                    self._check([entry for entry in self.acknowledged if entry[0] <= count])
-                except (AssertionError, LancekeepError) as error:
-                    yield f"after {moment.call}, without {loss.value}: {error!r}"
-
-    def _check(self, acknowledged: list[tuple[int, int, bytes]]) -> None:
-        commits = self.commits()
-        latest = commits.latest(self.root)
-        assert (latest.version if latest else 0) >= len(acknowledged)
-        for _, version, content in acknowledged:
-            row = commits.get(self.root, version)
-            assert row is not None
-            assert commits.objects.get(row.path) == content
-        for info in commits.objects.list(self.root.versions_key):
-            assert ".manifest-" in info.key or commits.objects.get(info.key).endswith(b"LANC"), "an unreadable head"
-        version = latest.version + 1 if latest else 1
-        path = f"{self.root.manifest_key(version, NamingScheme.V2)}-ffffffff"
-        commits.objects.put(path, b"the next LANC")
-        assert isinstance(commits.commit(self.root, version, path, None, branch=False), Committed)
-
-
-@contextmanager
-def machine(tmp_path: Path, store: str, fsync: bool) -> Iterator[Machine]:
+def losses_in_this_process(tmp_path: Path, store: str, fsync: bool, versions: int) -> list[str]:
+    """Of commits one after the other, each of which opens the stores anew."""
     disk = _disk(tmp_path)
+    url = f"file://{tmp_path}/disk/commits?fsync={str(fsync).lower()}" if store == "files" else "conditional-put://"
+    acknowledged: list[tuple[int, Promise]] = []
+    machine = Machine(
+        str(tmp_path / "disk"), url, fsync, lambda promise: acknowledged.append((len(disk.moments), promise))
+    )
     with disk.watched():
-        yield Machine(tmp_path / "disk", disk, store, fsync)
+        for version in range(1, versions + 1):
+            with machine.opened() as commits:
+                machine.commit(commits, "t", version)
+    assert len(disk.moments) > (15 if fsync else 5) * versions
+    return list(losses(disk.moments, acknowledged, machine.check))
 
 
 def _disk(tmp_path: Path) -> Disk:
@@ -99,21 +47,64 @@ def _disk(tmp_path: Path) -> Disk:
 
 @pytest.mark.parametrize("store", STORES)
 def test_an_acknowledged_commit_survives_a_power_loss_at_any_call(tmp_path: Path, store: str) -> None:
-    with machine(tmp_path, store, fsync=True) as watched:
-        for version in (1, 2, 3):
-            watched.commit(version)
-    assert len(watched.disk.moments) > 45
-    assert not list(watched.losses())
+    assert not losses_in_this_process(tmp_path, store, fsync=True, versions=3)
 
 
 @pytest.mark.parametrize("store", STORES)
 def test_without_fsync_the_same_power_losses_take_commits(tmp_path: Path, store: str) -> None:
-    with machine(tmp_path, store, fsync=False) as watched:
-        for version in (1, 2):
-            watched.commit(version)
-    losses = list(watched.losses())
-    assert any(Loss.EVERYTHING_UNSYNCED.value in loss for loss in losses)
-    assert any(Loss.CONTENTS.value in loss for loss in losses)
+    lost = losses_in_this_process(tmp_path, store, fsync=False, versions=2)
+    assert any(Loss.EVERYTHING_UNSYNCED.value in one for one in lost)
+    assert any(Loss.CONTENTS.value in one for one in lost)
+
+
+def traced(tmp_path: Path, work: str, synchronous: str, fsync: str) -> tuple[list[Moment], list[tuple[int, Promise]]]:
+    """The moments while a machine does that work with SQLite, and what it acknowledged."""
+    directory, ear = tmp_path / "disk", tmp_path / "ear"
+    directory.mkdir()
+    url = f"{database(tmp_path)}?synchronous={synchronous}"
+    trace = Trace([sys.executable, machines.__file__, work, str(directory), str(ear), url, fsync], directory, ear)
+    return trace.moments, [(count, Promise(*json.loads(line))) for count, line in trace.told]
+
+
+def database(tmp_path: Path) -> str:
+    return f"sqlite://{tmp_path}/disk/commits.db"
+
+
+def losses_of_rows(tmp_path: Path, synchronous: str, fsync: str) -> Iterator[str]:
+    moments, acknowledged = traced(tmp_path, "work", synchronous, fsync)
+    assert len(acknowledged) == 13
+    quick = Machine(f"{tmp_path}/disk", f"{database(tmp_path)}?synchronous=normal", fsync=False, tell=lambda _: None)
+    return losses(moments, acknowledged, quick.check)
+
+
+def test_what_sqlite_acknowledged_survives_a_power_loss_at_any_call(tmp_path: Path) -> None:
+    assert not list(losses_of_rows(tmp_path, "full", "true"))
+
+
+@pytest.mark.parametrize(("synchronous", "fsync"), [("normal", "true"), ("full", "false")])
+def test_with_less_syncing_the_same_power_losses_take_what_sqlite_acknowledged(
+    tmp_path: Path, synchronous: str, fsync: str
+) -> None:
+    lost = losses_of_rows(tmp_path, synchronous, fsync)
+    for loss in Loss:
+        assert any(loss.value in one for one in lost)
+
+
+def test_what_was_written_natively_survives_a_power_loss_at_any_call(tmp_path: Path) -> None:
+    """The engine syncs nothing: its data files are not looked at."""
+    moments, acknowledged = traced(tmp_path, "write", "full", "true")
+    assert len(acknowledged) == 2
+
+    def check(promises: Sequence[Promise]) -> None:
+        with lancekeep.connect(f"{tmp_path}/disk/lake", commit_store=database(tmp_path)) as catalog:
+            assert {promise.table for promise in promises} <= set(catalog.list_tables())
+            for promise in promises:
+                row = catalog.commits.get(catalog.dataset_root(catalog.find_table(promise.table)), promise.version)
+                assert row is not None
+                assert row.path in promise.paths
+                assert catalog.commits.objects.get(row.path).endswith(b"LANC")
+
+    assert not list(losses(moments, acknowledged, check))
 
 
 @pytest.mark.parametrize("fsync", ["true", "false"])
@@ -126,23 +117,16 @@ def test_a_namespace_that_was_created_survives_a_power_loss_at_any_call(tmp_path
         store = f"file://{tmp_path}/disk/commits?fsync={fsync}"
         return lancekeep.connect(root, mode=mode, commit_store=store, storage_options={"fsync": fsync})
 
+    def check(expected: Sequence[str]) -> None:
+        assert set(expected) <= set(opened().list_namespaces())
+
     acknowledged: list[tuple[int, str]] = []
     with disk.watched():
         catalog = opened()
         for name in ("a", "b"):
             catalog.create_namespace(name)
             acknowledged.append((len(disk.moments), name))
-    lost = []
-    for count, moment in enumerate(disk.moments, 1):
-        expected = {name for before, name in acknowledged if before <= count}
-        for loss in Loss:
-            disk.lose(moment, loss)
-            try:
-                found = set(opened().list_namespaces())
-            except LancekeepError as error:
-                lost.append(f"after {moment.call}, without {loss.value}: {error!r}")
-            else:
-                lost += [f"after {moment.call}, without {loss.value}: {expected - found}"] if expected - found else []
+    lost = list(losses(disk.moments, acknowledged, check))
     assert bool(lost) == (fsync == "false"), lost
 
 
@@ -160,7 +144,7 @@ def test_manifests_that_the_native_engine_staged_survive_their_acknowledgement(t
             row = catalog.commits.get(catalog.dataset_root(catalog.find_table("t")), version)
             assert row is not None
             manifests.append((version, row.path, catalog.commits.objects.get(row.path)))
-    disk.lose(disk.moments[-1], loss)
+    disk.moments[-1].lose(loss)
     catalog = lancekeep.connect(root, commit_store=store)
     assert set(catalog.list_tables()) == {"t"}
     for _, path, content in manifests:
