@@ -250,6 +250,8 @@ class SqliteCommitStore:
             connection.close()
             with suppress(FileExistsError):
                 os.link(temporary, self._path)
+            # SQLite syncs the directory too, before the first row of each write-ahead log is acknowledged: so for those
+            # who find the file before this has ended. Builds may leave that out (SQLITE_DISABLE_DIRSYNC).
             directory = os.open(os.path.dirname(self._path), os.O_RDONLY)
             try:
                 os.fsync(directory)
