@@ -1,9 +1,11 @@
-"""What reading anything that others wrote may come to: a value or an error of ours, within bounded time."""
+"""What reading anything that others wrote may come to: a value or an error of ours, in bounded time and memory."""
 
 from __future__ import annotations
 
 import os
+import resource
 import signal
+import sys
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, TypeVar
@@ -18,6 +20,9 @@ T = TypeVar("T")
 
 PATIENCE = 10.0
 """Seconds; thousands of times what any of it takes, so that only what does not end is found by it."""
+
+MEMORY = 128 << 20
+"""Bytes by which one reading may raise the most that this process has held; the inputs have some thousand."""
 
 EXAMPLES = int(os.environ.get("LANCEKEEP_FUZZ", "100"))
 """How many inputs each test is given; more are for an evening."""
@@ -39,15 +44,24 @@ def read(call: Callable[[], T], *allowed: type[LancekeepError]) -> T | None:
     def no_end(number: int, frame: FrameType | None) -> None:
         raise AssertionError(f"no end after {PATIENCE} s")
 
+    held = _most_held()
     before = signal.signal(signal.SIGALRM, no_end)
     signal.setitimer(signal.ITIMER_REAL, PATIENCE)
     try:
-        return call()
+        value: T | None = call()
     except allowed:
-        return None
+        value = None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+    taken = _most_held() - held
+    assert taken < MEMORY, f"{taken >> 20} MB more than ever before"
+    return value
+
+
+def _most_held() -> int:
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def texts(alphabet: str) -> st.SearchStrategy[str]:

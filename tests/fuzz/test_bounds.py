@@ -1,0 +1,25 @@
+"""The bounds of a reading: what knows no end, and what takes without measure, is found."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+from fuzz import foreign
+from processes import PROCESSES
+
+
+def test_a_reading_without_end_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreign, "PATIENCE", 0.01)
+    with pytest.raises(AssertionError, match="no end after"):
+        foreign.read(lambda: all(number >= 0 for number in count()))
+
+
+def test_a_reading_without_measure_is_found() -> None:
+    """In a process of its own: afterwards this one would have held as much, and would see no other for it."""
+    with PROCESSES.Pool(1) as pool, pytest.raises(AssertionError, match="MB more than ever before"):
+        pool.apply(_greedy)
+
+
+def _greedy() -> None:
+    foreign.read(lambda: b"x" * (2 * foreign.MEMORY))
