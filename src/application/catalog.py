@@ -829,9 +829,13 @@ class Catalog:
     # -- places -------------------------------------------------------------------------------------------------
 
     def dataset_root(self, table: Table) -> DatasetRoot:
-        """The dataset root of a table. Raises `Damaged` where a symbolic link leads to it."""
+        """The dataset root of a table. Raises `Damaged` where it cannot be, or a symbolic link leads to it."""
         key = self._key(table)
-        if self._objects.passes_link(key, self._root_key):
+        try:
+            linked = self._objects.passes_link(key, self._root_key)
+        except InvalidInput as error:
+            raise Damaged(f"the directory {table.location!r} of the table {table.id} cannot be: {error}") from error
+        if linked:
             raise Damaged(
                 f"the directory {table.location!r} of the table {table.id} is reached by a symbolic link, which "
                 "may lead out of the catalog or into another table; put the directory itself there, or deregister the "

@@ -143,13 +143,15 @@ class Fsck:
             name = str(ObjectId.from_key(entry.object_id))
             try:
                 location = Table.from_entry(entry).location
-            except Damaged as error:
+                linked = self.objects.passes_link(self._key(location), self.root_key)
+                holds = linked or next(self.objects.list(f"{self._key(location)}/"), None) is not None
+            except (Damaged, InvalidInput) as error:
                 yield Finding(Kind.UNUSABLE, name, str(error))
                 continue
-            if self.objects.passes_link(self._key(location), self.root_key):
+            if linked:
                 meaning = f"a symbolic link leads to its directory {location!r}; put the directory itself there"
                 yield Finding(Kind.UNUSABLE, name, meaning)
-            elif next(self.objects.list(f"{self._key(location)}/"), None) is None:
+            elif not holds:
                 meaning = f"its directory {location!r} holds nothing; write its first version, or drop it"
                 yield Finding(Kind.DANGLING, name, meaning)
             elif v1_table(location) == ObjectId.from_key(entry.object_id) and (marker := self._hiding(location)):

@@ -119,4 +119,7 @@ class ObjectStore(Protocol):
         """
 
     def passes_link(self, directory: str, below: str) -> bool:
-        """Whether a symbolic link lies on the way from ``below`` down to ``directory``, which it may lead anywhere."""
+        """Whether a symbolic link lies on the way from ``below`` down to ``directory``, which it may lead anywhere.
+
+        Raises `InvalidInput` for a directory that cannot be, where the storage can tell.
+        """

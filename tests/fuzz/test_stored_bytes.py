@@ -174,6 +174,11 @@ def test_changed_files_of_the_manifest_table(data: st.DataObject, directory: str
     understand(objects()[of("_versions")], stored(**{of(directory): content}))
 
 
+def test_a_data_file_that_contradicts_itself() -> None:
+    """Of which the engine says so by a RuntimeError."""
+    understand(objects()[of("_versions")], stored(**{of("data"): b"\1" + objects()[of("data")][1:]}))
+
+
 @FUZZ
 @given(st.binary(max_size=100))
 @example(b"")
@@ -235,6 +240,7 @@ def encodable(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @example([{"object_id": "a", "object_type": "namespace", "location": None, "metadata": "[1]"}])
 @example([{"object_id": "a", "object_type": "table", "location": "a.lance", "metadata": DEEP}])
 @example([{"object_id": "a", "object_type": "table", "location": "a.lance", "metadata": '{"k": 1}'}])
+@example([{"object_id": "a", "object_type": "table", "location": "." * 1000, "metadata": None}])
 def test_rows_with_odd_values(rows: list[dict[str, Any]]) -> None:
     with TemporaryDirectory() as directory:
         odd = pa.Table.from_pylist(encodable(rows), schema=SCHEMA)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache, wraps
 from itertools import count
-from stat import S_ISREG
+from stat import S_ISLNK, S_ISREG
 from typing import Concatenate, ParamSpec, TypeVar
 
 from lancekeep.adapters.object_stores.keys import check_directory, check_key, check_prefix
@@ -188,8 +188,11 @@ class LocalObjectStore:
         path = _path(below) if below else ""
         for name in directory[len(below) :].strip("/").split("/"):
             path += f"/{name}"
-            if os.path.islink(path):
-                return True
+            try:
+                if S_ISLNK(os.lstat(path).st_mode):
+                    return True
+            except (FileNotFoundError, NotADirectoryError):
+                return False
         return False
 
     def _walk(self, directory: str, start: str, *, unfinished: bool = False) -> Iterator[ObjectInfo]:
