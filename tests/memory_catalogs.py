@@ -6,12 +6,14 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
 
+import attrs
+
 from lancekeep.adapters.commit_stores.memory import MemoryCommitStore
 from lancekeep.adapters.manifest_stores.memory import MemoryManifestStore
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
 from lancekeep.application.catalog import Catalog
 from lancekeep.application.cleanup import Cleanup, CleanupReport
-from lancekeep.application.maintenance import Fsck, FsckReport
+from lancekeep.application.maintenance import FsckReport
 from lancekeep.application.retry import Retry
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain.catalog import Put
@@ -66,10 +68,8 @@ class World:
         self, *, repair: bool = False, grace: timedelta = timedelta(hours=1), remove_tables: bool = False
     ) -> FsckReport:
         """As `Catalog.fsck`, by the clock of this world."""
-        catalog = self.catalog
-        inside = catalog._apply, self.manifest.leftovers, catalog._remove_data, self.objects
-        look = Fsck(catalog.view, *inside, "lake", grace, remove_tables, now=lambda: self.time)
-        return look.run(repair=repair)
+        look = self.catalog._fsck(grace, remove_tables=remove_tables)
+        return attrs.evolve(look, now=lambda: self.time).run(repair=repair)
 
     def cleanup(self, *, older_than: timedelta, now: datetime, dry_run: bool = False) -> CleanupReport:
         """As `Catalog.cleanup`, in a process whose clock says ``now``."""

@@ -758,16 +758,7 @@ class Catalog:
         clock of the storage is off. Idempotent. Raises `InvalidInput`, `TableNotFound`.
         """
         span = grace if isinstance(grace, timedelta) else timedelta(seconds=grace)
-        look = Fsck(
-            self.view,
-            self._apply,
-            self._manifest.leftovers,
-            self._remove_data,
-            self._objects,
-            self._root_key,
-            span,
-            remove_tables=remove_tables,
-        )
+        look = self._fsck(span, remove_tables=remove_tables)
         checks = TableChecks(self.commits, self.managed, span, look.now)
         if tables is not None:
             chosen = [self.find_table(table) for table in tables]
@@ -902,6 +893,19 @@ class Catalog:
             self.commits.forget()
             self._checked = view
         return view
+
+    def _fsck(self, grace: timedelta, *, remove_tables: bool) -> Fsck:
+        return Fsck(
+            view=self.view,
+            apply=self._apply,
+            leftovers=self._manifest.leftovers,
+            remove=self._remove_data,
+            remove_leftovers=self._remove_leftovers,
+            objects=self._objects,
+            root_key=self._root_key,
+            grace=grace,
+            remove_tables=remove_tables,
+        )
 
     def _shares_store(self, view: CatalogView) -> bool:
         """Whether the versions of the manifest table are committed through the commit store, too."""
@@ -1094,13 +1098,24 @@ class Catalog:
         if owner is not None and (view.flat or not owner.listed):
             return
         self.commits.forget_history(root)
-        hides = f"{root.key}/{DEREGISTERED_MARKER}"
         below = f"{root.key}/"
-        keys = [info.key for info in (*self._objects.list(below), *self._objects.unfinished(below))]
+        self._delete(root, [info.key for info in (*self._objects.list(below), *self._objects.unfinished(below))])
+        self._forget_rows(root)
+
+    def _remove_leftovers(self, table: Table, keys: Iterable[str]) -> None:
+        """Remove these objects of a directory that is no table's, and the rows of manifests that are gone.
+
+        What has come there since they were looked at stays: a writer may have the table open that was deregistered.
+        """
+        root = self.dataset_root(table)
+        self._delete(root, keys)
+        self.commits.forget_predecessor(root)
+
+    def _delete(self, root: DatasetRoot, keys: Iterable[str]) -> None:
+        hides = f"{root.key}/{DEREGISTERED_MARKER}"
         for key in sorted(keys, key=lambda key: (key == hides, not key.startswith(root.versions_key))):
             self._objects.delete(key)
         self._objects.prune(root.key)
-        self._forget_rows(root)
 
     def _moves_from(self, marker: str) -> str | None:
         """The location that the table in a directory with this marker is copied from; None where there is no marker."""

@@ -105,13 +105,15 @@ class Fsck:
     """One look over a catalog.
 
     view: the catalog as it is whenever this is called. apply: what changes it. leftovers: `ManifestStore.leftovers`.
-    remove: what removes a table's rows and files. grace, remove_tables: see `Catalog.fsck`. now: a clock.
+    remove: what removes a table's rows and files. remove_leftovers: what removes these objects from a directory that is
+    no table's. grace, remove_tables: see `Catalog.fsck`. now: a clock.
     """
 
     view: Callable[[], CatalogView]
     apply: Callable[[Decision], object]
     leftovers: Callable[[], Sequence[ObjectInfo]]
     remove: Callable[[Table], object]
+    remove_leftovers: Callable[[Table, Sequence[str]], object]
     objects: ObjectStore
     root_key: str
     grace: timedelta
@@ -165,7 +167,7 @@ class Fsck:
             if directory in above:
                 yield from self._of_directories(self._directories(directory), located)
             elif directory not in located:
-                yield self._unreferenced(directory)
+                yield self._unreferenced(directory)[0]
 
     def _of_manifest(self) -> dict[str, Finding]:
         """Findings on files of the catalog's own table, by their keys.
@@ -192,14 +194,17 @@ class Fsck:
                 self.objects.prune(directory)
         return {key: attrs.evolve(finding, repaired=key in done) for key, finding in leftovers.items()}
 
-    def _unreferenced(self, directory: str) -> Finding:
-        """What a directory is that no entry refers to. Only what a catalog has certainly made itself is removed."""
+    def _unreferenced(self, directory: str) -> tuple[Finding, list[str]]:
+        """What a directory is that no entry refers to, and the keys of what lies in it.
+
+        Only what a catalog has certainly made itself is removed.
+        """
         key = f"{self._key(directory)}/"
         infos, unfinished = list(self.objects.list(key)), list(self.objects.unfinished(key))
         names = [info.key[len(key) :] for info in infos]
         own_name = _HASHED.fullmatch(directory) is not None or v1_table(directory) is not None
         if not infos and not unfinished:
-            return Finding(Kind.EMPTY, directory, "it holds no object", "remove the directory")
+            return Finding(Kind.EMPTY, directory, "it holds no object", "remove the directory"), []
         if MOVING_MARKER in names and self._still_at_its_source(key, names):
             meaning = "the copy of a table that a rename left when it was stopped; the table is where it was"
             found, own = Finding(Kind.UNREFERENCED, directory, meaning, "remove the directory"), True
@@ -213,10 +218,10 @@ class Fsck:
             found = Finding(Kind.UNREFERENCED, directory, meaning, "remove the directory")
             own = own_name or all(posixpath.basename(name) in _MARKERS for name in names)
         if not own:
-            return Finding(
-                Kind.FOREIGN, directory, "no entry refers to it, and a catalog does not make such directories"
-            )
-        return self._unless_young(found, [*infos, *unfinished])
+            meaning = "no entry refers to it, and a catalog does not make such directories"
+            return Finding(Kind.FOREIGN, directory, meaning), []
+        everything = [*infos, *unfinished]
+        return self._unless_young(found, everything), [info.key for info in everything]
 
     def _still_at_its_source(self, key: str, names: Iterable[str]) -> bool:
         """Whether the table that is copied to a directory is in the catalog where it came from, with all its versions.
@@ -249,10 +254,14 @@ class Fsck:
                 return finding
             self.objects.delete(f"{self._key(directory)}/{DEREGISTERED_MARKER}")
         else:
-            if self._unreferenced(directory) != finding or self.view().owner_of(directory) is not None:
+            found, keys = self._unreferenced(directory)
+            if found != finding or self.view().owner_of(directory) is not None:
                 return finding
-            if finding.kind is not Kind.EMPTY:
-                self.remove(Table(ObjectId((directory,)), directory, {}))
+            table = Table(ObjectId((directory,)), directory, {})
+            if finding.kind is Kind.UNREFERENCED:
+                self.remove_leftovers(table, keys)
+            elif finding.kind is not Kind.EMPTY:
+                self.remove(table)
             else:  # no object is looked for: another may just have put one there
                 self.objects.prune(self._key(directory))
                 if directory in self._directories(posixpath.dirname(directory)):

@@ -25,7 +25,7 @@ from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListin
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
 from lancekeep.application import table_commits
 from lancekeep.application.catalog import Catalog
-from lancekeep.application.maintenance import Fsck, FsckReport, Kind
+from lancekeep.application.maintenance import FsckReport, Kind
 from lancekeep.application.retry import Retry
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain.catalog import SetProperties
@@ -166,8 +166,7 @@ def open_catalog(process: Process) -> tuple[Catalog, LanceManifestStore]:
 def fsck(process: Process, catalog: Catalog, *, repair: bool, grace: timedelta, tables: bool = False) -> FsckReport:
     """As `Catalog.fsck`, by this machine's clock."""
     now = lambda: datetime.fromtimestamp(process.clock(), UTC)  # noqa: E731 - reads better as one line
-    inside = catalog._apply, catalog._manifest.leftovers, catalog._remove_data, catalog._objects
-    return Fsck(catalog.view, *inside, ROOT, grace, tables, now=now).run(repair=repair)
+    return attrs.evolve(catalog._fsck(grace, remove_tables=tables), now=now).run(repair=repair)
 
 
 class Actor:

@@ -13,9 +13,11 @@ import lancekeep
 from lancekeep.adapters.object_stores.local import LocalObjectStore
 from lancekeep.application.maintenance import FsckReport, Kind
 from lancekeep.domain.catalog import Put
+from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import InvalidInput
+from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import ManifestEntry
-from lancekeep.domain.table import DEREGISTERED_MARKER, RESERVED_MARKER
+from lancekeep.domain.table import DEREGISTERED_MARKER, RESERVED_MARKER, Table
 
 HOUR = timedelta(hours=1)
 
@@ -167,6 +169,32 @@ def test_what_changed_since_it_was_found_is_not_removed(world: World, monkeypatc
     assert found(report) == [(Kind.UNREFERENCED, "0a1b2c3d_t")]
     assert not report.findings[0].repaired
     assert len(list(list_objects("lake/"))) == 2
+
+
+@pytest.mark.parametrize("moment", ["view", "delete"])
+def test_what_is_committed_while_a_leftover_is_removed_stays(
+    world: World, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """A writer may have a table open that was deregistered before it had a version."""
+    world.files("0a1b2c3d_t", RESERVED_MARKER)
+    root = world.catalog.dataset_root(Table(ObjectId(("t",)), "0a1b2c3d_t", {}))
+    staged = f"{root.key}/{MANIFEST}-00000000"
+    place: Any = world.manifest if moment == "view" else world.objects
+    act, looks = getattr(place, moment), iter(range(100))
+
+    def behind_the_last_look(*arguments: str) -> Any:
+        if next(looks) == (1 if moment == "view" else 0):
+            monkeypatch.undo()
+            world.objects.put(staged, b"version 1 LANC")
+            assert isinstance(world.catalog.commits.commit(root, 1, staged, None, branch=False), Committed)
+        return act(*arguments)
+
+    monkeypatch.setattr(place, moment, behind_the_last_look)
+    world.fsck(repair=True, grace=timedelta(0))
+    row = world.rows.latest(root.base_uri)
+    assert row is not None
+    assert world.objects.get(row.path) == b"version 1 LANC"
+    assert world.stored() == [f"0a1b2c3d_t/{MANIFEST}"]
 
 
 def test_rows_of_a_removed_table_are_forgotten(world: World) -> None:
