@@ -1098,8 +1098,7 @@ class Catalog:
         if owner is not None and (view.flat or not owner.listed):
             return
         self.commits.forget_history(root)
-        below = f"{root.key}/"
-        self._delete(root, [info.key for info in (*self._objects.list(below), *self._objects.unfinished(below))])
+        self._delete(root, self._keys(root))
         self._forget_rows(root)
 
     def _remove_leftovers(self, table: Table, keys: Iterable[str]) -> None:
@@ -1110,6 +1109,11 @@ class Catalog:
         root = self.dataset_root(table)
         self._delete(root, keys)
         self.commits.forget_predecessor(root)
+
+    def _keys(self, root: DatasetRoot) -> list[str]:
+        """What lies in a table's directory, and what killed writers were writing there."""
+        below = f"{root.key}/"
+        return [info.key for info in (*self._objects.list(below), *self._objects.unfinished(below))]
 
     def _delete(self, root: DatasetRoot, keys: Iterable[str]) -> None:
         hides = f"{root.key}/{DEREGISTERED_MARKER}"
@@ -1183,8 +1187,20 @@ class Catalog:
         return False
 
     def _drop_if_empty(self, object_id: ObjectId) -> None:
-        if self.describe_table(object_id).version is None:
-            self.drop_table(object_id)
+        """Take a declaration back, and what its write left. A table with a version stays, or is entered again.
+
+        Others can commit the first version until the entry is gone, and where it is no V1 directory behind that, too.
+        """
+        table = self.find_table(object_id)
+        root = self.dataset_root(table)
+        if self.commits.latest(root) is not None:
+            return
+        removed = self._remove(object_id)
+        keys = self._keys(root)
+        if removed.location != table.location or self.commits.latest(root) is not None:
+            self._apply(lambda view: add_table(view, removed))
+        else:
+            self._remove_leftovers(table, keys)
 
     def _settled(self, object_id: ObjectId, write: Callable[[], Committed]) -> Committed:
         """The outcome of a write, an unknown one settled if it can be."""

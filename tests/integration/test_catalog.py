@@ -6,6 +6,7 @@ import pickle
 import socket
 import time
 from pathlib import Path
+from typing import Any
 
 import lance
 import lance_namespace as api
@@ -20,6 +21,7 @@ from lance_namespace_urllib3_client.models.version_range import VersionRange
 
 import lancekeep
 from lancekeep.application.table_commits import TableCommits
+from lancekeep.domain.commit import Committed
 from lancekeep.domain.layout import DatasetRoot
 
 TABLE = pa.table({"a": pa.array([1, 2, 3], pa.int64())})
@@ -129,6 +131,31 @@ def test_a_failed_creation_leaves_no_table(catalog: lancekeep.Catalog, tmp_path:
         catalog.write("t", reader)
     assert not catalog.table_exists("t")
     assert catalog.write("t", TABLE).version == 1
+
+
+@pytest.mark.parametrize(("mode", "moment"), [("compatible", "_apply"), ("v2", "_apply"), ("v2", "_keys")])
+def test_a_declaration_that_another_has_filled_is_not_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, moment: str
+) -> None:
+    """Before its entry is removed, or behind that, as the other had looked for it before."""
+    url = f"sqlite://{tmp_path}/commits.db"
+    catalog, other = (lancekeep.connect(str(tmp_path / "lake"), mode=mode, commit_store=url) for _ in range(2))
+    plan, theirs = catalog.begin_write("t", TABLE.schema), other.begin_write("t", TABLE.schema, "overwrite")
+    fragments = lance.fragment.write_fragments(TABLE, theirs.uri, schema=theirs.schema)
+    table, staged = other.find_table("t"), other._engine.stage(theirs, fragments)
+    act = getattr(catalog, moment)
+
+    def behind_another(argument: Any) -> Any:
+        monkeypatch.undo()
+        outcome = other.commit_version(table, None, staged.version, staged.path, staged.size)
+        assert isinstance(outcome, Committed)
+        return act(argument)
+
+    monkeypatch.setattr(catalog, moment, behind_another)
+    catalog.abandon_write(plan)
+    assert catalog.open("t").to_table() == TABLE
+    assert other.write("t", TABLE, "append").version == 2
+    assert not catalog.fsck(grace=0, deep=True).findings
 
 
 def test_distributed_fragments_become_one_version(catalog: lancekeep.Catalog) -> None:
