@@ -156,7 +156,16 @@ class Model:
             self.finals[key] = content
             self.born.setdefault(content, self.moment)
             if operation is not None and not key.startswith(MANIFEST) and self._was_left(_location(key), operation):
-                self.mixed.add(_location(key))
+                self._mix(_location(key))
+
+    def _mix(self, location: str) -> None:
+        """A late commit has left something there; a rename under way carries it over to where the table is by now."""
+        self.mixed.add(location)
+        for operation in self.operations:
+            if operation.kind == "rename" and operation.outcome is None:
+                for _, event in operation.events:
+                    if any(before is not None and before.location == location for before, _ in event.values()):
+                        self.mixed |= {after.location for _, after in event.values() if after and after.location}
 
     def _is_dropped(self, key: str) -> bool:
         """Whether a version is no table's, since its directory was dropped while writers were under way to it."""
@@ -299,7 +308,7 @@ class Model:
         operation.ended, operation.entries = self.moment, self._entries
         if operation.kind == "commit":
             if operation.location and self._was_left(operation.location, operation):
-                self.mixed.add(operation.location)  # its row may stand where the next table in it will find it
+                self._mix(operation.location)  # its row may stand where the next table in it will find it
             self.check_commit(operation)
         self.check(operation)
         if operation.outcome == "refused":
