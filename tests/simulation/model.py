@@ -81,15 +81,17 @@ class Operation:
 class Model:
     """The catalog below ``lake/`` in ``raw``. v1: V1 directories count as tables (compatibility mode).
 
-    has_rows: whether the commit store has any for a base URI. trodden: directories to which something happened that is
-    known and not prevented (docs/simulation.md); what is in them is not judged. copies: directories that a rename has
-    copied a table to, and may remove again. mixed: those in which a late commit has left something of the table before.
+    creates: the storage has create-only writes. has_rows: whether the commit store has any for a base URI. trodden:
+    directories to which something happened that is known and not prevented (docs/simulation.md); what is in them is not
+    judged. copies: directories that a rename has copied a table to, and may remove again. mixed: those in which a late
+    commit has left something of the table before.
     """
 
-    def __init__(self, raw: MemoryObjectStore, has_rows: Callable[[str], bool], *, v1: bool) -> None:
+    def __init__(self, raw: MemoryObjectStore, has_rows: Callable[[str], bool], *, v1: bool, creates: bool) -> None:
         self.raw = raw
         self.has_rows = has_rows
         self.v1 = v1
+        self.creates = creates
         self.states: list[State] = [{"": Thing(NAMESPACE, None, ())}]
         self.changes: list[tuple[Operation | None, Event]] = [(None, {})]
         self.operations: list[Operation] = []
@@ -151,7 +153,10 @@ class Model:
             if before is not None and owner is not None and not own and location not in self.trodden:
                 raise Violation(f"{key} was deleted, a version of the table {owner}, by: {operation}")
         elif before is not None and before != content and not self._is_dropped(key):
-            raise Violation(f"{key} held one version and now holds another, by: {operation}")
+            if self.creates or operation is None or not self._was_left(_location(key), operation):
+                raise Violation(f"{key} held one version and now holds another, by: {operation}")
+            self.trodden.add(_location(key))  # he has been at it since the table that lay there before
+            self.finals[key] = content
         else:
             self.finals[key] = content
             self.born.setdefault(content, self.moment)

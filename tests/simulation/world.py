@@ -80,7 +80,10 @@ class World:
         self.rows = MemoryCommitStore(f"simulation-{id(self)}")
         self.rows._histories = type(self.rows._histories)()  # rows of this run alone
         self.model = Model(
-            self.raw, lambda base: self.rows.latest(base) is not None, v1=self.setting.mode == "compatible"
+            self.raw,
+            lambda base: self.rows.latest(base) is not None,
+            v1=self.setting.mode == "compatible",
+            creates=self.setting.creates,
         )
         self.trace: list[str] = []
         self.quiet = False
