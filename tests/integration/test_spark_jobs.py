@@ -328,6 +328,7 @@ def test_what_is_missing_is_told_before_spark_starts(
 
     monkeypatch.setattr("lancekeep.jobs.session", session)
     monkeypatch.chdir(tmp_path)
+    lancekeep.connect("lake", commit_store="memory://missing").create_namespace("n")
     done = CliRunner().invoke(commands, [*arguments, "--commit-store", store], obj=lancekeep)
     assert (done.exit_code, told in done.stderr) == (code, True), done.output
 
