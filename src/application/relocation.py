@@ -94,11 +94,12 @@ class Relocation:
         infos = {info.key.removeprefix(prefix): info for info in self._objects.list(prefix)}
         keys = infos.keys()
         for key, info in self._versions.items():
-            if key not in infos or infos[key].modified != info.modified:
+            if key not in infos or (infos[key].modified != info.modified and not self._is_copied(key)):
                 raise ConcurrentModification(
                     f"{self._source.base_uri}: {key} went while the table was copied for its new name: it was dropped, "
                     "made anew, or cleaned up"
                 )
+        self._versions.update((key, infos[key]) for key in self._versions)
         manifests = {key: name for key in keys if (name := ManifestName.parse(key.rpartition("/")[2])) is not None}
         versions = {key for key, name in manifests.items() if not name.is_staged}
         _refuse_branches(self._source, versions)
@@ -114,6 +115,17 @@ class Relocation:
             del self._references[key]
         self._copy_versions({key: infos[key] for key in seen & keys - self._copied})
         return versions
+
+    def _is_copied(self, key: str) -> bool:
+        """Whether a version lies at both places. Each holds a transaction of its own, so bytes tell.
+
+        Its time does not: of a local file that changes with the last step of a commit, the removal of the other name
+        that it was staged under.
+        """
+        try:
+            return self._objects.get(self._source_key(key)) == self._objects.get(self._target_key(key))
+        except ObjectNotFound:
+            return False
 
     def _copy_reference(self, key: str) -> None:
         content = self._objects.get(self._source_key(key))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import unicodedata
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -431,9 +432,34 @@ def test_no_acknowledged_append_is_lost_by_a_rename(tmp_path: Path, store: str) 
         )
         if isinstance(renamed, lancekeep.ConcurrentModification):
             target = source
+        else:
+            assert isinstance(renamed, lancekeep.Table), renamed
         rows = catalog.open(target).count_rows()
         assert 0 <= rows - 1 - len(acknowledged) <= 2  # of each writer, one whose outcome it could not learn
         assert [entry.version for entry in catalog.history(target)] == list(range(rows, 0, -1))
+
+
+@pytest.mark.parametrize("place", [(Relocation, "_create"), (lancekeep.Catalog, "_enter_renamed")])
+def test_a_commit_may_end_while_its_table_is_renamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: tuple[Any, str]
+) -> None:
+    """It removes the name that its version was staged under, which changes the time of the same file's final name."""
+    catalog = connect(tmp_path).catalog
+    catalog.write("t", TABLE)
+    (final,) = (tmp_path / "lake" / "t.lance" / "_versions").glob("*.manifest")
+    staged = final.with_name(f"{final.name}-a9aa6a43-8a4c-44d2-9f6a-b1e2d0b1c5f3")
+    os.link(final, staged)
+    step = getattr(*place)
+
+    def beside(self: Any, *arguments: Any) -> Any:
+        result = step(self, *arguments)
+        staged.unlink(missing_ok=True)
+        return result
+
+    monkeypatch.setattr(*place, beside)
+    catalog.rename_table("t", "u")
+    assert catalog.open("u").count_rows() == TABLE.num_rows
+    assert len(directories(tmp_path)) == 1
 
 
 @pytest.mark.parametrize("store", ["sqlite", "none"])
