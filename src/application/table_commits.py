@@ -245,7 +245,7 @@ class TableCommits:
     def _record_predecessor(self, progress: Progress, _: bytes | None) -> Event:
         predecessor = self._predecessor(progress)
         if predecessor is not None:
-            self.rows.record([predecessor])
+            self._record(predecessor)
         return DONE
 
     def _predecessor(self, progress: Progress) -> VersionRow | None:
@@ -293,8 +293,14 @@ class TableCommits:
         return DONE if self.rows.finalize(progress.final_row) else ABSENT
 
     def _record_row(self, progress: Progress, _: bytes | None) -> Event:
-        self.rows.record([progress.final_row])
+        self._record(progress.final_row)
         return DONE
+
+    def _record(self, row: VersionRow) -> None:
+        """Enter a row that was lost; it goes again where its manifest went meanwhile, as in `_forget_vanished`."""
+        self.rows.record([row])
+        if self.objects.head(row.path) is None:
+            self._forget(row)
 
     def _delete_staged(self, progress: Progress, _: bytes | None) -> Event:
         self.objects.delete(progress.row.path)
@@ -435,9 +441,13 @@ class TableCommits:
         there = {info.key for info in self.objects.list(root.versions_key)}
         vanished = [row for row in rows if row.path not in there]
         for row in vanished:
-            if self.rows.get(row.base_uri, row.version) == row:
-                self.rows.delete(row.base_uri, [row.version])
+            self._forget(row)
         return bool(vanished)
+
+    def _forget(self, row: VersionRow) -> None:
+        """Remove this row; another of that version stays."""
+        if self.rows.get(row.base_uri, row.version) == row:
+            self.rows.delete(row.base_uri, [row.version])
 
     def final_object(self, root: DatasetRoot, version: int) -> VersionRow | None:
         """A version as the directory has it, whatever the commit store says; None where its manifest is not there."""

@@ -192,6 +192,21 @@ def test_a_commit_whose_manifest_goes_before_it_is_published_leaves_no_reservati
     assert isinstance(world.commit(2), Committed)
 
 
+def test_a_row_that_is_put_back_goes_again_where_its_table_has_been_dropped(world: World) -> None:
+    """While the writer was held up; else the next table in that directory would go on behind it."""
+    world.fill(1)
+
+    def drop(name: str, _: int) -> None:
+        if name == "finalize":
+            world.rows.delete(world.root.base_uri)
+            for info in list(world.objects.list(world.root.versions_key)):
+                world.objects.delete(info.key)
+
+    world.commit(2, world.commits(rows=Faulty(world.rows, drop)))
+    assert world.rows.latest(world.root.base_uri) is None
+    assert isinstance(world.commit(1), Committed)
+
+
 def test_resolve_leaves_the_reservation_of_another_alone(world: World) -> None:
     world.fill(1)
     token = lost_commit(world)
