@@ -485,9 +485,9 @@ class Model:
 
     def _is_echo(self, operation: Operation, event: Event, whole: int) -> bool:
         """What an operation does to a V1 directory because of another that removes the table at the same time."""
-        if operation.outcome != "ok":
-            return self._hides_what_was_left(operation, event)
-        return whole > 0 and operation.kind == "register" and _shows(event)
+        if whole and operation.kind == "register" and _shows(event):
+            return operation.outcome != "refused"  # unless it dies, it hides that again
+        return operation.outcome != "ok" and self._hides_what_was_left(operation, event)
 
     def _shows_again(self, operation: Operation, event: Event, moment: int) -> bool:
         """Who deregisters a table may show what others register and remove in its place; he hides it again."""
