@@ -8,6 +8,7 @@ one of which nobody knows has made all of it or nothing.
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -84,7 +85,7 @@ class Model:
     creates: the storage has create-only writes. has_rows: whether the commit store has any for a base URI. trodden:
     directories to which something happened that is known and not prevented (docs/simulation.md); what is in them is not
     judged. copies: directories that a rename has copied a table to, and may remove again. mixed: those in which a late
-    commit has left something of the table before.
+    commit has left something of the table before. lost: versions that were removed, or written over.
     """
 
     def __init__(self, raw: MemoryObjectStore, has_rows: Callable[[str], bool], *, v1: bool, creates: bool) -> None:
@@ -101,6 +102,7 @@ class Model:
         self.trodden: set[str] = set()
         self.copies: set[str] = set()
         self.mixed: set[str] = set()
+        self.lost: set[str] = set()
         self._authors: dict[bytes, Operation | None] = {}
         self._decoder = TableVersions(raw, f"{ROOT}/__manifest")
         self._version: Version | None = None
@@ -139,6 +141,8 @@ class Model:
 
     def _wrote_final(self, key: str, content: bytes | None, operation: Operation | None) -> None:
         before = self.finals.get(key)
+        if before is not None and before != content:
+            self.lost.add(key)
         if content is None:
             self.finals.pop(key, None)
             owner = None if key.startswith(MANIFEST) else self.owner_of(_location(key))
@@ -316,6 +320,7 @@ class Model:
                 self._mix(operation.location)  # its row may stand where the next table in it will find it
             self.check_commit(operation)
         self.check(operation)
+        self._require_gone(operation)
         if operation.outcome == "refused":
             self._require_reason(operation)
         elif operation.outcome == "ok" and operation.kind == "look":
@@ -548,6 +553,12 @@ class Model:
             return
         if all(wanted(operation, state) for state in self.states[operation.began_at : self.moment + 1]):
             raise Violation(f"it was refused for no reason: {operation}")
+
+    def _require_gone(self, operation: Operation) -> None:
+        """What a rename says has gone while it was copied has gone, there or from the copy."""
+        said = re.search(rf"/{ROOT}/(\S+): (\S+) went while", str(operation.error))
+        if said and not any(f"{ROOT}/{place}/{said[2]}" in self.lost for place in (said[1], *self.copies)):
+            raise Violation(f"nothing went: {operation}")
 
     def _require_seen(self, operation: Operation) -> None:
         seen = operation.result

@@ -20,6 +20,7 @@ import lancekeep.application.catalog as catalogs
 import lancekeep.application.table_commits as table_commits
 from lancekeep.adapters.manifest_stores import lance_table, table_cleanup
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
+from lancekeep.application.relocation import Relocation
 from lancekeep.domain.commit import DONE, Event, Kind
 from lancekeep.domain.errors import StoreUnavailable
 from lancekeep.domain.naming import final_path
@@ -139,11 +140,12 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
     "any final manifest is taken for the own one": (table_commits.TableCommits, "_compare", _same),
     "the final manifest is written over": (table_commits.TableCommits, "_copy", _copy_over),
     "a drop forgets no rows": (catalogs.Catalog, "_remove_data", _remove_without_rows),
+    "a version that was copied is known by its time": (Relocation, "_is_copied", lambda *_: False),
 }
 
 
-FOUND_LATE = {"a version is never taken for cleaned up": 808}
-"""A seed that finds a fault which takes long to find, to begin with."""
+FOUND_LATE = {"a version is never taken for cleaned up": 808, "a version that was copied is known by its time": 1400}
+"""Seeds that find faults which take long to find, to begin with."""
 
 
 @ONE_SEED

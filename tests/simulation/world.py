@@ -251,7 +251,7 @@ class Process:
 
 
 class Objects:
-    """The object store as one process has it. ETags are new at every look."""
+    """The object store as one process has it. ETags are new at every look, and atomic copies are hard links."""
 
     def __init__(self, process: Process) -> None:
         setting = process.world.setting
@@ -301,7 +301,13 @@ class Objects:
         return iter(self._process.call("objects", "directories", prefix, lambda: list(self._raw.directories(prefix))))
 
     def delete(self, key: str) -> None:
-        self._process.call("objects", "delete", key, lambda: self._raw.delete(key), changes=key)
+        def act() -> None:
+            raw, final = self._raw, final_path(key)
+            if self.guarantees.atomic_copy and raw._objects.get(final) == raw._objects.get(key) is not None:
+                raw.put(final, raw.get(final))  # one file has both names, so its time is that of the removal
+            raw.delete(key)
+
+        self._process.call("objects", "delete", key, act, changes=key)
 
     def copy(self, source: str, target: str) -> None:
         self._process.call("objects", "copy", target, lambda: self._raw.copy(source, target), changes=target)
