@@ -1,14 +1,19 @@
-"""Native writers over stores that lose replies, and directories copied in the middle of a commit."""
+"""Native writers over stores and servers that lose replies, and directories copied in the middle of a commit."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import lance
+import lance_namespace as api
 import pytest
 import writers
 from faults import Crash, Faulty, crash_at, lost_replies
+from lance.namespace import RestNamespace
+from lance_namespace.errors import LanceNamespaceError, ServiceUnavailableError
+from rest_front import RestFront, rest_front
 
 import lancekeep
 from lancekeep.application.retry import Retry
@@ -71,6 +76,79 @@ def test_an_unknown_commit_is_raised_with_its_token_and_resolved_later(
         assert catalog.resolve(str(raised.value.token)) == catalog.resolve(raised.value.token)
     assert isinstance(catalog.resolve(raised.value.token), lancekeep.Committed)
     assert sorted(catalog.open("hot.t").to_table()["number"].to_pylist()) == [0, 1]
+
+
+@pytest.fixture
+def front(namespace: lancekeep.DirectoryNamespace) -> Iterator[RestFront]:
+    with rest_front(namespace) as front:
+        yield front
+
+
+@pytest.mark.parametrize("looks_lost", [0, 1])
+def test_a_native_append_lands_once_where_a_server_answers_503_behind_its_success(
+    namespace: lancekeep.DirectoryNamespace, front: RestFront, looks_lost: int
+) -> None:
+    front.losses.update(create_table_version=1, describe_table_version=looks_lost)
+    writers.append(RestNamespace(uri=front.uri), 1, 1)
+    assert not +front.losses
+    assert front.asked.count("create_table_version") == 1
+    require_one_append(namespace)
+
+
+def test_a_native_append_is_unknown_where_a_server_answers_nothing_but_503_behind_its_success(
+    namespace: lancekeep.DirectoryNamespace, front: RestFront
+) -> None:
+    """Nor does it then take away what the version needs."""
+    front.losses.update(create_table_version=1, describe_table_version=100)
+    with pytest.raises(OSError, match="the commit may or may not have been applied"):
+        writers.append(RestNamespace(uri=front.uri), 1, 1)
+    assert front.asked.count("create_table_version") == 1
+    require_one_append(namespace)
+
+
+def test_a_native_append_lands_once_where_a_proxy_repeats_the_request(
+    namespace: lancekeep.DirectoryNamespace, front: RestFront
+) -> None:
+    front.repeats["create_table_version"] = 1
+    writers.append(RestNamespace(uri=front.uri), 1, 1)
+    assert not +front.repeats
+    require_one_append(namespace)
+
+
+def require_one_append(namespace: lancekeep.DirectoryNamespace) -> None:
+    catalog = namespace.catalog
+    assert sorted(catalog.open("hot.t").to_table()["number"].to_pylist()) == [0, 1]
+    assert [entry.version for entry in catalog.history("hot.t")] == [2, 1]
+    assert not catalog.fsck(deep=True).findings
+
+
+def test_an_operation_has_one_effect_where_a_server_answers_503_behind_its_success(
+    namespace: lancekeep.DirectoryNamespace, front: RestFront
+) -> None:
+    """Whoever asks again learns that it has been done."""
+    client = RestNamespace(uri=front.uri)
+    for operation, request, again in (
+        ("create_namespace", api.CreateNamespaceRequest(id=["n"]), "Namespace already exists"),
+        ("declare_table", api.DeclareTableRequest(id=["n", "t"]), "Table already exists"),
+        (
+            "rename_table",
+            api.RenameTableRequest(id=["n", "t"], new_table_name="u", new_namespace_id=["n"]),
+            "Table not found",
+        ),
+        ("deregister_table", api.DeregisterTableRequest(id=["n", "u"]), "Table not found"),
+        ("drop_table", api.DropTableRequest(id=["hot", "t"]), "Table not found"),
+        ("drop_namespace", api.DropNamespaceRequest(id=["n"]), "Namespace not found"),
+    ):
+        front.losses[operation] = 1
+        before = namespace.catalog.view().version
+        with pytest.raises(ServiceUnavailableError):
+            getattr(client, operation)(request)
+        assert namespace.catalog.view().version == before + 1
+        with pytest.raises(LanceNamespaceError, match=again):
+            getattr(client, operation)(request)
+        assert namespace.catalog.view().version == before + 1
+    assert namespace.catalog.list_namespaces() == ["hot"]
+    assert namespace.catalog.list_tables("hot") == []
 
 
 def test_a_copied_directory_is_a_complete_table(namespace: lancekeep.DirectoryNamespace, tmp_path: Path) -> None:
