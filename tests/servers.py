@@ -1,4 +1,4 @@
-"""The servers that tests run against: moto (AWS) and Redis, as local processes and as containers.
+"""The servers that tests run against: moto (AWS) and Redis, as local processes and as containers; a Hive Metastore.
 
 Each is a context manager that yields a URL once the server answers, and stops it at the end. One that cannot be had
 here raises `Unavailable` with the reason; fixtures in ``conftest.py`` turn that into a skip.
@@ -12,11 +12,13 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import docker
+import pyspark
 from docker.errors import APIError, DockerException, ImageNotFound
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.wait_strategies import HttpWaitStrategy, LogMessageWaitStrategy
@@ -79,6 +81,42 @@ def redis_process() -> Iterator[str]:
             yield f"redis://127.0.0.1:{port}/0"
         finally:
             server.terminate()
+
+
+@contextmanager
+def hive_metastore(directory: Path) -> Iterator[str]:
+    """A Hive Metastore from the jars within pyspark, which keeps its tables in memory: ``host:port`` of its Thrift."""
+    settings = {
+        "javax.jdo.option.ConnectionURL": "jdbc:derby:memory:metastore;create=true",
+        "datanucleus.schema.autoCreateAll": "true",
+        "hive.metastore.schema.verification": "false",
+        "hive.metastore.warehouse.dir": str(directory / "warehouse"),
+        "hive.metastore.event.db.notification.api.auth": "false",
+        "hive.async.log.enabled": "false",  # what it needs is not among the jars
+    }
+    properties = (f"<property><name>{name}</name><value>{value}</value></property>" for name, value in settings.items())
+    (directory / "hive-site.xml").write_text(f"<configuration>{''.join(properties)}</configuration>")
+    java = os.path.join(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else "java"
+    jars = Path(pyspark.__file__).parent / "jars" / "*"
+    options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", f"{directory}:{jars}"]
+    address = "127.0.0.1", free_port()
+    command = [java, *options, "org.apache.hadoop.hive.metastore.HiveMetaStore", "-p", str(address[1])]
+    log = directory / "metastore.log"
+    with log.open("w") as output, subprocess.Popen(command, cwd=directory, stdout=output, stderr=output) as server:
+        try:
+            while not _listens(address):
+                if server.poll() is not None:
+                    raise RuntimeError(f"{' '.join(command)} ended:\n{log.read_text()[-3000:]}")
+                time.sleep(0.1)
+            yield f"{address[0]}:{address[1]}"
+        finally:
+            server.terminate()
+
+
+def _listens(address: tuple[str, int]) -> bool:
+    with suppress(OSError), socket.create_connection(address):
+        return True
+    return False
 
 
 def _container(image: str) -> DockerContainer:
