@@ -346,10 +346,7 @@ class Model:
                 whole += 1
                 mistaken += self._hides_a_reservation(operation, event, moment)
                 exposed |= _exposed(event)
-            elif operation.kind in ("migrate", "deregister") and all(  # it enters a reservation that has just gone
-                self._was_taken_back(name, operation, moment) and after == Thing(TABLE, name + V1_SUFFIX, ())
-                for name, (_, after) in event.items()
-            ):
+            elif self._enters_what_is_gone(operation, event, moment):
                 continue
             elif self._is_resurrection(operation, event):
                 self.resurrected += 1
@@ -442,6 +439,27 @@ class Model:
                 self._is_undone(cause, {name: event[name]})
                 or (_hides({name: event[name]}) and self._is_anothers_reservation(name, cause.began_at, at))
             )
+            for at, (cause, event) in enumerate(self.changes[operation.began_at + 1 : moment], operation.began_at + 1)
+        )
+
+    def _enters_what_is_gone(self, operation: Operation, event: Event, moment: int) -> bool:
+        """A reservation, or what showed for a moment only; whoever deregisters that enters it first."""
+        return operation.kind in ("migrate", "deregister") and all(
+            after == Thing(TABLE, name + V1_SUFFIX, ())
+            and (
+                self._was_taken_back(name, operation, moment)
+                or (operation.kind == "migrate" and self._showed(name, operation, moment))
+            )
+            for name, (_, after) in event.items()
+        )
+
+    def _showed(self, name: str, operation: Operation, moment: int) -> bool:
+        """Whether a V1 table showed during an operation, as another took off a marker and put it back."""
+        return any(
+            cause is not None
+            and name in event
+            and _hides({name: event[name]})
+            and any(name in shown and _shows({name: shown[name]}) for before, shown in cause.events if before < at)
             for at, (cause, event) in enumerate(self.changes[operation.began_at + 1 : moment], operation.began_at + 1)
         )
 
