@@ -71,6 +71,8 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             "iceberg#13867, iceberg#14773",
             [
                 "integration/test_faults.py::test_a_native_append_lands_once_where_a_server_answers_503_behind_its_success",
+                "integration/test_faults.py::"
+                "test_a_native_append_is_unknown_where_a_server_answers_nothing_but_503_behind_its_success",
                 "integration/test_faults.py::test_a_native_append_lands_once_where_a_proxy_repeats_the_request",
                 "integration/test_faults.py::test_an_operation_has_one_effect_where_a_server_answers_503_behind_its_success",
             ],
