@@ -693,6 +693,8 @@ class Catalog:
             raise Refused(f"the catalog's versions are already moving to {under_way}; finish that move first")
         if view.properties.get(COMMIT_STORE_PROPERTY) == rows.url:
             return 0
+        # A store that cannot be reached must not block the catalog: ask it before the move begins.
+        rows.latest(self.manifest_root.base_uri)
         view = self._manifest.apply(lambda _: [SetProperties({MOVING_PROPERTY: rows.url})])
         target = self.commits.with_rows(rows)
         roots = [self.dataset_root(Table.from_entry(entry)) for entry in view.all_of(TABLE)]

@@ -139,7 +139,7 @@ class PartitionWritePlan:
     schema: Any
     mode: str
     root_uri: str
-    storage_options: Mapping[str, str]
+    storage_options: Mapping[str, str] = attrs.field(repr=False)
     known: Mapping[Values, tuple[ObjectId, str]]
 
     def place(self, values: Values) -> tuple[WritePlan, str | None]:

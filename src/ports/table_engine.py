@@ -31,7 +31,7 @@ class WritePlan:
 
     table: ObjectId
     uri: str
-    storage_options: Mapping[str, str]
+    storage_options: Mapping[str, str] = attrs.field(repr=False)
     schema: Any
     mode: WriteMode
     read_version: int

@@ -365,6 +365,13 @@ def test_a_change_of_commit_store_that_was_stopped_is_completed(tmp_path: Path, 
         assert again.write(f"t{number}", TABLE, "append").version == 2
 
 
+def test_a_move_to_an_unreachable_commit_store_changes_nothing(catalog: lancekeep.Catalog) -> None:
+    catalog.write("t", TABLE)
+    with pytest.raises(lancekeep.StoreUnavailable):
+        catalog.change_commit_store("redis://127.0.0.1:9/0")
+    assert catalog.write("t", TABLE, "append").version == 2
+
+
 # -- the namespace interface -------------------------------------------------------------------------------------
 
 

@@ -213,3 +213,64 @@ def test_ctrl_c_cleans_up(moto_endpoint: str) -> None:
     assert process.returncode == 130
     assert said == "Stopped.\n"
     assert client.list_objects_v2(Bucket=name).get("KeyCount") == 0
+
+
+# -- secrets -------------------------------------------------------------------------------------------------------
+
+
+def shown_options(arguments: list[str], stdin: str = "", environment: dict[str, str] | None = None) -> Stores:
+    """What a command works on, given arguments, standard input and environment variables."""
+    seen: list[Stores] = []
+    command_line = click.command()(stores(seen.append))
+    result = CliRunner(env=environment).invoke(command_line, arguments, input=stdin, catch_exceptions=False)
+    assert result.exit_code == 0, result.stderr
+    return seen[0]
+
+
+def test_options_come_from_a_file_from_stdin_and_from_the_environment(tmp_path: Path) -> None:
+    secrets = tmp_path / "secrets"
+    secrets.write_text("# of the lake\naws_secret_access_key=a=b \n\naws_region=eu-west-1\n")
+    environment = {
+        "LANCEKEEP_COMMIT_STORE": "redis://cache/0",
+        "LANCEKEEP_COMMIT_STORE__USERNAME": "ada",
+        "LANCEKEEP_STORAGE__AWS_REGION": "us-east-1",
+        "LANCEKEEP_STORAGE__AWS_ACCESS_KEY_ID": "id",
+    }
+    arguments = ["lake", "--storage-option-file", str(secrets), "--commit-store-option-file", "-"]
+    assert shown_options(arguments, "password=hunter2\n", environment).given == {
+        "root": "lake",
+        "commit_store": "redis://cache/0",
+        "storage_options": {
+            "aws_region": "eu-west-1",
+            "aws_access_key_id": "id",
+            "aws_secret_access_key": "a=b ",
+        },
+        "commit_store_options": {"username": "ada", "password": "hunter2"},
+    }
+
+
+def test_an_argument_takes_precedence_over_file_and_environment(tmp_path: Path) -> None:
+    options_file = tmp_path / "options"
+    options_file.write_text("aws_region=from-file")
+    arguments = ["lake", "--storage-option-file", str(options_file), "--storage-option", "aws_region=from-argument"]
+    given = shown_options(arguments, environment={"LANCEKEEP_STORAGE__AWS_REGION": "from-environment"}).given
+    assert given["storage_options"] == {"aws_region": "from-argument"}
+
+
+def test_a_bad_line_of_an_option_file_is_refused_without_its_content() -> None:
+    refused = CliRunner().invoke(command, ["fsck", "lake", "--storage-option-file", "-"], input="hunter2\n")
+    assert refused.exit_code == 2
+    assert "expected NAME=VALUE" in refused.stderr
+    assert "hunter2" not in refused.output
+
+
+def test_the_process_list_shows_no_secret_that_was_read_from_a_file(
+    moto_endpoint: str, redis_url: str, tmp_path: Path
+) -> None:
+    secrets = tmp_path / "secrets"
+    given = {**s3_options(moto_endpoint), "aws_secret_access_key": "hunter2"}
+    secrets.write_text("\n".join(f"{name}={value}" for name, value in given.items()))
+    root = f"s3://{bucket(moto_endpoint)}/lake"
+    told = run("certify", root, "--storage-option-file", str(secrets), "--commit-store", redis_url)
+    assert told.returncode == 0, told.stderr
+    assert "hunter2" not in told.stdout + told.stderr + " ".join(told.args)

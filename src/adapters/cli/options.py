@@ -6,10 +6,11 @@ catalog's public functions by ``@click.pass_obj``, a `Doors`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TextIO, TypeVar
 
 import attrs
 import click
@@ -20,6 +21,10 @@ from lancekeep.domain.errors import NotFound
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+STORAGE_ENVIRONMENT = "LANCEKEEP_STORAGE__"
+COMMIT_STORE_ENVIRONMENT = "LANCEKEEP_COMMIT_STORE__"
+"""What the names of environment variables that hold a store's options begin with; the rest is the option's name."""
 
 
 class Doors(Protocol):
@@ -61,22 +66,40 @@ class Stores:
 
 
 def stores(command: Callable[Concatenate[Stores, P], T]) -> Callable[..., T]:
-    """The argument ROOT and the options that go with it, as the first argument of the command."""
+    """The argument ROOT and the options that go with it, as the first argument of the command.
+
+    An option on the command line takes precedence over one in a file, and both over the environment. The list of
+    processes shows arguments to every user of the machine, so secrets belong in a file, on stdin or in the environment.
+    """
 
     @click.argument("root")
-    @click.option("--commit-store", metavar="URL", help="The commit store; left out, the storage's own condition.")
-    @pairs("--storage-option", "An option of the storage; may be repeated.")
-    @pairs("--commit-store-option", "An option of the commit store, a password for instance; may be repeated.")
+    @click.option(
+        "--commit-store",
+        envvar="LANCEKEEP_COMMIT_STORE",
+        metavar="URL",
+        help="The commit store; left out, the storage's own condition. Also: LANCEKEEP_COMMIT_STORE.",
+    )
+    @pairs("--storage-option", f"An option of the storage; may be repeated. Also: {STORAGE_ENVIRONMENT}NAME.")
+    @pairs_in_file("--storage-option-file", "Read secret options of the storage from lines NAME=VALUE; '-' is stdin.")
+    @pairs(
+        "--commit-store-option",
+        f"An option of the commit store; may be repeated. Also: {COMMIT_STORE_ENVIRONMENT}NAME.",
+    )
+    @pairs_in_file("--commit-store-option-file", "The same for secret options of the commit store, a password.")
     @wraps(command)
     def with_stores(
         *args: Any,
         root: str,
         commit_store: str | None,
         storage_option: dict[str, str],
+        storage_option_file: dict[str, str],
         commit_store_option: dict[str, str],
+        commit_store_option_file: dict[str, str],
         **kwargs: Any,
     ) -> T:
-        return command(Stores(root, commit_store, storage_option, commit_store_option), *args, **kwargs)
+        storage = _from_environment(STORAGE_ENVIRONMENT) | storage_option_file | storage_option
+        commits = _from_environment(COMMIT_STORE_ENVIRONMENT) | commit_store_option_file | commit_store_option
+        return command(Stores(root, commit_store, storage, commits), *args, **kwargs)
 
     return with_stores
 
@@ -94,6 +117,23 @@ def assume_yes(command: Callable[P, T]) -> Callable[P, T]:
 def pairs(name: str, explanation: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """An option of the form NAME=VALUE that may be repeated, as a dict."""
     return click.option(name, multiple=True, metavar="NAME=VALUE", callback=_parsed, help=explanation)
+
+
+def pairs_in_file(name: str, explanation: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """An option that names a file with a line NAME=VALUE for each pair, as a dict; empty lines and comments (#) count
+    for nothing."""
+    return click.option(name, type=click.File(), metavar="FILE", callback=_parsed_file, help=explanation)
+
+
+def _parsed_file(context: click.Context, option: click.Parameter, file: TextIO | None) -> dict[str, str]:
+    if file is None:
+        return {}
+    lines = (line.rstrip("\r\n") for line in file)
+    return _parsed(context, option, [line for line in lines if line.strip() and not line.startswith("#")])
+
+
+def _from_environment(prefix: str) -> dict[str, str]:
+    return {name.removeprefix(prefix).lower(): os.environ[name] for name in os.environ if name.startswith(prefix)}
 
 
 def _parsed(_: click.Context, option: click.Parameter, values: Iterable[str]) -> dict[str, str]:

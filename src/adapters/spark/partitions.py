@@ -123,7 +123,7 @@ class _Place:
     """A partition at its published version, for a task to open; it pickles."""
 
     uri: str
-    storage_options: dict[str, str]
+    storage_options: dict[str, str] = attrs.field(repr=False)
     version: int | None
     branch: str | None
     tag: str | None
