@@ -22,6 +22,9 @@ from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
 
 NAMES = count()
 MANIFEST = "_versions/18446744073709551614.manifest"
+STAGED = f"{MANIFEST}-6f1c1c1e-0000-4000-8000-000000000001"
+DATA = f"data/{'01' * 12}{'0a' * 13}.lance"
+TRANSACTION = "_transactions/1-6f1c1c1e-0000-4000-8000-000000000002.txn"
 
 
 class World:

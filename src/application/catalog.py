@@ -24,6 +24,7 @@ from lancekeep.application.transactions import NewVersion, Snapshot, Transaction
 from lancekeep.domain.batch import AllCommitted, BatchOutcome
 from lancekeep.domain.catalog import CatalogView, Change, SetProperties, page
 from lancekeep.domain.commit import Committed, CommitToken, Conflict, Outcome, Unknown
+from lancekeep.domain.directory_contents import foreign_files
 from lancekeep.domain.errors import (
     AlreadyExists,
     CommitRefused,
@@ -382,7 +383,7 @@ class Catalog:
             move.copy()
             renamed = self._enter_renamed(table, object_id, reserved.location)
         except (*_DEFINITE, Damaged):
-            self._remove_data(reserved)
+            self._remove_data(reserved, copied=True)
             raise
         move.carry_over()
         self._remove_data(table)
@@ -395,6 +396,8 @@ class Catalog:
 
     def drop_table(self, identifier: Identifier) -> Table:
         """Remove a table, its files and its versions; commits to it are refused from then on.
+
+        Files in its directory that neither Lance nor Lancekeep wrote stay, and `fsck` reports the directory.
 
         Raises `TableNotFound`, and `Damaged` where a symbolic link leads to it.
         """
@@ -1086,13 +1089,13 @@ class Catalog:
             f"{table.location!r}. Look under its new name whether the version is there, before you write it again."
         )
 
-    def _remove_data(self, table: Table) -> None:
+    def _remove_data(self, table: Table, *, copied: bool = False) -> None:
         """Rows first: without them no writer that still has the table open can commit.
 
         Then the manifests, so that what a crash leaves is no table that could be registered; last the marker that
         hides a V1 directory, so that nobody takes what is left for a V1 table. A commit that was under way may have put
         its row back meanwhile, so rows go once more. A directory that has been registered since is not touched; one
-        that is only seen, as by V1 readers, is.
+        that is only seen, as by V1 readers, is. ``copied``: all that lies there is a copy, foreign files included.
         """
         root = self.dataset_root(table)
         view = self.view()
@@ -1100,7 +1103,7 @@ class Catalog:
         if owner is not None and (view.flat or not owner.listed):
             return
         self.commits.forget_history(root)
-        self._delete(root, self._keys(root))
+        self._delete(root, self._keys(root), copied=copied)
         self._forget_rows(root)
 
     def _remove_leftovers(self, table: Table, keys: Iterable[str]) -> None:
@@ -1117,9 +1120,14 @@ class Catalog:
         below = f"{root.key}/"
         return [info.key for info in (*self._objects.list(below), *self._objects.unfinished(below))]
 
-    def _delete(self, root: DatasetRoot, keys: Iterable[str]) -> None:
-        hides = f"{root.key}/{DEREGISTERED_MARKER}"
-        for key in sorted(keys, key=lambda key: (key == hides, not key.startswith(root.versions_key))):
+    def _delete(self, root: DatasetRoot, keys: Iterable[str], *, copied: bool = False) -> None:
+        """Remove files of a table's directory, except foreign ones: then the marker that hides it stays, too."""
+        below, hides = f"{root.key}/", f"{root.key}/{DEREGISTERED_MARKER}"
+        keys = list(keys)
+        paths = () if copied else (key.removeprefix(below) for key in keys)
+        foreign = {below + path for path in foreign_files(paths)}
+        kept = {*foreign, hides} if foreign else foreign
+        for key in sorted(set(keys) - kept, key=lambda key: (key == hides, not key.startswith(root.versions_key))):
             self._objects.delete(key)
         self._objects.prune(root.key)
 

@@ -123,8 +123,10 @@ class _Branch:
         if parsed is None:
             if ".manifest" in name:
                 self.others.append(info)
-        elif parsed.is_staged:
+        elif parsed.is_generated:
             self.staged.append(info)
+        elif parsed.is_staged:  # a copy that a user made; it stays
+            self.others.append(info)
         else:
             self.others += [self.versions[parsed.version]] if parsed.version in self.versions else []
             self.versions[parsed.version] = info

@@ -12,16 +12,16 @@ import attrs
 
 from lancekeep.domain.catalog import CatalogView, SetProperties, ancestors
 from lancekeep.domain.dataset_files import DIRECTORIES
+from lancekeep.domain.directory_contents import foreign_files, is_mark, is_own
 from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.domain.layout import VERSIONS
+from lancekeep.domain.layout import BRANCHES, VERSIONS
 from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
 from lancekeep.domain.naming import ManifestName
 from lancekeep.domain.table import (
     DEREGISTERED_MARKER,
     MANIFEST_DIRECTORY,
     MOVING_MARKER,
-    RESERVED_MARKER,
     Table,
     is_at,
     v1_table,
@@ -32,8 +32,6 @@ from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 _HASHED = re.compile(r"[0-9a-f]{8}_[^/]+")
 Progress = Callable[[int, int, str], None]
 """Told how many steps are done, of how many, and what comes next."""
-
-_MARKERS = frozenset((RESERVED_MARKER, DEREGISTERED_MARKER))
 
 
 class Kind(Enum):
@@ -50,6 +48,7 @@ class Kind(Enum):
     UNREGISTERED = "unregistered table"
     DEREGISTERED = "deregistered table"
     FOREIGN = "foreign directory"
+    FOREIGN_FILE = "foreign file"
     LEFTOVER = "leftover file"
 
     STUCK = "stuck commit"
@@ -176,10 +175,13 @@ class Fsck:
         died. So before anything is removed, ``run`` makes a change that changes nothing: it comes behind the one, and
         is too late for the other, however long its writer was held up.
         """
-        meaning = "no version of the catalog's own table needs it: an operation that was stopped left it"
         findings = {}
         for info in self.leftovers():
-            found = Finding(Kind.LEFTOVER, info.key.removeprefix(f"{self.root_key}/"), meaning, "remove the file")
+            path = info.key.removeprefix(f"{self.root_key}/")
+            meaning = "no version of the catalog's own table needs it: an operation that was stopped left it"
+            found = Finding(Kind.LEFTOVER, path, meaning, "remove the file")
+            if foreign_files([path.removeprefix(f"{MANIFEST_DIRECTORY}/")]):
+                found = Finding(Kind.FOREIGN_FILE, path, "neither Lance nor Lancekeep wrote it; repair leaves it")
             findings[info.key] = self._unless_young(found, [info])
         return findings
 
@@ -195,33 +197,37 @@ class Fsck:
         return {key: attrs.evolve(finding, repaired=key in done) for key, finding in leftovers.items()}
 
     def _unreferenced(self, directory: str) -> tuple[Finding, list[str]]:
-        """What a directory is that no entry refers to, and the keys of what lies in it.
+        """Classify a directory that no entry refers to; also return the keys of its objects.
 
-        Only what a catalog has certainly made itself is removed.
+        Repair removes only what Lance or Lancekeep wrote: every file has to be known, and one has to prove it.
         """
         key = f"{self._key(directory)}/"
-        infos, unfinished = list(self.objects.list(key)), list(self.objects.unfinished(key))
+        infos = [*self.objects.list(key), *self.objects.unfinished(key)]
         names = [info.key[len(key) :] for info in infos]
+        foreign = foreign_files(names)
         own_name = _HASHED.fullmatch(directory) is not None or v1_table(directory) is not None
-        if not infos and not unfinished:
-            return Finding(Kind.EMPTY, directory, "it holds no object", "remove the directory"), []
-        if MOVING_MARKER in names and self._still_at_its_source(key, names):
+        if not infos:
+            return Finding(Kind.EMPTY, directory, "it holds no object", "remove the directory" if own_name else ""), []
+        if MOVING_MARKER in names and not foreign and self._still_at_its_source(key, names):
             meaning = "the copy of a table that a rename left when it was stopped; the table is where it was"
-            found, own = Finding(Kind.UNREFERENCED, directory, meaning, "remove the directory"), True
-        elif any(map(_is_committed, names)):
+            found = Finding(Kind.UNREFERENCED, directory, meaning, "remove the directory")
+        elif any(name.startswith((f"{VERSIONS}/", f"{BRANCHES}/")) and _is_committed(name) for name in names):
             kind = Kind.DEREGISTERED if DEREGISTERED_MARKER in names else Kind.UNREGISTERED
             meaning = "a table that no entry refers to; register_table enters it (V1 tables: migrate does, too)"
-            found = Finding(kind, directory, meaning, "remove the table" if self.remove_tables else "")
-            own = own_name or any(name.startswith(f"{VERSIONS}/") for name in names)
-        else:
+            if foreign:
+                meaning += f". It is never removed as a whole: {_described(foreign)}"
+            found = Finding(kind, directory, meaning, "remove the table" if self.remove_tables and not foreign else "")
+        elif foreign:
+            meaning = f"no entry refers to it, and repair leaves it: {_described(foreign)}"
+            return Finding(Kind.FOREIGN, directory, meaning), []
+        elif own_name or all(map(is_own, names)):
             meaning = "no entry refers to it, and it is no table: an operation that lost or was stopped left it"
-            found = Finding(Kind.UNREFERENCED, directory, meaning, "remove the directory")
-            own = own_name or all(posixpath.basename(name) in _MARKERS for name in names)
-        if not own:
+            repair = "remove the directory" if any(map(is_mark, names)) else ""
+            found = Finding(Kind.UNREFERENCED, directory, meaning, repair)
+        else:
             meaning = "no entry refers to it, and a catalog does not make such directories"
             return Finding(Kind.FOREIGN, directory, meaning), []
-        everything = [*infos, *unfinished]
-        return self._unless_young(found, everything), [info.key for info in everything]
+        return self._unless_young(found, infos), [info.key for info in infos]
 
     def _still_at_its_source(self, key: str, names: Iterable[str]) -> bool:
         """Whether the table that is copied to a directory is in the catalog where it came from, with all its versions.
@@ -331,6 +337,11 @@ def _overlap(name: ObjectId, other: str, location: str) -> Finding:
         "of both; deregister one of them"
     )
     return Finding(Kind.OVERLAP, str(name), meaning)
+
+
+def _described(foreign: Sequence[str]) -> str:
+    count = "1 file" if len(foreign) == 1 else f"{len(foreign)} files"
+    return f"it holds {count} that neither Lance nor Lancekeep wrote, {foreign[0]!r} for example"
 
 
 def _is_committed(name: str) -> bool:

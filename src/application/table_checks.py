@@ -14,6 +14,7 @@ import attrs
 from lancekeep.application.maintenance import Finding, FsckReport, Kind, Progress, require_span, unless_young
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain.dataset_files import REFERENCES, Place, Reference, names_in
+from lancekeep.domain.directory_contents import is_versions_file
 from lancekeep.domain.errors import Damaged, ObjectNotFound
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import BRANCHES, VERSIONS, DatasetRoot
@@ -21,9 +22,6 @@ from lancekeep.domain.naming import ManifestName, NamingScheme, final_versions
 from lancekeep.domain.table import Table
 from lancekeep.domain.version_row import VersionRow
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
-
-_HINT = "latest_version_hint.json"
-_DETACHED = "d"  # what the names of manifests begin with that are no versions
 
 Repair = Callable[[], bool]
 """Puts a finding right if it still holds; whether it did."""
@@ -102,15 +100,16 @@ class TableChecks:
         infos = {info.key[len(root.versions_key) :]: info for info in self._objects.list(root.versions_key)}
         final_versions(infos, root.base_uri)
         unfinished = [infos.pop(name) for name in list(infos) if Place("", VERSIONS, name).is_unfinished]
-        names = {name: ManifestName.parse(name) for name in infos}
+        parsed = {name: ManifestName.parse(name) for name in infos}
+        names = {name: None if one and one.is_staged and not one.is_generated else one for name, one in parsed.items()}
         rows = self.commits.rows.list(root.base_uri, after=None, limit=None, descending=False) if self.managed else []
         return _History(
             title,
             root,
-            {parsed.version: infos[name] for name, parsed in names.items() if parsed and not parsed.is_staged},
-            [infos[name] for name, parsed in names.items() if parsed and parsed.is_staged],
+            {one.version: infos[name] for name, one in names.items() if one and not one.is_staged},
+            [infos[name] for name, one in names.items() if one and one.is_staged],
             unfinished,
-            [name for name, parsed in names.items() if parsed is None and not _is_known(name)],
+            [name for name, one in names.items() if one is None and not is_versions_file(name)],
             {row.version: row for row in rows if row.moved_to is None},
         )
 
@@ -295,11 +294,6 @@ def _has(histories: Mapping[str, _History | None], reference: Reference) -> bool
         return False
     history = histories[reference.branch]
     return history is None or (reference.version in history.finals if reference.version else bool(history.finals))
-
-
-def _is_known(name: str) -> bool:
-    detached = name.removeprefix(_DETACHED)
-    return name == _HINT or (name != detached and ManifestName.parse(detached) is not None)
 
 
 def _scheme(history: _History) -> NamingScheme:

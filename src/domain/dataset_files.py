@@ -16,6 +16,7 @@ import attrs
 from lancekeep.domain.errors import Damaged
 from lancekeep.domain.layout import BRANCHES, VERSIONS
 from lancekeep.domain.manifest import fields
+from lancekeep.domain.naming import ManifestName
 
 DATA, DELETIONS, TRANSACTIONS, INDICES, REFERENCES = "data", "_deletions", "_transactions", "_indices", "_refs"
 DIRECTORIES = frozenset((DATA, DELETIONS, TRANSACTIONS, INDICES, REFERENCES, VERSIONS))
@@ -23,12 +24,12 @@ DIRECTORIES = frozenset((DATA, DELETIONS, TRANSACTIONS, INDICES, REFERENCES, VER
 _UUID = rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _RANDOM = rb"[01]{24}[0-9a-f]{26}"  # three bytes in binary, so that names spread over the storage, then the rest
 _OWN = {
-    DATA: re.compile(b"(" + _RANDOM + b"|" + _UUID + rb")(?:[./].*)?"),
+    DATA: re.compile(b"(" + _RANDOM + rb"(?=[./]|$)|" + _UUID + rb"(?=\.lance$))(?:[./].*)?"),
     TRANSACTIONS: re.compile(rb"\d+-(" + _UUID + rb")\.txn"),
     INDICES: re.compile(b"(" + _UUID + b")/.*"),
 }
 _DELETION = re.compile(r"[0-9]+-[0-9]+-([0-9]{1,20})\.(?:arrow|bin)")
-_UNFINISHED = re.compile(r"\.tmp[0-9A-Za-z]{6}|.+#[0-9]+")  # as the engine and the object_store crate name them
+_UNFINISHED = re.compile(r"\.tmp[0-9A-Za-z]{6}|(.+)#[0-9]+")  # as the engine and the object_store crate name them
 _SMALLEST_ID = 1 << 28  # a smaller number takes too few bytes to be told from others; one in 2**36 is smaller
 
 # Lookaheads, since a length that happens to look like the first character of a name stands before it.
@@ -60,7 +61,19 @@ class Place:
     @property
     def is_unfinished(self) -> bool:
         """Whether the engine has not come to the end of writing it: to local storage, under a name of its own."""
-        return _UNFINISHED.fullmatch(self.rest.rpartition("/")[2]) is not None
+        directory, slash, name = self.rest.rpartition("/")
+        match = _UNFINISHED.fullmatch(name)
+        if match is None or match[1] is None:
+            return match is not None
+        whole = attrs.evolve(self, rest=directory + slash + match[1])
+        return ManifestName.parse(match[1]) is not None if self.directory == VERSIONS else whole.is_generated
+
+    @property
+    def is_generated(self) -> bool:
+        """Whether the engine gives files of this directory such names, which contain random digits."""
+        if self.directory == DELETIONS:
+            return self.is_unfinished or _DELETION.fullmatch(self.rest) is not None
+        return self.own_name is not None
 
     @property
     def own_name(self) -> bytes | None:

@@ -24,6 +24,7 @@ from lancekeep.domain.errors import Damaged
 
 U64_MAX = 2**64 - 1
 _NAME = re.compile(r"(?P<number>[0-9]{1,20})\.manifest(?:-(?P<uuid>[0-9A-Za-z-]+))?")
+_UUID = re.compile("[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}")
 
 
 class NamingScheme(Enum):
@@ -69,6 +70,11 @@ class ManifestName:
     @property
     def is_staged(self) -> bool:
         return self.uuid is not None
+
+    @property
+    def is_generated(self) -> bool:
+        """Whether a staged manifest has the name that writers generate, and not a name that a user gave a copy."""
+        return self.uuid is not None and _UUID.fullmatch(self.uuid) is not None
 
 
 def hinted_version(hint: bytes) -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
+import lance
 import pyarrow as pa
 import pytest
 from deployments import bucket, s3_options
@@ -71,3 +73,34 @@ def test_the_copy_that_a_stopped_rename_left_goes_and_the_table_stays(
     assert catalog.open("t").count_rows() == 2
     assert catalog.rename_table("t", "u").location != copied.name
     assert not list((tmp_path / "lake").rglob(".lancekeep-moving"))
+
+
+@pytest.mark.parametrize("mode", ["compatible", "v2", "v1"])
+def test_repair_keeps_folders_of_users_in_every_mode(tmp_path: Path, mode: str) -> None:
+    root = tmp_path / "lake"
+    catalog = lancekeep.connect(str(root), mode=mode)
+    catalog.write("t", pa.table({"a": [1, 2]}))
+    location = catalog.find_table("t").location
+    foreign = ["20260101_exports/2026/invoices.csv", "photos.lance/p.jpg", f"{location}/notes.txt", "data/1.csv"]
+    for name in foreign:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(name)
+    shutil.copytree(root / location, root / "20260102_backup/copy.lance")
+    kept = sorted((root / "20260102_backup").rglob("*"))
+    for deep in (False, True):
+        lancekeep.connect(str(root), mode=mode).fsck(repair=True, grace=0, remove_tables=True, deep=deep)
+    if mode != "v2":
+        catalog.drop_table("photos")
+    if mode == "compatible":
+        catalog.rename_table("t", "u")
+        assert catalog.open("u").count_rows() == 2
+        catalog.write("t", pa.table({"a": [7]}))
+        assert catalog.open("t").to_table()["a"].to_pylist() == [7]
+    for table in catalog.list_tables():
+        catalog.drop_table(table)
+    assert catalog.list_tables() == []
+    catalog.fsck(repair=True, grace=0, remove_tables=True)
+    assert [(root / name).read_text() for name in foreign] == foreign
+    assert sorted((root / "20260102_backup").rglob("*")) == kept
+    assert lance.dataset(str(root / "20260102_backup/copy.lance")).count_rows() == 2
+    assert not list((root / location).glob("*/*"))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memory_catalogs import MANIFEST, World
+from memory_catalogs import DATA, MANIFEST, STAGED, TRANSACTION, World
 
 import lancekeep
 from lancekeep.adapters.object_stores.local import LocalObjectStore
@@ -50,11 +50,11 @@ def test_a_sound_catalog_has_no_findings_and_is_left_as_it_is(world: World) -> N
     ("directory", "names"),
     [
         ("0a1b2c3d_t", [RESERVED_MARKER]),
-        ("0a1b2c3d_a$t", ["data/x.lance", "_transactions/1.txn"]),
-        ("0a1b2c3d_t", [f"{MANIFEST}-8f3c"]),
+        ("0a1b2c3d_a$t", [DATA, TRANSACTION]),
+        ("0a1b2c3d_t", [STAGED]),
         ("t.lance", [RESERVED_MARKER]),
         ("t.lance", [DEREGISTERED_MARKER]),
-        ("t.lance", [DEREGISTERED_MARKER, "data/x.lance"]),
+        ("t.lance", [DEREGISTERED_MARKER, DATA]),
         ("places", [f"t/{RESERVED_MARKER}"]),
     ],
 )
@@ -99,7 +99,7 @@ def test_an_object_of_unknown_age_counts_as_young(world: World) -> None:
         ("0a1b2c3d_t", [f"tree/b/{MANIFEST}"], Kind.UNREGISTERED),
         ("t.lance", [MANIFEST], Kind.UNREGISTERED),
         ("t.lance", [MANIFEST, DEREGISTERED_MARKER], Kind.DEREGISTERED),
-        ("mine", [MANIFEST, "data/x.lance"], Kind.UNREGISTERED),
+        ("mine", [MANIFEST, DATA], Kind.UNREGISTERED),
     ],
 )
 def test_a_directory_with_a_committed_version_is_data_and_only_removed_when_told(
@@ -116,13 +116,62 @@ def test_a_directory_with_a_committed_version_is_data_and_only_removed_when_told
     assert world.stored() == []
 
 
-@pytest.mark.parametrize("names", [["notes.txt"], [f"t/{MANIFEST}", "notes.txt"], ["rows/7"], ["data/x.lance"]])
+@pytest.mark.parametrize("names", [["notes.txt"], [f"t/{MANIFEST}", "notes.txt"], ["rows/7"], ["data/x.lance"], [DATA]])
 def test_what_no_catalog_makes_is_never_removed(world: World, names: list[str]) -> None:
     world.files("commits", *names)
     world.time += 2 * HOUR
     report = world.fsck(repair=True, grace=timedelta(0), remove_tables=True)
     assert found(report) == [(Kind.FOREIGN, "commits")]
     assert len(world.stored()) == len(names)
+
+
+FOREIGN = [
+    "p.jpg",
+    "2026/invoices.csv",
+    "data/p.lance",
+    "data/6f1c1c1e-0000-4000-8000-000000000003.csv",
+    "data/report#3",
+    "_versions/notes.txt",
+    "_versions/3.manifest-backup",
+    "_versions/notes#1",
+    f"copy/{MANIFEST}",
+    f"copy/{DATA}",
+    ".tmp-notes",
+]
+
+
+@pytest.mark.parametrize("beside", [[], [RESERVED_MARKER], [DATA, STAGED], [MANIFEST, DEREGISTERED_MARKER]])
+@pytest.mark.parametrize("directory", ["20260101_exports", "photos.lance", "mine"])
+@pytest.mark.parametrize("foreign", FOREIGN)
+def test_directory_with_a_foreign_file_is_reported_and_kept(
+    world: World, directory: str, foreign: str, beside: list[str]
+) -> None:
+    world.files(directory, foreign, *beside)
+    stored = world.stored()
+    report = world.fsck(repair=True, grace=timedelta(0), remove_tables=True)
+    [finding] = report.findings
+    assert (finding.object, finding.repair, finding.repaired) == (directory, "", False)
+    assert foreign in finding.meaning
+    assert world.stored() == stored
+
+
+@pytest.mark.parametrize("foreign", FOREIGN)
+@pytest.mark.parametrize("location", ["t.lance", "0a1b2c3d_t"])
+def test_drop_keeps_foreign_files_and_the_marker_that_hides_them(world: World, location: str, foreign: str) -> None:
+    hides = [DEREGISTERED_MARKER] if location == "t.lance" else []
+    world.files(location, MANIFEST, DATA, TRANSACTION, foreign, *hides)
+    world.enter("t", location)
+    world.catalog.drop_table("t")
+    assert world.stored() == sorted(f"{location}/{name}" for name in (foreign, *hides))
+
+
+def test_empty_directory_of_a_user_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "uploads" / "2026").mkdir(parents=True)
+    report = lancekeep.connect(str(tmp_path)).fsck(repair=True, grace=0)
+    assert [(finding.kind, finding.object, finding.repaired) for finding in report.findings] == [
+        (Kind.EMPTY, "uploads", False),
+    ]
+    assert (tmp_path / "uploads" / "2026").is_dir()
 
 
 def test_the_siblings_of_a_table_deep_below_are_looked_at_and_the_table_stays(world: World) -> None:
@@ -319,12 +368,23 @@ def test_what_any_version_of_the_manifest_needs_is_no_leftover(tmp_path: Path) -
     stored = sorted(tmp_path.rglob("*.*"))
     assert catalog.fsck(repair=True, grace=0).findings == ()
     assert sorted(tmp_path.rglob("*.*")) == stored
-    stray = tmp_path / "__manifest" / "_indices" / "5d8f" / "page_data.lance"
+    index = "6f1c1c1e-0000-4000-8000-000000000003"
+    stray = tmp_path / "__manifest" / "_indices" / index / "page_data.lance"
     stray.parent.mkdir()
     stray.touch()
     [finding] = catalog.fsck(repair=True, grace=0).findings
-    assert (finding.object, finding.repaired) == ("__manifest/_indices/5d8f/page_data.lance", True)
+    assert (finding.object, finding.repaired) == (f"__manifest/_indices/{index}/page_data.lance", True)
     assert not stray.parent.exists()
+
+
+def test_foreign_files_in_the_manifest_table_are_reported_and_kept(tmp_path: Path) -> None:
+    catalog = lancekeep.connect(str(tmp_path), mode="v2")
+    catalog.create_namespace("a")
+    foreign = tmp_path / "__manifest" / "data" / "notes.txt"
+    foreign.write_text("mine")
+    [finding] = catalog.fsck(repair=True, grace=0).findings
+    assert (finding.kind, finding.object, finding.repaired) == (Kind.FOREIGN_FILE, "__manifest/data/notes.txt", False)
+    assert foreign.read_text() == "mine"
 
 
 def test_a_drop_takes_along_what_a_killed_writer_was_writing(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -27,6 +28,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _TEMPORARY = ".tmp-"
+_TEMPORARY_NAME = re.compile(r"\.tmp-[0-9a-f]+-[0-9a-f]+")
 _PRUNINGS = 100
 """How often in a row a directory may be removed under a writer who has just made it."""
 _NO_HARD_LINKS = frozenset((errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV))
@@ -318,7 +320,7 @@ def _temporary(path: str) -> str:
 
 
 def _is_wanted(entry: os.DirEntry[str], unfinished: bool) -> bool:
-    temporary = entry.name.startswith(_TEMPORARY)
+    temporary = _TEMPORARY_NAME.fullmatch(entry.name) is not None
     return temporary is unfinished or (not temporary and entry.is_dir(follow_symlinks=False))
 
 

@@ -1,0 +1,69 @@
+"""Which files of a directory Lance or Lancekeep wrote, by their names and places; every other file is foreign.
+
+Repair and drop remove nothing else. A directory that holds one foreign file was not made by a catalog alone, so repair
+leaves all of it.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterable
+
+from lancekeep.domain.dataset_files import DATA, DELETIONS, INDICES, REFERENCES, TRANSACTIONS, Place
+from lancekeep.domain.layout import VERSIONS
+from lancekeep.domain.naming import ManifestName
+from lancekeep.domain.table import DEREGISTERED_MARKER, MOVING_MARKER, RESERVED_MARKER
+
+_MARKERS = frozenset((RESERVED_MARKER, DEREGISTERED_MARKER, MOVING_MARKER))
+
+_HINT = "latest_version_hint.json"
+_DETACHED = "d"
+"""The first character of the names of detached manifests, which are not versions of the table."""
+
+_TEMPORARY = re.compile(r"\.tmp-[0-9a-f]+-[0-9a-f]+")  # as the local object store names unfinished objects
+_MANIFEST_TABLE_DATA = re.compile(r"[0-9a-f]{32}\.lance")  # as Lancekeep names data files of the manifest table
+_REFERENCE = re.compile(r"(?:tags|branches)/.+\.json")
+_NAMED = (DATA, DELETIONS, TRANSACTIONS, INDICES)
+
+
+def foreign_files(paths: Iterable[str]) -> list[str]:
+    """Return the paths, relative to a directory, that neither Lance nor Lancekeep wrote."""
+    return [path for path in paths if not (is_mark(path) or _is_known(path))]
+
+
+def is_own(path: str) -> bool:
+    """Whether Lancekeep wrote the file for itself: a marker, or an object that it did not finish."""
+    name = posixpath.basename(path)
+    return name in _MARKERS or _TEMPORARY.fullmatch(name) is not None
+
+
+def is_mark(path: str) -> bool:
+    """Whether a name in its place proves that Lance or Lancekeep wrote the file."""
+    if is_own(path):
+        return True
+    place = Place.of(path)
+    if place is None:
+        return False
+    if place.directory == VERSIONS:
+        parsed = ManifestName.parse(place.rest)
+        return place.is_unfinished or (parsed is not None and (not parsed.is_staged or parsed.is_generated))
+    if place.directory == DATA and _MANIFEST_TABLE_DATA.fullmatch(place.rest):
+        return True
+    return place.directory in _NAMED and place.is_generated
+
+
+def is_versions_file(name: str) -> bool:
+    """Whether a file of ``_versions`` that is no version's manifest is a version hint or a detached manifest."""
+    detached = name.removeprefix(_DETACHED)
+    return name == _HINT or (name != detached and ManifestName.parse(detached) is not None)
+
+
+def _is_known(path: str) -> bool:
+    """Whether Lance writes files of this name in this place, which other software may do as well."""
+    place = Place.of(path)
+    if place is None:
+        return False
+    if place.directory == VERSIONS:
+        return is_versions_file(place.rest)
+    return place.directory == REFERENCES and _REFERENCE.fullmatch(place.rest) is not None
