@@ -150,9 +150,12 @@ class PartitionWritePlan:
             return WritePlan(found[0], found[1], self.storage_options, self.schema, mode, 1, False), None
         names = [self.spec.namespace, *new_names(self.spec), DATASET]
         location = new_location(ObjectId(tuple(names)), secrets.token_hex(4))
+        return self.at(ObjectId(tuple(names)), location), location
+
+    def at(self, table: ObjectId, location: str) -> WritePlan:
+        """Return the plan for a new partition that `place` has given a name and a location."""
         uri = f"{self.root_uri.rstrip('/')}/{location}"
-        plan = WritePlan(ObjectId(tuple(names)), uri, self.storage_options, self.schema, WriteMode.CREATE, 0, True)
-        return plan, location
+        return WritePlan(table, uri, self.storage_options, self.schema, WriteMode.CREATE, 0, True)
 
 
 @attrs.frozen

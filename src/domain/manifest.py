@@ -49,9 +49,17 @@ def transaction_file(content: bytes) -> str:
     try:
         position = int.from_bytes(content[-_FOOTER : -_FOOTER + 8], "little")
         length = int.from_bytes(content[position : position + 4], "little")
-        return _field(memoryview(content)[position + 4 : position + 4 + length], _TRANSACTION_FILE).decode()
+        return transaction_name(memoryview(content)[position + 4 : position + 4 + length])
     except (IndexError, ValueError) as error:
         raise CommitRefused(f"the staged manifest cannot be decoded: {error}") from error
+
+
+def transaction_name(message: memoryview) -> str:
+    """Return the name of the transaction file of a manifest's message; empty where there is none.
+
+    The name holds a random uuid, so it identifies the version: another table has no version with this name.
+    """
+    return _field(message, _TRANSACTION_FILE).decode()
 
 
 def _field(message: memoryview, number: int) -> bytes:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import gc
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -23,7 +25,7 @@ from pyspark.sql import SparkSession
 
 import lancekeep
 from lancekeep.adapters.cli import lancekeep as commands
-from lancekeep.jobs import backfill, compact, index, upsert, verify
+from lancekeep.jobs import backfill, compact, index, ingest, upsert, verify
 
 pytestmark = [
     pytest.mark.slow,
@@ -219,6 +221,58 @@ def test_a_function_that_fails_commits_nothing_and_finished_fragments_are_not_co
     assert plain(catalog).count_rows("twice = 2 * id") == FRAGMENTS * ROWS
     with pytest.raises(lancekeep.InvalidInput, match="it has to keep them all"):
         backfill(spark, catalog, "t", "other", lambda batch: batch["id"].slice(1))
+
+
+class Payload:
+    """A pickle of it creates a file when it is loaded."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (self.mark,))
+
+
+def test_pickle_planted_in_any_stored_file_of_a_job_is_not_executed(
+    spark: SparkSession,
+    catalog: lancekeep.Catalog,
+    tmp_path: Path,
+    meanwhile: Callable[[Callable[[], object]], None],
+) -> None:
+    mark, checkpoint, digests = tmp_path / "executed", tmp_path / "checkpoint", tmp_path / "digests.jsonl"
+    payload = pickle.dumps(Payload(mark))
+    landing = tmp_path / "landing"
+    landing.mkdir()
+    (landing / "a.csv").write_text("id\n1\n")
+    ingest(spark, catalog, "taken", str(landing))
+    verify(spark, catalog, ["t"], digests=str(digests))
+    options: dict[str, Any] = {"reads": ["id"], "checkpoint": str(checkpoint)}
+    meanwhile(lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):  # stopped before the commit
+        backfill(spark, catalog, "t", "twice", doubled, **options)
+    written = sorted(checkpoint.glob("*.json"))
+    [record] = (tmp_path / "lake").rglob("_ingested/*")
+    remembered = json.loads(written[0].read_text())
+    escaping = [*remembered["files"][:-1], remembered["files"][-1] | {"path": "../../taken.lance/data/x.lance"}]
+    contents = [
+        payload,
+        json.dumps(remembered | {"schema": base64.b64encode(payload).decode()}).encode(),
+        json.dumps(remembered | {"schema": ["{}", base64.b64encode(payload).decode()]}).encode(),
+        json.dumps(remembered | {"files": escaping}).encode(),
+    ]
+    assert len(written) == len(contents) == FRAGMENTS
+    for file, content in zip(written, contents, strict=True):
+        file.write_bytes(content)
+    assert backfill(spark, catalog, "t", "twice", doubled, **options).counts["fragments computed before"] == 0
+    assert plain(catalog).count_rows("twice = 2 * id") == FRAGMENTS * ROWS
+
+    record.write_bytes(payload)
+    with pytest.raises(lancekeep.Damaged, match=r"_ingested/.* is no record of ingested files"):
+        ingest(spark, catalog, "taken", str(landing))
+    digests.write_bytes(payload)
+    with pytest.raises(lancekeep.InvalidInput, match="holds no digests"):
+        verify(spark, catalog, ["t"], digests=str(digests))
+    assert not mark.exists()
 
 
 def test_ctrl_c_cancels_the_tasks_and_the_session_goes_on(

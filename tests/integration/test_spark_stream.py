@@ -14,7 +14,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
 import lancekeep
 from lancekeep.adapters.spark.streaming import BATCH, QUERY, StreamReader, StreamWriter, WrittenByQuery
@@ -60,6 +60,10 @@ def reader(options: Mapping[str, str], **more: str) -> StreamReader:
 def batch(stream: StreamReader, start: Mapping[str, int], end: Mapping[str, int]) -> list[int]:
     parts = stream.partitions(dict(start), dict(end))
     return sorted(value for part in parts for rows in stream.read(part) for value in rows["id"].to_pylist())
+
+
+def next_batch(stream: StreamReader, start: Mapping[str, int]) -> list[int]:
+    return batch(stream, start, stream.latestOffset(dict(start), ReadAllAvailable()))
 
 
 def batches(stream: StreamReader) -> list[list[int]]:
@@ -131,13 +135,105 @@ def test_versions_that_are_gone_and_tables_that_are_others_are_told(
     for number in range(5):
         add(catalog, number)
     catalog.cleanup(timedelta(0), grace=timedelta(0), tables=["source"])
-    with pytest.raises(lancekeep.VersionNotFound, match="version 3 of source, which the stream still needs"):
+    with pytest.raises(lancekeep.VersionNotFound, match="version 2 of source, which the stream still needs"):
         batch(reader(options), {"version": 2}, {"version": 5})
     assert batches(reader(options)) == [[0, 1, 2, 3, 4]]
     catalog.drop_table("source")
     add(catalog, 7)
-    with pytest.raises(lancekeep.Refused, match="another table of that name"):
+    with pytest.raises(lancekeep.Refused, match="dropped and created again"):
         reader(options).latestOffset({"version": 5}, ReadAllAvailable())
+
+
+def test_stream_refuses_source_that_was_dropped_and_recreated(
+    options: dict[str, str], catalog: lancekeep.Catalog
+) -> None:
+    for number in range(3):
+        add(catalog, number)
+    stream = reader(options)
+    offset = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+    assert batch(stream, {"version": 0}, offset) == [0, 1, 2]
+    planned = stream.partitions({"version": 0}, offset)
+
+    catalog.drop_table("source")
+    for number in range(10, 15):
+        add(catalog, number)
+    assert dict(offset)["version"] == 3
+    for restarted in (reader(options), stream):
+        with pytest.raises(
+            lancekeep.Refused, match=r"source is not the table .* Start the query with a new checkpoint"
+        ):
+            next_batch(restarted, offset)
+    with pytest.raises(lancekeep.Refused, match="dropped and created again"):  # the batch of an interrupted run
+        batch(reader(options, starting_version="1"), {"version": 0}, offset)
+    with pytest.raises(lancekeep.Refused, match="Run the query again"):  # tasks that were planned before
+        [rows for part in planned for rows in stream.read(part)]
+
+    old_checkpoint = {"version": 3}  # names no transaction, so it cannot tell
+    end = stream.latestOffset(old_checkpoint, ReadAllAvailable())
+    assert batch(stream, old_checkpoint, end) == [13, 14]
+    catalog.drop_table("source")
+    for number in range(20, 25):
+        add(catalog, number)
+    with pytest.raises(lancekeep.Refused, match="dropped and created again"):
+        reader(options).latestOffset(end, ReadAllAvailable())
+
+
+EVOLVED = StructType(
+    [
+        StructField("key", LongType()),
+        StructField("st", StructType([StructField("xx", LongType()), StructField("z", LongType())])),
+        StructField("n", LongType()),
+        StructField("ar", ArrayType(StructType([StructField("q", LongType())]))),
+    ]
+)
+
+
+def test_stream_reads_old_versions_in_current_schema(options: dict[str, str], catalog: lancekeep.Catalog) -> None:
+    def rows(number: int, **more: Any) -> pa.Table:
+        schema = pa.schema([("id", pa.int32()), ("st", pa.struct([("x", pa.int64()), ("y", pa.string())]))])
+        schema = schema.append(pa.field("ar", pa.list_(pa.struct([("p", pa.int64())]))))
+        return pa.Table.from_pylist([{"id": number, "st": {"x": number, "y": "a"}, "ar": [{"p": number}]}], schema)
+
+    catalog.write("source", rows(1))
+    catalog.write("source", rows(2), "append")
+    alterations: list[Any] = [
+        lambda table: table.alter_columns({"path": "id", "data_type": pa.int64()}),
+        lambda table: table.add_columns(pa.schema([pa.field("n", pa.int32())])),
+        lambda table: table.drop_columns(["n"]),  # what it held is no part of the column that gets its name later
+        lambda table: table.alter_columns({"path": "id", "name": "key"}),
+        lambda table: table.alter_columns({"path": "st.x", "name": "xx"}),
+        lambda table: table.alter_columns({"path": "ar.item.p", "name": "q"}),
+        lambda table: table.drop_columns(["st.y"]),
+        lambda table: table.add_columns(pa.schema([pa.field("st", pa.struct([pa.field("z", pa.int64())]))])),
+        lambda table: table.add_columns(pa.schema([pa.field("n", pa.int64())])),
+    ]
+    for number, alter in enumerate(alterations, 3):
+        alter(catalog.open("source"))
+        schema = catalog.open("source").schema
+        given = {"id": number, "key": number, "n": number, "st": {"x": number, "xx": number, "z": number}}
+        row = {name: value for name, value in given.items() if name in schema.names} | {"ar": [{"p": number, "q": 0}]}
+        catalog.write("source", pa.Table.from_pylist([row], schema), "append")
+
+    made = DefaultSource({**options, "path": "source", "starting_version": "1"}).streamReader(EVOLVED)
+    assert isinstance(made, StreamReader)
+    end = made.latestOffset(made.initialOffset(), ReadAllAvailable())
+    found = [
+        (row["key"], row["st"]["xx"], row["st"]["z"], row["n"], len(row["ar"]))
+        for part in made.partitions({"version": 0}, end)
+        for read in made.read(part)
+        for row in read.to_pylist()
+    ]
+    last = len(alterations) + 2
+    assert found == [
+        (number, number, number if number >= last - 1 else None, number if number == last else None, 1)
+        for number in range(1, last + 1)
+    ]
+
+    catalog.open("source").drop_columns(["n"])
+    row = {"key": 99, "st": {"xx": 1, "z": 1}, "ar": []}
+    catalog.write("source", pa.Table.from_pylist([row], catalog.open("source").schema), "append")
+    with pytest.raises(lancekeep.InvalidInput, match="dropped a column that the stream reads"):
+        made.partitions(end, made.latestOffset(end, ReadAllAvailable()))
 
 
 # -- the sink -------------------------------------------------------------------------------------------------------
@@ -176,6 +272,27 @@ def test_a_batch_that_is_run_again_is_committed_once(options: dict[str, str], ca
         for kept in transactions
         if kept is not None
     ] == ["", "q0", "q1", "", "q3", "other0"]
+
+
+def test_sink_that_was_dropped_and_recreated_is_refused(options: dict[str, str], catalog: lancekeep.Catalog) -> None:
+    sink = writer(options)
+    sink.commit(written(sink), 0)  # the first batch is recorded even though it has no rows
+    sink.commit(written(sink, 1), 1)
+    stale = writer(options)
+    answer = written(stale, 2)
+    catalog.drop_table("sink")
+    add(catalog, 100, table="sink")
+    add(catalog, 101, table="sink")
+    add(catalog, 102, table="sink")
+    with pytest.raises(lancekeep.Refused, match="was dropped and created again while a batch was written"):
+        stale.commit(answer, 2)
+    sink = writer(options)
+    with pytest.raises(lancekeep.Refused, match="sink holds no batch of the query q, whose next batch is 2"):
+        sink.commit(written(sink, 2), 2)
+    assert ids(catalog, "sink") == [100, 101, 102]
+    sink = writer(options, ignore_removed_versions="true")
+    sink.commit(written(sink, 2), 2)
+    assert ids(catalog, "sink") == [2, 100, 101, 102]
 
 
 @pytest.mark.parametrize("managed", [True, False])

@@ -7,7 +7,7 @@ that the filter leaves, each at its published version. Executors get URIs and st
 
 from __future__ import annotations
 
-import pickle
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, groupby, pairwise
 from operator import itemgetter
@@ -30,6 +30,7 @@ from lancekeep.application.partitions import (
     WrittenPartition,
 )
 from lancekeep.domain.errors import MissingExtra
+from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.partitions import Partition, key_of
 
 try:
@@ -39,7 +40,7 @@ except ImportError as error:
     raise MissingExtra("this needs PySpark: pip install 'lancekeep[spark]'") from error
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 _KEY = "__lancekeep_partition"
 """The column by which rows are shuffled: the partition values as text."""
@@ -59,8 +60,8 @@ def write_partitioned(frame: DataFrame, namespace: PartitionedNamespace, mode: s
     columns = StructType([*frame.schema.fields, StructField(_KEY, StringType())])
     keyed = frame.mapInArrow(lambda batches: _keyed(batches, plan), columns)
     shuffled = keyed.repartition(_KEY).sortWithinPartitions(_KEY)
-    rows = collected(shuffled, lambda batches: _written(batches, plan), "written binary", "the partitions")
-    return namespace.publish(plan, [pickle.loads(row.written) for row in rows])
+    rows = collected(shuffled, lambda batches: _written(batches, plan), _WRITTEN, "the partitions")
+    return namespace.publish(plan, [_decoded(row, plan) for row in rows])
 
 
 def read_partitioned(
@@ -77,9 +78,9 @@ def read_partitioned(
     scan = namespace.scan(filter)
     chosen = scan.select(columns)
     seen = pa.schema([pa.field(field.name, as_spark_sees(field.type)) for field in chosen])
-    places = [(at, pickle.dumps(_place(namespace, each))) for at, each in enumerate(scan.partitions)]
-    tasks = spark.createDataFrame(places, "at int, place binary").repartition(max(1, len(places)), "at")
-    read = _Read(scan.schema, scan.filter, tuple(chosen.names), seen)
+    places = tuple(_place(namespace, each) for each in scan.partitions)
+    tasks = spark.createDataFrame([(at,) for at in range(len(places))], "at int").repartition(max(1, len(places)), "at")
+    read = _Read(scan.schema, scan.filter, tuple(chosen.names), seen, places)
     return tasks.mapInArrow(read, from_arrow_schema(seen, prefer_timestamp_ntz=True))
 
 
@@ -100,11 +101,28 @@ def _written(batches: Iterable[pa.RecordBatch], plan: PartitionWritePlan) -> Ite
     for _, runs in groupby(_runs(batches), key=itemgetter(0)):
         parts = (rows for _, rows in runs)
         first = next(parts)
-        values = tuple(column[0].as_py() for column in _values(first.slice(0, 1), plan))
-        place, location = plan.place(values)
+        arrays = _values(first.slice(0, 1), plan)
+        place, location = plan.place(tuple(column[0].as_py() for column in arrays))
         fragments = write_batches(chain([first], parts), place)
-        written = WrittenPartition(values, tuple(fragments), place, location)
-        yield pa.RecordBatch.from_pydict({"written": [pickle.dumps(written)]})
+        values = pa.RecordBatch.from_arrays(arrays, names=[str(at) for at in range(len(arrays))])
+        row = {"names": list(place.table.names), "location": location, "fragments": fragments}
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, values.schema) as stream:
+            stream.write_batch(values)
+        yield pa.RecordBatch.from_pydict({"place": [json.dumps(row)], "values": [sink.getvalue().to_pybytes()]})
+
+
+_WRITTEN = "place string, values binary"
+"""What a task answers for each partition: its name, location and fragments as JSON, its values as an Arrow stream."""
+
+
+def _decoded(row: Row, plan: PartitionWritePlan) -> WrittenPartition:
+    found = json.loads(row.place)
+    [batch] = pa.ipc.open_stream(bytes(row["values"]))
+    values = tuple(column[0].as_py() for column in batch.columns)
+    location = found["location"]
+    place = plan.place(values)[0] if location is None else plan.at(ObjectId(tuple(found["names"])), location)
+    return WrittenPartition(values, tuple(found["fragments"]), place, location)
 
 
 def _runs(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -143,17 +161,18 @@ def _place(namespace: PartitionedNamespace, partition: Partition) -> _Place:
 
 @attrs.frozen
 class _Read:
-    """What a task does to read partitions; it pickles."""
+    """What a task does to read partitions; it pickles. Rows are positions in ``places``."""
 
     schema: pa.Schema
     filter: Any
     names: tuple[str, ...]
     seen: pa.Schema
+    places: tuple[_Place, ...]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         freeze_imports()
         condition = expression(self.filter, self.schema)
-        for place in (pickle.loads(text) for batch in batches for text in batch.column("place").to_pylist()):
+        for place in (self.places[at] for batch in batches for at in batch.column("at").to_pylist()):
             dataset = place.open()
             if condition is None or is_understood(self.filter, self.schema):
                 found = dataset.to_batches(columns=list(self.names), filter=condition)

@@ -7,6 +7,7 @@ What is planned stays small however many fragments there are: it names runs of t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import attrs
@@ -15,9 +16,10 @@ import pyarrow as pa
 
 from lancekeep.adapters.spark.arrow_types import as_spark_sees, as_spark_takes
 from lancekeep.adapters.spark.daemon import freeze_imports
+from lancekeep.adapters.spark.projection import Origin, origins_by_name, projected
 from lancekeep.application.catalog import Catalog
-from lancekeep.domain.errors import InvalidInput
-from lancekeep.domain.manifest import FragmentEntry, fragment_entries
+from lancekeep.domain.errors import InvalidInput, Refused
+from lancekeep.domain.manifest import FragmentEntry, fragment_entries, transaction_name
 
 ROWS_OF_A_PARTITION = 100_000
 """Fragments next to each other are read by one task until they hold so many rows."""
@@ -31,22 +33,34 @@ BATCH_ROWS, BATCH_BYTES = 8192, 2 << 20
 
 @attrs.frozen
 class Snapshot:
-    """A version of a table as tasks read it; it pickles, and knows nothing of the catalog."""
+    """A version of a table as tasks read it; it pickles, and knows nothing of the catalog.
+
+    The location and the number do not identify a version: a table that is dropped and created again may have both.
+    """
 
     uri: str
     version: int
+    identity: str
     storage_options: dict[str, str] = attrs.field(repr=False)
     branch: str | None = None
 
     @staticmethod
     def of(catalog: Catalog, dataset: Any, branch: str | None = None) -> Snapshot:
-        return Snapshot(dataset.uri, dataset.version, dict(catalog.storage_options), branch)
+        return Snapshot(dataset.uri, dataset.version, identity(dataset), dict(catalog.storage_options), branch)
 
     def open(self) -> Any:
+        """Open the version. Raises `Refused` if the location now holds another table."""
         options = self.storage_options or None
         if self.branch is None:
-            return lance.dataset(self.uri, version=self.version, storage_options=options)
-        return lance.dataset(self.uri, storage_options=options).checkout_version((self.branch, self.version))
+            dataset = lance.dataset(self.uri, version=self.version, storage_options=options)
+        else:
+            dataset = lance.dataset(self.uri, storage_options=options).checkout_version((self.branch, self.version))
+        if identity(dataset) != self.identity:
+            raise Refused(
+                f"version {self.version} of {self.uri} is not the version that the query was planned for: the table "
+                "was dropped and created again. Run the query again."
+            )
+        return dataset
 
 
 class Fragment(NamedTuple):
@@ -57,9 +71,19 @@ class Fragment(NamedTuple):
     size: int | None
 
 
+def identity(dataset: Any) -> str:
+    """Return what no other version of any table has: the name of its transaction, or a digest of its manifest."""
+    manifest = _manifest(dataset)
+    return transaction_name(manifest) or blake2b(manifest, digest_size=16).hexdigest()
+
+
 def entries(dataset: Any) -> Iterator[FragmentEntry]:
     """What the manifest says of each fragment, without an object of the engine's for it."""
-    return fragment_entries(memoryview(dataset.__getstate__()[_MANIFEST]))
+    return fragment_entries(_manifest(dataset))
+
+
+def _manifest(dataset: Any) -> memoryview:
+    return memoryview(dataset.__getstate__()[_MANIFEST])
 
 
 _MANIFEST = 3
@@ -78,18 +102,23 @@ class FragmentReader:
     """Reads fragments of one version as batches of exactly ``schema``, Spark's Arrow types; it pickles.
 
     filter: in SQL of Lance's scanner; rows for which it is not true are left out. batch_size: rows of a batch at most.
+    origins: of the columns of ``schema``, where some are not stored as such.
     """
 
     snapshot: Snapshot
     schema: pa.Schema
     filter: str | None = None
     batch_size: int | None = None
+    origins: tuple[Origin, ...] | None = None
 
     @staticmethod
     def of(snapshot: Snapshot, stored: pa.Schema, schema: pa.Schema, batch_size: int | None = None) -> FragmentReader:
-        """Reads the columns of ``schema``. Raises `InvalidInput` where ``stored`` has none of that name and type."""
-        _require_types(stored, schema)
-        return FragmentReader(snapshot, schema, batch_size=batch_size)
+        """Reads the columns of ``schema``, or parts of them.
+
+        Raises `InvalidInput` where ``stored`` has none of that name and type.
+        """
+        require_types(stored, schema)
+        return FragmentReader(snapshot, schema, batch_size=batch_size, origins=origins_by_name(stored, schema))
 
     def read(self, runs: Sequence[range], limit: int | None = None) -> Iterator[pa.RecordBatch]:
         """The rows of the fragments in their order, ``limit`` at most."""
@@ -98,18 +127,29 @@ class FragmentReader:
             return
         dataset = self.snapshot.open()
         fragments = [dataset.get_fragment(number) for run in runs for number in run]
+        names = self._stored_names
+        if any("`" in name for name in names):  # the scanner has no way to quote it, but reads all columns together
+            names = dataset.schema.names
         scanner = dataset.scanner(
-            columns=self.schema.names,
+            columns=None if names == dataset.schema.names else names,
+            with_row_id=not names,  # a batch without columns has no rows
             filter=self.filter,
             limit=limit,
-            batch_size=self.batch_size or batch_rows(dataset.schema, self.schema.names, fragments),
+            batch_size=self.batch_size or batch_rows(dataset.schema, names, fragments),
             fragments=fragments,
             scan_in_order=True,
             **READ_AHEAD,
         )
         for batch in scanner.to_batches():
             if batch.num_rows:
-                yield as_spark_takes(batch, self.schema)
+                chosen = batch if self.origins is None else projected(batch, self.origins, self.schema)
+                yield as_spark_takes(chosen, self.schema)
+
+    @property
+    def _stored_names(self) -> list[str]:
+        if self.origins is None:
+            return list(self.schema.names)
+        return [origin.name for origin in self.origins if origin.name is not None]
 
 
 def batch_rows(stored: pa.Schema, names: Iterable[str], fragments: Iterable[Any]) -> int:
@@ -154,15 +194,26 @@ def require_columns(stored: pa.Schema, names: Iterable[str]) -> None:
         raise InvalidInput(f"the table has no column {unknown[0]!r}; it has {', '.join(stored.names)}")
 
 
-def _require_types(stored: pa.Schema, wanted: pa.Schema) -> None:
-    """Nullability aside: Spark may know more, or less, about it."""
+def require_types(stored: pa.Schema, wanted: pa.Schema) -> None:
+    """Nullability aside: Spark may know more, or less, about it. A struct may lack fields that the stored one has."""
     require_columns(stored, wanted.names)
     for field in wanted:
         seen = as_spark_sees(stored.field(field.name).type)
-        if seen != as_spark_sees(field.type):
+        if not _is_part(as_spark_sees(field.type), seen):
             raise InvalidInput(
                 f"the column {field.name!r} of the table is {seen} in Spark; it was asked for as {field.type}"
             )
+
+
+def _is_part(wanted: pa.DataType, seen: pa.DataType) -> bool:
+    if pa.types.is_struct(wanted) and pa.types.is_struct(seen):
+        known = {child.name: child.type for child in seen}
+        return all(child.name in known and _is_part(child.type, known[child.name]) for child in wanted)
+    if pa.types.is_list(wanted) and pa.types.is_list(seen):
+        return _is_part(wanted.value_type, seen.value_type)
+    if pa.types.is_map(wanted) and pa.types.is_map(seen):
+        return _is_part(wanted.key_type, seen.key_type) and _is_part(wanted.item_type, seen.item_type)
+    return bool(wanted == seen)
 
 
 class Part(NamedTuple):

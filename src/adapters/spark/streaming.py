@@ -1,7 +1,8 @@
 """Streams of ``format("lancekeep")``: versions of a table as a source, and a sink that commits each batch once.
 
 Offsets of the source are versions: what a version appended is a part of the stream. Of the sink, each batch is one
-version, whose transaction carries the query's id and the batch's; docs/adr/0023 says why that is enough.
+version, whose transaction carries the query's id and the batch's; docs/adr/0023 says why that is enough. Both name
+versions by number and by transaction, because a table that is dropped and created again has the numbers, too (ADR 36).
 """
 
 from __future__ import annotations
@@ -26,13 +27,16 @@ from pyspark.sql.types import StructType
 
 from lancekeep.adapters.spark.batch import Written, begin_first_write, existing_schema, fragments_of
 from lancekeep.adapters.spark.options import Options
+from lancekeep.adapters.spark.projection import SchemaHistory, lacks, origins_by_id
 from lancekeep.adapters.spark.reading import (
     MOST_PARTITIONS,
     Fragment,
     FragmentReader,
     Snapshot,
     entries,
+    identity,
     partitions,
+    require_types,
     stored_fragments,
 )
 from lancekeep.adapters.spark.writing import target_schema, write_batches
@@ -46,7 +50,11 @@ from lancekeep.domain.errors import (
 )
 from lancekeep.domain.manifest import FragmentEntry
 
-Offset = dict[str, int]
+Offset = dict[str, Any]
+"""``version``: everything up to it has been read. ``transaction``: the identity of that version (`identity`).
+
+Version 0, and the offsets of checkpoints that an earlier release wrote, have no identity.
+"""
 
 
 # -- the source -----------------------------------------------------------------------------------------------------
@@ -55,7 +63,7 @@ Offset = dict[str, int]
 class VersionFragments(InputPartition):
     """What one task reads: fragments as one version has them."""
 
-    def __init__(self, reader: FragmentReader, runs: Sequence[range]) -> None:
+    def __init__(self, reader: FragmentReader | None, runs: Sequence[range]) -> None:
         self.reader = reader
         self.runs = runs
 
@@ -63,8 +71,8 @@ class VersionFragments(InputPartition):
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The rows that each version appended; without ``starting_version`` first all rows that there are.
 
-    The offset ``{"version": n}`` says that everything up to version n has been read. Version 0 comes before the table's
-    rows as they are when the stream begins.
+    Version 0 comes before the table's rows as they are when the stream begins. Rows of old versions come in the columns
+    that the table has when the stream starts: see `SchemaHistory`.
     """
 
     def __init__(self, options: Options, open_catalog: Callable[[], Catalog], schema: StructType) -> None:
@@ -73,6 +81,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._catalog: Catalog | None = None  # Spark pickles readers that have not been asked anything
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         self._end: int | None = None
+        self._checked: Offset | None = None
+        self._history = SchemaHistory(self._version)
+        self._current: int | None = None
         self._skips = options.flag("skip_change_commits")
         self._max_versions = options.number("max_versions_per_trigger")
         self._max_rows = options.number("max_rows_per_trigger")
@@ -83,11 +94,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return {"version": 0}
         latest = self._latest()
         if start == "latest":
-            return {"version": latest}
+            return self._offset(latest)
         first = cast(int, self._options.number("starting_version"))
         if first > latest + 1:
             raise InvalidInput(f"starting_version is {first}, and the latest version of {self._table} is {latest}")
-        return {"version": first - 1}
+        try:
+            return self._offset(first - 1)
+        except VersionNotFound:  # was cleaned up; reading the first version raises the error if it is needed
+            return {"version": first - 1}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._end = self._latest()
@@ -100,34 +114,36 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         read = start["version"]
         latest = self._latest()
         if latest < read:
-            raise Refused(
-                f"{self._table} has {latest} versions, and the checkpoint says that {read} have been read: it is "
-                "another table of that name. Begin with a new checkpoint."
-            )
+            raise self._replaced(read)
+        if start != self._checked:  # once for each offset: a query without news polls many times a second
+            self._require_same(start)
+            self._checked = start
         end = latest if self._end is None else max(read, min(self._end, latest))
-        if self._begins_with_all(read):
-            return {"version": end}
-        if self._max_versions is not None:
-            end = min(end, read + self._max_versions)
-        return {"version": end if self._max_rows is None else self._within(read, end, self._max_rows)}
+        if end > read and not self._begins_with_all(read):
+            if self._max_versions is not None:
+                end = min(end, read + self._max_versions)
+            if self._max_rows is not None:
+                end = self._within(start, end, self._max_rows)
+        self._checked = start if end == read else self._offset(end)
+        return self._checked
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802
         return {"version": self._latest()}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         read, last = start["version"], end["version"]
-        if self._begins_with_all(read) and last > read:
-            dataset = self._version(last)
-            return self._parts(dataset, stored_fragments(dataset), dataset.count_rows())
         parts: list[InputPartition] = []
-        for version in range(read + 1, last + 1):
-            dataset, appended = self._appended(version)
-            parts += self._parts(dataset, appended, sum(fragment.rows for fragment in appended))
-        return parts
+        if self._begins_with_all(read) and last > read:
+            dataset = self._require_same(end)
+            parts += self._parts(dataset, stored_fragments(dataset), dataset.count_rows())
+        else:
+            for dataset, appended in self._appended(start, end):
+                parts += self._parts(dataset, appended, sum(fragment.rows for fragment in appended))
+        return parts or [VersionFragments(None, [])]  # a task tells a sink which query this is, rows or none
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, VersionFragments)
-        return partition.reader.read(partition.runs)
+        return iter(()) if partition.reader is None else partition.reader.read(partition.runs)
 
     def commit(self, end: Offset) -> None:
         """Nothing to let go: a version stays until it is cleaned up."""
@@ -163,33 +179,86 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "holds or at a starting_version that is left."
             ) from error
 
-    def _parts(self, dataset: Any, fragments: Iterable[Fragment], rows: int) -> list[InputPartition]:
-        batch_size = self._options.number("batch_size")
-        reader = FragmentReader.of(Snapshot.of(self._opened(), dataset), dataset.schema, self._schema, batch_size)
-        most = self._options.number("max_partitions") or MOST_PARTITIONS
-        return [VersionFragments(reader, part.runs) for part in partitions(fragments, rows, most)]
+    def _offset(self, version: int) -> Offset:
+        if not version:
+            return {"version": 0}
+        return {"version": version, "transaction": identity(self._version(version))}
 
-    def _appended(self, version: int) -> tuple[Any, list[Fragment]]:
-        """A version, and the fragments that it added. Raises `Refused` where it changed rows that were there."""
+    def _require_same(self, offset: Offset) -> Any:
+        """Open the version of an offset; None for version 0. Raises `Refused` if it is a version of another table."""
+        version = offset["version"]
+        if not version:
+            return None
         dataset = self._version(version)
-        after = entries(dataset)
-        before = entries(self._version(version - 1)) if version > 1 else ()
-        if all(_same(old, next(after, None)) for old in before):
-            return dataset, list(stored_fragments(dataset, after))  # what comes behind those that were there
-        if not self._skips and not _keeps_rows(dataset, version):
-            raise Refused(
-                f"version {version} of {self._table} is no append: it changed or removed rows. A stream has no way to "
-                "say so: read with skip_change_commits=true to pass over such versions, rows that they added included, "
-                "or begin with a new checkpoint."
-            )
-        return dataset, []
+        if offset.get("transaction") not in (None, identity(dataset)):
+            raise self._replaced(version)
+        return dataset
 
-    def _within(self, read: int, end: int, rows: int) -> int:
+    def _replaced(self, version: int) -> Refused:
+        return Refused(
+            f"{self._table} is not the table that the stream has read up to version {version}: it was dropped and "
+            "created again. Start the query with a new checkpoint; it then reads the new table from the beginning, or "
+            "from the option starting_version."
+        )
+
+    def _parts(self, dataset: Any, fragments: Iterable[Fragment], rows: int) -> list[InputPartition]:
+        most = self._options.number("max_partitions") or MOST_PARTITIONS
+        chosen = list(partitions(fragments, rows, most))
+        if not chosen:
+            return []
+        reader = self._reader(dataset)
+        return [VersionFragments(reader, part.runs) for part in chosen]
+
+    def _reader(self, dataset: Any) -> FragmentReader:
+        """Read a version in the columns of the stream, which are those of the table when the stream starts."""
+        if self._current is None:
+            self._current = self._latest()
+            require_types(self._version(self._current).schema, self._schema)
+        columns, old = self._history.schema(self._current), self._history.schema(dataset.version)
+        snapshot = Snapshot.of(self._opened(), dataset)
+        batch_size = self._options.number("batch_size")
+        if columns == old:
+            return FragmentReader.of(snapshot, dataset.schema, self._schema, batch_size)
+        ids = self._history.ids(self._current, dataset.version)
+        origins = origins_by_id(self._schema, columns, old, ids)
+        if dataset.version > self._current and any(map(lacks, origins)):
+            raise InvalidInput(
+                f"version {dataset.version} of {self._table} dropped a column that the stream reads. Load the table "
+                "again and restart the query with its checkpoint."
+            )
+        return FragmentReader(snapshot, self._schema, batch_size=batch_size, origins=origins)
+
+    def _appended(self, start: Offset, end: Offset) -> Iterator[tuple[Any, list[Fragment]]]:
+        """Yield each version after ``start`` up to ``end`` with the fragments that it added.
+
+        Raises:
+            Refused: A version changed rows of earlier ones, or an offset is one of another table.
+        """
+        before = self._require_same(start)
+        for version in range(start["version"] + 1, end["version"] + 1):
+            dataset = self._version(version) if version < end["version"] else self._require_same(end)
+            yield dataset, self._added(before, dataset)
+            before = dataset
+
+    def _added(self, before: Any, dataset: Any) -> list[Fragment]:
+        after = entries(dataset)
+        if all(_same(old, next(after, None)) for old in (entries(before) if before is not None else ())):
+            return list(stored_fragments(dataset, after))  # what comes behind those that were there
+        if not self._skips and not _keeps_rows(dataset, dataset.version):
+            raise Refused(
+                f"version {dataset.version} of {self._table} is no append: it changed or removed rows. A stream has no "
+                "way to say so: read with skip_change_commits=true to pass over such versions, rows that they added "
+                "included, or begin with a new checkpoint."
+            )
+        return []
+
+    def _within(self, start: Offset, end: int, rows: int) -> int:
         """The last version up to which no more than ``rows`` are appended; the next version where that is none."""
-        for version in range(read + 1, end + 1):
-            rows -= sum(fragment.rows for fragment in self._appended(version)[1])
+        for dataset, appended in self._appended(start, {"version": end}):
+            rows -= sum(fragment.rows for fragment in appended)
             if rows < 0:
-                return max(version - 1, read + 1)
+                read: int = start["version"]
+                return max(int(dataset.version) - 1, read + 1)
         return end
 
 
@@ -225,8 +294,9 @@ class WrittenByQuery(Written):
 class StreamWriter(DataSourceStreamArrowWriter):
     """Each batch with rows is one version, committed once, however often Spark runs the batch.
 
-    A table that is not there is made, empty, before the first batch. In output mode ``complete`` a batch replaces the
-    rows of the table.
+    The first batch of a query is a version with or without rows: a table without a version of the query is not the
+    table to which earlier batches were written. A table that is not there is made, empty, before the first batch. In
+    output mode ``complete`` a batch replaces the rows of the table.
     """
 
     def __init__(
@@ -243,6 +313,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 with suppress(ConcurrentModification):  # another has made it; appends tell whether they fit
                     catalog.commit_fragments(begin_first_write(catalog, self._table, wanted), [], exactly=True)
             self._plan = catalog.begin_write(self._table, wanted, self._mode)
+            self._identity = identity(catalog.open(self._table, self._plan.read_version))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenByQuery:
         context = TaskContext.get()
@@ -258,7 +329,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """
         fragments = fragments_of(messages)
         queries = {message.query for message in messages if isinstance(message, WrittenByQuery)}
-        if not queries or (self._mode == "append" and not fragments):
+        if not queries or (self._mode == "append" and not fragments and batchId):
             return
         (query,) = queries
         looked_at = 0
@@ -266,6 +337,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             for _ in range(_ATTEMPTS):
                 plan = catalog.begin_write(self._table, self._plan.schema, self._mode)
                 dataset = catalog.open(self._table, plan.read_version)
+                self._require_same(catalog, dataset)
                 if self._is_committed(dataset, looked_at, query, batchId):
                     return
                 looked_at = plan.read_version
@@ -281,10 +353,25 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """What tasks have written is seen by nobody, and stays until it is cleaned up."""
 
+    def _require_same(self, catalog: Catalog, dataset: Any) -> None:
+        """Raise `Refused` if the table was dropped and created again since the tasks were given their plan."""
+        version = self._plan.read_version
+        with suppress(VersionNotFound):  # was cleaned up
+            if (
+                identity(dataset if dataset.version == version else catalog.open(self._table, version))
+                == self._identity
+            ):
+                return
+            raise Refused(
+                f"{self._table} was dropped and created again while a batch was written; nothing was committed. Start "
+                "the query with a new checkpoint to write all rows of its source to the new table."
+            )
+
     def _is_committed(self, dataset: Any, looked_at: int, query: str, batch: int) -> bool:
         """Whether the batch is in a version behind ``looked_at``: the query's last commit tells, which is a look away.
 
-        Raises `Refused` where versions are gone in which it might have been; batch 0 is taken for a query's first.
+        Raises `Refused` where versions are gone in which it might have been, or where the query has no version in the
+        table; batch 0 is taken for a query's first.
         """
         for version in range(dataset.version, looked_at, -1):
             properties = _properties(dataset, version)
@@ -298,6 +385,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 )
             if properties.get(QUERY) == query:
                 return int(properties[BATCH]) >= batch
+        if batch and not looked_at and not self._ignores_removed:
+            raise Refused(
+                f"{self._table} holds no batch of the query {query}, whose next batch is {batch}: the table was "
+                "dropped and created again. Start the query with a new checkpoint to write all rows of its source, or "
+                "continue with the option ignore_removed_versions=true to write only the rows that are left."
+            )
         return False
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import pickle
+import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,6 +14,7 @@ import attrs
 import lance
 import pyarrow as pa
 from lance.file import LanceFileSession
+from lance.schema import LanceSchema
 from pyarrow import fs
 
 from lancekeep.adapters.spark.jobs.files import absolute, place
@@ -50,7 +51,7 @@ def backfill(
     same order and of one type for the whole table. It is pickled, and runs in the workers. reads: the columns it gets;
     all that are not computed when left out. batch_rows: of what it gets, at most.
     checkpoint: a folder in which finished fragments are remembered, so that a stopped job does not compute them again.
-    It belongs to one function: empty it when the function changes. Whoever can write it can run code in the job.
+    It belongs to one function: empty it when the function changes.
 
     Fragments that are appended meanwhile are computed before the commit, which is made against one version; fragments
     that lost rows meanwhile are not computed again. Again, it computes again: to the same values, if the function does.
@@ -161,7 +162,7 @@ def _compute(fragment_id: int, work: _Work) -> _Computed:
     dataset = work.snapshot.open()
     fragment = dataset.get_fragment(fragment_id)
     key = work.key(fragment.metadata)
-    remembered = _remembered(work, key)
+    remembered = _remembered(work, key, fragment.metadata)
     if remembered is not None:
         return remembered
     if work.batch_rows is None:
@@ -226,8 +227,8 @@ def _called(work: _Work, batch: pa.RecordBatch) -> pa.RecordBatch:
     return result.select(list(work.columns))
 
 
-def _remembered(work: _Work, key: str) -> _Computed | None:
-    """What an earlier run computed, while its files are there still."""
+def _remembered(work: _Work, key: str, fragment: lance.FragmentMetadata) -> _Computed | None:
+    """Return what an earlier run computed, while its files exist; None for contents that no run has written."""
     if work.checkpoint is None:
         return None
     store, path = place(work.checkpoint)
@@ -235,12 +236,23 @@ def _remembered(work: _Work, key: str) -> _Computed | None:
     if store.get_file_info(file).type != fs.FileType.File:
         return None
     with store.open_input_stream(file) as stream:
-        found = json.loads(stream.read())
-    session = LanceFileSession(work.snapshot.uri, work.snapshot.storage_options or None)
-    if not all(session.contains(f"data/{each['path']}") for each in found["files"] if each["base_id"] is None):
+        content = stream.read()
+    try:
+        found = json.loads(content)
+        schema = None if work.exists else _decoded(found["schema"])
+        result = _Computed(found["files"], schema, tuple(map(int, found["fields"])), 0, reused=True)
+        lance.FragmentMetadata.from_json(json.dumps(fragment.to_json() | {"files": result.files}))
+        own = {each["path"] for each in fragment.to_json()["files"]}
+        new = [each["path"] for each in result.files if each["path"] not in own]
+    except (KeyError, TypeError, ValueError, AttributeError):
         return None
-    schema = pickle.loads(b64decode(found["schema"]))
-    return _Computed(found["files"], schema, tuple(found["fields"]), 0, reused=True)
+    if not new or not all(map(_DATA_FILE.fullmatch, new)):
+        return None
+    session = LanceFileSession(work.snapshot.uri, work.snapshot.storage_options or None)
+    return result if all(session.contains(f"data/{name}") for name in new) else None
+
+
+_DATA_FILE = re.compile(r"[\w-]+\.lance")
 
 
 def _remember(work: _Work, key: str, result: _Computed) -> None:
@@ -248,8 +260,22 @@ def _remember(work: _Work, key: str, result: _Computed) -> None:
         return
     store, path = place(work.checkpoint)
     store.create_dir(path, recursive=True)
-    schema = b64encode(pickle.dumps(result.schema)).decode()
+    schema = None if result.schema is None else _encoded(result.schema)
     content = json.dumps({"files": result.files, "schema": schema, "fields": result.fields}).encode()
     with store.open_output_stream(f"{path}/{key}.part") as stream:
         stream.write(content)
     store.move(f"{path}/{key}.part", f"{path}/{key}.json")  # whole, or not at all
+
+
+def _encoded(schema: LanceSchema) -> list[str]:
+    """Return the schema, field ids included, as its metadata and the protobuf message of each field."""
+    reduced: Any = schema.__reduce__()  # a function and its arguments
+    metadata, *fields = reduced[1]
+    return [metadata, *(b64encode(field).decode() for field in fields)]
+
+
+def _decoded(encoded: Any) -> LanceSchema:
+    """Raise `ValueError`, `TypeError` or `KeyError` for what `_encoded` has not written."""
+    metadata, *fields = encoded
+    schema: LanceSchema = LanceSchema._from_protos(metadata, *(b64decode(field, validate=True) for field in fields))
+    return schema

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from lancekeep.adapters.spark.jobs.files import SourceFile
 from lancekeep.application.catalog import Catalog
-from lancekeep.domain.errors import ObjectNotFound, Refused
+from lancekeep.domain.errors import Damaged, ObjectNotFound, Refused
 from lancekeep.domain.table import Table
 
 T = TypeVar("T")
@@ -87,7 +87,7 @@ class IngestedFiles:
                     self._call(self._objects.delete, entry.key)
                     continue
                 entry = self._settle(entry)
-            files = pa.ipc.open_file(self._call(self._objects.get, entry.key)).read_all()
+            files = _decoded(self._call(self._objects.get, entry.key), entry.key)
             replaces = _REPLACES in (files.schema.metadata or {})
             files = files.replace_schema_metadata()
             known = files if replaces else pa.concat_tables([known, files])
@@ -147,6 +147,18 @@ class IngestedFiles:
 
     def _key(self, version: int, run: str, status: str) -> str:
         return f"{self._prefix}{version:020}.{run}.{status}.arrow"
+
+
+def _decoded(content: bytes, key: str) -> pa.Table:
+    try:
+        files = pa.ipc.open_file(content).read_all()
+    except pa.ArrowException as error:
+        raise Damaged(
+            f"{key} is no record of ingested files: {error}. Restore it from a backup, or remove it"
+        ) from error
+    if files.schema != _SCHEMA:
+        raise Damaged(f"{key} is no record of ingested files; its columns are {', '.join(files.schema.names)}")
+    return files
 
 
 def run_of(files: Iterable[SourceFile], purpose: str) -> str:
