@@ -9,50 +9,49 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from lancekeep.application.catalog import Catalog, Description, HistoryEntry
-from lancekeep.application.certification import Certificate, Check, Result
-from lancekeep.application.cleanup import CleanupReport, NotCleaned, TableCleanup
-from lancekeep.application.maintenance import Finding, FsckReport
-from lancekeep.application.migration import MigrationProgress, MigrationReport
-from lancekeep.application.partitions import PartitionedNamespace, Scan
-from lancekeep.application.transactions import Snapshot, Transaction
-from lancekeep.domain.batch import AllCommitted
-from lancekeep.domain.commit import Committed, CommitToken, Conflict, Outcome, Unknown
-from lancekeep.domain.errors import (
-    AccessDenied,
-    AlreadyExists,
-    CommitRefused,
-    CommitStoreMismatch,
-    CommitUnknown,
-    ConcurrentModification,
-    Damaged,
-    InvalidInput,
-    LancekeepError,
-    MissingExtra,
-    NamespaceAlreadyExists,
-    NamespaceNotEmpty,
-    NamespaceNotFound,
-    NotFound,
-    Refused,
-    Retryable,
-    StoreUnavailable,
-    TableAlreadyExists,
-    TableNotFound,
-    UnsafeStore,
-    UnsafeStoreWarning,
-    Unsupported,
-    VersionNotFound,
-    VersionTaken,
-)
-from lancekeep.domain.identifiers import ObjectId
-from lancekeep.domain.namespace import Namespace
-from lancekeep.domain.partitioning import PartitionBy, PartitionField, PartitionSpec, Transform
-from lancekeep.domain.partitions import Partition
-from lancekeep.domain.table import Table
-from lancekeep.ports.table_engine import VersionDetails, WritePlan
-
 if TYPE_CHECKING:
+    from lancekeep.application.catalog import Catalog, Description, HistoryEntry
+    from lancekeep.application.certification import Certificate, Check, Result
+    from lancekeep.application.cleanup import CleanupReport, NotCleaned, TableCleanup
+    from lancekeep.application.maintenance import Finding, FsckReport
+    from lancekeep.application.migration import MigrationProgress, MigrationReport
+    from lancekeep.application.partitions import PartitionedNamespace, Scan
+    from lancekeep.application.transactions import Snapshot, Transaction
     from lancekeep.composition import DirectoryNamespace, certify, connect
+    from lancekeep.domain.batch import AllCommitted
+    from lancekeep.domain.commit import Committed, CommitToken, Conflict, Outcome, Unknown
+    from lancekeep.domain.errors import (
+        AccessDenied,
+        AlreadyExists,
+        CommitRefused,
+        CommitStoreMismatch,
+        CommitUnknown,
+        ConcurrentModification,
+        Damaged,
+        InvalidInput,
+        LancekeepError,
+        MissingExtra,
+        NamespaceAlreadyExists,
+        NamespaceNotEmpty,
+        NamespaceNotFound,
+        NotFound,
+        Refused,
+        Retryable,
+        StoreUnavailable,
+        TableAlreadyExists,
+        TableNotFound,
+        UnsafeStore,
+        UnsafeStoreWarning,
+        Unsupported,
+        VersionNotFound,
+        VersionTaken,
+    )
+    from lancekeep.domain.identifiers import ObjectId
+    from lancekeep.domain.namespace import Namespace
+    from lancekeep.domain.partitioning import PartitionBy, PartitionField, PartitionSpec, Transform
+    from lancekeep.domain.partitions import Partition
+    from lancekeep.domain.table import Table
+    from lancekeep.ports.table_engine import VersionDetails, WritePlan
 
 __all__ = [
     "AccessDenied",
@@ -117,13 +116,43 @@ __all__ = [
     "connect",
 ]
 
+_HOMES = {
+    "lancekeep.application.catalog": "Catalog Description HistoryEntry",
+    "lancekeep.application.certification": "Certificate Check Result",
+    "lancekeep.application.cleanup": "CleanupReport NotCleaned TableCleanup",
+    "lancekeep.application.maintenance": "Finding FsckReport",
+    "lancekeep.application.migration": "MigrationProgress MigrationReport",
+    "lancekeep.application.partitions": "PartitionedNamespace Scan",
+    "lancekeep.application.transactions": "Snapshot Transaction",
+    "lancekeep.composition": "certify connect DirectoryNamespace",
+    "lancekeep.domain.batch": "AllCommitted",
+    "lancekeep.domain.commit": "Committed CommitToken Conflict Outcome Unknown",
+    "lancekeep.domain.identifiers": "ObjectId",
+    "lancekeep.domain.namespace": "Namespace",
+    "lancekeep.domain.partitioning": "PartitionBy PartitionField PartitionSpec Transform",
+    "lancekeep.domain.partitions": "Partition",
+    "lancekeep.domain.table": "Table",
+    "lancekeep.ports.table_engine": "VersionDetails WritePlan",
+}
+_HOME = dict.fromkeys(__all__, "lancekeep.domain.errors")
+_HOME |= {name: home for home, names in _HOMES.items() for name in names.split()}
+_SUBMODULES = ("jobs",)
+
 
 def __getattr__(name: str) -> Any:
-    """What needs the native engine is loaded when it is first asked for: workers on Spark never do."""
-    if name in ("DirectoryNamespace", "certify", "connect"):
-        from lancekeep import composition
+    """Load a public name on first use, so that ``import lancekeep`` loads neither pyarrow nor the native engine."""
+    if name == "__version__":
+        from importlib.metadata import version
 
-        return getattr(composition, name)
-    if name == "jobs":
-        return import_module("lancekeep.jobs")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return version("lancekeep")
+    if name in _SUBMODULES:
+        return import_module(f"lancekeep.{name}")
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_SUBMODULES, "__version__"})

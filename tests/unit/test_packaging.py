@@ -72,3 +72,18 @@ def test_the_lock_satisfies_every_requirement() -> None:
 def test_importing_lancekeep_loads_no_extra(extra: str) -> None:
     program = f"import lancekeep, sys; sys.exit({extra!r} in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_every_public_name_is_loaded_from_its_home_and_listed() -> None:
+    import lancekeep
+
+    for name in lancekeep.__all__:
+        assert getattr(lancekeep, name).__module__.startswith("lancekeep.") or name == "Outcome"
+    assert {"__version__", "connect", "jobs", *lancekeep.__all__} <= set(dir(lancekeep))
+    assert lancekeep.__version__ == tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["version"]
+
+
+@pytest.mark.parametrize("heavy", ["attr", "lance", "numpy", "pyarrow"])
+def test_importing_lancekeep_is_lazy(heavy: str) -> None:
+    program = f"import lancekeep, sys; sys.exit({heavy!r} in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)
