@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 import lancekeep
 from lancekeep import Damaged
 from lancekeep.adapters.commit_stores.conditional_put import ConditionalPutCommitStore
+from lancekeep.adapters.manifest_stores.columns import SCHEMA
 from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListing
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
 from lancekeep.adapters.manifest_stores.table_file import TableFile, Transaction
-from lancekeep.adapters.manifest_stores.table_versions import SCHEMA, TableVersions
+from lancekeep.adapters.manifest_stores.table_versions import TableVersions
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
 from lancekeep.domain.catalog import Put
 from lancekeep.domain.dataset_files import Place, Reference, names_in

@@ -261,7 +261,7 @@ def test_a_damaged_manifest_is_named(opened: Callable[[], LanceManifestStore], r
 
 def test_another_lance_table_in_its_place_is_refused(opened: Callable[[], LanceManifestStore], root: Path) -> None:
     lance.write_dataset(pa.table({"a": [1]}), str(root / "__manifest"))
-    with pytest.raises(Damaged, match="is not a manifest table: it has no column location"):
+    with pytest.raises(Damaged, match="is not a manifest table: it has no column object_id, object_type, location"):
         opened().view()
 
 

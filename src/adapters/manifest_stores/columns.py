@@ -1,4 +1,4 @@
-"""How columns of extensions enter the manifest table (directory namespace V2, "Schema Extensibility")."""
+"""The columns of the manifest table (directory namespace V2, "Manifest Table Schema", "Schema Extensibility")."""
 
 from __future__ import annotations
 
@@ -7,40 +7,97 @@ from typing import Any
 
 import pyarrow as pa
 
-from lancekeep.domain.errors import Refused
+from lancekeep.domain.errors import Damaged, Refused
+from lancekeep.domain.manifest_entry import ManifestEntry
+
+PRIMARY_KEY = "lance-schema:unenforced-primary-key:position"
+REQUIRED = ("object_id", "object_type")
+OWN_COLUMNS = (*REQUIRED, "location", "metadata")
+TEXT = pa.string()
+SCHEMA = pa.schema(
+    [
+        pa.field("object_id", TEXT, nullable=False, metadata={PRIMARY_KEY: "0"}),
+        pa.field("object_type", TEXT, nullable=False),
+        pa.field("location", TEXT),
+        pa.field("metadata", TEXT),
+        pa.field("base_objects", pa.list_(pa.field("object_id", TEXT))),
+    ]
+)
+
+
+def in_memory(stored: pa.Schema, key: str) -> pa.Schema:
+    """Return the schema in which the rows of a table are held in memory: own columns as plain text.
+
+    Raises:
+        Damaged: an own column is missing or holds no text; ``key`` names the table.
+    """
+    missing = [name for name in OWN_COLUMNS if name not in stored.names]
+    if missing:
+        raise Damaged(f"{key} is not a manifest table: it has no column {', '.join(missing)}")
+    fields = [field.with_type(TEXT) if _is_own_text(field) else field for field in stored]
+    wrong = [field for field in fields if field.name in OWN_COLUMNS and field.type != TEXT]
+    if wrong:
+        raise Damaged(
+            f"{key} is not a manifest table: the column {wrong[0].name!r} has the type {wrong[0].type}, expected "
+            f"string. Change it with pylance: alter_columns"
+        )
+    return pa.schema(fields)
+
+
+def require_values(entry: ManifestEntry, schema: pa.Schema) -> None:
+    """Refuse an entry that has no value for a column that cannot hold nulls.
+
+    Raises:
+        Refused: the message names the column.
+    """
+    for field in schema:
+        if field.nullable or field.name in REQUIRED:
+            continue
+        value = getattr(entry, field.name) if field.name in OWN_COLUMNS else entry.extension.get(field.name)
+        if value is None:
+            raise Refused(
+                f"the manifest table has a column {field.name!r} that cannot be null, and the entry of "
+                f"{entry.object_id!r} has no value for it; nothing was written. Drop the column, or make it nullable "
+                f'with pylance: alter_columns({{"path": "{field.name}", "nullable": True}})'
+            )
 
 
 def with_columns(schema: pa.Schema, columns: Mapping[str, pa.DataType]) -> pa.Schema:
-    """The schema with further nullable columns. Raises `Refused` where one is there with another type."""
+    """Return the schema with further nullable columns. Raises `Refused` if one exists with another type."""
     for name, wanted in columns.items():
         if name not in schema.names:
             schema = schema.append(pa.field(name, wanted))
         elif schema.field(name).type != wanted:
-            raise _other_type(name, str(schema.field(name).type), str(wanted))
+            raise Refused(
+                f"the manifest table has a column {name!r} of type {schema.field(name).type}; it cannot hold {wanted}. "
+                "Choose another name."
+            )
     return schema
 
 
-def enter_columns(manifest: Any, schema: pa.Schema, example: Any) -> pa.Schema:
-    """Give a manifest message the fields of columns that it lacks; the schema, in the manifest's order.
+def enter_columns(manifest: Any, example: Any) -> None:
+    """Give a manifest message the columns that it lacks.
 
-    A schema knows a column once it has a value, the manifest from the beginning. example: the manifest of a table of
-    this schema. Raises `Refused` where the manifest knows a column with another type.
+    Field ids of dropped columns are not reused, because data files still hold their values under these ids.
+
+    Args:
+        manifest: the manifest message to change.
+        example: the manifest message of a table that has all columns.
     """
-    roots = {field.name: field for field in manifest.fields if field.parent_id < 0}
-    number = max((field.id for field in manifest.fields), default=-1) + 1
-    for field in (field for field in example.fields if field.parent_id < 0):
-        known = roots.get(field.name)
-        if known is None:
+    known = {field.name for field in manifest.fields if field.parent_id < 0}
+    used = [field.id for field in manifest.fields]
+    used += [number for fragment in manifest.fragments for file in fragment.files for number in file.fields]
+    following = max(used, default=-1) + 1
+    ids: dict[int, int] = {}
+    for field in example.fields:
+        if field.parent_id in ids or (field.parent_id < 0 and field.name not in known):
             entered = manifest.fields.add()
             entered.CopyFrom(field)
-            entered.id, number = number, number + 1
-            roots[field.name] = entered
-        elif known.logical_type != field.logical_type:
-            raise _other_type(field.name, known.logical_type, field.logical_type)
-    return pa.schema([schema.field(name) for name in roots if name in schema.names])
+            entered.id = ids[field.id] = following
+            entered.parent_id = ids.get(field.parent_id, field.parent_id)
+            following += 1
 
 
-def _other_type(name: str, found: str, wanted: str) -> Refused:
-    return Refused(
-        f"the manifest table has a column {name!r} of type {found}; it cannot hold {wanted}. Choose another name."
-    )
+def _is_own_text(field: pa.Field) -> bool:
+    kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+    return field.name in OWN_COLUMNS and (pa.types.is_string(kind) or pa.types.is_large_string(kind))

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import FrozenBitMap
 
-from lancekeep.adapters.manifest_stores.columns import with_columns
+from lancekeep.adapters.manifest_stores.columns import OWN_COLUMNS, TEXT, require_values, with_columns
 from lancekeep.domain.catalog import AddColumns, Change, Put, Remove, SetProperties, ancestors
 from lancekeep.domain.identifiers import MANIFEST_DELIMITER, ObjectId
 from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
@@ -29,8 +29,6 @@ from lancekeep.domain.table import V1_SUFFIX
 SMALL = 2048
 """Rows up to which Python's own dictionaries and lists are faster than anything over Arrow."""
 
-OWN_COLUMNS = ("object_id", "object_type", "location", "metadata")
-_TEXT = pa.string()
 _STEP = 64
 """Every such key of a run is held as a Python object, so that most of a search is one call of `bisect`."""
 
@@ -74,9 +72,14 @@ class Rows:
         return SmallLookup(zip(ids, types, locations, strict=True))
 
     def entry(self, position: int) -> ManifestEntry:
-        values = {name: column[position].as_py() for name, column in self._columns}
-        own = {name: values.pop(name, None) for name in OWN_COLUMNS}
-        return ManifestEntry(**own, extension={name: value for name, value in values.items() if value is not None})
+        own: dict[str, Any] = dict.fromkeys(OWN_COLUMNS)
+        extension: dict[str, Any] = {}
+        for name, column in self._columns:
+            if name in own:
+                own[name] = column[position].as_py()
+            elif column[position].is_valid:
+                extension[name] = _value(column, position)
+        return ManifestEntry(**own, extension=extension)
 
     def texts(self) -> dict[str, list[str | None]] | None:
         """The columns that hold anything, where all hold text and the rows are few; else None."""
@@ -115,11 +118,13 @@ class EntryRows(Rows):
 class SmallLookup:
     """Over a few rows: plain dictionaries and sorted lists."""
 
-    def __init__(self, rows: Iterable[tuple[str, str, str | None]]) -> None:
+    def __init__(self, rows: Iterable[tuple[str | None, str | None, str | None]]) -> None:
         self._positions: dict[str, list[int]] = {}
         self._runs: dict[tuple[str, int], list[tuple[str, int]]] = {}
         self._elsewhere: list[tuple[str, int]] = []
         for position, (object_id, object_type, location) in enumerate(rows):
+            if object_id is None or object_type is None:
+                continue
             self._positions.setdefault(object_id, []).append(position)
             kind = (object_type, object_id.count(MANIFEST_DELIMITER))
             self._runs.setdefault(kind, []).append((object_id, position))
@@ -153,9 +158,9 @@ class SortedLookup:
         depths = pc.count_substring(self._ids, MANIFEST_DELIMITER)
         types = batch.column("object_type")
         self._runs: dict[tuple[str, int], _Run] = {}
-        for object_type in pc.unique(types).to_pylist():
+        for object_type in pc.unique(types.drop_null()).to_pylist():
             of_type = pc.equal(types, object_type)
-            for depth in pc.unique(depths.filter(of_type)).to_pylist():
+            for depth in pc.unique(depths.filter(of_type).drop_null()).to_pylist():
                 chosen = pc.indices_nonzero(pc.and_(of_type, pc.equal(depths, depth)))
                 self._runs[object_type, depth] = _Run(self._ids, chosen)
         self._elsewhere = self._locations_elsewhere(column_of(batch, "location"))
@@ -363,6 +368,7 @@ class IndexedView:
                 case AddColumns(columns):
                     schema = with_columns(schema, columns)
                 case Put(entry):
+                    require_values(entry, schema)
                     put[entry.object_id] = entry
                 case Remove(object_id):
                     put[object_id] = None
@@ -394,7 +400,7 @@ class IndexedView:
                         yield piece.rows.entry(position)
 
 
-def column_of(batch: pa.RecordBatch, name: str, kind: pa.DataType = _TEXT) -> pa.Array:
+def column_of(batch: pa.RecordBatch, name: str, kind: pa.DataType = TEXT) -> pa.Array:
     """A column of some rows; where a batch does not have it, it consists of nulls."""
     at = batch.schema.get_field_index(name)
     return pa.nulls(batch.num_rows, kind) if at < 0 else batch.column(at)
@@ -402,17 +408,44 @@ def column_of(batch: pa.RecordBatch, name: str, kind: pa.DataType = _TEXT) -> pa
 
 def batch_of(entries: Sequence[ManifestEntry], schema: pa.Schema) -> pa.RecordBatch:
     """Entries as rows of a table with this schema."""
-    rows = [
-        {
-            **entry.extension,
-            "object_id": entry.object_id,
-            "object_type": entry.object_type,
-            "location": entry.location,
-            "metadata": entry.metadata,
-        }
-        for entry in entries
+    columns = [
+        _array([getattr(entry, field.name) for entry in entries], field.type)
+        if field.name in OWN_COLUMNS
+        else _array([entry.extension.get(field.name) for entry in entries], field.type)
+        for field in schema
     ]
-    return pa.RecordBatch.from_pylist(rows, schema=schema)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+_EXACT = (
+    pa.types.is_boolean,
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_string,
+    pa.types.is_binary,
+    pa.types.is_date32,
+    pa.types.is_decimal,
+    pa.types.is_timestamp,
+)
+"""Types of which a value as a Python object is the same value, or cannot be had."""
+
+
+def _value(column: pa.Array, position: int) -> Any:
+    """Return an extension's value as a Python object, or as an array of one if Python has no such value."""
+    kept = column.slice(position, 1)
+    try:
+        value = column[position].as_py()
+        exact = any(of_type(column.type) for of_type in _EXACT) or pa.array([value], column.type).equals(kept)
+    except (ValueError, TypeError, OverflowError, NotImplementedError):  # pa.ArrowException is a ValueError mostly
+        exact = False
+    return value if exact else kept
+
+
+def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Return values of `_value` as an array."""
+    if not any(isinstance(value, pa.Array) for value in values):
+        return pa.array(values, kind)
+    return pa.concat_arrays([value if isinstance(value, pa.Array) else pa.array([value], kind) for value in values])
 
 
 def _live(fragment: Fragment, piece: Piece, found: Iterator[tuple[str, int]]) -> Iterator[tuple[str, Rows, int]]:

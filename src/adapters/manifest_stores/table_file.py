@@ -19,10 +19,10 @@ from lancekeep.domain.errors import Damaged
 
 _MESSAGES = {
     "Manifest": "fields=1:Field* fragments=2:DataFragment* version=3:uint64 version_aux_data=4:uint64 "
-    "index_section=6:uint64 timestamp=7:Timestamp tag=8:string reader_feature_flags=9:uint64 "
-    "writer_feature_flags=10:uint64 max_fragment_id=11:uint32 transaction_file=12:string "
+    "schema_metadata=5:Metadata* index_section=6:uint64 timestamp=7:Timestamp tag=8:string "
+    "reader_feature_flags=9:uint64 writer_feature_flags=10:uint64 max_fragment_id=11:uint32 transaction_file=12:string "
     "data_format=15:DataStorageFormat table_metadata=19:Property* transaction_section=23:uint64",
-    "Field": "name=2:string id=3:int32 parent_id=4:int32 logical_type=5:string",
+    "Field": "name=2:string id=3:int32 parent_id=4:int32 logical_type=5:string nullable=6:bool",
     "DataFragment": "id=1:uint64 files=2:DataFile* deletion_file=3:DeletionFile physical_rows=4:uint64",
     "DataFile": "path=1:string fields=2:int32* column_indices=3:int32* file_major_version=4:uint32 "
     "file_minor_version=5:uint32 file_size_bytes=6:uint64 base_id=7:uint32",
@@ -30,6 +30,7 @@ _MESSAGES = {
     "DataStorageFormat": "file_format=1:string version=2:string",
     "Timestamp": "seconds=1:int64 nanos=2:int32",
     "Property": "key=1:string value=2:string",
+    "Metadata": "key=1:string value=2:bytes",
     "IndexSection": "indices=1:IndexMetadata*",
     "IndexMetadata": "uuid=1:Uuid",
     "Uuid": "uuid=1:bytes",
@@ -39,7 +40,7 @@ _MESSAGES = {
     "Delete": "updated_fragments=1:DataFragment* deleted_fragment_ids=2:uint64* predicate=3:string",
     "Overwrite": "fragments=1:DataFragment* schema=2:Field*",
     "Update": "removed_fragment_ids=1:uint64* updated_fragments=2:DataFragment* new_fragments=3:DataFragment*",
-    "UpdateConfig": "table_metadata_updates=7:UpdateMap",
+    "UpdateConfig": "table_metadata_updates=7:UpdateMap schema_metadata_updates=8:UpdateMap",
     "UpdateMap": "update_entries=1:Property*",
 }
 """See `message_classes`. Field 23 of the manifest is what pylance 14 writes; older texts: 21."""

@@ -1,0 +1,301 @@
+"""Data files of the manifest table, as bytes (table format, "Data Files").
+
+A data file says which field of the table each of its columns holds. Columns are matched by that field id, never by
+position: other writers may order columns differently, and add or drop columns without rewriting files.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import attrs
+import lance
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lancekeep.adapters.manifest_stores import data_file
+from lancekeep.adapters.manifest_stores.columns import REQUIRED, SCHEMA
+from lancekeep.adapters.manifest_stores.index import Rows, column_of
+from lancekeep.adapters.manifest_stores.table_file import Manifest, TableFile, Transaction
+from lancekeep.domain.dataset_files import DATA
+from lancekeep.domain.errors import Refused
+from lancekeep.domain.layout import VERSIONS
+
+T = TypeVar("T")
+
+_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+"""Where the engine reads and writes scratch files: in memory if the system offers it."""
+_MOST_AT_ONCE = 2**31 - 1
+_WITHOUT_NULL_STRUCTS = "2.0"
+_OF_ONE_VERSION = ("index_section", "transaction_section", "transaction_file", "tag", "version_aux_data")
+"""Fields of a manifest that describe one version or one file; the next version has its own."""
+
+
+class DataFiles:
+    """Encode and decode data files.
+
+    Small files of text are handled by `data_file`, all others by the Lance engine, which gets a scratch dataset of one
+    fragment and applies the format's rules itself.
+    """
+
+    @cached_property
+    def _scratch(self) -> tempfile.TemporaryDirectory[str]:
+        return tempfile.TemporaryDirectory(prefix="lancekeep-", dir=_MEMORY, ignore_cleanup_errors=True)
+
+    def decode(self, manifest: Any, fragment: Any, contents: Sequence[bytes]) -> Mapping[str, pa.ChunkedArray]:
+        """Return the columns of a fragment's data files by name; columns without data may be missing.
+
+        Args:
+            manifest: the manifest message of the version.
+            fragment: one of its fragments, of which the deletion file is ignored.
+            contents: the bytes of the fragment's data files, in order.
+
+        Raises:
+            ValueError: the files do not agree with the manifest.
+        """
+        columns: dict[str, pa.ChunkedArray] = {}
+        types = {field.id: field.logical_type for field in manifest.fields}
+        roots = roots_of(manifest)
+        for file, content in zip(fragment.files, contents, strict=True):
+            texts = data_file.decode(content)
+            held = [(number, at) for number, at in zip(file.fields, file.column_indices, strict=True) if at >= 0]
+            known = [(number, at) for number, at in held if number in roots]
+            if texts is None or any(types[number] != "string" for number, _ in known):
+                return self._decode_by_engine(manifest, fragment, contents)
+            for number, at in known:
+                columns[roots[number]] = pa.chunked_array([pa.array(texts[at], pa.string())])
+        return columns
+
+    def encode(self, rows: Rows, schema: pa.Schema, manifest: Any) -> tuple[bytes, Any]:
+        """Return a data file with these rows, and its message for the manifest, still without a path.
+
+        Args:
+            rows: the rows to write.
+            schema: the schema of the table, as the engine stores it.
+            manifest: the manifest message that the file is for; its fields decide on the field ids.
+        """
+        version = manifest.data_format.version
+        texts = rows.texts() if version == data_file.STORAGE_VERSION else None
+        if texts is not None and all(schema.field(name).type == pa.string() for name in texts):
+            names = [name for name in schema.names if name in texts]
+            example = example_of(pa.schema([schema.field(name) for name in names]), version)
+            content = data_file.encode([texts[name] for name in names], example.columns)
+            if content is not None:
+                return content, _message(example.manifest, manifest, content)
+        return self._encode_by_engine(filled(conforming(rows.batch, schema)), manifest)
+
+    def _decode_by_engine(
+        self, manifest: Any, fragment: Any, contents: Sequence[bytes]
+    ) -> Mapping[str, pa.ChunkedArray]:
+        alone = _bare(manifest)
+        added = alone.fragments.add()
+        added.CopyFrom(fragment)
+        added.ClearField("deletion_file")
+        for number, file in enumerate(added.files):
+            file.path, file.file_size_bytes = f"{number}.lance", len(contents[number])
+        with self._scratch_directory() as directory:
+            _write(directory, alone)
+            (directory / DATA).mkdir()
+            for number, content in enumerate(contents):
+                (directory / DATA / f"{number}.lance").write_bytes(content)
+            batch_size = max(1, min(fragment.physical_rows, _MOST_AT_ONCE))
+            table = _by_engine(
+                lambda: lance.dataset(str(directory)).to_table(batch_size=batch_size, blob_handling="all_binary")
+            )
+        return dict(zip(table.column_names, table.columns, strict=True))
+
+    def _encode_by_engine(self, batch: pa.RecordBatch, manifest: Any) -> tuple[bytes, Any]:
+        with self._scratch_directory() as directory:
+            try:
+                _write_dataset(batch, directory, manifest.data_format.version, rows=batch.num_rows)
+            except OSError as error:
+                raise Refused(
+                    f"the manifest table cannot hold these rows in Lance file version {manifest.data_format.version}: "
+                    f"{error!s:.300}. Give every column of an extension a value that this version can store"
+                ) from error
+            [data] = (directory / DATA).iterdir()
+            content = data.read_bytes()
+            return content, _message(_manifest_in(directory), manifest, content)
+
+    def split(self, rows: Rows, manifest: Any) -> list[Rows]:
+        """Split rows into those that one data file can hold.
+
+        Lance file version 2.0 cannot store a null in a column of structs, but a file may leave out the column.
+        """
+        if manifest.data_format.version != _WITHOUT_NULL_STRUCTS:
+            return [rows]
+        parts = [rows.batch]
+        for name in [field.name for field in rows.batch.schema if pa.types.is_struct(field.type)]:
+            missing = [column_of(part, name).is_null() for part in parts]
+            parts = [
+                part.filter(chosen)
+                for part, nulls in zip(parts, missing, strict=True)
+                for chosen in (nulls, pc.invert(nulls))
+            ]
+        return [Rows(filled(part)) for part in parts if part.num_rows]
+
+    @contextmanager
+    def _scratch_directory(self) -> Iterator[Path]:
+        with tempfile.TemporaryDirectory(dir=self._scratch.name) as directory:
+            yield Path(directory)
+
+
+@attrs.frozen
+class Example:
+    """A table of one row, as the engine writes it.
+
+    manifest: its manifest message. columns: the description of the columns in its data file.
+    """
+
+    manifest: Any
+    columns: bytes
+
+
+@lru_cache(maxsize=16)
+def example_of(schema: pa.Schema, storage_version: str) -> Example:
+    """Return an example of a table with this schema and storage version."""
+    texts = [name for name in schema.names if schema.field(name).type == pa.string()]
+    with tempfile.TemporaryDirectory(prefix="lancekeep-") as scratch:
+        directory = Path(scratch, "example")
+        row = pa.Table.from_pylist([dict.fromkeys(texts, "")], schema=nullable(schema))
+        _write_dataset(row, directory, storage_version, rows=1)
+        [data] = (directory / DATA).iterdir()
+        return Example(_manifest_in(directory), data_file.schema_of(data.read_bytes()))
+
+
+def schema_of(manifest: Any) -> pa.Schema:
+    """Return the schema of a table as the engine reads it from a manifest. Raises ValueError."""
+    standard = example_of(SCHEMA, data_file.STORAGE_VERSION).manifest
+    if manifest.fields == standard.fields:
+        return SCHEMA
+    roots_of(manifest)
+    bare = _bare(manifest)
+    bare.ClearField("schema_metadata")
+    del bare.table_metadata[:]
+    return _schema_in(bare.SerializeToString(deterministic=True))
+
+
+@lru_cache(maxsize=16)
+def _schema_in(manifest: bytes) -> pa.Schema:
+    with tempfile.TemporaryDirectory(prefix="lancekeep-", dir=_MEMORY) as directory:
+        parsed = Manifest.FromString(manifest)
+        required = {field.name for field in parsed.fields if field.parent_id < 0 and not field.nullable}
+        _write(Path(directory), parsed)
+        schema = _by_engine(lambda: lance.dataset(directory).schema).remove_metadata()
+    return pa.schema([field.with_nullable(field.name not in required) for field in schema])
+
+
+def roots_of(manifest: Any) -> dict[int, str]:
+    """Return the column to which each field id belongs. Raises KeyError where a parent is missing."""
+    return {number: path[0] for number, path in _paths(manifest).items()}
+
+
+def nullable(schema: pa.Schema) -> pa.Schema:
+    """Return the schema with every column nullable that the specification does not require."""
+    return pa.schema([field if field.name in REQUIRED else field.with_nullable(True) for field in schema])
+
+
+def filled(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the batch without columns of nulls only: a column that no file holds consists of nulls."""
+    return batch.select(
+        [
+            name
+            for name, column in zip(batch.schema.names, batch.columns, strict=True)
+            if column.null_count < len(column)
+        ]
+    )
+
+
+def conforming(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the batch with its columns in the order and with the types of a schema, all nullable where possible."""
+    fields = [field for field in nullable(schema) if field.name in batch.schema.names]
+    columns = [batch.column(field.name) for field in fields]
+    arrays = [
+        column if column.type == field.type else column.cast(field.type)
+        for field, column in zip(fields, columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def clear_version(manifest: Any) -> None:
+    """Remove what belongs to one version only from a manifest message."""
+    for field in _OF_ONE_VERSION:
+        manifest.ClearField(field)
+
+
+def _paths(manifest: Any) -> dict[int, tuple[str, ...]]:
+    """Return the names that lead to each field, by field id."""
+    paths: dict[int, tuple[str, ...]] = {}
+    for field in manifest.fields:
+        above = () if field.parent_id < 0 else paths[field.parent_id]
+        paths[field.id] = (*above, field.name)
+    return paths
+
+
+def _message(written: Any, manifest: Any, content: bytes) -> Any:
+    """Return the message of a data file, with the field ids of ``manifest`` for those under which it was written."""
+    file = type(written.fragments[0].files[0])()
+    file.CopyFrom(written.fragments[0].files[0])
+    numbers = {path: number for number, path in _paths(manifest).items()}
+    ids = {number: numbers[path] for number, path in _paths(written).items()}
+    file.fields[:] = [ids[number] for number in file.fields]
+    file.file_size_bytes = len(content)
+    return file
+
+
+def _bare(manifest: Any) -> Any:
+    """Return a copy of a manifest message as version 1, without fragments."""
+    bare = type(manifest)()
+    bare.CopyFrom(manifest)
+    clear_version(bare)
+    del bare.fragments[:]
+    bare.version = 1
+    return bare
+
+
+def _write(directory: Path, manifest: Any) -> None:
+    """Write a manifest as the only version of a scratch dataset; columns of extensions become nullable.
+
+    Earlier releases of Lancekeep wrote nulls into columns that are not nullable, and these rows must stay readable.
+    """
+    for field in manifest.fields:
+        if field.parent_id < 0 and field.name not in REQUIRED:
+            field.nullable = True
+    (directory / VERSIONS).mkdir()
+    (directory / VERSIONS / "1.manifest").write_bytes(TableFile(manifest, None).serialize(Transaction()))
+
+
+def _write_dataset(data: pa.Table | pa.RecordBatch, directory: Path, storage_version: str, *, rows: int) -> None:
+    lance.write_dataset(
+        data,
+        str(directory),
+        max_rows_per_file=max(rows, 1),
+        max_bytes_per_file=2**62,
+        data_storage_version=cast(Any, storage_version),  # the same text as in the manifest
+        enable_v2_manifest_paths=True,
+    )
+
+
+def _manifest_in(directory: Path) -> Any:
+    [manifest] = (directory / VERSIONS).glob("*.manifest")
+    return TableFile.parse(manifest.read_bytes(), str(manifest)).manifest
+
+
+def _by_engine(call: Callable[[], T]) -> T:
+    """Call the engine from a thread of its own and report any failure, panics included, as ValueError.
+
+    The thread is necessary: inside a callback of the engine a nested read can end the process (pylance 14.0.2).
+    """
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        calling = thread.submit(call)
+        error = calling.exception()
+    if error is not None:
+        raise ValueError(f"the Lance engine cannot read the table: {error}") from error
+    return calling.result()
