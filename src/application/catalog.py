@@ -20,6 +20,7 @@ from lancekeep.application.partitions import PartitionedNamespace
 from lancekeep.application.relocation import Relocation
 from lancekeep.application.table_checks import TableChecks
 from lancekeep.application.table_commits import TableCommits
+from lancekeep.application.tokens import parse_token
 from lancekeep.application.transactions import NewVersion, Snapshot, Transaction, take_snapshot
 from lancekeep.domain.batch import AllCommitted, BatchOutcome
 from lancekeep.domain.catalog import CatalogView, Change, SetProperties, page
@@ -610,8 +611,13 @@ class Catalog:
         Completes the commit where its version is still free. `Committed`, for a transaction `AllCommitted`, and
         `Conflict` are final; `Unknown` means that the stores still do not answer, or that the version and its staged
         manifest are gone, cleaned up or with their table. Idempotent.
+
+        Raises `InvalidInput` for a token that Lancekeep did not make, or that is of another catalog; nothing was done.
         """
-        known = CommitToken.parse(token) if isinstance(token, str) else token
+        below = f"{self._objects.root_uri}{self._root_key}/" if self._root_key else self._objects.root_uri
+        known, gone = parse_token(token, self.view(), below, self.dataset_root)
+        if gone:
+            return Unknown(known, gone)
         return BatchCommits(self.commits).resolve(known) if known.others else self.commits.resolve(known)
 
     # -- partitions ---------------------------------------------------------------------------------------------
@@ -698,6 +704,9 @@ class Catalog:
             return 0
         # A store that cannot be reached must not block the catalog: ask it before the move begins.
         rows.latest(self.manifest_root.base_uri)
+        for root in (self.dataset_root(Table.from_entry(entry)) for entry in view.all_of(TABLE)):
+            for history in self.commits.histories(root):  # a row that cannot be moved is refused before the move begins
+                self.commits.rows.list(history.base_uri, after=None, limit=None, descending=False)
         view = self._manifest.apply(lambda _: [SetProperties({MOVING_PROPERTY: rows.url})])
         target = self.commits.with_rows(rows)
         roots = [self.dataset_root(Table.from_entry(entry)) for entry in view.all_of(TABLE)]
@@ -1014,10 +1023,13 @@ class Catalog:
         return v1
 
     def _is_created(self, view: CatalogView, object_id: ObjectId) -> bool:
-        """Whether the table has a version; one that is dropped at this moment has none."""
-        with suppress(TableNotFound):
+        """Return whether the table has a version; a table that is being dropped has none, a damaged one has."""
+        try:
             return self.commits.latest(self.dataset_root(find_table(view, object_id))) is not None
-        return False
+        except TableNotFound:
+            return False
+        except Damaged:
+            return True
 
     def _enter_renamed(self, table: Table, target: ObjectId, location: str) -> Table:
         renamed: list[Table] = []

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import attrs
 
+from lancekeep.application.checked_rows import CheckedRows, HistoryRows
 from lancekeep.application.retry import Retry
 from lancekeep.domain.commit import (
     ABSENT,
@@ -74,7 +75,7 @@ class TableCommits:
         prove: Callable[[], None] = lambda: None,
     ) -> None:
         self.objects = objects
-        self.rows = rows
+        self.rows: HistoryRows = CheckedRows(rows, objects.root_uri)
         self._committer = committer
         self.retry = retry
         self._prove = prove
@@ -497,7 +498,9 @@ class TableCommits:
         """Remove the rows of a table that lay at ``root`` before; those of one that has begun there since stay."""
 
         def act() -> None:
-            rows = self.rows.list(root.base_uri, after=None, limit=None, descending=False)
+            rows, foreign = self.rows.sort_out(root.base_uri)
+            if foreign:
+                self.rows.delete(root.base_uri, [row.version for row in foreign])
             if rows:
                 self._forget_vanished(root, rows)
 
