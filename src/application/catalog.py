@@ -28,6 +28,7 @@ from lancekeep.domain.commit import Committed, CommitToken, Conflict, Outcome, U
 from lancekeep.domain.directory_contents import foreign_files
 from lancekeep.domain.errors import (
     AlreadyExists,
+    BranchNotFound,
     CommitRefused,
     CommitStoreMismatch,
     CommitUnknown,
@@ -566,7 +567,8 @@ class Catalog:
         """A table as a ``lance.LanceDataset`` whose commits go through this catalog.
 
         At its latest version, or at a version, a tag, or the latest or a given version of a branch. Raises
-        `TableNotFound`, `VersionNotFound`, and `InvalidInput` for a tag together with a version or a branch.
+        `TableNotFound`, `VersionNotFound` (`TagNotFound`, `BranchNotFound`), and `InvalidInput` for a tag together with
+        a version or a branch.
         """
         table = self._with_version(identifier, version, tag, branch)
         return self._engine.open(table.id, version, tag, branch)
@@ -1062,6 +1064,8 @@ class Catalog:
         if latest is None:
             raise VersionNotFound(f"the table {table.id} is only declared: it has no version to open yet")
         if version is not None and self.commits.get(root.branch(branch), version) is None:
+            if branch is not None and self.commits.latest(root.branch(branch)) is None:
+                raise BranchNotFound(f"the table {table.id} has no branch {branch!r}")
             place = f"the table {table.id}" if branch is None else f"the branch {branch} of {table.id}"
             raise VersionNotFound(f"{place} has no version {version}; history() lists those of the table")
         return table

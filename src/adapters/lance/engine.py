@@ -18,6 +18,7 @@ from lance_namespace.errors import LanceNamespaceError
 
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import (
+    BranchNotFound,
     CommitRefused,
     CommitUnknown,
     ConcurrentModification,
@@ -26,6 +27,7 @@ from lancekeep.domain.errors import (
     LancekeepError,
     TableAlreadyExists,
     TableNotFound,
+    TagNotFound,
     VersionNotFound,
 )
 from lancekeep.domain.identifiers import ObjectId
@@ -37,6 +39,9 @@ _SOURCE = re.compile(r",\s*(location:\s*)?\S+\.rs:\d+:\d+$")
 _LOST = ("Retryable commit conflict", "Too many concurrent writers")
 """What the engine's messages begin with when others committed first, save where it raises `CommitConflictError`."""
 
+
+_INVALID_REF = "Ref is invalid"
+"""What the engine says of a text that can be no tag."""
 
 _ABSENT_BASE = "/_versions/0.manifest was not found"
 """What a strict commit of version 1 says where there is a version 1: it looks for what it is based on."""
@@ -89,12 +94,12 @@ class _Channel(LanceNamespace):
             )
             raise self.error
         try:
-            response: Any = self._namespace.create_table_version(request)  # a dict, as native callbacks get
+            response: Any = self._namespace.create_table_version(request)
         except Exception as error:
             self.error = error.__cause__ if isinstance(error.__cause__, LancekeepError) else None
             raise
-        version = response["version"]
-        self.committed = Committed(version["version"], version["manifest_path"], version["manifest_size"])
+        version = response.version
+        self.committed = Committed(version.version, version.manifest_path, version.manifest_size)
         return response
 
 
@@ -255,12 +260,19 @@ class LanceEngine:
             return _committed(channel, act(self._dataset(channel, table)))
 
     def open(self, table: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Any:
-        with _translated(table, _Channel(self._namespace)):
-            dataset = self._dataset(self._namespace, table, tag if tag is not None else None if branch else version)
-            return dataset if branch is None else dataset.checkout_version((branch, version))
+        try:
+            with _translated(table, _Channel(self._namespace), reading=True):
+                dataset = self._dataset(self._namespace, table, tag if tag is not None else None if branch else version)
+                return dataset if branch is None else dataset.checkout_version((branch, version))
+        except VersionNotFound as error:
+            if tag is not None:
+                raise TagNotFound(f"the table {table} has no tag {tag!r}") from error
+            if branch is not None and version is None:
+                raise BranchNotFound(f"the table {table} has no branch {branch!r}") from error
+            raise
 
     def details(self, table: ObjectId, version: int | None, tag: str | None, branch: str | None) -> VersionDetails:
-        with _translated(table, _Channel(self._namespace)):
+        with _translated(table, _Channel(self._namespace), reading=True):
             dataset = self.open(table, version, tag, branch)
             stats = dataset.stats.dataset_stats()
             return VersionDetails(
@@ -272,7 +284,7 @@ class LanceEngine:
             )
 
     def summaries(self, table: ObjectId, versions: Sequence[int]) -> Iterator[VersionSummary]:
-        with _translated(table, _Channel(self._namespace)):
+        with _translated(table, _Channel(self._namespace), reading=True):
             dataset = self.open(table, None, None, None)
             described = {version["version"]: version for version in dataset.versions()}
             for version in versions:
@@ -339,8 +351,8 @@ def _committed(channel: _Channel, dataset: Any) -> Committed:
 
 
 @contextmanager
-def _translated(table: ObjectId, channel: _Channel) -> Iterator[None]:
-    """Errors of the native engine as errors of ours."""
+def _translated(table: ObjectId, channel: _Channel, *, reading: bool = False) -> Iterator[None]:
+    """Raise errors of the native engine as Lancekeep errors; while ``reading`` none of them is the caller's fault."""
     try:
         yield
     except LancekeepError:
@@ -357,10 +369,10 @@ def _translated(table: ObjectId, channel: _Channel) -> Iterator[None]:
         cause = error.__cause__
         if isinstance(cause, LancekeepError):
             raise cause from error
-        raise _classified(table, error) from error
+        raise _classified(table, error, reading=reading) from error
 
 
-def _classified(table: ObjectId, error: Exception) -> LancekeepError:
+def _classified(table: ObjectId, error: Exception, *, reading: bool) -> LancekeepError:
     text = _SOURCE.sub("", str(error))
     if text.startswith("Dataset already exists") or _ABSENT_BASE in text:
         return TableAlreadyExists(
@@ -370,6 +382,8 @@ def _classified(table: ObjectId, error: Exception) -> LancekeepError:
         return ConcurrentModification(f"{table}: others kept changing it; nothing was committed: {text}")
     if "not found" in text.lower():
         return VersionNotFound(f"{table}: {text}")
+    if reading and not text.startswith(_INVALID_REF):
+        return Damaged(f"{table}: {text}")
     if isinstance(error, ValueError) or "schema" in text.lower() or "invalid" in text.lower():
         return InvalidInput(f"{table}: {text}")
     return Damaged(f"{table}: {text}")
