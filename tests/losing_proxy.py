@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import select
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import Thread
 
 
 class LosingProxy:
-    """Listens on ``port``. The next ``losses`` replies to requests that contain ``marker`` are lost."""
+    """Listens on ``port``. The next ``losses`` replies to requests that contain ``marker`` are lost.
+
+    ``on_loss`` is called after the request had its effect, before the client learns that the connection is gone.
+    """
 
     def __init__(self, host: str, port: int, marker: bytes) -> None:
         self.losses = 0
         self.lost = 0
+        self.on_loss: Callable[[], object] = lambda: None
         self._target = host, port
         self._marker = marker
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -41,6 +45,8 @@ class LosingProxy:
                     data = ready.recv(1 << 20)
                     if not data or (ready is server and losing):
                         self.lost += losing
+                        if losing:
+                            self.on_loss()
                         return
                     if ready is client and self._marker in data and self.losses > 0:
                         self.losses -= 1

@@ -20,6 +20,7 @@ from lancekeep.domain.commit import (
     advance,
     begin_commit,
     begin_resolve,
+    failed,
 )
 from lancekeep.domain.errors import Damaged, InvalidInput, LancekeepError, StoreUnavailable
 from lancekeep.domain.layout import DatasetRoot
@@ -94,7 +95,11 @@ class BatchCommits:
             case Standing.UNSETTLED:
                 return self._unknown(members)
             case Standing.REFUSED:
-                raise refusal(next(each for each in _progresses(members) if WAITS[each.state] is Standing.REFUSED))
+                refused = next(member for member in members if WAITS[member.progress.state] is Standing.REFUSED)
+                for member in members:
+                    if member.progress.state is State.DISCARD:
+                        refused = self._run(member, deadline, until_decided=False)
+                raise refusal(refused.progress, refused.fault)
         decided = agreed(_progresses(members))
         members = [attrs.evolve(member, progress=each) for member, each in zip(members, decided, strict=True)]
         lost = standing(_progresses(members)) is Standing.LOST
@@ -119,7 +124,8 @@ class BatchCommits:
                 reservation = self._commits.retry.call(lambda: self._commits.rows.reserve_all(claims(asked)), deadline)
             following = answered(asked, reservation)
         except LancekeepError as error:
-            following, fault = [advance(each, FAULT) for each in asked], error
+            following = [advance(each, failed(each, error, asked_before=each.repeated)) for each in asked]
+            fault = error
         return [_Member(each, member.content, fault) for each, member in zip(following, members, strict=True)]
 
     def _look_again(self, member: _Member, deadline: float) -> _Member:

@@ -52,7 +52,6 @@ class Kind(Enum):
     LEFTOVER = "leftover file"
 
     STUCK = "stuck commit"
-    FOREIGN_ROW = "foreign row"
     LOST = "missing version"
     UNRECORDED = "unrecorded version"
     STAGED = "leftover staged manifest"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable
@@ -14,13 +15,16 @@ from lancekeep.domain.errors import StoreUnavailable
 T = TypeVar("T")
 
 
-@attrs.frozen
+@attrs.define
 class Retry:
-    """Repeats what failed with `StoreUnavailable`, until it works or patience runs out.
+    """Repeat what failed with `StoreUnavailable`, until it works or patience runs out.
 
     patience: seconds after which the last failure is raised. first, cap: the first and the longest pause, in seconds;
     pauses double in between and are jittered, so that writers that failed together do not return together.
     Only for what is idempotent: a call that failed may have had its effect.
+
+    Once patience has run out, the outage is known: for as long again, a call that fails is not repeated. A native
+    writer asks five times about one commit, and without this each question would wait out the outage anew.
     """
 
     patience: float = 20.0
@@ -29,6 +33,7 @@ class Retry:
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     jitter: Callable[[], float] = random.random
+    _known_until: float = attrs.field(default=-math.inf, init=False)
 
     def deadline(self) -> float:
         """The moment at which a run of attempts that starts now has to end."""
@@ -41,9 +46,13 @@ class Retry:
             try:
                 return act()
             except StoreUnavailable:
+                now = self.clock()
+                if now < self._known_until:
+                    raise
                 if deadline is None:
-                    deadline = self.deadline() - pause
-                if self.clock() + pause > deadline:
+                    deadline = now + self.patience - pause
+                if now + pause > deadline:
+                    self._known_until = now + self.patience
                     raise
             self.sleep(pause * (0.5 + self.jitter() / 2))
             pause = min(self.cap, pause * 2)

@@ -7,14 +7,12 @@ commit store, and decides nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from datetime import datetime
 from functools import partial
 from hashlib import sha256
 from uuid import uuid4
 
 import attrs
 
-from lancekeep.application.checked_rows import CheckedRows, HistoryRows
 from lancekeep.application.retry import Retry
 from lancekeep.domain.commit import (
     ABSENT,
@@ -36,6 +34,7 @@ from lancekeep.domain.commit import (
     begin_commit,
     begin_help,
     begin_resolve,
+    failed,
     found_predecessor,
     understand,
 )
@@ -76,7 +75,7 @@ class TableCommits:
         prove: Callable[[], None] = lambda: None,
     ) -> None:
         self.objects = objects
-        self.rows: HistoryRows = CheckedRows(rows, objects.root_uri)
+        self.rows = rows
         self._committer = committer
         self.retry = retry
         self._prove = prove
@@ -112,6 +111,7 @@ class TableCommits:
             CommitStoreMismatch: the history has moved to another commit store.
             StoreUnavailable: the staged manifest could not be read; nothing was written.
             UnsafeStore: the object store does not keep the condition that commits rest on; nothing was committed.
+            AccessDenied, Unsupported: the commit store refused the reservation; the staged manifest was removed.
         """
         staged, content = self.read_staged(root, version, path, size, branch=branch)
         return self._settle(begin_commit(staged), content)
@@ -186,7 +186,7 @@ class TableCommits:
                     "moved. Nothing says whose it was but the table's rows"
                 )
                 return Unknown(CommitToken(recognisable(progress.staged, content)), str(fault) if fault else gone)
-        raise refusal(progress)
+        raise refusal(progress, fault)
 
     def prove(self) -> None:
         """Raises `UnsafeStore` where the object store does not keep the condition that commits rest on."""
@@ -200,14 +200,19 @@ class TableCommits:
         content: of the staged manifest, where it is at hand.
         """
         fault: LancekeepError | None = None
+        asked_before = progress.repeated
         while (effect := progress.effect) is not None and progress.state not in until:
             perform = self._effects[effect]
+            found: LancekeepError | None = None
             try:
                 event = perform(progress, content)
             except StoreUnavailable:
-                event, fault = self._perform_again(perform, attrs.evolve(progress, repeated=True), content, deadline)
+                asked_before = True
+                event, found = self._perform_again(perform, attrs.evolve(progress, repeated=True), content, deadline)
             except LancekeepError as error:
-                event, fault = FAULT, error
+                event, found = failed(progress, error, asked_before=asked_before), error
+            if progress.state is not State.DISCARD:  # the refusal is the error to raise, not a failed removal
+                fault = found or fault
             progress = advance(progress, event)
         return progress, fault
 
@@ -394,26 +399,6 @@ class TableCommits:
         rows = self.retry.call(lambda: self.rows.list(root.base_uri, after=after, limit=limit, descending=descending))
         return [final for final in map(self.finalise, rows) if final is not None]
 
-    def created(self, root: DatasetRoot, rows: Sequence[VersionRow]) -> dict[int, datetime]:
-        """Return when final versions were created, by the clock of the storage, where the storage tells it.
-
-        Asks one request for one version, and otherwise lists the manifests until all versions are found.
-        """
-        missing = {row.path: row.version for row in rows}
-        found: dict[int, datetime] = {}
-
-        def act() -> None:
-            infos = self.objects.list(root.versions_key) if len(rows) != 1 else [self.objects.head(rows[0].path)]
-            for info in infos:
-                version = None if info is None else missing.pop(info.key, None)
-                if version is not None and info is not None and info.modified is not None:
-                    found[version] = info.modified
-                if not missing:
-                    return
-
-        self.retry.call(act)
-        return found
-
     def forget(self) -> None:
         """Drop what is remembered of final rows: a table may have been replaced by another at the same place."""
         self._final.clear()
@@ -519,9 +504,7 @@ class TableCommits:
         """Remove the rows of a table that lay at ``root`` before; those of one that has begun there since stay."""
 
         def act() -> None:
-            rows, foreign = self.rows.sort_out(root.base_uri)
-            if foreign:
-                self.rows.delete(root.base_uri, [row.version for row in foreign])
+            rows = self.rows.list(root.base_uri, after=None, limit=None, descending=False)
             if rows:
                 self._forget_vanished(root, rows)
 
@@ -579,8 +562,10 @@ def recognisable(staged: StagedManifest, content: bytes | None) -> StagedManifes
     return staged if content is None else attrs.evolve(staged, digest=_digest(content))
 
 
-def refusal(progress: Progress) -> Refused:
-    """The error for a commit that may never be: its history has moved away, or it would leave a gap."""
+def refusal(progress: Progress, fault: LancekeepError | None) -> LancekeepError:
+    """Return the error for a refused commit: the store's own, a moved history, or a gap."""
+    if progress.state is State.REFUSED and fault is not None:
+        return fault
     if progress.state is State.MOVED:
         return moved(progress.met)
     return CommitRefused(

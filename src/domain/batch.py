@@ -61,6 +61,7 @@ WAITS: Final[Mapping[State, Standing]] = {
     State.UNKNOWN: Standing.UNSETTLED,
     State.GAP: Standing.REFUSED,
     State.MOVED: Standing.REFUSED,
+    State.DISCARD: Standing.REFUSED,
 }
 """The states in which a member waits for the others, and where it stands in them."""
 

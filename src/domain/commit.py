@@ -17,21 +17,15 @@ final path → removal of the staged file. It holds that
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Final
 
 import attrs
 
-from lancekeep.domain.errors import InvalidInput
-from lancekeep.domain.layout import VERSIONS
-from lancekeep.domain.naming import ManifestName, final_path
-from lancekeep.domain.version_row import NotReady, Reservation, Reserved, VersionRow, names_version
-
-HIGHEST = 2**63 - 1
-"""The highest version, and size, that every commit store keeps."""
-_DIGEST = re.compile("[0-9a-f]{64}")
+from lancekeep.domain.errors import Damaged, InvalidInput, LancekeepError, NotFound, Refused
+from lancekeep.domain.naming import final_path
+from lancekeep.domain.version_row import NotReady, Reservation, Reserved, VersionRow
 
 
 @attrs.frozen
@@ -78,44 +72,18 @@ class CommitToken:
 
     @staticmethod
     def parse(text: str) -> CommitToken:
-        """Parse the text of a token; the inverse of ``str(token)``.
-
-        A token is input: its paths are confined to the datasets that it names.
-
-        Raises:
-            InvalidInput: the text is no token, or a part of it cannot be a commit to its dataset.
-        """
+        """The inverse of ``str(token)``. Raises `InvalidInput`."""
         try:
             found = json.loads(text)
-            members = [StagedManifest(**member) for member in (found if isinstance(found, list) else [found])]
-            for member in members:
+            staged, *others = [StagedManifest(**member) for member in (found if isinstance(found, list) else [found])]
+            for member in (staged, *others):
                 if [type(value) for value in attrs.astuple(member)] != [str, int, str, int, bool, str, str]:
                     raise TypeError("a field is of another type")
-            token = CommitToken(members[0], tuple(members[1:]))
-        except (TypeError, ValueError, IndexError, RecursionError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise InvalidInput(
                 f"not a commit token, which is the JSON text that str(token) gives: {text[:500]!r}"
             ) from error
-        if fault := next(filter(None, map(_fault, members)), ""):
-            raise InvalidInput(f"not a token that Lancekeep made: {fault}; nothing was done")
-        if len({member.base_uri for member in members}) < len(members):
-            raise InvalidInput("not a token that Lancekeep made: it names one dataset twice; nothing was done")
-        return token
-
-
-def _fault(staged: StagedManifest) -> str:
-    """Return why nothing can be committed as a part of a token says; empty if it can."""
-    name = ManifestName.parse(staged.path.rpartition("/")[2])
-    key = staged.path.rpartition(f"/{VERSIONS}/")[0]
-    if not 0 < staged.version <= HIGHEST or not 0 < staged.size <= HIGHEST:
-        return f"version {staged.version} of {staged.size} bytes cannot be"
-    if name is None or not name.is_staged or not names_version(staged.path, key, staged.version):
-        return f"{staged.path!r:.200} is not the path of a staged manifest of version {staged.version}"
-    if not key or not staged.base_uri.endswith(f"/{key}"):
-        return f"{staged.path!r:.200} does not lie in {staged.base_uri!r:.200}"
-    if staged.digest and not _DIGEST.fullmatch(staged.digest):
-        return f"{staged.digest!r:.200} is not a SHA-256 digest"
-    return ""
+        return CommitToken(staged, tuple(others))
 
 
 @attrs.frozen
@@ -171,6 +139,7 @@ class State(_Symbol):
     REPAIR = auto()
     REPAIR_LOST_ROW = auto()
     ABANDON = auto()
+    DISCARD = auto()
     # a writer that comes back for a commit it lost sight of
     FIND_STAGED = auto()
     SETTLE = auto()
@@ -188,6 +157,7 @@ class State(_Symbol):
     UNKNOWN = auto()
     GAP = auto()
     MOVED = auto()
+    REFUSED = auto()
     FINALISED = auto()
     VANISHED = auto()
     UNREADABLE = auto()
@@ -234,6 +204,7 @@ class Kind(_Symbol):
     CHANGED = auto()
     UNCHANGED = auto()
     FINAL = auto()
+    REFUSED = auto()
     FAULT = auto()
 
 
@@ -324,6 +295,14 @@ TRANSITIONS: Final[Mapping[tuple[State, Kind], State]] = {
     (State.SETTLE, Kind.DIFFERENT): State.CONFLICT,
     (State.SETTLE, Kind.ABSENT): State.WITHDRAW,
     (State.SETTLE, Kind.FAULT): State.UNKNOWN,
+    # A store refused before anything of this writer was written: nothing of its commit remains.
+    (State.RESERVE, Kind.REFUSED): State.DISCARD,
+    (State.RESERVE_FIRST, Kind.REFUSED): State.DISCARD,
+    (State.FINALISE_PREDECESSOR, Kind.REFUSED): State.DISCARD,
+    (State.FIND_PREDECESSOR, Kind.REFUSED): State.DISCARD,
+    (State.ADOPT_PREDECESSOR, Kind.REFUSED): State.DISCARD,
+    (State.DISCARD, Kind.DONE): State.REFUSED,
+    (State.DISCARD, Kind.FAULT): State.REFUSED,
     # Neither is there: nobody can say whether the version was there, and was cleaned up, or went with its table. A
     # reservation that points at nothing is in everybody's way, so it is taken back.
     (State.WITHDRAW, Kind.DONE): State.UNKNOWN,
@@ -367,6 +346,7 @@ EFFECTS: Final[Mapping[State, Effect]] = {
     State.REPAIR: Effect.FINALIZE_ROW,
     State.REPAIR_LOST_ROW: Effect.RECORD_ROW,
     State.ABANDON: Effect.DELETE_STAGED,
+    State.DISCARD: Effect.DELETE_STAGED,
     State.FIND_STAGED: Effect.FIND_STAGED,
     State.SETTLE: Effect.COMPARE,
     State.WITHDRAW: Effect.WITHDRAW_ROW,
@@ -414,6 +394,7 @@ DONE: Final = Event(Kind.DONE)
 EXISTS: Final = Event(Kind.EXISTS)
 ABSENT: Final = Event(Kind.ABSENT)
 FAULT: Final = Event(Kind.FAULT)
+REFUSED: Final = Event(Kind.REFUSED)
 RESERVED: Final = Event(Kind.RESERVED)
 
 
@@ -431,6 +412,16 @@ def begin_resolve(token: CommitToken) -> Progress:
 def begin_help(row: VersionRow) -> Progress:
     """Any participant that meets a staged row (step 2 of "External Store Reader")."""
     return Progress(State.HELP_COPY, row)
+
+
+def failed(progress: Progress, error: LancekeepError, *, asked_before: bool) -> Event:
+    """Return the event for an effect that raised ``error``.
+
+    A definite error refuses the commit if nothing of it can have been written. With ``asked_before``, an earlier
+    request of this commit went unanswered and may have had its effect, so the outcome stays open.
+    """
+    definite = isinstance(error, (InvalidInput, NotFound, Refused, Damaged)) and not asked_before
+    return REFUSED if definite and (progress.state, Kind.REFUSED) in TRANSITIONS else FAULT
 
 
 def advance(progress: Progress, event: Event) -> Progress:

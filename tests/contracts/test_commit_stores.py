@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shutil
 import socket
 import sqlite3
 import subprocess
@@ -31,6 +30,7 @@ from deployments import bucket, s3_options
 from faults import Faulty, lost_replies
 from losing_proxy import losing_proxy
 from redis import Redis
+from redis_servers import own_redis
 
 from contracts.commit_store import BatchContract, CommitStoreContract, SharedCommitStoreContract, Site
 from contracts.commit_store import manager as manager
@@ -279,24 +279,6 @@ def check_unavailable(store: ExternalCommitStore, address: str) -> None:
 # -- Redis --------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def own_redis(*arguments: str) -> Iterator[int]:
-    """The port of a Redis server of one's own, with settings that the shared one does not have."""
-    binary = shutil.which("redis-server")
-    if binary is None:
-        pytest.skip("no redis-server on PATH (Debian: apt-get install redis-server)")
-    port = int(closed_port().rpartition(":")[2])
-    command = [binary, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-    command += [argument.replace("PORT", str(port)) for argument in arguments or ("--port", "PORT")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stdout is not None
-            assert any("Ready to accept connections" in line for line in server.stdout), command
-            yield port
-        finally:
-            server.terminate()
-
-
 def commit_a_few(store: ExternalCommitStore) -> None:
     base_uri = f"s3://bucket/{uuid4()}"
     for version in range(1, 4):
@@ -416,7 +398,7 @@ def test_what_others_wrote_into_redis_is_called_damaged(redis_url: str) -> None:
         with pytest.raises(Damaged, match="nonsense"):
             store.latest(base_uri)
         other.set(f"lancekeep:{{{base_uri}}}", "nonsense")
-        with pytest.raises(Damaged, match="not a sorted set"):
+        with pytest.raises(Damaged, match="written by another program"):
             store.reserve(staged(1, base_uri), first=True)
 
 

@@ -54,6 +54,14 @@ OUTSIDE: set[Transition] = {
     # No history moves to another commit store in the model.
     (State.RESERVE, Kind.MOVED),
     (State.RESERVE_FIRST, Kind.MOVED),
+    # No store of the model refuses for good: credentials, rights and capabilities do not change there.
+    (State.RESERVE, Kind.REFUSED),
+    (State.RESERVE_FIRST, Kind.REFUSED),
+    (State.FINALISE_PREDECESSOR, Kind.REFUSED),
+    (State.FIND_PREDECESSOR, Kind.REFUSED),
+    (State.ADOPT_PREDECESSOR, Kind.REFUSED),
+    (State.DISCARD, Kind.DONE),
+    (State.DISCARD, Kind.FAULT),
     # Only a branch begins behind other versions.
     (State.RESERVE_FIRST, Kind.PREDECESSOR_STAGED),
     (State.RESERVE_FIRST, Kind.PREDECESSOR_MISSING),

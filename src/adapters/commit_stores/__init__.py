@@ -51,6 +51,7 @@ _SOURCES: Mapping[str, _Source] = {
     "sqlite": _Source("sqlite", "SqliteCommitStore"),
     "redis": _REDIS,
     "rediss": _REDIS,
+    "redis+sentinel": _REDIS,
     "dynamodb": _Source("dynamodb", "DynamoDBCommitStore", "boto3"),
     "conditional-put": _Source("conditional_put", "ConditionalPutCommitStore"),
 }

@@ -38,7 +38,8 @@ class StoreUrl:
         try:
             url.encode()  # a lone surrogate is nothing that a store could be called
             parts = urlsplit(url)
-            _ = parts.port
+            for host in parts.netloc.rpartition("@")[2].split(","):
+                _ = urlsplit(f"//{host}").port
             query = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
         except ValueError:
             # from None: the parser's own message quotes the URL, which may hold a password
@@ -77,6 +78,14 @@ class StoreUrl:
         if "\0" in path:
             self.refuse("a path cannot hold a NUL character")
         return os.path.realpath("/" + path.lstrip("/"))
+
+    def hosts(self, default_port: int) -> list[tuple[str, int]]:
+        """Return host and port of each address between ``://`` and the path, which are separated by commas."""
+        addresses = [urlsplit(f"//{each}") for each in self.parts.netloc.rpartition("@")[2].split(",")]
+        hosts = [(each.hostname, default_port if each.port is None else each.port) for each in addresses]
+        if not all(host for host, _ in hosts):
+            self.refuse("expected HOST[:PORT]; several are separated by commas")
+        return [(host, port) for host, port in hosts if host]
 
     def name_only(self) -> str:
         """What stands between ``://`` and the end of the URL, where that is one name."""

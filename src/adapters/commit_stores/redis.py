@@ -1,4 +1,4 @@
-"""Rows in Redis, single or cluster: one sorted set per history, one script per step.
+"""Rows in Redis, single, cluster or behind Sentinel: one sorted set per history, one script per step.
 
 The key is ``lancekeep:{base_uri}``, braces and per cent signs in the base URI percent-encoded, so that the hash tag is
 the whole base URI and a history lies in one slot. The score of a member is its version; the member is
@@ -9,7 +9,7 @@ for the fence of a history that moved away. NUL occurs in no path.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby, islice
 from typing import Any, ClassVar
@@ -18,39 +18,75 @@ from urllib.parse import unquote
 from redis import Redis, RedisCluster
 from redis.backoff import NoBackoff
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
     AuthorizationError,
+    ClusterCrossSlotError,
     ConnectionError,  # noqa: A004 - the driver's name for it, used in this module only
     NoPermissionError,
+    ReadOnlyError,
     RedisClusterException,
     RedisError,
     ResponseError,
 )
 from redis.retry import Retry
+from redis.sentinel import Sentinel
 
 from lancekeep.adapters.commit_stores.boundary import boundary
 from lancekeep.adapters.commit_stores.claims import answer, answer_all, latest_agreed, may_finalize
 from lancekeep.adapters.commit_stores.options import StoreUrl
-from lancekeep.domain.errors import AccessDenied, Damaged, LancekeepError, StoreUnavailable
+from lancekeep.domain.errors import (
+    AccessDenied,
+    Damaged,
+    InvalidInput,
+    LancekeepError,
+    StoreUnavailable,
+    Unsupported,
+)
 from lancekeep.domain.version_row import BatchReservation, Blocked, Claim, NotReady, Reservation, Reserved, VersionRow
 from lancekeep.ports.commit_store import CommitStoreGuarantees, require_atomic
 from lancekeep.ports.object_store import ObjectStore
 
 DEFAULT_PORT = 6379
+SENTINEL = "redis+sentinel"
+SENTINEL_PORT = 26379
 BATCH = 500
 """Rows per script call: a script keeps the server busy for as long as it runs."""
 MOST_TOGETHER = 1000
 """Histories that one script reserves rows in: it keeps the server busy for as long as it runs, too."""
-_Members = Sequence[Sequence[Any]]
-"""Members, each with its score."""
+_Members = list[str]
 _DRIVER_ERRORS = (RedisError, RedisClusterException, UnicodeDecodeError)
+
+_RIGHTS = "Check user and password, and the user's permission to run scripts (EVALSHA, SCRIPT LOAD)"
+_PRIMARY = (
+    "This server is a read-only replica. Connect to the primary, or use redis+sentinel://HOST:PORT,…/SERVICE, which "
+    "finds it"
+)
+_CLUSTER = "This server is a node of a Redis cluster. Add the option cluster=true"
+_FOREIGN = "A key below 'lancekeep:' was written by another program. Give Lancekeep a database of its own"
+
+_MEANINGS: tuple[tuple[tuple[type[Exception], ...], str, type[LancekeepError], str], ...] = (
+    ((AuthenticationError, AuthorizationError, NoPermissionError), "", AccessDenied, _RIGHTS),
+    ((ResponseError,), "user executing the script can't", AccessDenied, _RIGHTS),
+    ((ReadOnlyError,), "", Unsupported, _PRIMARY),
+    ((ResponseError,), "READONLY", Unsupported, _PRIMARY),
+    ((AskError, ClusterCrossSlotError), "", InvalidInput, _CLUSTER),
+    ((ResponseError,), "not allowed in cluster mode", InvalidInput, _CLUSTER),
+    ((RedisClusterException,), "Cluster mode is not enabled", InvalidInput, "Leave out the option cluster=true"),
+    ((ResponseError,), "unknown command", Unsupported, "Lancekeep needs scripts (EVALSHA) and sorted sets"),
+    ((ResponseError,), "DB index is out of range", InvalidInput, "Choose a database that the server has, such as /0"),
+    ((ResponseError,), "WRONGTYPE", Damaged, _FOREIGN),
+    ((UnicodeDecodeError,), "", Damaged, _FOREIGN),
+)
+"""The driver's error, a part of its text, what it means to the caller, and what to do. The first match decides;
+anything else is `StoreUnavailable`."""
 
 _RESERVE = """
 local obstacles = {}
 for i, key in ipairs(KEYS) do
     local version, predecessor = ARGV[3 * i - 2], ARGV[3 * i]
     local held = redis.call('ZRANGEBYSCORE', key, version, version)[1]
-    local latest, score = unpack(redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES'))
+    local latest = redis.call('ZREVRANGE', key, 0, 0)[1]
     local may_claim
     if predecessor == '' then
         may_claim = not latest
@@ -58,9 +94,9 @@ for i, key in ipairs(KEYS) do
         may_claim = latest and string.sub(latest, 1, #predecessor) == predecessor
     end
     if held then
-        table.insert(obstacles, {i, 1, held, version})
+        table.insert(obstacles, {i, 1, held})
     elseif not may_claim then
-        table.insert(obstacles, {i, 2, latest, score})
+        table.insert(obstacles, {i, 2, latest})
     end
 end
 if #obstacles == 0 then
@@ -73,7 +109,7 @@ return obstacles
 _LATEST = """
 local latest = {}
 for i, key in ipairs(KEYS) do
-    latest[i] = redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')
+    latest[i] = redis.call('ZREVRANGE', key, 0, 0)
 end
 return latest
 """
@@ -108,47 +144,100 @@ return count
 """
 
 
+class _Retry(Retry):
+    """Repeat a call whose pooled connection has broken.
+
+    The first attempt may have had its effect, so a refusal of the second is reported as a lost connection.
+    """
+
+    def call_with_retry(self, do: Callable[[], Any], fail: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        broken = False
+
+        def note(*failure: Any) -> Any:
+            nonlocal broken
+            broken = True
+            return fail(*failure)
+
+        try:
+            return super().call_with_retry(do, note, *args, **kwargs)
+        except ResponseError as error:
+            if not broken:
+                raise
+            raise ConnectionError(f"the connection broke, and the repeated call was refused: {error}") from error
+
+
 class RedisCommitStore:
     """An `ExternalCommitStore` for many machines. Connects with the first call.
 
-    ``address``: what ``redis.Redis`` takes to reach the server. ``remembers`` is never promised: whether Redis keeps
+    ``address``: what ``redis.Redis`` takes to reach the server. ``sentinels``: the addresses of Sentinels that know
+    the primary of ``service``. ``remembers`` is never promised: whether Redis keeps
     what it acknowledged depends on settings that a client cannot see (see the guide to commit stores).
     """
 
     options: ClassVar[frozenset[str]] = frozenset(
-        ("username", "password", "cluster", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname")
+        (
+            "username",
+            "password",
+            "cluster",
+            "sentinel_username",
+            "sentinel_password",
+            "ssl_ca_certs",
+            "ssl_certfile",
+            "ssl_keyfile",
+            "ssl_check_hostname",
+        )
     )
 
-    def __init__(self, url: str, address: dict[str, Any], *, cluster: bool = False) -> None:
+    def __init__(
+        self,
+        url: str,
+        address: dict[str, Any],
+        *,
+        cluster: bool = False,
+        sentinels: Sequence[tuple[str, int]] = (),
+        service: str = "",
+        sentinel_login: Mapping[str, str] | None = None,
+    ) -> None:
         self.url = url
         self.guarantees = CommitStoreGuarantees(
             remembers=False, shared=True, atomic_rows=1 if cluster else MOST_TOGETHER
         )
         self._cluster = cluster
+        self._sentinels, self._service, self._sentinel_login = list(sentinels), service, dict(sentinel_login or {})
         self._address = {
             "decode_responses": True,
             "socket_connect_timeout": 3.0,
             "socket_timeout": 5.0,
             # A pooled connection may have died since; the scripts bear repetition. More patience is the caller's.
-            "retry": Retry(NoBackoff(), 1, supported_errors=(ConnectionError,)),
+            "retry": _Retry(NoBackoff(), 1, supported_errors=(ConnectionError,)),
             **address,
         }
 
     @staticmethod
     def canonical(url: StoreUrl) -> str:
-        host, port, database = _address(url)
-        shown = f"[{host}]" if ":" in host else host
-        return f"{url.parts.scheme}://{shown}:{port}/{database}"
+        """Return the URL without secrets; the order of Sentinels has no meaning."""
+        service, database = _place(url)
+        hosts = ",".join(sorted(_shown(host, port) for host, port in _hosts(url)))
+        return f"{url.parts.scheme}://{hosts}{service and '/'}{service}/{database}"
 
     @classmethod
     def open(cls, url: StoreUrl, objects: ObjectStore) -> RedisCommitStore:
-        host, port, database = _address(url)
+        (service, database), hosts = _place(url), _hosts(url)
         cluster = url.boolean("cluster", False)
+        if cluster and service:
+            url.refuse("Sentinel does not watch a Redis cluster; leave out cluster=true, or name a node by redis://")
         if cluster and database:
             url.refuse("a Redis cluster has database 0 only")
-        address: dict[str, Any] = {"host": host, "port": port}
+        address: dict[str, Any] = {} if service else {"host": hosts[0][0], "port": hosts[0][1]}
         if not cluster:
             address["db"] = database
+        login = {
+            name: url.options[f"sentinel_{name}"]
+            for name in ("username", "password")
+            if f"sentinel_{name}" in url.options
+        }
+        if login and not service:
+            url.refuse(f"the option sentinel_{min(login)} is for Sentinel; write {SENTINEL}://")
         for name, in_url in (("username", url.parts.username), ("password", url.parts.password)):
             if in_url and name in url.options:
                 url.refuse(f"the {name} is given twice; say it once")
@@ -160,30 +249,36 @@ class RedisCommitStore:
             url.refuse(f"the option {min(tls)} is for TLS, and this URL is not; write rediss://")
         if url.parts.scheme == "rediss":
             address |= {"ssl": True, **tls, "ssl_check_hostname": url.boolean("ssl_check_hostname", True)}
-        return cls(cls.canonical(url), address, cluster=cluster)
+        return cls(
+            cls.canonical(url),
+            address,
+            cluster=cluster,
+            sentinels=hosts if service else (),
+            service=service,
+            sentinel_login=login,
+        )
 
     def __repr__(self) -> str:
         return f"RedisCommitStore({self.url!r})"
 
     @boundary(*_DRIVER_ERRORS)
     def get(self, base_uri: str, version: int) -> VersionRow | None:
-        members = self._server.client.zrangebyscore(_key(base_uri), version, version, withscores=True)
-        return self._row(base_uri, members)
+        return self._row(base_uri, self._server.client.zrangebyscore(_key(base_uri), version, version))
 
     @boundary(*_DRIVER_ERRORS)
     def latest(self, base_uri: str) -> VersionRow | None:
-        return self._row(base_uri, self._server.client.zrevrange(_key(base_uri), 0, 0, withscores=True))
+        return self._row(base_uri, self._server.client.zrevrange(_key(base_uri), 0, 0))
 
     @boundary(*_DRIVER_ERRORS)
     def list(self, base_uri: str, *, after: int | None, limit: int | None, descending: bool) -> list[VersionRow]:
         key, count = _key(base_uri), -1 if limit is None else limit
         if descending:
             start = "+inf" if after is None else f"({after}"
-            members = self._server.client.zrevrangebyscore(key, start, "-inf", 0, count, withscores=True)
+            members = self._server.client.zrevrangebyscore(key, start, "-inf", 0, count)
         else:
             start = "-inf" if after is None else f"({after}"
-            members = self._server.client.zrangebyscore(key, start, "+inf", 0, count, withscores=True)
-        return [self._parse(base_uri, member, score) for member, score in members]
+            members = self._server.client.zrangebyscore(key, start, "+inf", 0, count)
+        return [self._parse(base_uri, member) for member in members]
 
     def reserve(self, row: VersionRow, *, first: bool) -> Reservation:
         told = self.reserve_all([Claim(row, first)])
@@ -197,7 +292,7 @@ class RedisCommitStore:
         answers: list[Reservation | None] = [None] * len(claims)
         for number, kind, *members in obstacles:
             row = claims[number - 1].row
-            found = self._row(row.base_uri, [members] if members else [])
+            found = self._row(row.base_uri, members)
             answers[number - 1] = NotReady(found) if kind == 2 or found is None else answer(row, found)
         return answer_all(claims, answers) or Reserved()
 
@@ -206,10 +301,7 @@ class RedisCommitStore:
         if self._cluster:  # where each history has a server of its own, and no batch reserves several
             return latest_agreed(self, base_uris)
         found = self._server.latest([_key(base_uri) for base_uri in base_uris], []) if base_uris else []
-        return [
-            self._row(base_uri, [members] if members else [])
-            for base_uri, members in zip(base_uris, found, strict=True)
-        ]
+        return [self._row(base_uri, members) for base_uri, members in zip(base_uris, found, strict=True)]
 
     @boundary(*_DRIVER_ERRORS)
     def finalize(self, row: VersionRow) -> bool:
@@ -239,35 +331,36 @@ class RedisCommitStore:
 
     @cached_property
     def _server(self) -> _Server:
-        return _Server(RedisCluster(**self._address) if self._cluster else Redis(**self._address))
+        if self._cluster:
+            return _Server(RedisCluster(**self._address))
+        if self._service:
+            # A Sentinel that does not answer must leave time to ask the next one.
+            patience = {"socket_connect_timeout": 1.0, "socket_timeout": 1.0, "retry": Retry(NoBackoff(), 0)}
+            connect: Callable[..., Any] = Sentinel  # redis-py has no types for it
+            sentinel = connect(self._sentinels, sentinel_kwargs={**patience, **self._sentinel_login})
+            return _Server(sentinel.master_for(self._service, **self._address))
+        return _Server(Redis(**self._address))
 
     def _row(self, base_uri: str, members: _Members) -> VersionRow | None:
-        return self._parse(base_uri, *members[0]) if members else None
+        return self._parse(base_uri, members[0]) if members else None
 
-    def _parse(self, base_uri: str, member: str, score: float | str) -> VersionRow:
-        """Parse a member; its score and its state have to agree with what it says, since the scripts go by them."""
+    def _parse(self, base_uri: str, member: str) -> VersionRow:
         try:
             version, _, size, path, committer = member.split("\0", 4)
-            row = VersionRow(base_uri, int(version), path, int(size), committer)
-            if row.version != float(score) or _member(row) != member:
-                raise ValueError("score or state differ")
+            return VersionRow(base_uri, int(version), path, int(size), committer)
         except ValueError as error:
             raise Damaged(
-                f"{self.url}: the key {_key(base_uri)!r} holds {member!r} with the score {score}, which is not a row. "
-                "Somebody else writes there; give Lancekeep a database of its own."
+                f"{self.url}: the key {_key(base_uri)!r} holds {member!r}, which is not a row. Somebody else writes "
+                "there; give Lancekeep a database of its own."
             ) from error
-        return row
 
     def understood(self, error: Exception) -> LancekeepError:
-        denied_in_script = "user executing the script can't" in str(error)
-        if denied_in_script or isinstance(error, AuthenticationError | AuthorizationError | NoPermissionError):
-            return AccessDenied(
-                f"{self.url}: {error}; check user and password, and the user's permission to run scripts"
-            )
-        if isinstance(error, UnicodeDecodeError):
-            return Damaged(f"{self.url}: a key below 'lancekeep:' holds what is no text: somebody else writes there")
-        if isinstance(error, ResponseError) and str(error).startswith("WRONGTYPE"):
-            return Damaged(f"{self.url}: a key below 'lancekeep:' is not a sorted set: somebody else writes there")
+        if isinstance(error, ReadOnlyError) and "_server" in self.__dict__ and not self._cluster:
+            self._server.client.connection_pool.disconnect()  # after a failover the name may mean another server
+        text = "" if isinstance(error, UnicodeDecodeError) else f" {error}."
+        for kinds, part, meaning, advice in _MEANINGS:
+            if isinstance(error, kinds) and part in str(error) and not (self._cluster and advice is _CLUSTER):
+                return meaning(f"{self.url}:{text} {advice}.")
         return StoreUnavailable(f"{self.url}: {error}")
 
 
@@ -284,13 +377,30 @@ class _Server:
         self.delete_history = client.register_script(_DELETE_HISTORY)
 
 
-def _address(url: StoreUrl) -> tuple[str, int, int]:
-    """Host, port and database number."""
-    host = url.parts.hostname
-    database = url.parts.path.strip("/") or "0"
-    if not host or not re.fullmatch("[0-9]{1,9}", database):
-        url.refuse(f"expected {url.parts.scheme}://HOST[:PORT][/DATABASE], the database being a number")
-    return host, url.parts.port or DEFAULT_PORT, int(database)
+def _hosts(url: StoreUrl) -> list[tuple[str, int]]:
+    """Return host and port of the server, or of each Sentinel."""
+    if url.parts.scheme == SENTINEL:
+        return url.hosts(SENTINEL_PORT)
+    hosts = url.hosts(DEFAULT_PORT)
+    if len(hosts) > 1:
+        url.refuse(f"expected one host. Several are for Sentinel: {SENTINEL}://HOST:PORT,HOST:PORT/SERVICE")
+    return hosts
+
+
+def _place(url: StoreUrl) -> tuple[str, int]:
+    """Return the service that Sentinel watches, or an empty name, and the number of the database."""
+    is_sentinel = url.parts.scheme == SENTINEL
+    service, _, path = url.parts.path.strip("/").partition("/") if is_sentinel else ("", "", url.parts.path)
+    database = path.strip("/") or "0"
+    named = bool(url.parts.netloc.rpartition("@")[2]) and (bool(service) or not is_sentinel)
+    if not named or not re.fullmatch("[0-9]{1,9}", database):
+        place = "HOST[:PORT],HOST[:PORT]/SERVICE" if is_sentinel else "HOST[:PORT]"
+        url.refuse(f"expected {url.parts.scheme}://{place}[/DATABASE], the database being a number")
+    return service, int(database)
+
+
+def _shown(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _key(base_uri: str) -> str:

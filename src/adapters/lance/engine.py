@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC
@@ -16,42 +15,30 @@ from lance.fragment import write_fragments
 from lance_namespace import DeclareTableResponse, DescribeTableRequest, LanceNamespace
 from lance_namespace.errors import LanceNamespaceError
 
+from lancekeep.adapters.lance.native_errors import classified
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import (
-    BranchNotFound,
     CommitRefused,
-    CommitUnknown,
     ConcurrentModification,
-    Damaged,
     InvalidInput,
     LancekeepError,
-    TableAlreadyExists,
+    NotFound,
+    StoreUnavailable,
     TableNotFound,
-    TagNotFound,
-    VersionNotFound,
+    VersionTaken,
 )
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.ports.table_engine import StagedVersion, VersionDetails, VersionSummary, WriteMode, WritePlan
 
-_SOURCE = re.compile(r",\s*(location:\s*)?\S+\.rs:\d+:\d+$")
-"""Where in the engine's own sources an error was raised, which it puts at the end of its messages."""
-
-_LOST = ("Retryable commit conflict", "Too many concurrent writers")
-"""What the engine's messages begin with when others committed first, save where it raises `CommitConflictError`."""
-
-
-_INVALID_REF = "Ref is invalid"
-"""What the engine says of a text that can be no tag."""
-
-_ABSENT_BASE = "/_versions/0.manifest was not found"
-"""What a strict commit of version 1 says where there is a version 1: it looks for what it is based on."""
+_VANISHED = "(os error 2)"
+"""What the engine's message holds if a directory that it writes to was removed or renamed."""
 
 
 class _Channel(LanceNamespace):
     """The namespace as the native engine sees it during one write; remembers how its last commit ended.
 
-    The engine turns every exception of a callback into an ``OSError`` with its text; the error itself, with the token
-    of an unknown commit, is kept here.
+    The engine turns every exception of a callback into an ``OSError`` with its text. The error itself is kept here:
+    ``error`` of the last commit, with the token of an unknown one, and ``met`` of the last question.
 
     after: refuse every version but the one that follows this one. A storage-managed table then commits here, too: by
     the same condition of the storage.
@@ -61,6 +48,7 @@ class _Channel(LanceNamespace):
         self._namespace = namespace
         self._after = after
         self.error: LancekeepError | None = None
+        self.met: LancekeepError | None = None
         self.committed: Committed | None = None
 
     def namespace_id(self) -> str:
@@ -80,10 +68,25 @@ class _Channel(LanceNamespace):
         return described.model_copy(update={"managed_versioning": True}) if self._after is not None else described
 
     def list_table_versions(self, request: Any) -> Any:
-        return self._namespace.list_table_versions(request)
+        return self._asked(self._namespace.list_table_versions, request)
 
     def describe_table_version(self, request: Any) -> Any:
-        return self._namespace.describe_table_version(request)
+        return self._asked(self._namespace.describe_table_version, request)
+
+    def _asked(self, ask: Callable[[Any], Any], request: Any) -> Any:
+        try:
+            return ask(request)
+        except Exception as error:
+            self.met = error.__cause__ if isinstance(error.__cause__, LancekeepError) else None
+            raise
+
+    def has_moved(self, table: ObjectId) -> bool:
+        """Return whether the namespace no longer has the table."""
+        try:
+            self._namespace.describe_table(DescribeTableRequest(id=list(table.names)))
+        except LanceNamespaceError as error:
+            return isinstance(error.__cause__, NotFound)
+        return False
 
     def create_table_version(self, request: Any) -> Any:
         self.error = None
@@ -94,12 +97,12 @@ class _Channel(LanceNamespace):
             )
             raise self.error
         try:
-            response: Any = self._namespace.create_table_version(request)
+            response: Any = self._namespace.create_table_version(request)  # a dict, as native callbacks get
         except Exception as error:
             self.error = error.__cause__ if isinstance(error.__cause__, LancekeepError) else None
             raise
-        version = response.version
-        self.committed = Committed(version.version, version.manifest_path, version.manifest_size)
+        version = response["version"]
+        self.committed = Committed(version["version"], version["manifest_path"], version["manifest_size"])
         return response
 
 
@@ -146,28 +149,33 @@ class LanceEngine:
         if mode is WriteMode.APPEND:
             return self._append(table, data)
         channel = _Channel(self._namespace)
-        with _translated(table, channel):
-            dataset = lance.write_dataset(
+        return _one_commit(
+            table,
+            channel,
+            lambda: lance.write_dataset(
                 data,
                 mode=mode.value,
                 namespace_client=channel,
                 table_id=list(table.names),
                 storage_options=self._storage_options or None,
-            )
-        return _committed(channel, dataset)
+            ),
+        )
 
     def _append(self, table: ObjectId, data: Any) -> Committed:
         """To the table as it was opened: pylance's own append makes a new table where it finds none any more."""
         channel = _Channel(self._namespace)
-        with _translated(table, channel):
+
+        def append() -> Any:
             try:
                 dataset = self._dataset(channel, table)
             except ValueError as error:
-                if "not found" not in str(error):
+                if "not found" not in str(error) or isinstance(channel.met, StoreUnavailable):
                     raise
                 raise TableNotFound(f"the table {table} is only declared; overwrite makes its first version") from error
             dataset.insert(data, mode="append")
-        return _committed(channel, dataset)
+            return dataset
+
+        return _one_commit(table, channel, append)
 
     def _create(self, table: ObjectId, data: Any) -> Committed:
         """Version 1 by the storage's own condition, for one process only.
@@ -193,10 +201,13 @@ class LanceEngine:
 
     def restore(self, table: ObjectId, version: int) -> Committed:
         channel = _Channel(self._namespace)
-        with _translated(table, channel):
+
+        def restore() -> Any:
             dataset = self._dataset(channel, table, version)
             dataset.restore()
-        return _committed(channel, dataset)
+            return dataset
+
+        return _one_commit(table, channel, restore)
 
     def read(self, dataset: Any, columns: Sequence[str] | None, condition: Any) -> Any:
         return dataset.to_table(columns=None if columns is None else list(columns), filter=condition)
@@ -260,19 +271,12 @@ class LanceEngine:
             return _committed(channel, act(self._dataset(channel, table)))
 
     def open(self, table: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Any:
-        try:
-            with _translated(table, _Channel(self._namespace), reading=True):
-                dataset = self._dataset(self._namespace, table, tag if tag is not None else None if branch else version)
-                return dataset if branch is None else dataset.checkout_version((branch, version))
-        except VersionNotFound as error:
-            if tag is not None:
-                raise TagNotFound(f"the table {table} has no tag {tag!r}") from error
-            if branch is not None and version is None:
-                raise BranchNotFound(f"the table {table} has no branch {branch!r}") from error
-            raise
+        with _translated(table, _Channel(self._namespace)):
+            dataset = self._dataset(self._namespace, table, tag if tag is not None else None if branch else version)
+            return dataset if branch is None else dataset.checkout_version((branch, version))
 
     def details(self, table: ObjectId, version: int | None, tag: str | None, branch: str | None) -> VersionDetails:
-        with _translated(table, _Channel(self._namespace), reading=True):
+        with _translated(table, _Channel(self._namespace)):
             dataset = self.open(table, version, tag, branch)
             stats = dataset.stats.dataset_stats()
             return VersionDetails(
@@ -284,7 +288,7 @@ class LanceEngine:
             )
 
     def summaries(self, table: ObjectId, versions: Sequence[int]) -> Iterator[VersionSummary]:
-        with _translated(table, _Channel(self._namespace), reading=True):
+        with _translated(table, _Channel(self._namespace)):
             dataset = self.open(table, None, None, None)
             described = {version["version"]: version for version in dataset.versions()}
             for version in versions:
@@ -350,9 +354,21 @@ def _committed(channel: _Channel, dataset: Any) -> Committed:
     return channel.committed or Committed(dataset.version, "", 0)
 
 
+def _one_commit(table: ObjectId, channel: _Channel, act: Callable[[], Any]) -> Committed:
+    """Run what commits once. An outage after the commit does not undo it."""
+    try:
+        with _translated(table, channel):
+            dataset = act()
+    except StoreUnavailable:
+        if channel.committed is None or channel.error is not None:
+            raise
+        return channel.committed
+    return _committed(channel, dataset)
+
+
 @contextmanager
-def _translated(table: ObjectId, channel: _Channel, *, reading: bool = False) -> Iterator[None]:
-    """Raise errors of the native engine as Lancekeep errors; while ``reading`` none of them is the caller's fault."""
+def _translated(table: ObjectId, channel: _Channel) -> Iterator[None]:
+    """Errors of the native engine as errors of ours."""
     try:
         yield
     except LancekeepError:
@@ -364,26 +380,16 @@ def _translated(table: ObjectId, channel: _Channel, *, reading: bool = False) ->
             raise error.__cause__ from error
         raise
     except (OSError, ValueError, RuntimeError) as error:
-        if isinstance(channel.error, (CommitUnknown, CommitRefused, ConcurrentModification)):
+        if channel.error is not None and not isinstance(channel.error, VersionTaken):
             raise channel.error from error
         cause = error.__cause__
         if isinstance(cause, LancekeepError):
             raise cause from error
-        raise _classified(table, error, reading=reading) from error
-
-
-def _classified(table: ObjectId, error: Exception, *, reading: bool) -> LancekeepError:
-    text = _SOURCE.sub("", str(error))
-    if text.startswith("Dataset already exists") or _ABSENT_BASE in text:
-        return TableAlreadyExists(
-            f"{table}: another wrote its first version meanwhile; write to it, or choose another name"
-        )
-    if text.startswith(_LOST):
-        return ConcurrentModification(f"{table}: others kept changing it; nothing was committed: {text}")
-    if "not found" in text.lower():
-        return VersionNotFound(f"{table}: {text}")
-    if reading and not text.startswith(_INVALID_REF):
-        return Damaged(f"{table}: {text}")
-    if isinstance(error, ValueError) or "schema" in text.lower() or "invalid" in text.lower():
-        return InvalidInput(f"{table}: {text}")
-    return Damaged(f"{table}: {text}")
+        if channel.met is not None and str(channel.met) in str(error):
+            raise channel.met from error
+        if _VANISHED in str(error) and channel.has_moved(table):
+            raise CommitRefused(
+                f"{table}: the table was dropped or renamed during the write. Nothing was committed; write again to "
+                "the table that you mean"
+            ) from error
+        raise classified(str(table), error) from error

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from inspect import signature
 from typing import Any
 
 import attrs
 import fsspec
 
 from lancekeep.adapters.object_stores.keys import check_directory, check_key, check_prefix
-from lancekeep.adapters.object_stores.native_options import is_native_option
 from lancekeep.domain.errors import (
     AccessDenied,
     InvalidInput,
@@ -205,9 +203,7 @@ class FsspecObjectStore:
 
 
 def open_fsspec(scheme: str, root_uri: str, options: Mapping[str, str]) -> FsspecObjectStore:
-    """Open the store at ``root_uri``; ``options`` are arguments of the implementation.
-
-    An option of the native engine reaches the implementation only if its signature names it.
+    """The store at ``root_uri``; ``options`` are arguments of the implementation.
 
     Raises:
         InvalidInput: fsspec does not know the scheme, or the implementation not the options.
@@ -223,9 +219,7 @@ def open_fsspec(scheme: str, root_uri: str, options: Mapping[str, str]) -> Fsspe
             + (f" (pip install {package})" if package else "")
         ) from error
     try:
-        named = signature(implementation.__init__).parameters
-        own = {name: value for name, value in options.items() if name in named or not is_native_option(name)}
-        filesystem = implementation(**{**implementation._get_kwargs_from_urls(root_uri), **own})
+        filesystem = implementation(**{**implementation._get_kwargs_from_urls(root_uri), **options})
     except Exception as error:
         if isinstance(error, TypeError | ValueError):
             raise InvalidInput(

@@ -1,0 +1,94 @@
+"""The errors of the native engine, which are texts, as errors of Lancekeep."""
+
+from __future__ import annotations
+
+import errno
+import re
+
+from lancekeep.domain.errors import (
+    AccessDenied,
+    ConcurrentModification,
+    Damaged,
+    InvalidInput,
+    LancekeepError,
+    StoreUnavailable,
+    TableAlreadyExists,
+    VersionNotFound,
+)
+
+_SOURCE = re.compile(r",\s*(location:\s*)?\S+\.rs:\d+:\d+$")
+"""Where in the engine's own sources an error was raised, which it puts at the end of its messages."""
+
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")
+_DENIED_NUMBERS = frozenset((errno.EACCES, errno.EPERM, errno.EROFS))
+_LATER_NUMBERS = frozenset(
+    (
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.ENOMEM,
+        errno.EAGAIN,
+        errno.EBUSY,
+        errno.EIO,
+        errno.ESTALE,
+        errno.EPIPE,
+        errno.ECONNREFUSED,
+        errno.ECONNRESET,
+        errno.ECONNABORTED,
+        errno.ENETUNREACH,
+        errno.EHOSTUNREACH,
+        errno.ETIMEDOUT,
+    )
+)
+
+_STORAGE = r"(?=.*(LanceError\(IO\)|Generic \w+ error|HTTP error)).*?"
+"""Only the storage's own faults are meant, not a name in the user's data."""
+
+_MEANINGS: tuple[tuple[re.Pattern[str], type[LancekeepError], str], ...] = tuple(
+    (re.compile(pattern, re.IGNORECASE | re.DOTALL), meaning, advice)
+    for pattern, meaning, advice in (
+        (
+            # A strict commit of version 1 looks for what it is based on, and there is a version 1.
+            r"^Dataset already exists|/_versions/0\.manifest was not found",
+            TableAlreadyExists,
+            "another wrote its first version meanwhile; write to it, or choose another name",
+        ),
+        (
+            "^(Retryable commit conflict|Too many concurrent writers)",
+            ConcurrentModification,
+            "others kept changing it; nothing was committed",
+        ),
+        (
+            _STORAGE
+            + r"(\b40[13] (Forbidden|Unauthorized)|permission ?denied|unauthenticated|<Code>(AccessDenied|InvalidToken|"
+            r"ExpiredToken|InvalidAccessKeyId|SignatureDoesNotMatch)</Code>)",
+            AccessDenied,
+            "the storage refused; check the credentials and what they permit",
+        ),
+        (
+            _STORAGE + r"(error sending request|server error|after \d+ retries|operation timed out|dns error|"
+            r"connection (refused|reset|closed)|\b(429|50[0234]) |"
+            r"<Code>(SlowDown|InternalError|ServiceUnavailable|RequestTimeout)</Code>)",
+            StoreUnavailable,
+            "the storage did not answer, or cannot now; call again later",
+        ),
+        ("not found", VersionNotFound, ""),
+        ("schema|invalid", InvalidInput, ""),
+    )
+)
+"""A part of the engine's message, what it means to the caller, and what to say with it. The first match decides."""
+
+
+def classified(name: str, error: Exception) -> LancekeepError:
+    """Return what an error of the native engine about the table ``name`` means to the caller."""
+    text = _SOURCE.sub("", str(error))
+    number = _OS_ERROR.search(text)
+    if number is not None and int(number[1]) in _DENIED_NUMBERS:
+        return AccessDenied(f"{name}: {text}. This process has to be allowed to read and write there")
+    if number is not None and int(number[1]) in _LATER_NUMBERS:
+        return StoreUnavailable(f"{name}: {text}. Nothing was committed unless the version is there; call again later")
+    for pattern, meaning, advice in _MEANINGS:
+        if pattern.search(text):
+            return meaning(": ".join(part for part in (name, advice, text) if part))
+    return InvalidInput(f"{name}: {text}") if isinstance(error, ValueError) else Damaged(f"{name}: {text}")
