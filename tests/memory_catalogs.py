@@ -87,6 +87,7 @@ class World:
             grace=week,
             tables=None,
             progress=lambda done, total, name: None,
+            unowned=catalog._clones.unowned_datasets,
             now=lambda: now,
         )
         return cleanup.run(dry_run=dry_run)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import islice
 from types import TracebackType
 from typing import Any, Self, TypeVar
 from urllib.parse import unquote
@@ -14,6 +15,7 @@ import attrs
 
 from lancekeep.application.batch_commits import BatchCommits
 from lancekeep.application.cleanup import Cleanup, CleanupReport
+from lancekeep.application.clones import Clones
 from lancekeep.application.maintenance import Fsck, FsckReport, Progress
 from lancekeep.application.migration import MigrationProgress, MigrationReport, migrate
 from lancekeep.application.partitions import PartitionedNamespace
@@ -45,7 +47,7 @@ from lancekeep.domain.errors import (
     VersionTaken,
 )
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.domain.layout import DatasetRoot
+from lancekeep.domain.layout import BRANCHES, DatasetRoot
 from lancekeep.domain.manifest_entry import NAMESPACE, OWN_PROPERTIES, TABLE
 from lancekeep.domain.namespace import (
     Namespace,
@@ -55,6 +57,7 @@ from lancekeep.domain.namespace import (
     find_namespace,
     replace_namespace,
 )
+from lancekeep.domain.naming import ManifestName
 from lancekeep.domain.partitioning import PartitionBy
 from lancekeep.domain.partitions import made_up_properties, published_version
 from lancekeep.domain.table import (
@@ -90,6 +93,15 @@ MOVING_PROPERTY = f"{OWN_PROPERTIES}commit_store_moving_to"
 Identifier = str | Iterable[str] | ObjectId
 
 Success = TypeVar("Success", Committed, AllCommitted)
+
+_LISTED_DIRECTORIES, _LISTED_LOOKS = 1000, 50
+"""How many V1 directories, and how many tables among them that no manifest table has, are searched for clones."""
+
+_FORCE = (
+    "`lancekeep drop --force` (drop_table(force=True), drop_namespace(force=True)) drops the table all the same; the "
+    "clones cannot be read afterwards."
+)
+_RENAME_IN_PLACE = "A catalog opened with mode='v2' renames the table without moving its files."
 
 _DEFINITE = (AlreadyExists, NotFound, Refused, InvalidInput, ConcurrentModification)
 """Errors of a change after which it is certain that nothing was changed."""
@@ -154,6 +166,8 @@ class Catalog:
         self._v1_names = v1_names
         self._entropy = entropy
         self._open_rows = open_rows
+        self._clones = Clones(objects, commits.retry, root_key)
+        commits.on_staged = self._record_clone
         self._checked: CatalogView | None = None
         self._engine = engine(self)
 
@@ -230,11 +244,12 @@ class Catalog:
         """The names of the namespaces directly below one, in order. Raises `NamespaceNotFound`."""
         return self.page_of(identifier, NAMESPACE, None, None)[0]
 
-    def drop_namespace(self, identifier: Identifier, *, cascade: bool = False) -> Namespace:
+    def drop_namespace(self, identifier: Identifier, *, cascade: bool = False, force: bool = False) -> Namespace:
         """Drop a namespace; with ``cascade`` with everything below it, data included. What it was.
 
-        Raises `NamespaceNotFound`, `NamespaceNotEmpty`; `Damaged` once all is dropped save the data of a table to which
-        a symbolic link leads.
+        Raises `NamespaceNotFound`, `NamespaceNotEmpty`; `Refused` if a clone outside of the namespace reads files of a
+        table in it, unless ``force``; `Damaged` once all is dropped save the data of a table to which a symbolic link
+        leads, or that became the source of a clone meanwhile.
         """
         object_id = ObjectId.of(identifier)
         dropped: list[Namespace] = []
@@ -245,10 +260,15 @@ class Catalog:
             dropped[:] = [find_namespace(view, object_id)]
             return changes
 
+        if cascade and not force:
+            decide(self.view())
+            self._refuse_needed(doomed)
         self._apply(decide)
         linked: list[Damaged] = []
         for table in doomed:
             try:
+                if not force:
+                    self._keep_needed(table, doomed)
                 self._remove_data(table)
             except Damaged as error:
                 linked.append(error)
@@ -330,7 +350,20 @@ class Catalog:
             )
         if self.commits.latest(root) is None:
             raise TableNotFound(f"no Lance table lies at {root.base_uri}: it has no version; nothing was registered")
-        self._apply(lambda view: add_table(view, table, replace=overwrite))
+        before = self.view()
+        read = self._clones.record_dataset(table.location)
+        sources = [location for location in read if is_at(before, location)]
+
+        def decide(view: CatalogView) -> list[Change]:
+            dropped = next((location for location in sources if not is_at(view, location)), None)
+            if dropped is not None:
+                raise ConcurrentModification(
+                    f"{table.location!r} is a clone that reads files of {dropped!r}, which is no longer a table of the "
+                    "catalog: it was dropped or renamed while the clone was registered. Nothing was changed."
+                )
+            return add_table(view, table, replace=overwrite)
+
+        self._apply(decide)
         if source is not None:
             self._objects.delete(marker)  # left by a rename that had done its work
         return table
@@ -355,6 +388,9 @@ class Catalog:
             altered[:] = [attrs.evolve(before, properties=properties)]
             return alter_table(view, object_id, changes)
 
+        entry = self.view().find(object_id.key) if self._v1_names else None
+        if entry is not None and entry.listed and entry.location:
+            self._clones.record_dataset(entry.location)  # the manifest table is about to answer for it
         self._apply(decide)
         return altered[0]
 
@@ -366,27 +402,30 @@ class Catalog:
         what is committed meanwhile; whoever commits through the old name afterwards is refused.
 
         Raises `TableNotFound`, `NamespaceNotFound`, `TableAlreadyExists`, `InvalidInput`, `Unsupported`; `Refused`
-        where files have to move and the table has branches; `ConcurrentModification` where others keep committing; then
-        nothing was changed. `Damaged`: the table has its new name, and something at the old place could not be brought
-        along; nothing was removed.
+        where files have to move and the table has branches, or a shallow clone in the catalog reads its files;
+        `ConcurrentModification` where others keep committing; then nothing was changed. `Damaged`: the table has its
+        new name, and something at the old place could not be brought along; nothing was removed.
         """
         table = self.find_table(source)
         object_id = ObjectId.of(target)
         self._refuse_early(lambda view: rename_table(view, table, object_id, table.location))
         if not self._v1_names or v1_table(table.location) is None:
             return self._enter_renamed(table, object_id, table.location)
+        self._refuse_needed([table], _RENAME_IN_PLACE)
         reserved, _ = self._reserve(Table(object_id, new_location(object_id, self._entropy()), {}), True)
         move = Relocation(self.commits, self.dataset_root(table), self.dataset_root(reserved))
         moving = f"{self._key(reserved)}/{MOVING_MARKER}"
         self._objects.put(moving, table.location.encode())
         try:
             move.copy()
+            self._clones.record_dataset(reserved.location)
             renamed = self._enter_renamed(table, object_id, reserved.location)
         except (*_DEFINITE, Damaged):
             self._remove_data(reserved, copied=True)
             raise
         move.carry_over()
-        self._remove_data(table)
+        if not self._clones.recorded_readers(table.location):  # else a clone was made of it since it was copied
+            self._remove_data(table)
         self._objects.delete(moving)
         return renamed
 
@@ -394,18 +433,40 @@ class Catalog:
         """Remove a table from the catalog and leave its files and versions alone. Raises `TableNotFound`."""
         return self._remove(ObjectId.of(identifier))
 
-    def drop_table(self, identifier: Identifier) -> Table:
+    def drop_table(self, identifier: Identifier, *, force: bool = False) -> Table:
         """Remove a table, its files and its versions; commits to it are refused from then on.
 
         Files in its directory that neither Lance nor Lancekeep wrote stay, and `fsck` reports the directory.
 
-        Raises `TableNotFound`, and `Damaged` where a symbolic link leads to it.
+        Args:
+            identifier: The table.
+            force: Drop the table even if shallow clones read its files. They cannot be read afterwards.
+
+        Raises:
+            TableNotFound: There is no such table.
+            Refused: A shallow clone in the catalog reads files of the table. Nothing was changed.
+            Damaged: A symbolic link leads to the table.
         """
         object_id = ObjectId.of(identifier)
-        self.dataset_root(self.find_table(object_id))
+        found = self.find_table(object_id)
+        self.dataset_root(found)
+        if not force:
+            self._refuse_needed([found])
         table = self._remove(object_id)
+        if not force and (clones := self._clones.recorded_readers(table.location)):
+            self._apply(lambda view: add_table(view, table))
+            raise self._needed(table, clones)
         self._remove_data(table)
         return table
+
+    def clones_of(self, identifier: Identifier) -> list[str]:
+        """Return the shallow clones that read files of a table: identifiers, or locations of what is no table.
+
+        Raises:
+            TableNotFound: There is no such table.
+        """
+        table = self.find_table(identifier)
+        return self._named({*self._clones.recorded_readers(table.location), *self._listed_readers(table)})
 
     def find_table(self, identifier: Identifier) -> Table:
         """A table's entry. Raises `TableNotFound`."""
@@ -733,6 +794,7 @@ class Catalog:
             self._apply,
             self._objects,
             f"{self._root_key}/" if self._root_key else "",
+            self._clones.record_dataset,
             lists_v1=self._v1_names,
             dry_run=dry_run,
             batch=batch,
@@ -764,7 +826,7 @@ class Catalog:
         """
         span = grace if isinstance(grace, timedelta) else timedelta(seconds=grace)
         look = self._fsck(span, remove_tables=remove_tables)
-        checks = TableChecks(self.commits, self.managed, span, look.now)
+        checks = TableChecks(self.commits, self._clones, self.managed, span, look.now)
         if tables is not None:
             chosen = [self.find_table(table) for table in tables]
             return checks.run(chosen, self.dataset_root, repair=repair, progress=progress)
@@ -806,7 +868,16 @@ class Catalog:
         """
         chosen = None if tables is None else [self.find_table(table).id for table in tables]
         cleanup = Cleanup(
-            self.view, self.dataset_root, self.commits, self._root_key, older_than, keep, grace, chosen, progress
+            self.view,
+            self.dataset_root,
+            self.commits,
+            self._root_key,
+            older_than,
+            keep,
+            grace,
+            chosen,
+            progress,
+            self._clones.unowned_datasets,
         )
         report = cleanup.run(dry_run=dry_run)
         if dry_run or chosen is not None:
@@ -906,6 +977,7 @@ class Catalog:
             leftovers=self._manifest.leftovers,
             remove=self._remove_data,
             remove_leftovers=self._remove_leftovers,
+            clones=self._clones,
             objects=self._objects,
             root_key=self._root_key,
             grace=grace,
@@ -1089,6 +1161,61 @@ class Catalog:
             f"{table.location!r}. Look under its new name whether the version is there, before you write it again."
         )
 
+    def _record_clone(self, root: DatasetRoot, content: bytes) -> None:
+        """Record the dataset of a manifest that is about to be committed at the datasets whose files it reads."""
+        key = root.key.partition(f"/{BRANCHES}/")[0] if root.is_branch else root.key
+        self._clones.record(key, content, root.base_uri)
+
+    def _refuse_needed(self, doomed: Sequence[Table], advice: str = _FORCE) -> None:
+        """Raises `Refused` if a clone that stays reads files of a table that shall go."""
+        for table in doomed:
+            readers = {*self._clones.recorded_readers(table.location), *self._listed_readers(table)}
+            readers -= {other.location for other in doomed}
+            if readers:
+                raise self._needed(table, readers, advice)
+
+    def _keep_needed(self, table: Table, doomed: Sequence[Table]) -> None:
+        """Raises `Damaged` if a table whose entry is gone has become the source of a clone meanwhile."""
+        readers = set(self._clones.recorded_readers(table.location)) - {other.location for other in doomed}
+        if readers:
+            raise Damaged(
+                f"the table {table.id} is dropped, but its files at {table.location!r} stay: "
+                f"{', '.join(sorted(readers))} became a clone of it meanwhile. Register it again, or drop the clone "
+                "and have `lancekeep repair --remove-tables` remove them"
+            )
+
+    def _listed_readers(self, table: Table) -> Iterator[str]:
+        """The first clones of a table among those V1 directories that no operation of the catalog has recorded."""
+        if not self._v1_names:
+            return
+        view, looks = self.view(), 0
+        below = f"{self._root_key}/" if self._root_key else ""
+        for directory in islice(self._objects.directories(below), _LISTED_DIRECTORIES):
+            listed = v1_table(directory)
+            if listed is None or directory == table.location:
+                continue
+            entry = view.find(listed.key)
+            if entry is not None and entry.listed and entry.location == directory:
+                looks += 1
+                if self._clones.latest_reads(directory, table.location):
+                    yield directory
+                if looks >= _LISTED_LOOKS:
+                    return
+
+    def _named(self, locations: Iterable[str]) -> list[str]:
+        """The identifiers of the tables at these locations; a location that is no table's is given as it is."""
+        view = self.view()
+        owners = {location: view.owner_of(location) for location in sorted(locations)}
+        return [
+            location if owner is None else str(ObjectId.from_key(owner.object_id)) for location, owner in owners.items()
+        ]
+
+    def _needed(self, table: Table, clones: Iterable[str], advice: str = _FORCE) -> Refused:
+        return Refused(
+            f"the table {table.id} is needed by {', '.join(self._named(clones))}: a shallow clone reads its files. "
+            f"Nothing was changed. Drop the clones first, or make deep copies of them. {advice}"
+        )
+
     def _remove_data(self, table: Table, *, copied: bool = False) -> None:
         """Rows first: without them no writer that still has the table open can commit.
 
@@ -1103,8 +1230,13 @@ class Catalog:
         if owner is not None and (view.flat or not owner.listed):
             return
         self.commits.forget_history(root)
-        self._delete(root, self._keys(root), copied=copied)
+        keys = self._keys(root)
+        latest = self._latest_manifest(root, keys)
+        self._delete(root, keys, copied=copied)
         self._forget_rows(root)
+        if latest is not None:
+            with suppress(LancekeepError):  # the records of a clone that is gone are for fsck
+                self._clones.forget(table.location, *latest)
 
     def _remove_leftovers(self, table: Table, keys: Iterable[str]) -> None:
         """Remove these objects of a directory that is no table's, and the rows of manifests that are gone.
@@ -1114,6 +1246,15 @@ class Catalog:
         root = self.dataset_root(table)
         self._delete(root, keys)
         self.commits.forget_predecessor(root)
+
+    def _latest_manifest(self, root: DatasetRoot, keys: Iterable[str]) -> tuple[bytes, str] | None:
+        """The content and the key of the latest manifest among these keys, if there is one to read."""
+        names = ((ManifestName.parse(key.removeprefix(root.versions_key)), key) for key in keys)
+        finals = [(name.version, key) for name, key in names if name is not None and not name.is_staged]
+        with suppress(ObjectNotFound, ValueError):
+            _, key = max(finals)
+            return self._objects.get(key), key
+        return None
 
     def _keys(self, root: DatasetRoot) -> list[str]:
         """What lies in a table's directory, and what killed writers were writing there."""

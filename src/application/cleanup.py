@@ -26,7 +26,7 @@ from lancekeep.domain.layout import BRANCHES, VERSIONS, DatasetRoot
 from lancekeep.domain.manifest_entry import TABLE
 from lancekeep.domain.naming import ManifestName, final_versions
 from lancekeep.domain.partitions import published_version
-from lancekeep.domain.table import MANIFEST_DIRECTORY, Table
+from lancekeep.domain.table import Table
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
 T = TypeVar("T")
@@ -159,7 +159,11 @@ class _Dataset:
 
 @attrs.define
 class Cleanup:
-    """One clean-up. tables: those to clean; None for all. The other arguments are those of `Catalog.cleanup`."""
+    """One clean-up.
+
+    tables: those to clean; None for all. unowned: `Clones.unowned_datasets`. The other arguments are those of
+    `Catalog.cleanup`.
+    """
 
     view: Callable[[], CatalogView]
     place: Callable[[Table], DatasetRoot]
@@ -170,6 +174,7 @@ class Cleanup:
     grace: timedelta
     tables: Collection[ObjectId] | None
     progress: Progress
+    unowned: Callable[[Collection[str]], Iterator[str]]
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     _newest: datetime | None = None
     _needed: set[bytes] = attrs.field(factory=set)
@@ -197,30 +202,39 @@ class Cleanup:
     # -- looking ------------------------------------------------------------------------------------------------
 
     def _look(self) -> Iterator[_Dataset]:
-        """Every table, then directories that no entry refers to: a deregistered clone may be registered again."""
+        """Every table, then datasets that no entry refers to: a deregistered clone may be registered again."""
         entries = list(self.view().all_of(TABLE))
-        taken = {MANIFEST_DIRECTORY}
+        taken = set[str]()
         for at, entry in enumerate(entries):
             object_id = ObjectId.from_key(entry.object_id)
             self.progress(at, len(entries), f"looking at {object_id}")
             selected = self.tables is None or object_id in self.tables
             try:
                 table = Table.from_entry(entry)
-                taken.add(table.location.partition("/")[0])
-                yield self._filled(_Dataset(str(object_id), self.place(table), selected, object_id=object_id))
             except Damaged as error:
                 yield _Dataset(str(object_id), DatasetRoot("", ""), selected, refusal=str(error))
-        above = f"{self.root_key}/" if self.root_key else ""
-        for directory in self._objects.directories(above):
-            if directory not in taken:
-                root = DatasetRoot(above + directory, self._objects.root_uri + above + directory)
-                yield self._filled(_Dataset(directory, root, selected=False))
+                continue
+            taken.add(table.location)
+            yield self._filled(self._placed(table, selected))
+        for location in self.unowned(taken):
+            yield self._filled(_Dataset(location, self._root(location), selected=False))
+
+    def _placed(self, table: Table, selected: bool) -> _Dataset:
+        """A table and where it lies; nothing goes of one that is reached by a symbolic link, which may be a clone."""
+        try:
+            return _Dataset(str(table.id), self.place(table), selected, object_id=table.id)
+        except Damaged as error:
+            return _Dataset(str(table.id), self._root(table.location), selected, refusal=str(error))
+
+    def _root(self, location: str) -> DatasetRoot:
+        key = f"{self.root_key}/{location}" if self.root_key else location
+        return DatasetRoot(key, self._objects.root_uri + key)
 
     def _filled(self, dataset: _Dataset) -> _Dataset:
         """With what lies in the table's directory; where it is not to be cleaned, only with its manifests."""
-        prefix = f"{dataset.root.key}/"
-        parts = ("",) if dataset.selected else (f"{VERSIONS}/", f"{BRANCHES}/")
-        for info in (info for part in parts for info in self._list(prefix + part)):
+        prefix, cleaned = f"{dataset.root.key}/", dataset.selected and not dataset.refusal
+        parts = ("",) if cleaned else (f"{VERSIONS}/", f"{BRANCHES}/")
+        for info in (info for part in parts for info in self._listed(prefix + part)):
             place = Place.of(info.key[len(prefix) :])
             if place is None:
                 continue
@@ -228,9 +242,9 @@ class Cleanup:
             branch = dataset.branches.setdefault(place.branch, _Branch(place.branch, root))
             if place.directory == VERSIONS and not place.is_unfinished:
                 branch.add_manifest(place.rest, info)
-            elif dataset.selected and place.own_name is not None:
+            elif cleaned and place.own_name is not None:
                 branch.files.append((place.own_name, info))
-        if dataset.selected:
+        if cleaned:
             own = dataset.branches.setdefault("", _Branch("", dataset.root))
             unfinished = self._retry(lambda: list(self._objects.unfinished(prefix)))
             own.files += [(info.key.encode(), info) for info in unfinished]
@@ -387,6 +401,12 @@ class Cleanup:
                 for directory in {posixpath.dirname(info.key) for _, info in branch.unneeded}:
                     if posixpath.basename(directory) not in DIRECTORIES:  # that of an index, say
                         self._objects.prune(directory)
+
+    def _listed(self, prefix: str) -> list[ObjectInfo]:
+        """As `_list`; nothing for a location that the storage cannot have."""
+        with suppress(InvalidInput):
+            return self._list(prefix)
+        return []
 
     def _list(self, prefix: str) -> list[ObjectInfo]:
         return self._retry(lambda: list(self._objects.list(prefix)))

@@ -10,6 +10,7 @@ from enum import Enum
 
 import attrs
 
+from lancekeep.application.clones import Clones
 from lancekeep.domain.catalog import CatalogView, SetProperties, ancestors
 from lancekeep.domain.dataset_files import DIRECTORIES
 from lancekeep.domain.directory_contents import foreign_files, is_mark, is_own
@@ -61,6 +62,11 @@ class Kind(Enum):
     HEAD = "damaged head"
     TAG = "dangling tag"
     BRANCH = "dangling branch"
+    UNRECORDED_CLONE = "unrecorded clone"
+    STALE_RECORD = "stale record of a clone"
+
+
+_TABLES = (Kind.UNREGISTERED, Kind.DEREGISTERED)
 
 
 @attrs.frozen
@@ -105,7 +111,7 @@ class Fsck:
 
     view: the catalog as it is whenever this is called. apply: what changes it. leftovers: `ManifestStore.leftovers`.
     remove: what removes a table's rows and files. remove_leftovers: what removes these objects from a directory that is
-    no table's. grace, remove_tables: see `Catalog.fsck`. now: a clock.
+    no table's. clones: those of the catalog. grace, remove_tables: see `Catalog.fsck`. now: a clock.
     """
 
     view: Callable[[], CatalogView]
@@ -113,6 +119,7 @@ class Fsck:
     leftovers: Callable[[], Sequence[ObjectInfo]]
     remove: Callable[[Table], object]
     remove_leftovers: Callable[[Table, Sequence[str]], object]
+    clones: Clones
     objects: ObjectStore
     root_key: str
     grace: timedelta
@@ -125,11 +132,12 @@ class Fsck:
         directories = list(self._directories(""))  # before the entries: a table that is made meanwhile is no finding
         entries = list(self.view().descendants(ObjectId()))
         located = {posixpath.normpath(entry.location) for entry in entries if entry.location}
-        findings = [
+        found = [
             *_misfits(entries),
             *self._of_entries(entry for entry in entries if entry.object_type == TABLE and not entry.listed),
             *self._of_directories(directories, located),
         ]
+        findings = self._needed(found, located)
         leftovers = self._of_manifest()
         if repair:
             if leftovers:
@@ -166,7 +174,28 @@ class Fsck:
             if directory in above:
                 yield from self._of_directories(self._directories(directory), located)
             elif directory not in located:
-                yield self._unreferenced(directory)[0]
+                finding, _ = self._unreferenced(directory)
+                if finding.kind is not Kind.EMPTY or finding.repair:  # an empty directory of a user is no finding
+                    yield finding
+
+    def _needed(self, findings: Sequence[Finding], located: set[str]) -> list[Finding]:
+        """The findings; directories whose files a clone reads that stays are not removed."""
+        readers: dict[str, str] = {}
+        if any(finding.kind in _TABLES and finding.repair for finding in findings):
+            doomed = {finding.object for finding in findings if finding.kind in _TABLES and finding.repair}
+            readers = self.clones.protected(doomed, {*located, *self.clones.unowned_datasets(located)})
+        for finding in findings:
+            if finding.kind is Kind.UNREFERENCED and finding.repair:
+                recorded = self.clones.recorded_readers(finding.object)
+                if recorded:
+                    readers[finding.object] = recorded[0]
+        return [self._unless_read(finding, readers.get(finding.object)) for finding in findings]
+
+    def _unless_read(self, finding: Finding, reader: str | None) -> Finding:
+        if reader is None or not finding.repair:
+            return finding
+        meaning = f"{finding.meaning}. Its files stay, because the clone {reader!r} reads them"
+        return attrs.evolve(finding, meaning=meaning, repair="")
 
     def _of_manifest(self) -> dict[str, Finding]:
         """Findings on files of the catalog's own table, by their keys.
@@ -261,7 +290,10 @@ class Fsck:
             self.objects.delete(f"{self._key(directory)}/{DEREGISTERED_MARKER}")
         else:
             found, keys = self._unreferenced(directory)
-            if found != finding or self.view().owner_of(directory) is not None:
+            view = self.view()
+            if found != finding or view.owner_of(directory) is not None:
+                return finding
+            if any(is_at(view, reader) for reader in self.clones.recorded_readers(directory)):
                 return finding
             table = Table(ObjectId((directory,)), directory, {})
             if finding.kind is Kind.UNREFERENCED:

@@ -58,6 +58,7 @@ def migrate(
     apply: Callable[[Decision], object],
     objects: ObjectStore,
     root_prefix: str,
+    record: Callable[[str], object],
     *,
     lists_v1: bool,
     dry_run: bool,
@@ -66,7 +67,8 @@ def migrate(
 ) -> MigrationReport:
     """Enter every V1 table that ``view`` lists, ``batch`` tables in one atomic change; see `Catalog.migrate`.
 
-    ``lists_v1``: whether the view shows V1 directories at all. Raises `Unsupported` otherwise, and in V1 alone.
+    ``record``: called with the location of each table before it is entered. ``lists_v1``: whether the view shows V1
+    directories at all. Raises `Unsupported` otherwise, and in V1 alone.
     """
     if batch < 1:
         raise InvalidInput(f"batch is {batch!r}; at least one table has to go into a change")
@@ -83,6 +85,8 @@ def migrate(
     while some := list(islice(remaining, batch)):
         change = _Registration(some)
         if not dry_run:
+            for entry in some:
+                record(str(entry.location))
             apply(change.decide)
         registered += (ObjectId.from_key(entry.object_id) for entry in change.registered)
         skipped += change.skipped

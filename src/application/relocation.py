@@ -15,7 +15,7 @@ from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain.errors import ConcurrentModification, Damaged, ObjectNotFound, Refused, Retryable
 from lancekeep.domain.layout import BRANCHES, VERSIONS, DatasetRoot
 from lancekeep.domain.naming import ManifestName
-from lancekeep.domain.table import DEREGISTERED_MARKER, MOVING_MARKER, RESERVED_MARKER
+from lancekeep.domain.table import CLONES_DIRECTORY, DEREGISTERED_MARKER, MOVING_MARKER, RESERVED_MARKER
 from lancekeep.domain.version_row import VersionRow
 from lancekeep.ports.object_store import ObjectInfo
 
@@ -104,6 +104,8 @@ class Relocation:
         versions = {key for key, name in manifests.items() if not name.is_staged}
         _refuse_branches(self._source, versions)
         for key in sorted(keys - manifests.keys() - self._copied - _LEFT_BEHIND):
+            if key.startswith(f"{CLONES_DIRECTORY}/"):
+                continue  # the clones of a table that moves are gone: their files would be, otherwise
             with suppress(ObjectNotFound):  # cleaned up meanwhile, with the versions that name it
                 if key.startswith(_REFERENCES):
                     self._copy_reference(key)

@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 import attrs
 
+from lancekeep.application.clones import Clones
 from lancekeep.application.maintenance import Finding, FsckReport, Kind, Progress, require_span, unless_young
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain.dataset_files import REFERENCES, Place, Reference, names_in
@@ -52,6 +53,7 @@ class TableChecks:
     """A look at single tables. managed: their versions have rows. grace, now: as in `Fsck`."""
 
     commits: TableCommits
+    clones: Clones
     managed: bool
     grace: timedelta
     now: Callable[[], datetime]
@@ -85,6 +87,7 @@ class TableChecks:
             *(one for branch, history in sound for one in self._of_history(branch, history, held)),
             *self._of_references(str(name), references, histories),
             *self._unfinished(str(name), self._objects.unfinished(f"{root.key}/")),
+            *self._of_clones(str(name), self.clones.location(root.key)),
         ]
         for finding, act in found:
             repaired = repair and finding.repair != "" and act is not None and act()
@@ -216,6 +219,24 @@ class TableChecks:
             )
             yield Finding(Kind.HEAD, history.title, meaning), None
 
+    def _of_clones(self, name: str, location: str) -> Iterator[tuple[Finding, Repair | None]]:
+        """Records by which a source knows its clones, at odds with what their manifests say."""
+        for source in self.clones.missing_records(location):
+            meaning = f"the table is a clone that reads files of {source!r}, which has no record of it"
+            yield (
+                Finding(
+                    Kind.UNRECORDED_CLONE, name, f"{meaning}: dropping that table would not be refused", "record it"
+                ),
+                partial(self.clones.add_record, source, location),
+            )
+        for key, clone in self.clones.records(location):
+            if not self.clones.reads(clone, location):
+                meaning = f"the record {key!r} names {clone!r}, which reads no file of the table"
+                yield (
+                    Finding(Kind.STALE_RECORD, name, meaning, "remove the record"),
+                    partial(self._delete_record, key, clone, location),
+                )
+
     # -- tags and branches --------------------------------------------------------------------------------------
 
     def _of_references(
@@ -260,6 +281,12 @@ class TableChecks:
 
     def _remove(self, info: ObjectInfo) -> bool:
         self._objects.delete(info.key)
+        return True
+
+    def _delete_record(self, key: str, clone: str, location: str) -> bool:
+        if self.clones.reads(clone, location):
+            return False
+        self._objects.delete(key)
         return True
 
     def _delete_reference(self, key: str, reference: Reference) -> bool:

@@ -79,6 +79,8 @@ class TableCommits:
         self._committer = committer
         self.retry = retry
         self._prove = prove
+        self.on_staged: Callable[[DatasetRoot, bytes], object] = lambda root, content: None
+        """Called with each manifest that is about to be committed."""
         self._final: dict[tuple[str, int], VersionRow] = {}
         self._effects: Mapping[Effect, Callable[[Progress, bytes | None], Event]] = {
             Effect.RESERVE: self._reserve,
@@ -166,6 +168,7 @@ class TableCommits:
                 "nothing was committed"
             )
         refuse_accidental_overwrite(version, content, root.base_uri)
+        self.on_staged(root, content)
         begins = branch or version == 1
         return StagedManifest(root.base_uri, version, path, len(content), begins, self._committer), content
 
@@ -521,7 +524,9 @@ class TableCommits:
 
     def with_rows(self, rows: ExternalCommitStore) -> TableCommits:
         """The same authority over another commit store."""
-        return TableCommits(self.objects, rows, self._committer, self.retry, self._prove)
+        other = TableCommits(self.objects, rows, self._committer, self.retry, self._prove)
+        other.on_staged = self.on_staged
+        return other
 
     def move_history(self, root: DatasetRoot, target: TableCommits) -> int:
         """Fence a history here and copy its rows to ``target``, compared; how many. Repeating it completes it."""

@@ -15,7 +15,7 @@ import attrs
 
 from lancekeep.domain.errors import Damaged
 from lancekeep.domain.layout import BRANCHES, VERSIONS
-from lancekeep.domain.manifest import fields
+from lancekeep.domain.manifest import fields, message_at, section_at
 from lancekeep.domain.naming import ManifestName
 
 DATA, DELETIONS, TRANSACTIONS, INDICES, REFERENCES = "data", "_deletions", "_transactions", "_indices", "_refs"
@@ -37,7 +37,6 @@ _NAMES = re.compile(b"(?=(" + _RANDOM + b"|" + _UUID + b"))")
 _INDEX_UUID = re.compile(rb"(?=\x0a\x10(.{16}))", re.DOTALL)  # message Uuid { bytes uuid = 1; }
 _DELETION_ID = re.compile(rb"(?=\x18([\x80-\xff]{4,9}[\x01-\x7f]))")  # message DeletionFile { uint64 id = 3; }
 
-_MAGIC = b"LANC"
 _INDEX_SECTION = 6
 
 
@@ -94,20 +93,17 @@ def names_in(content: bytes, name: str) -> set[bytes]:
     The transaction inside the file is left out: it also names what the version replaced. Raises `Damaged`.
     """
     try:
-        if content[-4:] != _MAGIC:
-            raise ValueError("it does not end in 'LANC'")
-        view = memoryview(content)
-        manifest = _section(view, int.from_bytes(content[-16:-8], "little"))
+        manifest = message_at(content)
         sections = [bytes(manifest)]
         for number, position in fields(manifest):
             if number == _INDEX_SECTION and isinstance(position, int):
-                sections.append(bytes(_section(view, position)))
+                sections.append(bytes(section_at(content, position)))
     except (IndexError, ValueError) as error:
         raise Damaged(f"{name} is not a manifest of a Lance table: {error}") from error
     names: set[bytes] = set()
     for section in sections:
         names.update(match[1] for match in _NAMES.finditer(section))
-        names.update(_uuid(match[1]) for match in _INDEX_UUID.finditer(section))
+        names.update(uuid_text(match[1]).encode() for match in _INDEX_UUID.finditer(section))
         names.update(_deletion(_varint(match[1])) for match in _DELETION_ID.finditer(section))
     return names
 
@@ -136,9 +132,10 @@ class Reference:
         return Reference("" if branch in (None, "main") else branch, version)
 
 
-def _uuid(content: bytes) -> bytes:
-    digits = content.hex().encode()
-    return b"-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+def uuid_text(content: bytes) -> str:
+    """The text of a UUID of 16 bytes."""
+    digits = content.hex()
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
 def _deletion(number: int) -> bytes:
@@ -147,11 +144,3 @@ def _deletion(number: int) -> bytes:
 
 def _varint(content: bytes) -> int:
     return sum((byte & 0x7F) << (7 * at) for at, byte in enumerate(content))
-
-
-def _section(content: memoryview, position: int) -> memoryview:
-    length = int.from_bytes(content[position : position + 4], "little")
-    section = content[position + 4 : position + 4 + length]
-    if len(section) != length or not length:
-        raise ValueError(f"a section of {length} bytes at {position} leaves the file of {len(content)}")
-    return section

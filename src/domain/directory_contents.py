@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from lancekeep.domain.dataset_files import DATA, DELETIONS, INDICES, REFERENCES, TRANSACTIONS, Place
 from lancekeep.domain.layout import VERSIONS
 from lancekeep.domain.naming import ManifestName
-from lancekeep.domain.table import DEREGISTERED_MARKER, MOVING_MARKER, RESERVED_MARKER
+from lancekeep.domain.table import CLONES_DIRECTORY, DEREGISTERED_MARKER, MOVING_MARKER, RESERVED_MARKER
 
 _MARKERS = frozenset((RESERVED_MARKER, DEREGISTERED_MARKER, MOVING_MARKER))
 
@@ -23,6 +23,7 @@ _DETACHED = "d"
 
 _TEMPORARY = re.compile(r"\.tmp-[0-9a-f]+-[0-9a-f]+")  # as the local object store names unfinished objects
 _MANIFEST_TABLE_DATA = re.compile(r"[0-9a-f]{32}\.lance")  # as Lancekeep names data files of the manifest table
+_CLONE_RECORD = re.compile(rf"{re.escape(CLONES_DIRECTORY)}/[0-9a-f]{{32}}")
 _REFERENCE = re.compile(r"(?:tags|branches)/.+\.json")
 _NAMED = (DATA, DELETIONS, TRANSACTIONS, INDICES)
 
@@ -33,9 +34,9 @@ def foreign_files(paths: Iterable[str]) -> list[str]:
 
 
 def is_own(path: str) -> bool:
-    """Whether Lancekeep wrote the file for itself: a marker, or an object that it did not finish."""
+    """Whether Lancekeep wrote the file for itself: a marker, the record of a clone, or an object it did not finish."""
     name = posixpath.basename(path)
-    return name in _MARKERS or _TEMPORARY.fullmatch(name) is not None
+    return name in _MARKERS or any(known.fullmatch(text) for known, text in ((_TEMPORARY, name), (_CLONE_RECORD, path)))
 
 
 def is_mark(path: str) -> bool:

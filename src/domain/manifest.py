@@ -62,6 +62,22 @@ def transaction_name(message: memoryview) -> str:
     return _field(message, _TRANSACTION_FILE).decode()
 
 
+def message_at(content: bytes) -> memoryview:
+    """The protobuf message of a manifest file. Raises `ValueError` if the bytes are no such file."""
+    if content[-4:] != _MAGIC:
+        raise ValueError("it does not end in 'LANC'")
+    return section_at(content, int.from_bytes(content[-_FOOTER : -_FOOTER + 8], "little"))
+
+
+def section_at(content: bytes, position: int) -> memoryview:
+    """The section of a manifest file that begins at ``position``. Raises `ValueError` if it leaves the file."""
+    length = int.from_bytes(content[position : position + 4], "little")
+    section = memoryview(content)[position + 4 : position + 4 + length]
+    if len(section) != length or not length:
+        raise ValueError(f"a section of {length} bytes at {position} leaves the file of {len(content)}")
+    return section
+
+
 def _field(message: memoryview, number: int) -> bytes:
     """The last value of a length-delimited field of a protobuf message; empty where it is absent."""
     value = b""

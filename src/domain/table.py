@@ -19,6 +19,8 @@ RESERVED_MARKER = ".lance-reserved"
 DEREGISTERED_MARKER = ".lance-deregistered"
 MOVING_MARKER = ".lancekeep-moving"
 """In a directory to which a table is being copied; it holds the location that the table comes from."""
+CLONES_DIRECTORY = ".lancekeep-clones"
+"""In the directory of a table: the records of the shallow clones that read its files."""
 MARKER_CONTENT = b""
 """Native writers put ``reserved`` there; nobody reads it, and storage creates what is empty with the fewest steps."""
 

@@ -153,3 +153,31 @@ def test_optimize_builds_what_others_find_things_by(lake: Lake) -> None:
     assert lake.answer("optimize") == {"optimized": lake.root}
     assert len(lance.dataset(f"{lake.root}/__manifest").describe_indices()) == 3
     assert lake.run("optimize", "--mode", "v1").exit_code != 0
+
+
+def test_drop_names_the_clones_and_needs_force(lake: Lake) -> None:
+    lance.dataset(f"{lake.root}/t.lance").shallow_clone(f"{lake.root}/c.lance", reference=3)
+    planned = lake.answer("drop", "t", code=1)
+    assert (planned["table"], planned["clones"], planned["applied"]) == ("t", ["c"], False)
+    assert "--yes --force" in lake.run("drop", "t").stdout
+    refused = lake.run("drop", "t", "--yes")
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "needed by c" in refused.stderr
+    assert lance.dataset(f"{lake.root}/c.lance").to_table() == ROWS
+    assert lake.answer("drop", "t", "--yes", "--force")["applied"]
+    assert lake.answer("drop", "c", "--yes") == {
+        "table": "c",
+        "location": f"file://{lake.root}/c.lance",
+        "clones": [],
+        "applied": True,
+    }
+    assert lake.connect().list_tables() == []
+    assert lake.run("drop", "c", "--yes").exit_code == 3
+
+
+def test_deregister_leaves_the_files(lake: Lake) -> None:
+    assert lake.answer("deregister", "t")["applied"] is False
+    assert lake.connect().list_tables() == ["t"]
+    assert lake.answer("deregister", "t", "--yes")["applied"] is True
+    assert lake.connect().list_tables() == []
+    assert lance.dataset(f"{lake.root}/t.lance").to_table() == ROWS

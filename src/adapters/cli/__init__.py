@@ -11,6 +11,7 @@ from lancekeep.adapters.cli.certify import certify
 from lancekeep.adapters.cli.cleanup import cleanup
 from lancekeep.adapters.cli.compact import compact
 from lancekeep.adapters.cli.console import Commands
+from lancekeep.adapters.cli.drop import deregister, drop
 from lancekeep.adapters.cli.fsck import fsck
 from lancekeep.adapters.cli.index import index
 from lancekeep.adapters.cli.ingest import ingest
@@ -33,7 +34,7 @@ def lancekeep() -> None:
     """
 
 
-for command in (certify, cleanup, fsck, migrate, optimize, repair, resolve):
+for command in (certify, cleanup, deregister, drop, fsck, migrate, optimize, repair, resolve):
     lancekeep.add_command(command)
 for job in (backfill, compact, index, ingest, upsert, verify):
     lancekeep.add_command(job)

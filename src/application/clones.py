@@ -1,0 +1,254 @@
+"""Which datasets read files of another: shallow clones, and the records by which a source knows its clones.
+
+A record is an object ``.lancekeep-clones/{hash of the clone's location}`` in the directory of the source; it holds that
+location. It is written before the catalog shows the clone or publishes its version, so one listing of the source finds
+every clone, whatever the number of tables (ADR 32). Records are hints: a manifest of the clone decides.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from hashlib import sha256
+from typing import TypeVar
+from urllib.parse import unquote
+
+import attrs
+
+from lancekeep.application.retry import Retry
+from lancekeep.domain.catalog import ancestors
+from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound
+from lancekeep.domain.file_references import file_references, may_be_clone, same_dataset
+from lancekeep.domain.layout import BRANCHES, VERSIONS
+from lancekeep.domain.naming import ManifestName
+from lancekeep.domain.table import CLONES_DIRECTORY, MANIFEST_DIRECTORY
+from lancekeep.ports.object_store import ObjectInfo, ObjectStore
+
+T = TypeVar("T")
+
+
+@attrs.frozen
+class Clones:
+    """The clones among the datasets below ``root_key``; locations are relative to it."""
+
+    objects: ObjectStore
+    retry: Retry
+    root_key: str
+    _recorded: set[tuple[str, frozenset[str]]] = attrs.field(factory=set)
+
+    # -- records ------------------------------------------------------------------------------------------------
+
+    def record(self, key: str, content: bytes, name: str) -> list[str]:
+        """Record the dataset at ``key`` as a clone at every source of one of its manifests. Idempotent.
+
+        Returns:
+            The locations of the sources.
+
+        Raises:
+            Damaged: the manifest cannot be read.
+        """
+        if not may_be_clone(content):
+            return []
+        location = self.location(key)
+        examples = _examples(content, name)
+        known = (location, frozenset(examples))
+        if known in self._recorded:
+            return []
+        sources = self._sources(location, examples)
+        for source in sources:
+            record, text = self._record_key(source, location), location.encode()
+            if self._retry(partial(self.objects.head, record)) is None:
+                self._retry(partial(self.objects.put, record, text))
+        self._recorded.add(known)
+        return sources
+
+    def record_dataset(self, location: str) -> list[str]:
+        """Record a dataset by the newest and the oldest manifest of its history and of each branch; its sources."""
+        found = (self.record(self._key(location), content, name) for name, content in self._ends(location))
+        return list(dict.fromkeys(source for sources in found for source in sources))
+
+    def forget(self, location: str, content: bytes, name: str) -> None:
+        """Remove the records of a clone that was dropped; ``content`` is that of its latest manifest."""
+        if may_be_clone(content):
+            for source in self._sources(location, _examples(content, name)):
+                self.objects.delete(self._record_key(source, location))
+        self._recorded.clear()
+
+    def records(self, source: str) -> Iterator[tuple[str, str]]:
+        """Yield the key of each record of a source, and the location of the clone."""
+        for info in self._list(f"{self._key(source)}/{CLONES_DIRECTORY}/"):
+            with suppress(ObjectNotFound):
+                yield info.key, self._retry(partial(self.objects.get, info.key)).decode(errors="replace")
+
+    def missing_records(self, location: str) -> list[str]:
+        """Return the sources of a clone that have no record of it."""
+        ends = ((name, content) for name, content in self._ends(location) if may_be_clone(content))
+        sources = {source for name, content in ends for source in self._sources(location, _examples(content, name))}
+        return sorted(source for source in sources if self.objects.head(self._record_key(source, location)) is None)
+
+    def add_record(self, source: str, location: str) -> bool:
+        """Record one clone at one source; True."""
+        self.objects.put(self._record_key(source, location), location.encode())
+        return True
+
+    # -- readers ------------------------------------------------------------------------------------------------
+
+    def recorded_readers(self, source: str) -> list[str]:
+        """Return the locations of the recorded clones that have a version which reads files of the source."""
+        return [location for _, location in self.records(source) if self.reads(location, source)]
+
+    def reads(self, location: str, source: str) -> bool:
+        """Whether any manifest of a dataset reads files of the source; a damaged manifest counts as a reader."""
+        return any(self._reads(key, source) for key in self._manifests(location))
+
+    def latest_reads(self, location: str, source: str) -> bool:
+        """Whether the first manifest in the listing of a dataset (V2 naming: the latest) reads files of the source."""
+        newest = next(iter(self._manifests(location)), None)
+        return newest is not None and self._reads(newest, source)
+
+    def protected(self, doomed: Collection[str], datasets: Iterable[str]) -> dict[str, str]:
+        """Return the doomed locations that a dataset reads which stays, each with one such dataset.
+
+        A doomed dataset that is protected stays, too, and protects what it reads.
+        """
+        bases = {location: self._bases(location) for location in datasets}
+        protected: dict[str, str] = {}
+        while True:
+            found = {
+                source: location
+                for location, paths in bases.items()
+                if location not in doomed or location in protected
+                for source in doomed
+                if source not in protected and source != location and any(same_dataset(path, source) for path in paths)
+            }
+            if not found:
+                return protected
+            protected |= found
+
+    def unowned_datasets(self, located: Collection[str], above: str = "") -> Iterator[str]:
+        """Yield the locations of the datasets, at any depth, that lie in no location of an entry."""
+        parents = {directory for location in located for directory in ancestors(location)} - set(located)
+        prefix = self._key(above)
+        for name in self.objects.directories(f"{prefix}/" if prefix else ""):
+            directory = f"{above}/{name}".lstrip("/")
+            if directory in parents:
+                yield from self.unowned_datasets(located, directory)
+            elif directory not in located and directory != MANIFEST_DIRECTORY:
+                yield from self._datasets_in(directory)
+
+    def _datasets_in(self, directory: str) -> Iterator[str]:
+        found = None
+        for info in self.objects.list(f"{self._key(directory)}/"):
+            path, _, name = info.key.rpartition("/")
+            dataset, _, last = path.rpartition("/")
+            if last == VERSIONS and ".manifest" in name:
+                dataset = self.location(dataset.partition(f"/{BRANCHES}/")[0])
+                if dataset != found:
+                    yield dataset
+                found = dataset
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    def _reads(self, key: str, source: str) -> bool:
+        try:
+            return any(same_dataset(path, source) for path in self._bases_of(key))
+        except Damaged:
+            return True
+
+    def _bases(self, location: str) -> set[str]:
+        found = set[str]()
+        for key in self._manifests(location):
+            with suppress(Damaged):
+                found.update(self._bases_of(key))
+        return found
+
+    def _bases_of(self, key: str) -> Iterable[str]:
+        with suppress(ObjectNotFound):
+            content = self._retry(partial(self.objects.get, key))
+            return _examples(content, key) if may_be_clone(content) else ()
+        return ()
+
+    def _manifests(self, location: str) -> list[str]:
+        """The keys of all manifests of a dataset and its branches, in the order of the listing."""
+        key = self._key(location)
+        try:
+            infos = [info for part in (VERSIONS, BRANCHES) for info in self._list(f"{key}/{part}/")]
+        except InvalidInput:  # a location that cannot be
+            return []
+        return [info.key for info in infos if ManifestName.parse(posixpath.basename(info.key)) is not None]
+
+    def _ends(self, location: str) -> Iterator[tuple[str, bytes]]:
+        """The newest and the oldest manifest of each history of a dataset, with its key."""
+        histories: dict[str, list[str]] = {}
+        for key in self._manifests(location):
+            histories.setdefault(posixpath.dirname(key), []).append(key)
+        for keys in histories.values():
+            by_version = sorted(keys, key=_version)
+            for key in dict.fromkeys((by_version[0], by_version[-1])):
+                with suppress(ObjectNotFound):
+                    yield key, self._retry(partial(self.objects.get, key))
+
+    def _sources(self, location: str, examples: Mapping[str, str]) -> list[str]:
+        """The locations of the datasets that base paths name, as far as they lie below the root."""
+        found = (self._source(location, base, example) for base, example in examples.items())
+        return sorted({source for source in found if source is not None and source != location})
+
+    def _source(self, location: str, base: str, example: str) -> str | None:
+        """The dataset below the root that holds a file of a base path, whose spelling alone does not say where."""
+        for candidate in self.places(location, base):
+            if self._holds(f"{candidate}/{example}"):
+                dataset = candidate.partition(f"/{BRANCHES}/")[0]
+                return self.location(dataset if self._holds(f"{dataset}/{VERSIONS}/") else candidate)
+        return None
+
+    def places(self, location: str, base: str) -> Iterator[str]:
+        """Yield the keys below the root that a base path in a manifest of the dataset at ``location`` may mean.
+
+        An absolute path or a URI means one place, but may be spelled through a symbolic link; a relative one depends on
+        the working directory of its writer.
+        """
+        root = self.objects.root_uri
+        spelled = (base, unquote(base))
+        keys = [path.removeprefix(root).strip("/") for path in spelled if path.startswith((root, "/"))]
+        yield from dict.fromkeys(key for key in keys if key.startswith(self._key("") + "/") or not self.root_key)
+        parts = [part for part in posixpath.normpath(base.partition("://")[2] or base).split("/") if part]
+        tails = ["/".join(parts[at:]) for at in range(len(parts))]
+        above = posixpath.dirname(location)
+        yield from dict.fromkeys(
+            self._key(f"{directory}/{tail}".strip("/")) for tail in tails for directory in ("", above)
+        )
+
+    def _record_key(self, source: str, location: str) -> str:
+        return f"{self._key(source)}/{CLONES_DIRECTORY}/{sha256(location.encode()).hexdigest()[:32]}"
+
+    def _key(self, location: str) -> str:
+        return "/".join(filter(None, (self.root_key, location)))
+
+    def location(self, key: str) -> str:
+        """The location of the dataset at a key."""
+        return key.removeprefix(f"{self.root_key}/") if self.root_key else key
+
+    def _list(self, prefix: str) -> list[ObjectInfo]:
+        return self._retry(lambda: list(self.objects.list(prefix)))
+
+    def _holds(self, prefix: str) -> bool:
+        return self._retry(lambda: next(self.objects.list(prefix), None)) is not None
+
+    def _retry(self, act: Callable[[], T]) -> T:
+        return self.retry.call(act)
+
+
+def _examples(content: bytes, name: str) -> dict[str, str]:
+    """The base paths by which a manifest names files of other places, each with one of those files."""
+    examples: dict[str, str] = {}
+    for reference in file_references(content, name):
+        if reference.base is not None:
+            examples.setdefault(reference.base, reference.path)
+    return examples
+
+
+def _version(key: str) -> int:
+    parsed = ManifestName.parse(posixpath.basename(key))
+    return parsed.version if parsed else 0

@@ -1,0 +1,295 @@
+"""Shallow clones stay readable whatever happens to the tables that they read; plain pylance has the last word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import attrs
+import lance
+import pyarrow as pa
+import pytest
+from deployments import bucket, s3_options
+
+import lancekeep
+from lancekeep.application.maintenance import Kind
+
+KINDS = ("sqlite", "storage-managed", "conditional-put", "sqlite on s3")
+
+
+@attrs.frozen
+class Lake:
+    """A catalog, and clones made by plain pylance past every door."""
+
+    root: str
+    commit_store: str | None
+    options: dict[str, str]
+
+    def connect(self, mode: str = "compatible") -> lancekeep.Catalog:
+        return lancekeep.connect(self.root, mode=mode, commit_store=self.commit_store, storage_options=self.options)
+
+    def native(self, location: str) -> Any:
+        return lance.dataset(f"{self.root}/{location}", storage_options=self.options or None)
+
+    def rows(self, location: str) -> list[int]:
+        return sorted(self.native(location).to_table()["a"].to_pylist())
+
+    def clone(self, source: str, target: str, reference: Any = None) -> None:
+        dataset = self.native(source)
+        dataset.shallow_clone(
+            f"{self.root}/{target}", reference=reference or dataset.version, storage_options=self.options or None
+        )
+
+
+@pytest.fixture(params=KINDS)
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
+    store, _, storage = request.param.partition(" on ")
+    url = {"sqlite": f"sqlite://{tmp_path}/commits.db", "conditional-put": "conditional-put://"}.get(store)
+    if storage:
+        endpoint = request.getfixturevalue("moto_endpoint")
+        return Lake(f"s3://{bucket(endpoint)}/lake", url, s3_options(endpoint))
+    return Lake(str(tmp_path / "lake"), url, {})
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Lake:
+    return Lake(str(tmp_path / "lake"), f"sqlite://{tmp_path}/commits.db", {})
+
+
+def rows(*values: int) -> pa.Table:
+    return pa.table({"a": pa.array(values, pa.int64())})
+
+
+def refused(act: Callable[[], object], *names: str) -> None:
+    with pytest.raises(lancekeep.Refused) as caught:
+        act()
+    assert all(name in str(caught.value) for name in names), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("mode", "target"),
+    [("compatible", "c.lance"), ("compatible", "elsewhere/c"), ("v2", "elsewhere/c"), ("v1", "c.lance")],
+)
+def test_source_of_a_clone_is_neither_dropped_nor_moved(lake: Lake, mode: str, target: str) -> None:
+    catalog = lake.connect(mode)
+    catalog.write("t", rows(1, 2, 3))
+    source = catalog.find_table("t").location
+    lake.clone(source, target)
+    if not (mode in ("compatible", "v1") and target == "c.lance"):
+        catalog.register_table("c", target)
+    for connected in (catalog, lake.connect(mode)):
+        refused(lambda: connected.drop_table("t"), "t", "c", "force")  # noqa: B023 - it is called at once
+        if mode == "compatible":
+            refused(lambda: connected.rename_table("t", "u"), "t", "c")  # noqa: B023
+    if mode == "v2":
+        catalog.rename_table("t", "u")
+        catalog.rename_table("c", "d")
+        refused(lambda: catalog.drop_table("u"), "d")
+        catalog.rename_table("u", "t")
+        catalog.rename_table("d", "c")
+    assert lake.rows(target) == lake.rows(source) == [1, 2, 3]
+    assert sorted(catalog.open("c").to_table()["a"].to_pylist()) == [1, 2, 3]
+    catalog.write("c", rows(4), "append")
+    refused(lambda: catalog.drop_table("t"), "c")
+    catalog.drop_table("c")
+    assert lake.rows(source) == [1, 2, 3]
+    catalog.drop_table("t")
+    assert catalog.fsck(deep=True, grace=0).findings == ()
+
+
+def test_forced_drop_removes_the_source(local: Lake) -> None:
+    catalog = local.connect()
+    catalog.write("t", rows(1))
+    local.clone("t.lance", "c.lance")
+    catalog.drop_table("t", force=True)
+    assert catalog.list_tables() == ["c"]
+    assert not (Path(local.root) / "t.lance").exists()
+
+
+def test_clones_of_clones_branches_and_tags_keep_what_they_read(lake: Lake) -> None:
+    catalog = lake.connect("v2")
+    catalog.write("t", rows(1))
+    source = catalog.find_table("t").location
+    native = lake.native(source)
+    native.tags.create("first", 1)
+    options = lake.options or None
+    side = native.create_branch("side", storage_options=options)
+    lance.write_dataset(rows(2), side, mode="append", storage_options=options)
+    catalog.write("t", rows(7), "overwrite")
+    lake.clone(source, "of_tag", "first")
+    lake.clone(source, "of_branch", ("side", None))
+    catalog.register_table("of_tag", "of_tag")
+    catalog.register_table("of_branch", "of_branch")
+    catalog.write("of_tag", rows(3), "append")
+    lake.clone("of_tag", "of_clone")
+    catalog.register_table("of_clone", "of_clone")
+    expected = {"of_tag": [1, 3], "of_branch": [1, 2], "of_clone": [1, 3], source: [7]}
+    refused(lambda: catalog.drop_table("t"), "of_tag", "of_branch", "of_clone")
+    refused(lambda: catalog.drop_table("of_tag"), "of_clone")
+    catalog.deregister_table("of_tag")
+    catalog.cleanup(timedelta(0), grace=timedelta(0))
+    report = catalog.fsck(repair=True, grace=0, remove_tables=True, deep=True)
+    assert not any(finding.repaired for finding in report.findings)
+    for location, values in expected.items():
+        assert lake.rows(location) == values, location
+    catalog.register_table("of_tag", "of_tag")
+    catalog.drop_table("of_clone")
+    catalog.drop_table("of_tag")
+    refused(lambda: catalog.drop_table("t"), "of_branch")
+    catalog.drop_table("of_branch")
+    catalog.drop_table("t")
+    assert catalog.fsck(deep=True, grace=0).findings == ()
+
+
+def test_cascade_drops_a_namespace_with_its_clones_and_spares_the_sources_of_others(local: Lake) -> None:
+    catalog = local.connect()
+    for name in ("a", "b"):
+        catalog.create_namespace(name)
+    catalog.write("a.t", rows(1, 2))
+    source = catalog.find_table("a.t").location
+    local.clone(source, "inside")
+    local.clone(source, "outside")
+    catalog.register_table("a.c", "inside")
+    catalog.register_table("b.c", "outside")
+    refused(lambda: catalog.drop_namespace("a", cascade=True), "a.t", "b.c")
+    assert catalog.list_tables("a") == ["c", "t"]
+    assert local.rows("outside") == local.rows("inside") == [1, 2]
+    catalog.drop_table("b.c")
+    catalog.drop_namespace("a", cascade=True)
+    assert catalog.fsck(deep=True, grace=0).findings == ()
+    assert {path.name for path in Path(local.root).iterdir()} <= {"__manifest", ".lancekeep.json"}
+
+
+def test_source_that_is_deregistered_is_kept_as_long_as_a_clone_is_registered(lake: Lake) -> None:
+    catalog = lake.connect("v2")
+    catalog.write("t", rows(1, 2))
+    source = catalog.find_table("t").location
+    lake.clone(source, "nested/deep/c")
+    catalog.register_table("c", "nested/deep/c")
+    catalog.deregister_table("t")
+    [finding] = catalog.fsck(repair=True, grace=0, remove_tables=True).findings
+    assert (finding.object, finding.repaired) == (source, False)
+    assert "nested/deep/c" in finding.meaning
+    assert lake.rows("nested/deep/c") == [1, 2]
+    catalog.drop_table("c")
+    catalog.fsck(repair=True, grace=0, remove_tables=True)
+    assert catalog.fsck(grace=0).findings == ()
+
+
+def test_cleanup_keeps_what_deregistered_clones_in_nested_locations_read(lake: Lake) -> None:
+    catalog = lake.connect("v2")
+    catalog.write("t", rows(1, 2))
+    source = catalog.find_table("t").location
+    for location in ("sub/cl", "sub/deep/er/cl"):
+        lake.clone(source, location)
+        catalog.register_table("c", location)
+        catalog.deregister_table("c")
+    catalog.write("beside", rows(5))
+    catalog.deregister_table("beside")
+    lake.clone(source, "other/cl")
+    catalog.register_table("kept", "other/cl")
+    catalog.write("t", rows(9), "overwrite")
+    assert catalog.cleanup(timedelta(0), grace=timedelta(0)).versions
+    for location in ("sub/cl", "sub/deep/er/cl", "other/cl"):
+        assert lake.rows(location) == [1, 2]
+    assert lake.rows(source) == [9]
+
+
+def test_cleanup_keeps_what_a_clone_behind_a_symbolic_link_reads(local: Lake, tmp_path: Path) -> None:
+    catalog = local.connect("v2")
+    catalog.write("t", rows(1, 2))
+    source = catalog.find_table("t").location
+    local.clone(source, "c")
+    catalog.register_table("c", "c")
+    (Path(local.root) / "c").rename(tmp_path / "moved")
+    (Path(local.root) / "c").symlink_to(tmp_path / "moved")
+    catalog.write("t", rows(9), "overwrite")
+    report = catalog.cleanup(timedelta(0), grace=timedelta(0))
+    assert [skipped.table for skipped in report.skipped] == ["c"]
+    assert report.versions
+    assert local.rows("c") == [1, 2]
+    refused(lambda: catalog.drop_table("t"), "c")
+
+
+def test_source_dropped_while_its_clone_is_registered_refuses_one_of_both(
+    local: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog, other = local.connect("v2"), local.connect("v2")
+    catalog.write("t", rows(1, 2))
+    source = catalog.find_table("t").location
+    local.clone(source, "c")
+    remove = lancekeep.Catalog._remove
+
+    def register_first(self: lancekeep.Catalog, object_id: Any) -> Any:
+        monkeypatch.undo()
+        other.register_table("c", "c")
+        return remove(self, object_id)
+
+    monkeypatch.setattr(lancekeep.Catalog, "_remove", register_first)
+    refused(lambda: catalog.drop_table("t"), "c")
+    assert catalog.list_tables() == ["c", "t"]
+    assert local.rows("c") == local.rows(source) == [1, 2]
+    assert catalog.fsck(deep=True, grace=0).findings == ()
+
+
+def test_migrated_and_altered_clones_are_recorded(local: Lake) -> None:
+    catalog = local.connect()
+    catalog.write("t", rows(1))
+    for name in ("c", "d"):
+        local.clone("t.lance", f"{name}.lance")
+    catalog.alter_table("d", {"owner": "me"})
+    catalog.migrate()
+    strict = local.connect("v2")
+    refused(lambda: strict.drop_table("t"), "c", "d")
+    assert local.rows("c.lance") == local.rows("d.lance") == [1]
+
+
+def test_renamed_clone_is_still_recorded(local: Lake) -> None:
+    catalog = local.connect()
+    catalog.write("t", rows(1))
+    local.clone("t.lance", "c.lance")
+    moved = catalog.rename_table("c", "e")
+    assert local.rows(moved.location) == [1]
+    refused(lambda: local.connect("v2").drop_table("t"), "e")
+    assert catalog.fsck(deep=True, grace=0).findings == ()
+    catalog.drop_table("e")
+    catalog.drop_table("t")
+
+
+def test_clone_overwritten_and_cleaned_up_releases_its_source(local: Lake) -> None:
+    catalog = local.connect("v2")
+    catalog.write("t", rows(1))
+    local.clone(catalog.find_table("t").location, "c")
+    catalog.register_table("c", "c")
+    catalog.write("c", rows(5), "overwrite")
+    refused(lambda: catalog.drop_table("t"), "c")  # an older version reads them
+    catalog.cleanup(timedelta(0), tables=["c"])
+    catalog.drop_table("t")
+    assert local.rows("c") == [5]
+
+
+def test_fsck_finds_and_repairs_the_records_of_clones(local: Lake) -> None:
+    catalog = local.connect("v2")
+    catalog.write("t", rows(1))
+    catalog.write("u", rows(2))
+    source = Path(local.root) / catalog.find_table("t").location
+    local.clone(source.name, "c")
+    catalog.register_table("c", "c")
+    [record] = (source / ".lancekeep-clones").iterdir()
+    record.unlink()
+    stale = Path(local.root) / catalog.find_table("u").location / ".lancekeep-clones" / record.name
+    stale.parent.mkdir()
+    stale.write_text("c")
+    for repaired in (False, True):
+        found = catalog.fsck(deep=True, grace=0, repair=repaired).findings
+        assert [(one.kind, one.object, one.repaired) for one in found] == [
+            (Kind.UNRECORDED_CLONE, "c", repaired),
+            (Kind.STALE_RECORD, "u", repaired),
+        ]
+    assert record.exists()
+    assert not stale.exists()
+    assert catalog.fsck(deep=True, grace=0).findings == ()
+    refused(lambda: catalog.drop_table("t"), "c")
+    catalog.drop_table("u")
