@@ -27,6 +27,7 @@ from pyspark.sql import SparkSession
 
 import lancekeep
 import lancekeep.spark
+from lancekeep.adapters.spark.ingest import ingest
 from lancekeep.adapters.spark.sql import scan
 from lancekeep.adapters.spark.sql.predicates import translated
 from lancekeep.domain.commit import StagedManifest
@@ -233,6 +234,38 @@ def test_alterations_and_what_cannot_be_altered(lake: Lake) -> None:
     lake.sql("ALTER TABLE lake.t RENAME TO other.u")
     assert lake.sql("SELECT id FROM lake.other.u") == [(1,)]
     assert lake.catalog.list_tables() == []
+    lake.sql("ALTER TABLE lake.other.u RENAME TO lake.other.v")
+    lake.sql("ALTER TABLE lake.other.v RENAME TO lake.t")
+    assert lake.sql("SELECT id FROM lake.t") == [(1,)]
+    assert lake.catalog.list_tables("other") == []
+
+
+def test_names_and_types_that_lance_cannot_read_back_are_refused(lake: Lake) -> None:
+    lake.sql("CREATE TABLE lake.t (id INT)")
+    for statement in [
+        "CREATE TABLE lake.u (`a``b` INT)",
+        "CREATE TABLE lake.u AS SELECT named_struct('a`b', 1) st",
+        "ALTER TABLE lake.t ADD COLUMN `a``b` INT",
+        "ALTER TABLE lake.t RENAME COLUMN id TO `a``b`",
+    ]:
+        with pytest.raises(
+            PySparkException, match="Lance cannot read a column with a backtick in its name, here 'a`b'"
+        ):
+            lake.sql(statement)
+    for statement in ["CREATE TABLE lake.u (c VARCHAR(5))", "ALTER TABLE lake.t ADD COLUMN c CHAR(5)"]:
+        with pytest.raises(PySparkException, match=r"does not keep the length of a text: 'c' is .*\. Declare STRING"):
+            lake.sql(statement)
+    assert lake.versions() == [(1, 0)]
+    assert lake.catalog.list_tables() == ["t"]
+
+    lake.catalog.write("foreign", pa.table({"id": [1, 2], "a`b": [3, 4]}))
+    assert sorted(lake.sql("SELECT id FROM lake.foreign")) == [(1,), (2,)]
+    for statement in ["SELECT * FROM lake.foreign", "ALTER TABLE lake.foreign DROP COLUMN `a``b`"]:
+        with pytest.raises(PySparkException, match="RENAME COLUMN `a``b` TO"):
+            lake.sql(statement)
+    lake.sql("ALTER TABLE lake.foreign RENAME COLUMN `a``b` TO b")
+    lake.sql("INSERT INTO lake.foreign VALUES (5, 6)")
+    assert sorted(lake.sql("SELECT * FROM lake.foreign")) == [(1, 3), (2, 4), (5, 6)]
 
 
 # -- rows -----------------------------------------------------------------------------------------------------------
@@ -380,6 +413,56 @@ CONDITIONS = """
     tn <= timestamp_ntz'1960-01-01 00:00:00' | flag | NOT flag | coalesce(flag, false) | st.x = 1 | st.x IS NULL
     st IS NULL | i8 = 1 OR (f > 0.05d AND s IS NOT NULL) | NOT (i8 = 1 AND flag) | NOT (f < 0.05d OR s = '')
 """
+
+
+def test_parts_of_nested_columns_are_selected(lake: Lake) -> None:
+    lake.sql(
+        "CREATE TABLE lake.n (id INT, st STRUCT<x: INT, y: STRING, deep: STRUCT<p: INT, q: INT>>, "
+        "ar ARRAY<STRUCT<p: INT, q: INT>>, mp MAP<STRING, STRUCT<m: INT, n: INT>>)"
+    )
+    lake.sql(
+        "INSERT INTO lake.n VALUES (1, named_struct('x', 1, 'y', 'a', 'deep', named_struct('p', 5, 'q', 6)), "
+        "array(named_struct('p', 1, 'q', 2)), map('k', named_struct('m', 7, 'n', 8))), (2, null, null, null), "
+        "(3, named_struct('x', null, 'y', 'b', 'deep', null), array(null, named_struct('p', 4, 'q', 5)), "
+        "map('k', null))"
+    )
+    for selected, rows in [
+        ("st.x", [(1,), (None,), (None,)]),
+        ("sum(st.x), max(st.deep.q)", [(1, 6)]),
+        ("ar[0].p, ar.q", [(1, [2]), (None, None), (None, [None, 5])]),
+        ("mp['k'].m", [(7,), (None,), (None,)]),
+        (
+            "id, st IS NULL, st.deep IS NULL, st.y",
+            [(1, False, False, "a"), (2, True, True, None), (3, False, True, "b")],
+        ),
+    ]:
+        assert lake.sql(f"SELECT {selected} FROM lake.n") == rows, selected
+    assert lake.sql("SELECT id FROM lake.n WHERE st IS NOT NULL AND st.x IS NULL") == [(3,)]
+    assert lake.sql("SELECT st.deep.p FROM lake.n WHERE st.y = 'a' AND id = 1") == [(5,)]
+
+
+def test_vectors_stay_vectors_in_tables_of_queries(lake: Lake) -> None:
+    lake.sql("CREATE TABLE lake.t (id INT, v ARRAY<FLOAT>) TBLPROPERTIES ('vector.v' = '2')")
+    lake.sql("INSERT INTO lake.t VALUES (1, array(1f, 2f)), (2, null)")
+    lake.spark.table("lake.t").createOrReplaceTempView("seen")
+    lake.sql("CREATE TABLE lake.plain AS SELECT * FROM lake.t")
+    lake.sql("CREATE TABLE lake.joined AS SELECT b.v AS w, slice(b.v, 1, 1) part FROM seen a JOIN lake.t b USING (id)")
+    lake.sql("CREATE TABLE lake.replaced AS SELECT 1 id")
+    lake.sql("CREATE OR REPLACE TABLE lake.replaced AS SELECT DISTINCT id, v FROM lake.t")
+    lake.spark.table("lake.t").writeTo("lake.written").create()
+    ingest(lake.spark.table("lake.t"), lake.catalog, "ingested")
+    vectors = pa.list_(pa.float32(), 2)
+    for name in ("plain", "joined", "replaced", "written", "ingested"):
+        stored = lake.stored(name)
+        column = "w" if name == "joined" else "v"
+        assert stored.schema.field(column).type == vectors, name
+        assert sorted(stored.to_table()[column].to_pylist(), key=bool) == [None, [1, 2]]
+    assert lake.stored("joined").to_table().to_pylist() == [
+        {"w": [1, 2], "part": [1]},
+        {"w": None, "part": None},
+    ]
+    with pytest.raises(PySparkException, match="'v' holds vectors of 3 values"):
+        lake.sql("CREATE TABLE lake.other TBLPROPERTIES ('vector.v' = '3') AS SELECT v FROM lake.t")
 
 
 def test_a_condition_chooses_the_same_rows_in_the_engine_as_in_spark(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import lance.fragment
@@ -17,6 +17,7 @@ try:
     from pyspark.sql.types import (
         ArrayType,
         CalendarIntervalType,
+        CharType,
         DataType,
         GeographyType,
         GeometryType,
@@ -25,6 +26,7 @@ try:
         StructField,
         StructType,
         UserDefinedType,
+        VarcharType,
         VariantType,
         YearMonthIntervalType,
     )
@@ -40,7 +42,13 @@ VECTOR_LENGTH = "arrow.fixed-size-list.size"
 
 def arrow_schema(schema: StructType) -> pa.Schema:
     """The columns of a DataFrame in Arrow's types, nullable. Raises `InvalidInput` for what a table cannot keep."""
-    lost = [f"{path!r} is {data_type.simpleString()}" for path, data_type in _leaves(schema) if _is_unkept(data_type)]
+    leaves = list(_leaves(schema))
+    limited = [
+        f"{path!r} is {kind.simpleString()}" for path, kind in leaves if isinstance(kind, CharType | VarcharType)
+    ]
+    if limited:
+        raise InvalidInput(f"a table does not keep the length of a text: {'; '.join(limited)}. Declare STRING instead.")
+    lost = [f"{path!r} is {data_type.simpleString()}" for path, data_type in leaves if _is_unkept(data_type)]
     if lost:
         raise InvalidInput(f"a table cannot keep these types: {'; '.join(lost)}. Cast them to what it can keep.")
     try:
@@ -107,6 +115,15 @@ def _described(column: StructField, stored: pa.DataType) -> StructField:
     return column
 
 
+def vector_lengths(schema: StructType) -> dict[str, str]:
+    """Return the lengths of the columns that come from vectors unchanged: Spark passes the metadata on with them."""
+    return {
+        column.name: str(column.metadata[VECTOR_LENGTH])
+        for column in schema
+        if VECTOR_LENGTH in (column.metadata or {}) and isinstance(column.dataType, ArrayType)
+    }
+
+
 def with_vectors(offered: pa.Schema, lengths: dict[str, Any]) -> pa.Schema:
     """Columns of lists as columns of vectors of the given lengths. Raises `InvalidInput` for what is none."""
     for name, length in lengths.items():
@@ -122,10 +139,28 @@ def require_storable(schema: pa.Schema) -> None:
     """Let the engine itself say what it cannot store: names that repeat or hold a dot, intervals, ..."""
     if not schema.names:
         raise InvalidInput("the DataFrame has no columns; a table needs at least one")
+    require_quotable(_field_names(schema))
     try:
         lance.fragment.write_fragments(schema.empty_table(), "memory://schema-check", schema=schema, mode="create")
     except (OSError, ValueError) as error:
         raise InvalidInput(f"Lance cannot store these columns: {error}") from error
+
+
+def _field_names(fields: Iterable[pa.Field]) -> Iterator[str]:
+    for field in fields:
+        yield field.name
+        yield from _field_names(field.type.field(at) for at in range(field.type.num_fields))
+
+
+def require_quotable(names: Iterable[str]) -> None:
+    """Raise `InvalidInput` for a name with a backtick: Lance writes such a column, and cannot read or append to it."""
+    for name in names:
+        if "`" in name:
+            quoted = name.replace("`", "``")
+            raise InvalidInput(
+                f"Lance cannot read a column with a backtick in its name, here {name!r}. Choose another name; for a "
+                f"table that has the column: ALTER TABLE … RENAME COLUMN `{quoted}` TO …"
+            )
 
 
 def require_fit(offered: pa.Schema, wanted: pa.Schema) -> None:

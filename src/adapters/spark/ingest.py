@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lancekeep.adapters.spark.arrow_types import arrow_schema, require_fit, require_storable
+from lancekeep.adapters.spark.arrow_types import (
+    arrow_schema,
+    require_fit,
+    require_storable,
+    vector_lengths,
+    with_vectors,
+)
 from lancekeep.adapters.spark.failures import translated
 from lancekeep.adapters.spark.writing import write_batches
 from lancekeep.application.catalog import Catalog, Identifier
@@ -34,6 +40,7 @@ def ingest(
     mode: as in `Catalog.write`. schema: what a created or overwritten table shall store, where that is narrower than
     Spark's own types: vectors (``pa.list_(pa.float32(), 128)``), unsigned integers, half floats, columns that are not
     nullable. Left out, columns get Spark's types, nullable, as Spark's own tables do; instants are stored in UTC.
+    A column that is read from vectors and passes unchanged is stored as vectors again.
     Appends follow the schema of the table; columns are matched by name.
 
     Raises before any task runs: `InvalidInput` where the DataFrame does not fit the table, `TableAlreadyExists`,
@@ -49,7 +56,7 @@ def ingest(
     elif schema is not None:
         require_storable(schema)
     else:
-        schema = offered
+        schema = with_vectors(offered, vector_lengths(frame.schema))
     require_fit(offered, schema)
     plan = catalog.begin_write(table, schema, mode)
     try:

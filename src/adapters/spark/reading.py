@@ -14,7 +14,7 @@ import attrs
 import lance
 import pyarrow as pa
 
-from lancekeep.adapters.spark.arrow_types import as_spark_sees, as_spark_takes
+from lancekeep.adapters.spark.arrow_types import as_spark_sees, as_spark_takes, require_quotable
 from lancekeep.adapters.spark.daemon import freeze_imports
 from lancekeep.adapters.spark.projection import Origin, origins_by_name, projected
 from lancekeep.application.catalog import Catalog
@@ -128,10 +128,8 @@ class FragmentReader:
         dataset = self.snapshot.open()
         fragments = [dataset.get_fragment(number) for run in runs for number in run]
         names = self._stored_names
-        if any("`" in name for name in names):  # the scanner has no way to quote it, but reads all columns together
-            names = dataset.schema.names
         scanner = dataset.scanner(
-            columns=None if names == dataset.schema.names else names,
+            columns=names,
             with_row_id=not names,  # a batch without columns has no rows
             filter=self.filter,
             limit=limit,
@@ -197,6 +195,7 @@ def require_columns(stored: pa.Schema, names: Iterable[str]) -> None:
 def require_types(stored: pa.Schema, wanted: pa.Schema) -> None:
     """Nullability aside: Spark may know more, or less, about it. A struct may lack fields that the stored one has."""
     require_columns(stored, wanted.names)
+    require_quotable(wanted.names)
     for field in wanted:
         seen = as_spark_sees(stored.field(field.name).type)
         if not _is_part(as_spark_sees(field.type), seen):

@@ -14,12 +14,12 @@ import lance.fragment
 import pyarrow as pa
 
 from lancekeep.adapters.spark.arrow_types import (
-    VECTOR_LENGTH,
     arrow_schema,
     as_spark_sees,
     fit,
     require_fit,
     require_storable,
+    vector_lengths,
     with_vectors,
 )
 from lancekeep.adapters.spark.daemon import freeze_imports
@@ -65,8 +65,7 @@ def _lengths(frame: StructType, vectors: Mapping[str, str]) -> dict[str, str]:
         raise InvalidInput(
             f"the DataFrame has no column {unknown[0]!r} to store as vectors, only: {', '.join(frame.names)}"
         )
-    lengths = {field.name: str(field.metadata[VECTOR_LENGTH]) for field in frame if VECTOR_LENGTH in field.metadata}
-    return lengths | {name: vectors[name.lower()] for name in frame.names if name.lower() in vectors}
+    return vector_lengths(frame) | {name: vectors[name.lower()] for name in frame.names if name.lower() in vectors}
 
 
 def _length(stored: pa.DataType) -> str | None:

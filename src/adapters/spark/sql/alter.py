@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import StructField, _parse_datatype_json_string
 
+from lancekeep.adapters.spark.arrow_types import require_quotable, require_storable
 from lancekeep.adapters.spark.sql.columns import COMMENT, is_vector_property, stored_field
 from lancekeep.application.catalog import Catalog
 from lancekeep.domain.errors import Unsupported
@@ -60,14 +61,18 @@ def _add(dataset: Any, changes: Sequence[Any]) -> None:
         metadata = {"comment": change.comment()} if change.comment() else None
         kind = _parse_datatype_json_string(change.dataType().json())
         fields.append(stored_field(StructField(names[0], kind, True, metadata)))
-    dataset.add_columns(pa.schema(fields))
+    schema = pa.schema(fields)
+    require_storable(schema)
+    dataset.add_columns(schema)
 
 
 def _drop(dataset: Any, changes: Sequence[Any]) -> None:
+    require_quotable(name for change in changes for name in change.fieldNames())  # Lance would drop nothing
     dataset.drop_columns([_path(change) for change in changes])
 
 
 def _rename(dataset: Any, changes: Sequence[Any]) -> None:
+    require_quotable(change.newName() for change in changes)
     dataset.alter_columns(*({"path": _path(change), "name": change.newName()} for change in changes))
 
 
@@ -101,7 +106,8 @@ def _field(dataset: Any, change: Any) -> pa.Field:
 
 
 def _path(change: Any) -> str:
-    return ".".join(change.fieldNames())
+    """Return the path as Lance parses it. A plain name is not quoted: Lance then reports it as the user wrote it."""
+    return ".".join(f"`{name.replace('`', '``')}`" if "`" in name else name for name in change.fieldNames())
 
 
 _COLUMN_CHANGES = {

@@ -183,7 +183,10 @@ class SqlCatalog(Proxy):
         return self.dropTable(identifier)
 
     def renameTable(self, source: Any, target: Any) -> None:  # noqa: N802
-        self._catalog.rename_table(_object_id(source), _object_id(target))
+        wanted = _object_id(target)
+        if len(wanted.names) > 1 and wanted.names[0] == self._name:  # Spark takes this catalog's name for a namespace
+            wanted = ObjectId(wanted.names[1:])
+        self._catalog.rename_table(_object_id(source), wanted)
 
     # -- tables with their first rows -----------------------------------------------------------------------------
 

@@ -12,7 +12,13 @@ import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
 from lancekeep.adapters.spark import arrow_types
-from lancekeep.adapters.spark.arrow_types import VECTOR_LENGTH, arrow_schema, require_storable, with_vectors
+from lancekeep.adapters.spark.arrow_types import (
+    VECTOR_LENGTH,
+    arrow_schema,
+    require_storable,
+    vector_lengths,
+    with_vectors,
+)
 from lancekeep.domain.errors import InvalidInput
 
 COMMENT = "comment"
@@ -25,7 +31,8 @@ _PEERS_VECTOR = f".{VECTOR_LENGTH}"
 
 def stored_schema(columns: StructType, properties: Mapping[str, str]) -> pa.Schema:
     """What a new table with these columns and table properties stores. Raises `InvalidInput`."""
-    lengths = {_vector_column(name): value for name, value in properties.items() if is_vector_property(name)}
+    given = {_vector_column(name): value for name, value in properties.items() if is_vector_property(name)}
+    lengths = vector_lengths(columns) | given
     unknown = lengths.keys() - set(columns.names)
     if unknown:
         raise InvalidInput(f"the property {_VECTOR}{min(unknown)} names no column of {', '.join(columns.names)}")

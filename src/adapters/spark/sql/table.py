@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from lancekeep.adapters.spark.arrow_types import require_quotable
 from lancekeep.adapters.spark.reading import Snapshot
 from lancekeep.adapters.spark.sql.columns import spark_schema, vector_properties
 from lancekeep.adapters.spark.sql.jvm import CATALOG, WRITE, Jvm, Proxy
@@ -170,6 +171,7 @@ class SqlTable(_Relation):
         )
 
     def _begin(self, mode: WriteMode) -> WritePlan:
+        require_quotable(self._stored.names)
         plan = self._catalog.begin_write(self._table, self._stored, mode.value)
         if plan.declared:  # an overwrite makes a table that is not there
             self._catalog.abandon_write(plan)
