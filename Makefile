@@ -34,8 +34,9 @@ format: $(VENV)/installed-test ## format the code and sort its imports
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-soak: $(VENV)/installed-test ## fresh seeds for 10 minutes, 200 kills over each commit store, 50 of Spark's drivers and executors, large models: make soak MINUTES=30 KILLS=1000 DRIVERS=100
+soak: $(VENV)/installed-test ## fresh seeds of the simulator and of the readers' machine for 10 minutes each, 200 kills over each commit store, 50 of Spark's drivers and executors, large models: make soak MINUTES=30 KILLS=1000 DRIVERS=100
 	@LANCEKEEP_SOAK_MINUTES=$(or $(MINUTES),10) $(BIN)/python -m pytest tests/simulation -s -k fresh
+	@LANCEKEEP_SOAK_MINUTES=$(or $(MINUTES),10) $(BIN)/python -m pytest tests/readers -s -k fresh
 	@LANCEKEEP_KILLS=$(or $(KILLS),200) $(BIN)/python -m pytest tests/integration/test_native_writers.py tests/integration/test_transactions.py -k killed
 	@LANCEKEEP_DRIVER_KILLS=$(or $(DRIVERS),50) $(BIN)/python -m pytest tests/integration/test_killed_drivers.py -s
 	@LANCEKEEP_MODEL=large $(BIN)/python -m pytest tests/model

@@ -18,7 +18,8 @@ from lancekeep.adapters.manifest_stores.compatible import CompatibleManifestStor
 from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListing
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
 from lancekeep.adapters.manifest_stores.table_indexes import refresh_indexes
-from lancekeep.adapters.namespace_api.catalog_namespace import CatalogNamespace, operation
+from lancekeep.adapters.namespace_api.boundary import translating
+from lancekeep.adapters.namespace_api.catalog_namespace import CatalogNamespace
 from lancekeep.adapters.object_stores import open_object_store, uri_for_lance
 from lancekeep.application.catalog import COMMIT_STORE_PROPERTY, Catalog
 from lancekeep.application.certification import Certificate, Progress, measure
@@ -49,9 +50,13 @@ PROPERTIES = (
     "unsafe",
 )
 NATIVE_ONLY = (
-    "table_version_tracking_enabled",
     "commit_retries",
+    "ops_metrics_enabled",
+    "table_version_storage_enabled",
+    "table_version_tracking_enabled",
+    "vend_input_storage_options_refresh_interval_millis",
 )
+"""Properties of the native namespace that are accepted with a warning: a configuration can serve both namespaces."""
 
 COMPATIBLE, V1, V2 = "compatible", "v1", "v2"
 MODES = (COMPATIBLE, V1, V2)
@@ -104,6 +109,11 @@ def connect(
         raise InvalidInput(f"unknown mode {mode!r}; choose {', '.join(MODES)}")
     options = dict(storage_options or {})
     objects, root_key = open_object_store(root, options)
+    if objects.root_uri.startswith("memory:") and commit_store not in (None, CONDITIONAL_PUT):
+        raise InvalidInput(
+            f"root {root}: the native engine cannot read the memory of this process, so no commit store can commit "
+            "what it writes. Use a directory (a temporary one for a trial), or leave commit_store out"
+        )
     prove: Callable[[], None] = _known
     if isinstance(objects, _Provable):
         objects.prove_first(root_key, unsafe=unsafe)
@@ -214,8 +224,10 @@ class DirectoryNamespace(CatalogNamespace):
     ``root``, ``storage.*``, ``manifest_enabled`` and ``dir_listing_enabled`` (both ``true``: compatibility mode; the
     first alone: V2; the second alone: V1), ``dir_listing_to_manifest_migration_enabled`` (the native name for reading
     root tables from the manifest first, as the specification has it: always ``true`` here),
-    ``inline_optimization_enabled`` (``false``), ``vend_input_storage_options`` (``false``: credentials stay out of
-    answers), ``commit_store``, ``commit_store.*``, ``committer``, ``unsafe`` (``false``). All values are text.
+    ``inline_optimization_enabled`` (``false``), ``vend_input_storage_options`` (``true``: answers hold the storage
+    options, credentials included; ``false``: never; left out: only where a request asks for them with
+    ``vend_credentials=true``), ``commit_store``, ``commit_store.*``, ``committer``, ``unsafe`` (``false``). All values
+    are text. The other properties of the native namespace (`NATIVE_ONLY`) are accepted with a warning.
 
     ``lance_namespace.connect("lancekeep.DirectoryNamespace", properties)`` makes one. It pickles as its properties,
     credentials included.
@@ -223,7 +235,7 @@ class DirectoryNamespace(CatalogNamespace):
     Raises ``lance_namespace.errors.InvalidInputError`` for a property that is unknown or cannot be honoured.
     """
 
-    @operation
+    @translating
     def __init__(self, **properties: str) -> None:
         known = _known_properties(properties)
         catalog = connect(
@@ -236,7 +248,8 @@ class DirectoryNamespace(CatalogNamespace):
             inline_optimization=_boolean(properties, "inline_optimization_enabled", "false"),
             unsafe=_boolean(properties, "unsafe", "false"),
         )
-        super().__init__(catalog, vend_storage_options=_boolean(properties, "vend_input_storage_options", "false"))
+        vend = "vend_input_storage_options"
+        super().__init__(catalog, vend_storage_options=_boolean(properties, vend) if vend in properties else None)
         self._properties = properties
 
     @property
@@ -260,9 +273,9 @@ def _known_properties(properties: Mapping[str, str]) -> dict[str, dict[str, str]
         if prefix is not None:
             grouped[prefix][name.removeprefix(prefix)] = value
         elif name in NATIVE_ONLY:
-            raise InvalidInput(f"the property {name!r} of the native namespace has no effect here; leave it out")
+            _warn(f"the property {name!r} of the native namespace has no effect in Lancekeep", UserWarning)
         elif name not in PROPERTIES:
-            nearest = difflib.get_close_matches(name, [*PROPERTIES, *grouped], n=1, cutoff=0.0)[0]
+            nearest = difflib.get_close_matches(name, [*PROPERTIES, *NATIVE_ONLY, *grouped], n=1, cutoff=0.0)[0]
             raise InvalidInput(f"unknown property {name!r}; did you mean {nearest!r}?")
     return grouped
 
@@ -347,8 +360,8 @@ def _known() -> None:
     """Nothing has to be proven: the adapter knows its storage."""
 
 
-def _warn(reason: str) -> None:
-    warnings.warn(reason, UnsafeStoreWarning, stacklevel=3)
+def _warn(reason: str, kind: type[Warning] = UnsafeStoreWarning) -> None:
+    warnings.warn(reason, kind, stacklevel=3)
 
 
 def _require_safe(objects: ObjectStore, rows: ExternalCommitStore) -> None:

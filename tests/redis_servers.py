@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -22,7 +23,10 @@ def own_redis(*arguments: str, ready: str = "Ready to accept connections") -> It
     command = [argument.replace("PORT", str(port)) for argument in arguments or ("--port", "PORT")]
     if "--sentinel" not in command:
         command += ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-    with subprocess.Popen([binary, *command], stdout=subprocess.PIPE, text=True) as server:
+    with (
+        TemporaryDirectory() as directory,
+        subprocess.Popen([binary, *command], cwd=directory, stdout=subprocess.PIPE, text=True) as server,
+    ):
         try:
             assert server.stdout is not None
             assert any(ready in line for line in server.stdout), command

@@ -22,6 +22,7 @@ from lancekeep.application.partitions import PartitionedNamespace
 from lancekeep.application.relocation import Relocation
 from lancekeep.application.table_checks import TableChecks
 from lancekeep.application.table_commits import TableCommits
+from lancekeep.application.tokens import parse_token
 from lancekeep.application.transactions import NewVersion, Snapshot, Transaction, take_snapshot
 from lancekeep.domain.batch import AllCommitted, BatchOutcome
 from lancekeep.domain.catalog import CatalogView, Change, SetProperties, page
@@ -29,6 +30,7 @@ from lancekeep.domain.commit import Committed, CommitToken, Conflict, Outcome, U
 from lancekeep.domain.directory_contents import foreign_files
 from lancekeep.domain.errors import (
     AlreadyExists,
+    BranchNotFound,
     CommitRefused,
     CommitStoreMismatch,
     CommitUnknown,
@@ -626,7 +628,8 @@ class Catalog:
         """A table as a ``lance.LanceDataset`` whose commits go through this catalog.
 
         At its latest version, or at a version, a tag, or the latest or a given version of a branch. Raises
-        `TableNotFound`, `VersionNotFound`, and `InvalidInput` for a tag together with a version or a branch.
+        `TableNotFound`, `VersionNotFound` (`TagNotFound`, `BranchNotFound`), and `InvalidInput` for a tag together with
+        a version or a branch.
         """
         table = self._with_version(identifier, version, tag, branch)
         return self._engine.open(table.id, version, tag, branch)
@@ -671,8 +674,13 @@ class Catalog:
         Completes the commit where its version is still free. `Committed`, for a transaction `AllCommitted`, and
         `Conflict` are final; `Unknown` means that the stores still do not answer, or that the version and its staged
         manifest are gone, cleaned up or with their table. Idempotent.
+
+        Raises `InvalidInput` for a token that Lancekeep did not make, or that is of another catalog; nothing was done.
         """
-        known = CommitToken.parse(token) if isinstance(token, str) else token
+        below = f"{self._objects.root_uri}{self._root_key}/" if self._root_key else self._objects.root_uri
+        known, gone = parse_token(token, self.view(), below, self.dataset_root)
+        if gone:
+            return Unknown(known, gone)
         return BatchCommits(self.commits).resolve(known) if known.others else self.commits.resolve(known)
 
     # -- partitions ---------------------------------------------------------------------------------------------
@@ -759,6 +767,9 @@ class Catalog:
             return 0
         # A store that cannot be reached must not block the catalog: ask it before the move begins.
         rows.latest(self.manifest_root.base_uri)
+        for root in (self.dataset_root(Table.from_entry(entry)) for entry in view.all_of(TABLE)):
+            for history in self.commits.histories(root):  # a row that cannot be moved is refused before the move begins
+                self.commits.rows.list(history.base_uri, after=None, limit=None, descending=False)
         view = self._manifest.apply(lambda _: [SetProperties({MOVING_PROPERTY: rows.url})])
         target = self.commits.with_rows(rows)
         roots = [self.dataset_root(Table.from_entry(entry)) for entry in view.all_of(TABLE)]
@@ -1086,10 +1097,13 @@ class Catalog:
         return v1
 
     def _is_created(self, view: CatalogView, object_id: ObjectId) -> bool:
-        """Whether the table has a version; one that is dropped at this moment has none."""
-        with suppress(TableNotFound):
+        """Return whether the table has a version; a table that is being dropped has none, a damaged one has."""
+        try:
             return self.commits.latest(self.dataset_root(find_table(view, object_id))) is not None
-        return False
+        except TableNotFound:
+            return False
+        except Damaged:
+            return True
 
     def _enter_renamed(self, table: Table, target: ObjectId, location: str) -> Table:
         renamed: list[Table] = []
@@ -1122,6 +1136,8 @@ class Catalog:
         if latest is None:
             raise VersionNotFound(f"the table {table.id} is only declared: it has no version to open yet")
         if version is not None and self.commits.get(root.branch(branch), version) is None:
+            if branch is not None and self.commits.latest(root.branch(branch)) is None:
+                raise BranchNotFound(f"the table {table.id} has no branch {branch!r}")
             place = f"the table {table.id}" if branch is None else f"the branch {branch} of {table.id}"
             raise VersionNotFound(f"{place} has no version {version}; history() lists those of the table")
         return table

@@ -53,6 +53,7 @@ class Kind(Enum):
     LEFTOVER = "leftover file"
 
     STUCK = "stuck commit"
+    FOREIGN_ROW = "foreign row"
     LOST = "missing version"
     UNRECORDED = "unrecorded version"
     STAGED = "leftover staged manifest"

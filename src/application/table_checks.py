@@ -32,7 +32,8 @@ Repair = Callable[[], bool]
 class _History:
     """What lies in ``_versions`` of a table or branch, and the rows of the commit store, which were read later.
 
-    title: how findings name it. unfinished: what the engine was writing when it was stopped.
+    title: how findings name it. unfinished: what the engine was writing when it was stopped. foreign: rows that name
+    something else than a manifest of this history. unreadable: why the rows could not be read.
     """
 
     title: str
@@ -42,6 +43,8 @@ class _History:
     unfinished: Sequence[ObjectInfo]
     unknown: Sequence[str]
     rows: Mapping[int, VersionRow]
+    foreign: Sequence[VersionRow] = ()
+    unreadable: str = ""
 
     @property
     def latest(self) -> int:
@@ -105,7 +108,7 @@ class TableChecks:
         unfinished = [infos.pop(name) for name in list(infos) if Place("", VERSIONS, name).is_unfinished]
         parsed = {name: ManifestName.parse(name) for name in infos}
         names = {name: None if one and one.is_staged and not one.is_generated else one for name, one in parsed.items()}
-        rows = self.commits.rows.list(root.base_uri, after=None, limit=None, descending=False) if self.managed else []
+        rows, foreign, unreadable = self._rows(root)
         return _History(
             title,
             root,
@@ -114,7 +117,18 @@ class TableChecks:
             unfinished,
             [name for name, one in names.items() if one is None and not is_versions_file(name)],
             {row.version: row for row in rows if row.moved_to is None},
+            foreign,
+            unreadable,
         )
+
+    def _rows(self, root: DatasetRoot) -> tuple[Sequence[VersionRow], Sequence[VersionRow], str]:
+        """Return the sound rows, the foreign ones, and why the commit store cannot read them, if it cannot."""
+        if not self.managed:
+            return [], [], ""
+        try:
+            return *self.commits.rows.sort_out(root.base_uri), ""
+        except Damaged as error:
+            return [], [], str(error)
 
     def _references(self, root: DatasetRoot) -> Iterator[tuple[str, Reference | None]]:
         """Tags and branches by their keys; None for what cannot be read."""
@@ -134,6 +148,12 @@ class TableChecks:
         for name in history.unknown:
             meaning = f"{name} in {VERSIONS}/ is no manifest's name; nothing reads it, remove it if it is not yours"
             yield Finding(Kind.UNKNOWN, history.title, meaning), None
+        if history.unreadable:
+            yield Finding(Kind.FOREIGN_ROW, history.title, history.unreadable), None
+        for row in history.foreign:
+            meaning = f"the row of version {row.version} names {row.path!r:.200}, which is not that version's manifest"
+            found = Finding(Kind.FOREIGN_ROW, history.title, meaning, "remove the row")
+            yield found, partial(self._remove_row, history.root, row)
         yield from self._of_rows(history)
         if history.rows:  # a table that nobody has used through the catalog yet has none
             yield from self._unrecorded(history)
@@ -170,8 +190,11 @@ class TableChecks:
     def _unrecorded(self, history: _History) -> Iterator[tuple[Finding, Repair | None]]:
         """Manifests without rows: the store lost them, or a removal or an adoption was stopped half way."""
         newest = max(history.rows)
+        foreign = {row.version for row in history.foreign}
         for version, info in history.finals.items():
-            if version in history.rows or self.commits.rows.get(history.root.base_uri, version) is not None:
+            if version in history.rows or version in foreign:
+                continue
+            if self.commits.rows.get(history.root.base_uri, version) is not None:
                 continue
             meaning = f"version {version} lies at {info.key!r}, and the commit store has no row of it"
             row = VersionRow(history.root.base_uri, version, info.key, info.size)
@@ -264,6 +287,16 @@ class TableChecks:
     def _publish(self, row: VersionRow) -> bool:
         published = self.commits.finalise(row)
         return published is not None and published.is_final
+
+    def _remove_row(self, root: DatasetRoot, row: VersionRow) -> bool:
+        """Remove a foreign row, and enter the version's own row if its manifest is there."""
+        if row not in self.commits.rows.sort_out(root.base_uri)[1]:
+            return False
+        self.commits.rows.delete(root.base_uri, [row.version])
+        final = self.commits.final_object(root, row.version)
+        if final is not None:
+            self._record(final)
+        return True
 
     def _forget(self, row: VersionRow) -> bool:
         """HEAD before forgetting a row: what is there may be read."""

@@ -7,12 +7,14 @@ commit store, and decides nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from hashlib import sha256
 from uuid import uuid4
 
 import attrs
 
+from lancekeep.application.checked_rows import CheckedRows, HistoryRows
 from lancekeep.application.retry import Retry
 from lancekeep.domain.commit import (
     ABSENT,
@@ -75,7 +77,7 @@ class TableCommits:
         prove: Callable[[], None] = lambda: None,
     ) -> None:
         self.objects = objects
-        self.rows = rows
+        self.rows: HistoryRows = CheckedRows(rows, objects.root_uri)
         self._committer = committer
         self.retry = retry
         self._prove = prove
@@ -402,6 +404,26 @@ class TableCommits:
         rows = self.retry.call(lambda: self.rows.list(root.base_uri, after=after, limit=limit, descending=descending))
         return [final for final in map(self.finalise, rows) if final is not None]
 
+    def created(self, root: DatasetRoot, rows: Sequence[VersionRow]) -> dict[int, datetime]:
+        """Return when final versions were created, by the clock of the storage, where the storage tells it.
+
+        Asks one request for one version, and otherwise lists the manifests until all versions are found.
+        """
+        missing = {row.path: row.version for row in rows}
+        found: dict[int, datetime] = {}
+
+        def act() -> None:
+            infos = self.objects.list(root.versions_key) if len(rows) != 1 else [self.objects.head(rows[0].path)]
+            for info in infos:
+                version = None if info is None else missing.pop(info.key, None)
+                if version is not None and info is not None and info.modified is not None:
+                    found[version] = info.modified
+                if not missing:
+                    return
+
+        self.retry.call(act)
+        return found
+
     def forget(self) -> None:
         """Drop what is remembered of final rows: a table may have been replaced by another at the same place."""
         self._final.clear()
@@ -507,7 +529,9 @@ class TableCommits:
         """Remove the rows of a table that lay at ``root`` before; those of one that has begun there since stay."""
 
         def act() -> None:
-            rows = self.rows.list(root.base_uri, after=None, limit=None, descending=False)
+            rows, foreign = self.rows.sort_out(root.base_uri)
+            if foreign:
+                self.rows.delete(root.base_uri, [row.version for row in foreign])
             if rows:
                 self._forget_vanished(root, rows)
 

@@ -17,6 +17,7 @@ final path → removal of the staged file. It holds that
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Final
@@ -24,8 +25,13 @@ from typing import Final
 import attrs
 
 from lancekeep.domain.errors import Damaged, InvalidInput, LancekeepError, NotFound, Refused
-from lancekeep.domain.naming import final_path
-from lancekeep.domain.version_row import NotReady, Reservation, Reserved, VersionRow
+from lancekeep.domain.layout import VERSIONS
+from lancekeep.domain.naming import ManifestName, final_path
+from lancekeep.domain.version_row import NotReady, Reservation, Reserved, VersionRow, names_version
+
+HIGHEST = 2**63 - 1
+"""The highest version, and size, that every commit store keeps."""
+_DIGEST = re.compile("[0-9a-f]{64}")
 
 
 @attrs.frozen
@@ -72,18 +78,44 @@ class CommitToken:
 
     @staticmethod
     def parse(text: str) -> CommitToken:
-        """The inverse of ``str(token)``. Raises `InvalidInput`."""
+        """Parse the text of a token; the inverse of ``str(token)``.
+
+        A token is input: its paths are confined to the datasets that it names.
+
+        Raises:
+            InvalidInput: the text is no token, or a part of it cannot be a commit to its dataset.
+        """
         try:
             found = json.loads(text)
-            staged, *others = [StagedManifest(**member) for member in (found if isinstance(found, list) else [found])]
-            for member in (staged, *others):
+            members = [StagedManifest(**member) for member in (found if isinstance(found, list) else [found])]
+            for member in members:
                 if [type(value) for value in attrs.astuple(member)] != [str, int, str, int, bool, str, str]:
                     raise TypeError("a field is of another type")
-        except (TypeError, ValueError, RecursionError) as error:
+            token = CommitToken(members[0], tuple(members[1:]))
+        except (TypeError, ValueError, IndexError, RecursionError) as error:
             raise InvalidInput(
                 f"not a commit token, which is the JSON text that str(token) gives: {text[:500]!r}"
             ) from error
-        return CommitToken(staged, tuple(others))
+        if fault := next(filter(None, map(_fault, members)), ""):
+            raise InvalidInput(f"not a token that Lancekeep made: {fault}; nothing was done")
+        if len({member.base_uri for member in members}) < len(members):
+            raise InvalidInput("not a token that Lancekeep made: it names one dataset twice; nothing was done")
+        return token
+
+
+def _fault(staged: StagedManifest) -> str:
+    """Return why nothing can be committed as a part of a token says; empty if it can."""
+    name = ManifestName.parse(staged.path.rpartition("/")[2])
+    key = staged.path.rpartition(f"/{VERSIONS}/")[0]
+    if not 0 < staged.version <= HIGHEST or not 0 < staged.size <= HIGHEST:
+        return f"version {staged.version} of {staged.size} bytes cannot be"
+    if name is None or not name.is_staged or not names_version(staged.path, key, staged.version):
+        return f"{staged.path!r:.200} is not the path of a staged manifest of version {staged.version}"
+    if not key or not staged.base_uri.endswith(f"/{key}"):
+        return f"{staged.path!r:.200} does not lie in {staged.base_uri!r:.200}"
+    if staged.digest and not _DIGEST.fullmatch(staged.digest):
+        return f"{staged.digest!r:.200} is not a SHA-256 digest"
+    return ""
 
 
 @attrs.frozen

@@ -54,6 +54,14 @@ class VersionNotFound(NotFound):
     """The table has no such version."""
 
 
+class TagNotFound(VersionNotFound):
+    """The table has no such tag."""
+
+
+class BranchNotFound(VersionNotFound):
+    """The table has no such branch."""
+
+
 class ObjectNotFound(NotFound):
     """The object store holds nothing under this key."""
 

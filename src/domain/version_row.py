@@ -6,6 +6,9 @@ from collections.abc import Mapping
 
 import attrs
 
+from lancekeep.domain.layout import VERSIONS
+from lancekeep.domain.naming import ManifestName
+
 _FENCE = "moved-to:"
 
 
@@ -39,6 +42,30 @@ class VersionRow:
     def fence(base_uri: str, version: int, new_store: str) -> VersionRow:
         """A row that ends a history here for good: it takes the next version and never becomes final."""
         return VersionRow(base_uri, version, _FENCE + new_store, 0)
+
+
+def misplacement(row: VersionRow, dataset_key: str) -> str:
+    """Return why a row cannot belong to the dataset at ``dataset_key``; empty if it can.
+
+    The manifest lies directly in the dataset's ``_versions`` directory, and its name is that of the row's version:
+    final, or staged with a UUID. A fence names a commit store by its URL instead.
+    """
+    if row.size < 0:
+        return f"has the size {row.size}; expected the bytes of a manifest"
+    if row.moved_to is not None:
+        return (
+            "" if "://" in row.moved_to else f"is a fence to {row.moved_to!r:.200}; expected the URL of a commit store"
+        )
+    if names_version(row.path, dataset_key, row.version):
+        return ""
+    return f"names {row.path!r:.200}; expected a manifest of that version directly in {dataset_key}/{VERSIONS}/"
+
+
+def names_version(path: str, dataset_key: str, version: int) -> bool:
+    """Return whether ``path`` names a manifest of ``version``, staged or final, of the dataset at ``dataset_key``."""
+    directory, _, file_name = path.rpartition("/")
+    name = ManifestName.parse(file_name)
+    return directory == f"{dataset_key}/{VERSIONS}" and name is not None and name.version == version
 
 
 @attrs.frozen

@@ -24,28 +24,52 @@ from lancekeep.adapters.commit_stores import open_commit_store
 from lancekeep.adapters.commit_stores.files import FilesCommitStore
 from lancekeep.adapters.commit_stores.sqlite import SqliteCommitStore
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
-from lancekeep.domain.version_row import VersionRow
+from lancekeep.application.checked_rows import CheckedRows
+from lancekeep.domain.naming import ManifestName
+from lancekeep.domain.version_row import NotReady, Reservation, Taken, VersionRow
 from lancekeep.ports.commit_store import ExternalCommitStore
 
 BASE = "s3://bucket/t"
 NEXT = VersionRow(BASE, 8, "t/_versions/8.manifest-x", 1, "me")
 
+CHECKED = range(4, 10)
+"""The calls of `look` that go through `CheckedRows`."""
+
+
+def obstacle(reservation: Reservation) -> VersionRow | None:
+    """The row that is in the way of a claim."""
+    match reservation:
+        case Taken(row) | NotReady(row):
+            return row
+    return None
+
 
 def look(store: ExternalCommitStore) -> None:
-    """Every call that meets a row; each ends in an answer, or in `Damaged`."""
+    """Every call that meets a row ends in an answer or in `Damaged`, and checked rows name only their own manifests."""
+    checked = CheckedRows(store, "s3://bucket/")
     calls: tuple[Callable[[], Any], ...] = (
         lambda: store.latest(BASE),
         lambda: store.get(BASE, 7),
         lambda: store.list(BASE, after=None, limit=None, descending=False),
         lambda: store.list(BASE, after=9, limit=2, descending=True),
-        lambda: store.reserve(NEXT, first=False),
+        lambda: checked.latest(BASE),
+        lambda: checked.get(BASE, 7),
+        lambda: checked.list(BASE, after=None, limit=None, descending=False),
+        lambda: checked.latest_all([BASE])[0],
+        lambda: checked.sort_out(BASE)[0],
+        lambda: obstacle(checked.reserve(NEXT, first=False)),
         lambda: store.finalize(VersionRow(BASE, 7, "t/_versions/7.manifest", 1)),
         lambda: store.delete(BASE),
     )
-    for call in calls:
+    for at, call in enumerate(calls):
         found = read(call, Damaged)
         for row in found if isinstance(found, list) else [found]:
             if isinstance(row, VersionRow):
+                if at in CHECKED and row.moved_to is None:
+                    directory, _, name = row.path.rpartition("/")
+                    parsed = ManifestName.parse(name)
+                    assert (directory, parsed and parsed.version) == ("t/_versions", row.version)
+                    assert row.size >= 0
                 assert row.is_final in (True, False)
                 assert isinstance(row.version, int)
                 assert isinstance(row.size, int)
@@ -59,7 +83,7 @@ CELLS = st.one_of(
     st.floats(allow_nan=False),
     st.text(st.characters(exclude_categories=["Cs"]), max_size=10),
     st.binary(max_size=10),
-    st.sampled_from(("moved-to:x", "t/_versions/7.manifest", "moved-to:")),
+    st.sampled_from(("moved-to:x", "t/_versions/7.manifest", "moved-to:", "u/_versions/7.manifest")),
 )
 
 
@@ -102,6 +126,8 @@ NAMES = st.one_of(
 @example({"٣": b"5\0p\0me"})
 @example({"007": b"5\0p\0me"})
 @example({"7": b"5\0\xff\0me"})
+@example({"7": b"5\0home/x/secret.txt\0me"})
+@example({"7": b"-5\0t/_versions/7.manifest\0me"})
 def test_rows_in_files(files: dict[str, bytes]) -> None:
     with TemporaryDirectory() as directory:
         history = Path(directory, sha256(BASE.encode()).hexdigest())
@@ -135,6 +161,9 @@ def server(redis_url: str) -> Iterator[Any]:
 @given(st.one_of(st.just(7.0), st.floats(allow_nan=False)), MEMBERS, st.booleans())
 @example(7.0, b"7\0S\x005\0t/7.manifest-x\0\xff", False)
 @example(7.5, b"7\0F\x005\0p\0me", False)
+@example(9.0, b"7\0F\x005\0t/_versions/7.manifest\0me", False)
+@example(7.0, b"7\0S\x005\0t/_versions/7.manifest\0me", False)
+@example(7.0, b"7\0S\x005\0home/x/7.manifest-x\0me", False)
 def test_members_in_redis(redis_url: str, server: Any, score: float, member: bytes, other_type: bool) -> None:
     store = open_commit_store(redis_url, {}, MemoryObjectStore())
     key = f"lancekeep:{{{BASE}}}"
@@ -177,6 +206,7 @@ def items(moto_endpoint: str) -> tuple[Any, str, str]:
 @example("7", {"path": {"S": "p"}, "size": {"S": "5"}})
 @example("7", {"path": {"S": "p"}, "size": {"N": "1.5"}})
 @example("7.5", {"path": {"S": "p"}, "size": {"N": "5"}})
+@example("7", {"path": {"S": "home/_versions/7.manifest"}, "size": {"N": "5"}})
 @example("7", {"path": {"S": "p"}, "size": {"N": "5"}, "committer": {"L": []}})
 def test_items_in_dynamodb(items: tuple[Any, str, str], version: str, attributes: dict[str, Any]) -> None:
     client, table, url = items

@@ -850,8 +850,8 @@ def test_what_a_description_holds(namespace: lancekeep.DirectoryNamespace, catal
     for name, fields, error in (
         ("t", {"version": 9}, api_errors.TableVersionNotFoundError),
         ("t", {"version": 9, "load_detailed_metadata": True}, api_errors.TableVersionNotFoundError),
-        ("t", {"branch": "x"}, api_errors.TableVersionNotFoundError),
-        ("t", {"tag": "x"}, api_errors.TableVersionNotFoundError),
+        ("t", {"branch": "x"}, api_errors.TableBranchNotFoundError),
+        ("t", {"tag": "x"}, api_errors.TableTagNotFoundError),
         ("t", {"tag": "first", "version": 1}, api_errors.InvalidInputError),
         ("t", {"tag": "first", "branch": "b"}, api_errors.InvalidInputError),
         ("d", {"version": 1, "load_detailed_metadata": True}, api_errors.TableVersionNotFoundError),

@@ -9,13 +9,13 @@ import time
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import lance
 import pyarrow as pa
 import pytest
 import writers
 from deployments import ALL, Deployment, deployment
+from lance_namespace import CreateTableVersionRequest
 from processes import PROCESSES
 
 import lancekeep
@@ -202,12 +202,7 @@ def test_an_accidental_overwrite_is_refused(place: Deployment) -> None:
     staged = f"{root.versions_key}{2**64 - 1 - 2:020}.manifest-7b1e5eaa-8371-4c00-912e-00784d3391fc"
     catalog.commits.objects.put(staged, content)
     namespace = lancekeep.DirectoryNamespace(**place.properties)
-    request: dict[str, Any] = {
-        "id": writers.TABLE,
-        "version": 2,
-        "manifest_path": staged,
-        "manifest_size": len(content),
-    }
+    request = CreateTableVersionRequest(id=writers.TABLE, version=2, manifest_path=staged, manifest_size=len(content))
     with pytest.raises(Exception, match="as if the table were empty"):
         namespace.create_table_version(request)
     assert assert_sound(catalog, staged=True) == 1

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 import redis
 from deployments import bucket, s3_options
+from lance_namespace import DescribeTableRequest
 
 import lancekeep
 
@@ -87,7 +88,8 @@ def test_credentials_appear_in_no_repr_message_log_or_stored_byte(
         shown += [repr(each) for each in ours]
         shown += [f"{error!s} {error!r}" for error in refusals(catalog, f"sqlite://{tmp_path}/other.db")]
         shown += [repr(catalog.fsck(deep=True)), repr(catalog.cleanup(timedelta(days=1)))]
-        shown += [str(namespace.describe_table({"id": ["t"]})), *catalog.describe_namespace("").properties.values()]
+        request = DescribeTableRequest(id=["t"])
+        shown += [str(namespace.describe_table(request)), *catalog.describe_namespace("").properties.values()]
     shown += [record.getMessage() for record in caplog.records]
     client = boto3.client("s3", endpoint_url=moto_endpoint)
     name = root.split("/")[2]

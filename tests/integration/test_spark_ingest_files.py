@@ -6,6 +6,7 @@ import json
 import struct
 import zlib
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -21,7 +22,7 @@ from pyspark.sql import SparkSession
 import lancekeep
 from lancekeep.adapters.spark.jobs.files import Piece, list_files
 from lancekeep.adapters.spark.jobs.ingested import RUN_PROPERTY, IngestedFiles
-from lancekeep.adapters.spark.jobs.readers import Wanted, read
+from lancekeep.adapters.spark.jobs.readers import Wanted, inspect, read
 from lancekeep.jobs import Summary, ingest
 
 pytestmark = [
@@ -229,6 +230,75 @@ def test_json_that_does_not_parse_or_fit_costs_its_lines_alone(lake: Lake) -> No
     lake.kept(columns=pa.schema([("id", pa.int64())]), schema="enforce")
     assert lake.ids() == [1, 3]
     assert [(row, record) for _, row, _, record in lake.set_aside()] == [(n, lines[n - 1]) for n in (3, 5, 6, 7)]
+
+
+def found(path: Path, text: str, columns: pa.Schema | None = None, timezone: str | None = None) -> Any:
+    """What inspection finds of a file, and which rows and bad records reading it in these columns gives."""
+    path.write_text(text)
+    [file] = list_files(str(path))
+    kind = path.suffix[1:]
+    schema = columns or inspect(file, kind).schema
+    assert schema is not None
+    bad: list[tuple[int | None, str]] = []
+    wanted = Wanted(schema, timezone=timezone)
+    batches = list(read(Piece(file, 1), kind, wanted, lambda file, row, reason, record=None: bad.append((row, reason))))
+    return schema, pa.Table.from_batches(batches, schema).to_pylist(), bad
+
+
+def test_integers_beyond_64_bits_are_read_without_loss(tmp_path: Path) -> None:
+    large = [9007199254740993, -7, None, 12345678901234567890]
+    csv = "n,m,x\n" + "".join(f"{'' if n is None else n},{'' if n is None else n},1.5\n" for n in large)
+    schema, rows, bad = found(tmp_path / "a.csv", csv)
+    assert [field.type for field in schema] == [pa.decimal128(20, 0), pa.decimal128(20, 0), pa.float64()]
+    assert [row["n"] for row in rows] == large
+    lines = "\n".join(json.dumps({"n": n, "st": {"l": [n]}, "x": 1.5}) for n in large)
+    schema, rows, more = found(tmp_path / "a.json", lines)
+    assert schema.field("n").type == pa.decimal128(20, 0)
+    assert schema.field("st").type == pa.struct([("l", pa.list_(pa.decimal128(20, 0)))])
+    assert [row["n"] for row in rows] == [row["st"]["l"][0] for row in rows] == large
+    assert not bad
+    assert not more
+    assert found(tmp_path / "b.csv", f"n\n{10**29}\n")[0].field("n").type == pa.decimal128(30, 0)
+    assert found(tmp_path / "c.csv", f"n\n{10**40}\n1\n")[1] == [{"n": str(10**40)}, {"n": "1"}]
+
+
+def test_integer_that_a_double_rounds_is_bad_record(tmp_path: Path) -> None:
+    doubles = pa.schema([("n", pa.float64())])
+    for columns in (None, doubles):
+        _, rows, bad = found(tmp_path / "a.csv", "n\n1.5\n9007199254740993\n9007199254740992\n", columns)
+        assert [row["n"] for row in rows] == [1.5, 2.0**53]
+        assert [row for row, _ in bad] == [2]
+        assert "a double would round 9007199254740993" in bad[0][1]
+        lines = '{"n": 1.5}\n{"n": 9007199254740993}\n{"n": 9007199254740992}\n'
+        _, rows, bad = found(tmp_path / "a.json", lines, columns)
+        assert ([row["n"] for row in rows], [row for row, _ in bad]) == ([1.5, 2.0**53], [2])
+
+
+def test_json_column_gets_type_of_most_records_and_others_are_bad(lake: Lake) -> None:
+    lines = [json.dumps({"id": n, "x": "odd" if n in (0, 40) else n, "st": {"y": n / 2}}) for n in range(100)]
+    (lake.landing / "a.json").write_text("\n".join(lines))
+    (lake.landing / "b.json").write_text('{"id": 100, "x": ["odd", "too"]}')
+    with pytest.raises(lancekeep.InvalidInput, match="no type holds both"):
+        lake.ingest()
+    summary = lake.kept()
+    assert lake.plain().schema.field("x").type == pa.int64()
+    assert lake.ids() == [n for n in range(100) if n not in (0, 40)]
+    assert [(file, row) for file, row, _, _ in lake.set_aside()] == [("a.json", 1), ("a.json", 41), ("b.json", 1)]
+    assert summary.counts["bad records"] == 3
+
+
+def test_timestamps_of_csv_without_zone_are_read_in_given_zone(lake: Lake) -> None:
+    text = "id,at\n1,2026-07-01 12:00:00\n2,2026-07-01T12:00:00Z\n3,2026-03-29 02:30:00\n4,\n"
+    instants = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
+    _, rows, bad = found(lake.landing / "a.csv", text, instants, "Europe/Berlin")
+    noon = datetime(2026, 7, 1, 12, tzinfo=UTC)
+    assert [row["at"] for row in rows] == [noon - timedelta(hours=2), noon, None]
+    assert [row for row, _ in bad] == [3]  # the hour that summer time skips
+    (lake.landing / "a.csv").write_text("id,at\n1,2026-07-01 12:00:00\n")
+    lake.ingest(timezone="Europe/Berlin")
+    assert lake.plain().to_table()["at"].to_pylist() == [noon - timedelta(hours=2)]
+    with pytest.raises(lancekeep.InvalidInput, match="unknown time zone 'Nowhere'"):
+        lake.ingest(timezone="Nowhere")
 
 
 def test_a_file_that_breaks_off_gives_what_comes_before(lake: Lake) -> None:

@@ -14,6 +14,7 @@ import pytest
 from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 from botocore.compat import HTTPHeaders
 
+import lancekeep
 from lancekeep.adapters.object_stores import open_object_store, uri_for_lance
 from lancekeep.adapters.object_stores.local import LocalObjectStore
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
@@ -94,6 +95,17 @@ def test_memory_is_one_store_for_the_process() -> None:
     assert (key, other) == ("lake/a", "lake/b")
 
 
+def test_a_file_uri_may_have_one_slash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for root in (f"file:{tmp_path}/a%20b", f"FILE:{tmp_path}/a b", f"file:///{tmp_path}/a b"):
+        store, key = open_object_store(root, {})
+        assert isinstance(store, LocalObjectStore)
+        assert key == f"{tmp_path}/a b"[1:], root
+    lancekeep.connect(f"file:{tmp_path}/lake").write("t", pa.table({"x": [1]}))
+    assert os.listdir(tmp_path) == ["lake"]
+    assert lance.dataset(f"{tmp_path}/lake/t.lance").count_rows() == 1
+
+
 def test_s3_takes_a_bucket_and_a_key() -> None:
     for root, key in {
         "s3://bucket": "",
@@ -160,7 +172,7 @@ def test_a_missing_package_is_named_with_what_installs_it(monkeypatch: pytest.Mo
     ("root", "options", "says"),
     [
         ("/lake", {"fsink": "true"}, "did you mean 'fsync'"),
-        ("/lake", {"region": "x"}, "'region' for local files"),
+        ("/lake", {"regoin": "x"}, "'regoin' for local files .did you mean 'region'"),
         ("/lake", {"fsync": "perhaps"}, "true or false"),
         ("/lake", {"fsync": True}, "type bool"),
         ("memory:///lake", {"fsync": "true"}, "'fsync' for memory"),
@@ -202,6 +214,15 @@ def test_native_options_are_accepted_in_any_spelling() -> None:
         "headers.x-trace base_1.region aws_checksum_algorithm aws_disable_tagging aws_imdsv1_fallback"
     )
     s3_client("bucket", dict.fromkeys(names.split(), "x"))
+
+
+@pytest.mark.parametrize("root", ["/lake", "memory:///lake", "local:///lake", "s3://bucket/lake"])
+def test_every_root_accepts_the_options_of_all_storages(root: str) -> None:
+    names = (
+        "aws_region aws_timeout azure_storage_account_name account_key Sas_Token google_service_account "
+        "google_storage_token service_account_key headers.x-trace client_max_retries"
+    )
+    open_object_store(root, {**dict.fromkeys(names.split(), "x"), "aws_endpoint": "https://server"})
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,7 @@ from lancekeep.adapters.cli.options import pairs
     show_default=True,
     help="Files that changed since they were taken in.",
 )
+@click.option("--timezone", metavar="ZONE", help="Of timestamps in CSV that name none, as Europe/Berlin.")
 def ingest(
     chosen: Surroundings,
     /,

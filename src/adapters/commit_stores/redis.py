@@ -54,7 +54,8 @@ BATCH = 500
 """Rows per script call: a script keeps the server busy for as long as it runs."""
 MOST_TOGETHER = 1000
 """Histories that one script reserves rows in: it keeps the server busy for as long as it runs, too."""
-_Members = list[str]
+_Members = Sequence[Sequence[Any]]
+"""Members, each with its score."""
 _DRIVER_ERRORS = (RedisError, RedisClusterException, UnicodeDecodeError)
 
 _RIGHTS = "Check user and password, and the user's permission to run scripts (EVALSHA, SCRIPT LOAD)"
@@ -86,7 +87,7 @@ local obstacles = {}
 for i, key in ipairs(KEYS) do
     local version, predecessor = ARGV[3 * i - 2], ARGV[3 * i]
     local held = redis.call('ZRANGEBYSCORE', key, version, version)[1]
-    local latest = redis.call('ZREVRANGE', key, 0, 0)[1]
+    local latest, score = unpack(redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES'))
     local may_claim
     if predecessor == '' then
         may_claim = not latest
@@ -94,9 +95,9 @@ for i, key in ipairs(KEYS) do
         may_claim = latest and string.sub(latest, 1, #predecessor) == predecessor
     end
     if held then
-        table.insert(obstacles, {i, 1, held})
+        table.insert(obstacles, {i, 1, held, version})
     elseif not may_claim then
-        table.insert(obstacles, {i, 2, latest})
+        table.insert(obstacles, {i, 2, latest, score})
     end
 end
 if #obstacles == 0 then
@@ -109,7 +110,7 @@ return obstacles
 _LATEST = """
 local latest = {}
 for i, key in ipairs(KEYS) do
-    latest[i] = redis.call('ZREVRANGE', key, 0, 0)
+    latest[i] = redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')
 end
 return latest
 """
@@ -263,22 +264,23 @@ class RedisCommitStore:
 
     @boundary(*_DRIVER_ERRORS)
     def get(self, base_uri: str, version: int) -> VersionRow | None:
-        return self._row(base_uri, self._server.client.zrangebyscore(_key(base_uri), version, version))
+        members = self._server.client.zrangebyscore(_key(base_uri), version, version, withscores=True)
+        return self._row(base_uri, members)
 
     @boundary(*_DRIVER_ERRORS)
     def latest(self, base_uri: str) -> VersionRow | None:
-        return self._row(base_uri, self._server.client.zrevrange(_key(base_uri), 0, 0))
+        return self._row(base_uri, self._server.client.zrevrange(_key(base_uri), 0, 0, withscores=True))
 
     @boundary(*_DRIVER_ERRORS)
     def list(self, base_uri: str, *, after: int | None, limit: int | None, descending: bool) -> list[VersionRow]:
         key, count = _key(base_uri), -1 if limit is None else limit
         if descending:
             start = "+inf" if after is None else f"({after}"
-            members = self._server.client.zrevrangebyscore(key, start, "-inf", 0, count)
+            members = self._server.client.zrevrangebyscore(key, start, "-inf", 0, count, withscores=True)
         else:
             start = "-inf" if after is None else f"({after}"
-            members = self._server.client.zrangebyscore(key, start, "+inf", 0, count)
-        return [self._parse(base_uri, member) for member in members]
+            members = self._server.client.zrangebyscore(key, start, "+inf", 0, count, withscores=True)
+        return [self._parse(base_uri, member, score) for member, score in members]
 
     def reserve(self, row: VersionRow, *, first: bool) -> Reservation:
         told = self.reserve_all([Claim(row, first)])
@@ -292,7 +294,7 @@ class RedisCommitStore:
         answers: list[Reservation | None] = [None] * len(claims)
         for number, kind, *members in obstacles:
             row = claims[number - 1].row
-            found = self._row(row.base_uri, members)
+            found = self._row(row.base_uri, [members] if members else [])
             answers[number - 1] = NotReady(found) if kind == 2 or found is None else answer(row, found)
         return answer_all(claims, answers) or Reserved()
 
@@ -301,7 +303,10 @@ class RedisCommitStore:
         if self._cluster:  # where each history has a server of its own, and no batch reserves several
             return latest_agreed(self, base_uris)
         found = self._server.latest([_key(base_uri) for base_uri in base_uris], []) if base_uris else []
-        return [self._row(base_uri, members) for base_uri, members in zip(base_uris, found, strict=True)]
+        return [
+            self._row(base_uri, [members] if members else [])
+            for base_uri, members in zip(base_uris, found, strict=True)
+        ]
 
     @boundary(*_DRIVER_ERRORS)
     def finalize(self, row: VersionRow) -> bool:
@@ -342,17 +347,21 @@ class RedisCommitStore:
         return _Server(Redis(**self._address))
 
     def _row(self, base_uri: str, members: _Members) -> VersionRow | None:
-        return self._parse(base_uri, members[0]) if members else None
+        return self._parse(base_uri, *members[0]) if members else None
 
-    def _parse(self, base_uri: str, member: str) -> VersionRow:
+    def _parse(self, base_uri: str, member: str, score: float | str) -> VersionRow:
+        """Parse a member; its score and its state have to agree with what it says, since the scripts go by them."""
         try:
             version, _, size, path, committer = member.split("\0", 4)
-            return VersionRow(base_uri, int(version), path, int(size), committer)
+            row = VersionRow(base_uri, int(version), path, int(size), committer)
+            if row.version != float(score) or _member(row) != member:
+                raise ValueError("score or state differ")
         except ValueError as error:
             raise Damaged(
-                f"{self.url}: the key {_key(base_uri)!r} holds {member!r}, which is not a row. Somebody else writes "
-                "there; give Lancekeep a database of its own."
+                f"{self.url}: the key {_key(base_uri)!r} holds {member!r} with the score {score}, which is not a row. "
+                "Somebody else writes there; give Lancekeep a database of its own."
             ) from error
+        return row
 
     def understood(self, error: Exception) -> LancekeepError:
         if isinstance(error, ReadOnlyError) and "_server" in self.__dict__ and not self._cluster:

@@ -29,7 +29,7 @@ CREATE TABLE IF NOT EXISTS version_rows (
     PRIMARY KEY (base_uri, version)
 ) WITHOUT ROWID
 """
-_COLUMNS = "SELECT version, path, size, committer FROM version_rows WHERE base_uri = ?"
+_COLUMNS = "SELECT version, path, size, committer, final FROM version_rows WHERE base_uri = ?"
 _GET = f"{_COLUMNS} AND version = ?"
 _LATEST = f"{_COLUMNS} ORDER BY version DESC LIMIT 1"
 _LIST = f"{_COLUMNS} AND version > ? ORDER BY version LIMIT ?"
@@ -47,7 +47,7 @@ _RECORD = "INSERT INTO version_rows VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOT
 _DELETE = "DELETE FROM version_rows WHERE base_uri = ? AND version = ?"
 _DELETE_HISTORY = "DELETE FROM version_rows WHERE base_uri = ?"
 _ABOVE_ALL = 2**63 - 1
-_TYPES = (int, str, int, str)
+_TYPES = (int, str, int, str, int)
 _NO_TEXT = "Could not decode to UTF-8"
 _Rows = list[VersionRow]
 
@@ -180,14 +180,17 @@ class SqliteCommitStore:
         columns = connection.execute(statement, (base_uri, *values)).fetchone()
         return None if columns is None else self._row(base_uri, columns)
 
-    def _row(self, base_uri: str, columns: tuple[int, str, int, str]) -> VersionRow:
+    def _row(self, base_uri: str, columns: tuple[int, str, int, str, int]) -> VersionRow:
         """SQLite keeps whatever a foreign writer puts into a column."""
-        if tuple(map(type, columns)) != _TYPES:
+        version, path, size, committer, final = columns
+        row = VersionRow(base_uri, version, path, size, committer)
+        if tuple(map(type, columns)) != _TYPES or row.is_final != bool(final):
             raise Damaged(
-                f"{self.url}: a row of {base_uri} is {columns!r:.200}; expected version, path, size and committer. "
+                f"{self.url}: a row of {base_uri} is {columns!r:.200}; expected version, path, size, committer, and 1 "
+                "for a final path or 0 for any other. "
                 "Somebody else writes there; delete the row, it is put back from the manifest where that is final."
             )
-        return VersionRow(base_uri, *columns)
+        return row
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:

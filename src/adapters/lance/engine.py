@@ -18,6 +18,7 @@ from lance_namespace.errors import LanceNamespaceError
 from lancekeep.adapters.lance.native_errors import classified
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import (
+    BranchNotFound,
     CommitRefused,
     ConcurrentModification,
     InvalidInput,
@@ -25,6 +26,8 @@ from lancekeep.domain.errors import (
     NotFound,
     StoreUnavailable,
     TableNotFound,
+    TagNotFound,
+    VersionNotFound,
     VersionTaken,
 )
 from lancekeep.domain.identifiers import ObjectId
@@ -97,12 +100,12 @@ class _Channel(LanceNamespace):
             )
             raise self.error
         try:
-            response: Any = self._namespace.create_table_version(request)  # a dict, as native callbacks get
+            response: Any = self._namespace.create_table_version(request)
         except Exception as error:
             self.error = error.__cause__ if isinstance(error.__cause__, LancekeepError) else None
             raise
-        version = response["version"]
-        self.committed = Committed(version["version"], version["manifest_path"], version["manifest_size"])
+        version = response.version
+        self.committed = Committed(version.version, version.manifest_path, version.manifest_size)
         return response
 
 
@@ -271,12 +274,19 @@ class LanceEngine:
             return _committed(channel, act(self._dataset(channel, table)))
 
     def open(self, table: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Any:
-        with _translated(table, _Channel(self._namespace)):
-            dataset = self._dataset(self._namespace, table, tag if tag is not None else None if branch else version)
-            return dataset if branch is None else dataset.checkout_version((branch, version))
+        try:
+            with _translated(table, _Channel(self._namespace), reading=True):
+                dataset = self._dataset(self._namespace, table, tag if tag is not None else None if branch else version)
+                return dataset if branch is None else dataset.checkout_version((branch, version))
+        except VersionNotFound as error:
+            if tag is not None:
+                raise TagNotFound(f"the table {table} has no tag {tag!r}") from error
+            if branch is not None and version is None:
+                raise BranchNotFound(f"the table {table} has no branch {branch!r}") from error
+            raise
 
     def details(self, table: ObjectId, version: int | None, tag: str | None, branch: str | None) -> VersionDetails:
-        with _translated(table, _Channel(self._namespace)):
+        with _translated(table, _Channel(self._namespace), reading=True):
             dataset = self.open(table, version, tag, branch)
             stats = dataset.stats.dataset_stats()
             return VersionDetails(
@@ -288,7 +298,7 @@ class LanceEngine:
             )
 
     def summaries(self, table: ObjectId, versions: Sequence[int]) -> Iterator[VersionSummary]:
-        with _translated(table, _Channel(self._namespace)):
+        with _translated(table, _Channel(self._namespace), reading=True):
             dataset = self.open(table, None, None, None)
             described = {version["version"]: version for version in dataset.versions()}
             for version in versions:
@@ -367,8 +377,8 @@ def _one_commit(table: ObjectId, channel: _Channel, act: Callable[[], Any]) -> C
 
 
 @contextmanager
-def _translated(table: ObjectId, channel: _Channel) -> Iterator[None]:
-    """Errors of the native engine as errors of ours."""
+def _translated(table: ObjectId, channel: _Channel, *, reading: bool = False) -> Iterator[None]:
+    """Raise errors of the native engine as Lancekeep errors; while ``reading`` none of them is the caller's fault."""
     try:
         yield
     except LancekeepError:
@@ -392,4 +402,4 @@ def _translated(table: ObjectId, channel: _Channel) -> Iterator[None]:
                 f"{table}: the table was dropped or renamed during the write. Nothing was committed; write again to "
                 "the table that you mean"
             ) from error
-        raise classified(str(table), error) from error
+        raise classified(str(table), error, reading=reading) from error

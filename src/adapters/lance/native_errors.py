@@ -74,14 +74,20 @@ _MEANINGS: tuple[tuple[re.Pattern[str], type[LancekeepError], str], ...] = tuple
             "the storage did not answer, or cannot now; call again later",
         ),
         ("not found", VersionNotFound, ""),
-        ("schema|invalid", InvalidInput, ""),
+        # A text that can be no tag.
+        ("^Ref is invalid", InvalidInput, ""),
     )
 )
 """A part of the engine's message, what it means to the caller, and what to say with it. The first match decides."""
 
+_OF_THE_CALLER = re.compile("schema|invalid", re.IGNORECASE)
 
-def classified(name: str, error: Exception) -> LancekeepError:
-    """Return what an error of the native engine about the table ``name`` means to the caller."""
+
+def classified(name: str, error: Exception, *, reading: bool) -> LancekeepError:
+    """Return what an error of the native engine about the table ``name`` means to the caller.
+
+    ``reading``: nothing of the caller's was given to the engine, so what it finds invalid is stored.
+    """
     text = _SOURCE.sub("", str(error))
     number = _OS_ERROR.search(text)
     if number is not None and int(number[1]) in _DENIED_NUMBERS:
@@ -91,4 +97,6 @@ def classified(name: str, error: Exception) -> LancekeepError:
     for pattern, meaning, advice in _MEANINGS:
         if pattern.search(text):
             return meaning(": ".join(part for part in (name, advice, text) if part))
-    return InvalidInput(f"{name}: {text}") if isinstance(error, ValueError) else Damaged(f"{name}: {text}")
+    if not reading and (isinstance(error, ValueError) or _OF_THE_CALLER.search(text)):
+        return InvalidInput(f"{name}: {text}")
+    return Damaged(f"{name}: {text}")

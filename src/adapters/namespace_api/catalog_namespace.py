@@ -1,31 +1,32 @@
 """The `lance_namespace.LanceNamespace` interface over a catalog, native callbacks included.
 
-Native writers call `CatalogNamespace.create_table_version`, `describe_table_version` and `list_table_versions` from
-threads of their own, with a ``dict``; people call every operation with the models of ``lance_namespace``. Both are
-taken. Errors are those of ``lance_namespace.errors``, with ours as ``__cause__``.
+Every operation accepts a request model of ``lance_namespace``, a dict, or a subclass of dict, and raises the errors of
+``lance_namespace.errors``; see `boundary`. Native writers call `CatalogNamespace.create_table_version`,
+`describe_table_version` and `list_table_versions` from their own threads.
 """
 
 from __future__ import annotations
 
-import functools
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import datetime
 from itertools import islice
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import lance_namespace as api
 import pyarrow as pa
-from lance_namespace import errors as api_errors
 from lance_namespace_urllib3_client.models.table_basic_stats import TableBasicStats
 
 from lancekeep.adapters.namespace_api.arrow_schema import json_schema
 from lancekeep.adapters.namespace_api.batches import CREATE, commit_batch
+from lancekeep.adapters.namespace_api.boundary import operation, version_operation
 from lancekeep.application.catalog import Catalog, raise_unless_committed
 from lancekeep.application.transactions import NewVersion
 from lancekeep.domain import errors
-from lancekeep.domain.identifiers import MANIFEST_DELIMITER, ObjectId
+from lancekeep.domain.commit import Committed
+from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.manifest_entry import NAMESPACE
 from lancekeep.domain.naming import ManifestName
@@ -33,77 +34,38 @@ from lancekeep.domain.table import Table
 from lancekeep.domain.version_row import VersionRow
 from lancekeep.ports.table_engine import VersionDetails
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
-_TYPES: Mapping[str, type] = {
-    "id": list,
-    "version": int,
-    "branch": str,
-    "tag": str,
-    "manifest_path": str,
-    "manifest_size": int,
-    "ranges": list,
-    "limit": int,
-    "page_token": str,
-}
-"""What the fields of a request hold where it comes as a dict."""
+VersionRequest = api.CreateTableVersionRequest | api.CreateTableVersionEntry
 
 _MOST = 2**31 - 1
 """What a larger limit counts as: no listing is as long."""
-
-ERRORS: Mapping[type[errors.LancekeepError], type[api_errors.LanceNamespaceError]] = {
-    errors.InvalidInput: api_errors.InvalidInputError,
-    errors.NamespaceNotFound: api_errors.NamespaceNotFoundError,
-    errors.TableNotFound: api_errors.TableNotFoundError,
-    errors.VersionNotFound: api_errors.TableVersionNotFoundError,
-    errors.NamespaceAlreadyExists: api_errors.NamespaceAlreadyExistsError,
-    errors.TableAlreadyExists: api_errors.TableAlreadyExistsError,
-    errors.NamespaceNotEmpty: api_errors.NamespaceNotEmptyError,
-    errors.VersionTaken: api_errors.ConcurrentModificationError,
-    errors.ConcurrentModification: api_errors.ConcurrentModificationError,
-    errors.AccessDenied: api_errors.PermissionDeniedError,
-    errors.StoreUnavailable: api_errors.ServiceUnavailableError,
-    errors.CommitUnknown: api_errors.ServiceUnavailableError,
-    errors.Unsupported: api_errors.UnsupportedOperationError,
-    errors.Refused: api_errors.InvalidTableStateError,
-    errors.Damaged: api_errors.InternalError,
-    errors.LancekeepError: api_errors.InternalError,
-}
-"""Which error of the interface one of ours becomes: that of the nearest class."""
-
-
-def operation(method: Callable[P, R]) -> Callable[P, R]:
-    """An operation of the interface: errors of ours leave it as errors of the interface."""
-
-    @functools.wraps(method)
-    def translated(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return method(*args, **kwargs)
-        except errors.LancekeepError as error:
-            kind = next(ERRORS[base] for base in type(error).__mro__ if base in ERRORS)
-            raise kind(str(error)) from error
-
-    return translated
 
 
 class CatalogNamespace(api.LanceNamespace):
     """Any catalog as a Lance namespace.
 
     With a commit store the catalog answers ``managed_versioning=True``, and every native commit goes through
-    `create_table_version`. Storage options, which may hold credentials, are in answers only with
-    ``vend_storage_options``.
+    `create_table_version`.
+
+    Storage options may hold credentials. ``vend_storage_options`` True: answers hold them unless a request has
+    ``vend_credentials=false``; None: only if it has ``vend_credentials=true``; False: never.
 
     Every field of a request is honoured or refused, but for two that are addressed to a server in between:
     ``identity``, since here the storage's own credentials decide who may do what, and ``context``.
     """
 
-    def __init__(self, catalog: Catalog, *, vend_storage_options: bool = False) -> None:
+    def __init__(self, catalog: Catalog, *, vend_storage_options: bool | None = None) -> None:
         self._catalog = catalog
         self._vend = vend_storage_options
 
     def namespace_id(self) -> str:
         return f"lancekeep {self._catalog!r}"
+
+    def retrieve_ops_metrics(self) -> dict[str, int]:
+        """Return no metrics, as the native namespace does without ``ops_metrics_enabled``."""
+        return {}
+
+    def reset_ops_metrics(self) -> None:
+        """Do nothing: there are no metrics."""
 
     # -- namespaces ---------------------------------------------------------------------------------------------
 
@@ -153,16 +115,16 @@ class CatalogNamespace(api.LanceNamespace):
 
     @operation
     def list_all_tables(self, request: api.ListTablesRequest) -> api.ListTablesResponse:
-        """Full identifiers in string form, joined by ``$`` or the ``delimiter`` of a request that has one."""
+        """List full identifiers in string form, joined by ``$``."""
         if request.id:
             raise errors.InvalidInput("list_all_tables is about the whole catalog; give no id, or use list_tables")
-        limit, delimiter = _limit(request), _fields(request)("delimiter") or MANIFEST_DELIMITER
+        limit = _limit(request)
         tables = self._catalog.list_all_tables(
             request.page_token, include_declared=request.include_declared is not False
         )
         ids = list(islice(tables, limit and limit + 1))
         token = ids[limit - 1].key if limit and len(ids) > limit else None
-        return api.ListTablesResponse(tables=[delimiter.join(table.names) for table in ids[:limit]], page_token=token)
+        return api.ListTablesResponse(tables=[table.key for table in ids[:limit]], page_token=token)
 
     @operation
     def declare_table(self, request: api.DeclareTableRequest) -> api.DeclareTableResponse:
@@ -217,28 +179,27 @@ class CatalogNamespace(api.LanceNamespace):
         )
 
     @operation
-    def describe_table(self, request: Any) -> api.DescribeTableResponse:
+    def describe_table(self, request: api.DescribeTableRequest) -> api.DescribeTableResponse:
         """Where a table lies; with ``load_detailed_metadata`` what its version, or that of a tag or branch, is like."""
-        field = _fields(request)
         object_id = _id(request)
         table = self._catalog.find_table(object_id)
         self._root(table, None)  # the caller will read there, so no symbolic link may lead to it
-        version, tag, branch = field("version"), field("tag"), field("branch")
+        version, tag, branch = request.version, request.tag, request.branch
         if tag is not None and (version is not None or branch is not None):
             raise errors.InvalidInput("a tag names a version of its own: give no version or branch beside it")
         response = api.DescribeTableResponse(
             table=table.id.name,
             namespace=list(table.id.parent.names),
             location=self._catalog.uri(table),
-            storage_options=self._storage_options(field("vend_credentials")),
+            storage_options=self._storage_options(request.vend_credentials),
             properties=dict(table.properties),
             managed_versioning=self._catalog.managed or None,
         )
-        if field("with_table_uri"):
+        if request.with_table_uri:
             response.table_uri = self._catalog.uri(table)
-        if field("check_declared") or field("load_detailed_metadata"):
+        if request.check_declared or request.load_detailed_metadata:
             response.is_only_declared = self._latest(table, None) is None
-        if field("load_detailed_metadata"):
+        if request.load_detailed_metadata:
             if not response.is_only_declared or version is not None or tag is not None or branch is not None:
                 _fill_in(response, self._catalog.describe_version(object_id, version, tag=tag, branch=branch))
         elif tag is not None:
@@ -248,7 +209,7 @@ class CatalogNamespace(api.LanceNamespace):
         elif branch is not None:
             response.version = self._latest(table, branch)
             if response.version is None:
-                raise errors.VersionNotFound(f"the table {table.id} has no branch {branch!r}, or it has no version yet")
+                self._require_branch(table, branch)
         return response
 
     @operation
@@ -288,35 +249,33 @@ class CatalogNamespace(api.LanceNamespace):
 
     # -- versions: what native writers and readers call ---------------------------------------------------------
 
-    @operation
-    def create_table_version(self, request: Any) -> Any:
-        """``e_tag`` is taken and not kept: it is no identity, since a copy may have another."""
-        field = _fields(request)
-        table = self._table_of_version(request)
-        _check_version_fields(field)
+    @version_operation
+    def create_table_version(
+        self, request: api.CreateTableVersionRequest, *, native: bool = False
+    ) -> api.CreateTableVersionResponse:
+        """Commit a staged manifest. ``e_tag`` is not kept: a copy may have another one, so it is no identity."""
+        table = self._catalog.find_table(_id(request))
+        _check_version_fields(request)
         outcome = self._catalog.commit_version(
-            table, field("branch"), field("version"), field("manifest_path"), field("manifest_size")
+            table, request.branch, request.version, request.manifest_path, request.manifest_size
         )
         committed = raise_unless_committed(outcome, str(table.id))
-        version: dict[str, Any] = {
-            "version": committed.version,
-            "manifest_path": committed.path,
-            "manifest_size": committed.size,
-        }
-        if isinstance(request, dict):
-            return {"version": version}
-        return api.CreateTableVersionResponse(version=api.TableVersion(**version))
+        return api.CreateTableVersionResponse(version=_version(committed))
 
-    @operation
-    def batch_create_table_versions(self, request: Any) -> api.BatchCreateTableVersionsResponse:
-        """All of the versions, or none, where the commit store reserves several in one step; else unsupported."""
-        versions = self._create_versions(_fields(request)("entries"))
-        return api.BatchCreateTableVersionsResponse(versions=versions)
+    @version_operation
+    def batch_create_table_versions(
+        self, request: api.BatchCreateTableVersionsRequest, *, native: bool = False
+    ) -> api.BatchCreateTableVersionsResponse:
+        """Commit all of the versions or none; unsupported unless the commit store reserves several in one step."""
+        return api.BatchCreateTableVersionsResponse(versions=self._create_versions(request.entries))
 
     @operation
     def batch_commit_tables(self, request: api.BatchCommitTablesRequest) -> api.BatchCommitTablesResponse:
-        """New versions of several tables, or one operation of any kind: no step changes versions and names at once."""
-        alone = {
+        """Commit new versions of several tables, or one operation of any kind.
+
+        No store changes versions and names in one step.
+        """
+        alone: dict[str, Callable[[Any], Any]] = {
             "declare_table": self.declare_table,
             CREATE: self.create_table_version,
             "delete_table_versions": self.batch_delete_table_versions,
@@ -324,24 +283,31 @@ class CatalogNamespace(api.LanceNamespace):
         }
         return api.BatchCommitTablesResponse(results=commit_batch(request.operations, self._create_versions, alone))
 
-    @operation
-    def describe_table_version(self, request: Any) -> Any:
-        field = _fields(request)
-        root = self._root_of_version(request)
-        version = field("version")
+    @version_operation
+    def describe_table_version(
+        self, request: api.DescribeTableVersionRequest, *, native: bool = False
+    ) -> api.DescribeTableVersionResponse:
+        table = self._catalog.find_table(_id(request))
+        version, root = request.version, self._root(table, request.branch)
         row = self._catalog.commits.latest(root) if version is None else self._catalog.commits.get(root, version)
         if row is None:
+            if not native:
+                self._require_branch(table, request.branch)
             raise errors.VersionNotFound(f"{root.base_uri} has no version {'yet' if version is None else version}")
-        if isinstance(request, dict):
-            return {"version": _plain(row)}
-        return api.DescribeTableVersionResponse(version=api.TableVersion(**_plain(row)))
+        [described] = self._versions(root, [row], dated=not native)
+        return api.DescribeTableVersionResponse(version=described)
 
-    @operation
-    def list_table_versions(self, request: Any) -> Any:
-        """Versions from the latest to the oldest, or the other way; ``page_token`` is the last version returned."""
-        field = _fields(request)
-        root = self._root_of_version(request)
-        limit, after, descending = _limit(request), field("page_token"), field("descending") is not False
+    @version_operation
+    def list_table_versions(
+        self, request: api.ListTableVersionsRequest, *, native: bool = False
+    ) -> api.ListTableVersionsResponse:
+        """List versions, the latest first unless ``descending`` is false; a page token is the last version returned.
+
+        For a branch that does not exist native code receives an empty list: it asks before it creates the branch.
+        """
+        table = self._catalog.find_table(_id(request))
+        root = self._root(table, request.branch)
+        limit, after, descending = _limit(request), request.page_token, request.descending is not False
         if limit == 1 and after is None and descending:
             latest = self._catalog.commits.latest(root)
             rows = [latest] if latest else []
@@ -350,22 +316,24 @@ class CatalogNamespace(api.LanceNamespace):
             rows = self._catalog.commits.page(root, _version_token(after), limit and limit + 1, descending)
             token = str(rows[limit - 1].version) if limit and len(rows) > limit else None
             rows = rows[:limit]
-        if isinstance(request, dict):
-            return {"versions": [_plain(row) for row in rows], "page_token": token}
-        versions = [api.TableVersion(**_plain(row)) for row in rows]
-        return api.ListTableVersionsResponse(versions=versions, page_token=token)
+        if not rows and not native:
+            self._require_branch(table, request.branch)
+        return api.ListTableVersionsResponse(versions=self._versions(root, rows, dated=not native), page_token=token)
 
-    @operation
-    def batch_delete_table_versions(self, request: Any) -> api.BatchDeleteTableVersionsResponse:
+    @version_operation
+    def batch_delete_table_versions(
+        self, request: api.BatchDeleteTableVersionsRequest, *, native: bool = False
+    ) -> api.BatchDeleteTableVersionsResponse:
         """Delete the records of versions and their manifests; the latest version is refused."""
-        field = _fields(request)
-        root = self._root_of_version(request)
+        table = self._catalog.find_table(_id(request))
+        root = self._root(table, request.branch)
         latest = self._catalog.commits.latest(root)
+        if latest is None:
+            self._require_branch(table, request.branch)
         end = latest.version + 1 if latest else 0
         doomed: set[int] = set()
-        for chosen in field("ranges"):
-            span = _fields(chosen)
-            start, stop = span("start_version"), span("end_version")
+        for span in request.ranges:
+            start, stop = span.start_version, span.end_version
             if start < 0 or stop < -1:
                 raise errors.InvalidInput(f"{start}..{stop} is not a range of versions")
             doomed.update(range(start, end if stop == -1 else min(stop, end)))
@@ -373,25 +341,31 @@ class CatalogNamespace(api.LanceNamespace):
 
     # -- inside -------------------------------------------------------------------------------------------------
 
-    def _create_versions(self, requests: Sequence[Any]) -> list[api.TableVersion]:
+    def _create_versions(self, requests: Sequence[VersionRequest]) -> list[api.TableVersion]:
         candidates = []
         for each in requests:
-            field = _fields(each)
-            table = self._table_of_version(each)
-            _check_version_fields(field)
-            candidates.append(
-                NewVersion(table, field("version"), field("manifest_path"), field("manifest_size"), field("branch"))
-            )
+            table = self._catalog.find_table(_id(each))
+            _check_version_fields(each)
+            candidates.append(NewVersion(table, each.version, each.manifest_path, each.manifest_size, each.branch))
         names = ", ".join(str(each.table.id) for each in candidates)
         committed = raise_unless_committed(self._catalog.commit_versions(candidates), names)
+        return [_version(each) for each in committed.versions]
+
+    def _versions(self, root: DatasetRoot, rows: Sequence[VersionRow], *, dated: bool) -> list[api.TableVersion]:
+        """Return rows as versions; with ``dated`` also when they were created, which costs one request."""
+        created = self._catalog.commits.created(root, rows) if dated else {}
         return [
-            api.TableVersion(version=each.version, manifest_path=each.path, manifest_size=each.size)
-            for each in committed.versions
+            _version(row, None if (moment := created.get(row.version)) is None else _millis(moment)) for row in rows
         ]
 
+    def _require_branch(self, table: Table, branch: str | None) -> None:
+        """Raise `BranchNotFound` if a table has no such branch."""
+        if branch is not None and self._latest(table, branch) is None:
+            raise errors.BranchNotFound(f"the table {table.id} has no branch {branch!r}, or it has no version yet")
+
     def _storage_options(self, vend: bool | None) -> dict[str, str] | None:
-        options = dict(self._catalog.storage_options)
-        return options if options and self._vend and vend is not False else None
+        wanted = vend if self._vend is None else self._vend and vend is not False
+        return dict(self._catalog.storage_options) or None if wanted else None
 
     def _root(self, table: Table, branch: str | None) -> DatasetRoot:
         return self._catalog.dataset_root(table).branch(branch)
@@ -413,46 +387,13 @@ class CatalogNamespace(api.LanceNamespace):
             raise errors.VersionNotFound(f"the table {table.id} has no version {version}")
         return row
 
-    def _table_of_version(self, request: Any) -> Table:
-        """The table a version operation names.
-
-        A native writer that asks here holds a table open. Were it told `TableNotFound`, it would scan the object
-        store and go on with what it finds of a table that was dropped; any other error stops it.
-        """
-        object_id = _id(request)
-        try:
-            return self._catalog.find_table(object_id)
-        except errors.TableNotFound as error:
-            if not isinstance(request, dict):
-                raise
-            raise errors.Refused(
-                f"the table {object_id} was dropped or renamed since it was opened; open it again"
-            ) from error
-
-    def _root_of_version(self, request: Any) -> DatasetRoot:
-        return self._root(self._table_of_version(request), _fields(request)("branch"))
-
-
-def _fields(request: Any) -> Callable[[str], Any]:
-    """Look up a field of a model, or of a dict in which absent keys stand for None, and which nobody has validated."""
-    if not isinstance(request, dict):
-        return lambda name: getattr(request, name, None)
-
-    def field(name: str) -> Any:
-        value, wanted = request.get(name), _TYPES.get(name, object)
-        if value is not None and not isinstance(value, wanted):
-            raise errors.InvalidInput(f"the field {name!r} of a request holds {wanted.__name__}; found {value!r:.80}")
-        return value
-
-    return field
-
 
 def _id(request: Any) -> ObjectId:
-    return ObjectId.of(_fields(request)("id"))
+    return ObjectId.of(request.id)
 
 
 def _limit(request: Any) -> int | None:
-    limit: int | None = _fields(request)("limit")
+    limit: int | None = request.limit
     if limit is not None and limit < 1:
         raise errors.InvalidInput(f"limit is {limit}; give at least 1, or leave it out for everything")
     return limit and min(limit, _MOST)
@@ -463,14 +404,14 @@ def _refuse_storage_options(request: Any) -> None:
         raise errors.InvalidInput("storage_options of one request are not supported; give them to the namespace")
 
 
-def _check_version_fields(field: Callable[[str], Any]) -> None:
-    if field("metadata"):
+def _check_version_fields(request: VersionRequest) -> None:
+    if request.metadata:
         raise errors.InvalidInput("metadata of a version is not kept here; put it into the transaction's properties")
-    name = ManifestName.parse(field("manifest_path").rpartition("/")[2])
-    scheme = field("naming_scheme")
+    name = ManifestName.parse(request.manifest_path.rpartition("/")[2])
+    scheme = request.naming_scheme
     if scheme is not None and name is not None and name.scheme.value != scheme:
         raise errors.InvalidInput(
-            f"naming_scheme is {scheme!r}, but {field('manifest_path')!r} is a name of scheme {name.scheme.value}"
+            f"naming_scheme is {scheme!r}, but {request.manifest_path!r} is a name of scheme {name.scheme.value}"
         )
 
 
@@ -509,5 +450,11 @@ def _arrow(data: bytes) -> pa.Table:
     return table
 
 
-def _plain(row: VersionRow) -> dict[str, Any]:
-    return {"version": row.version, "manifest_path": row.path, "manifest_size": row.size}
+def _version(row: VersionRow | Committed, timestamp_millis: int | None = None) -> api.TableVersion:
+    return api.TableVersion(
+        version=row.version, manifest_path=row.path, manifest_size=row.size, timestamp_millis=timestamp_millis
+    )
+
+
+def _millis(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)

@@ -10,6 +10,7 @@ from functools import cache
 from typing import NoReturn
 from urllib.parse import quote, unquote
 
+from lancekeep.adapters.object_stores.native_options import NATIVE_OPTIONS, is_native_option
 from lancekeep.domain.errors import InvalidInput, MissingExtra
 from lancekeep.ports.object_store import ObjectStore
 
@@ -22,11 +23,12 @@ def open_object_store(root: str, storage_options: Mapping[str, str]) -> tuple[Ob
     """The store that holds ``root``, and the key of ``root`` in it, without a trailing slash.
 
     ``root`` is a path, absolute or from the working directory, or a URI, in which ``%20`` and the like are decoded, as
-    the native engine decodes them: ``file:///…``, ``s3://bucket/…``, ``memory:///…`` (one store for the process), or
-    of any scheme that fsspec knows. Local paths are resolved through symbolic links, so one place has one key.
+    the native engine decodes them: ``file:///…`` or ``file:/…``, ``s3://bucket/…``, ``memory:///…`` (one store for the
+    process), or of any scheme that fsspec knows. Local paths are resolved through symbolic links, so one place has one
+    key.
 
     ``storage_options``: ``fsync`` (true or false) for files; for S3 see `s3_client.s3_client`; otherwise the arguments
-    of the fsspec implementation.
+    of the fsspec implementation. Every root accepts the options that the native engine knows.
 
     Raises:
         InvalidInput: the root or an option cannot be understood.
@@ -37,6 +39,8 @@ def open_object_store(root: str, storage_options: Mapping[str, str]) -> tuple[Ob
             raise InvalidInput(f"storage option {name!r} is of type {type(value).__name__}; expected text")
     if not root.isascii() and not _is_unicode(root):
         raise InvalidInput(f"root {root!r} holds half a character (a lone surrogate), which no name can")
+    if root.lower().startswith("file:/") and "://" not in root:
+        root = f"file:///{root[len('file:') :].lstrip('/')}"  # the short form of RFC 8089
     if "://" not in root:
         return _open_local(root, storage_options)
     uri = _URI.fullmatch(root)
@@ -127,13 +131,14 @@ def _refuse_scheme(scheme: str, known: set[str]) -> NoReturn:
 
 def _refuse_unknown(options: Mapping[str, str], known: tuple[str, ...], what: str) -> None:
     for name in options:
-        if name not in known:
+        if name not in known and not is_native_option(name):
+            own = f"{', '.join(known)} and " if known else ""
             raise InvalidInput(
-                f"unknown storage option {name!r} for {what}{_nearest(name, known)}; known are: "
-                f"{', '.join(known) or 'none'}"
+                f"unknown storage option {name!r} for {what}{_nearest(name, {*known, *NATIVE_OPTIONS})}; known are "
+                f"{own}the options of the native engine"
             )
 
 
-def _nearest(name: str, known: tuple[str, ...] | set[str]) -> str:
+def _nearest(name: str, known: set[str]) -> str:
     matches = difflib.get_close_matches(name, known, 1)
     return f" (did you mean {matches[0]!r}?)" if matches else ""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from inspect import signature
 from typing import Any
 
 import attrs
 import fsspec
 
 from lancekeep.adapters.object_stores.keys import check_directory, check_key, check_prefix
+from lancekeep.adapters.object_stores.native_options import is_native_option
 from lancekeep.domain.errors import (
     AccessDenied,
     InvalidInput,
@@ -203,7 +205,9 @@ class FsspecObjectStore:
 
 
 def open_fsspec(scheme: str, root_uri: str, options: Mapping[str, str]) -> FsspecObjectStore:
-    """The store at ``root_uri``; ``options`` are arguments of the implementation.
+    """Open the store at ``root_uri``; ``options`` are arguments of the implementation.
+
+    An option of the native engine reaches the implementation only if its signature names it.
 
     Raises:
         InvalidInput: fsspec does not know the scheme, or the implementation not the options.
@@ -219,7 +223,9 @@ def open_fsspec(scheme: str, root_uri: str, options: Mapping[str, str]) -> Fsspe
             + (f" (pip install {package})" if package else "")
         ) from error
     try:
-        filesystem = implementation(**{**implementation._get_kwargs_from_urls(root_uri), **options})
+        named = signature(implementation.__init__).parameters
+        own = {name: value for name, value in options.items() if name in named or not is_native_option(name)}
+        filesystem = implementation(**{**implementation._get_kwargs_from_urls(root_uri), **own})
     except Exception as error:
         if isinstance(error, TypeError | ValueError):
             raise InvalidInput(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 from base64 import b64decode
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,6 +14,7 @@ from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError
 
+from lancekeep.adapters.object_stores.native_options import NATIVE_OPTIONS, is_native_option
 from lancekeep.domain.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -48,73 +48,6 @@ _HONOURED = (
 )
 _SYNONYMS = {"token": "session_token", "endpoint_url": "endpoint"}
 
-_NATIVE_S3 = frozenset(
-    (
-        "bucket",
-        "bucket_name",
-        "checksum_algorithm",
-        "container_authorization_token_file",
-        "container_credentials_full_uri",
-        "container_credentials_relative_uri",
-        "copy_if_not_exists",
-        "disable_bulk_delete",
-        "disable_tagging",
-        "endpoint_url_sts",
-        "imdsv1_fallback",
-        "metadata_endpoint",
-        "provider_scheme",
-        "role_arn",
-        "role_session_name",
-        "s3_express",
-        "unsigned_payload",
-        "web_identity_token_file",
-        # its HTTP client
-        "connect_timeout",
-        "default_content_type",
-        "disable_system_certificates",
-        "http1_only",
-        "http2_keep_alive_interval",
-        "http2_keep_alive_timeout",
-        "http2_keep_alive_while_idle",
-        "http2_max_frame_size",
-        "http2_only",
-        "pool_idle_timeout",
-        "pool_max_idle_per_host",
-        "proxy_ca_certificate",
-        "proxy_excludes",
-        "randomize_addresses",
-        "read_timeout",
-        "timeout",
-        "user_agent",
-    )
-)
-"""Options of the native engine's S3 client that mean nothing here: its tuning, and sources of credentials that it, as
-boto3 does, takes from the environment."""
-
-_NATIVE = frozenset(
-    (
-        "block_size",
-        "client_max_retries",
-        "client_retry_timeout",
-        "download_retry_count",
-        "dynamodb_endpoint",
-        "expires_at_millis",
-        "lance_aimd_additive_increment",
-        "lance_aimd_burst_capacity",
-        "lance_aimd_decrease_factor",
-        "lance_aimd_initial_rate",
-        "lance_aimd_max_backoff_ms",
-        "lance_aimd_max_rate",
-        "lance_aimd_max_retries",
-        "lance_aimd_min_backoff_ms",
-        "lance_aimd_min_rate",
-        "refresh_offset_millis",
-        "use_opendal",
-    )
-)
-"""Options of the native engine itself, without a prefix."""
-
-_NATIVE_PATTERN = re.compile(r"headers\..+|base_\d+\..+")
 _TRUTH = {
     **dict.fromkeys(("1", "true", "on", "yes", "y"), True),
     **dict.fromkeys(("0", "false", "off", "no", "n"), False),
@@ -193,17 +126,16 @@ def _understood(storage_options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _meaning(name: str) -> str | None:
-    """The one name of an option, None where the native engine does not know it."""
-    name = name.lower()
-    if name in _NATIVE or _NATIVE_PATTERN.fullmatch(name):
-        return name
-    name = name.removeprefix("aws_")
-    name = _SYNONYMS.get(name, name)
-    return name if name in _HONOURED or name in _NATIVE_S3 else None
+    """Return the one name of an option, None for an option that the native engine does not know."""
+    short = name.lower().removeprefix("aws_")
+    short = _SYNONYMS.get(short, short)
+    if short in _HONOURED:
+        return short
+    return name.lower() if is_native_option(name) else None
 
 
 def _nearest(name: str) -> str:
-    known = (*_HONOURED, *_SYNONYMS, *_NATIVE_S3, *_NATIVE)
+    known = (*_HONOURED, *_SYNONYMS, *NATIVE_OPTIONS)
     matches = difflib.get_close_matches(name.lower().removeprefix("aws_"), known, 1)
     return f"; did you mean {matches[0]!r}?" if matches else f"; known are {', '.join(sorted(_HONOURED))}"
 

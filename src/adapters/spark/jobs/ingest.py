@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 import attrs
 import lance
@@ -15,6 +16,7 @@ from lancekeep.adapters.spark.arrow_types import require_storable
 from lancekeep.adapters.spark.jobs.aside import BadRecords
 from lancekeep.adapters.spark.jobs.files import Piece, SourceFile, absolute, format_of, list_files, pack
 from lancekeep.adapters.spark.jobs.ingested import RUN_PROPERTY, IngestedFiles, run_of
+from lancekeep.adapters.spark.jobs.merging import merged
 from lancekeep.adapters.spark.jobs.readers import Inspection, Wanted, inspect, read
 from lancekeep.adapters.spark.jobs.tasks import Clock, Summary, quiet, run
 from lancekeep.adapters.spark.writing import write_batches
@@ -51,6 +53,7 @@ def ingest(
     bad_records: str | None = None,
     max_bad: int = 0,
     changed: str = "refuse",
+    timezone: str | None = None,
     task_bytes: int = TASK_BYTES,
     progress: Progress = quiet,
 ) -> Summary:
@@ -70,6 +73,8 @@ def ingest(
         reason and record. max_bad: how many there may be; with more, nothing is committed.
     changed: what to do with a file that was taken in and has another size or time now: ``refuse``, ``append`` its rows
         to the old ones, or ``replace`` those in the same commit, which takes a ``source_column``.
+    timezone: of timestamps in CSV that name no zone, such as ``Europe/Berlin``. A new table then gets instants; left
+        out, it gets timestamps without a zone, and a column of instants takes texts with a zone alone.
     task_bytes: of files in one task, about; parquet is split by row groups, other files are not.
 
     Stopped at any point, nothing or everything is committed, and calling it again completes it; fragments that were
@@ -77,12 +82,12 @@ def ingest(
     Raises `InvalidInput` (bad records beyond ``max_bad`` too), `NotFound`, `Refused` for changed files,
     `Retryable` where the Spark job failed; then nothing was committed. From the commit: as `Catalog.write`.
     """
-    _check(mode, schema, columns, bad_records, max_bad, changed, source_column, task_bytes)
+    _check(mode, schema, columns, bad_records, max_bad, changed, source_column, timezone, task_bytes)
     clock = Clock()
     listed = list_files(sources)
     options = _Options(
         mode, format_of(listed, format), schema, columns, dict(vectors or {}), source_column, absolute(bad_records),
-        max_bad, changed, task_bytes,
+        max_bad, changed, timezone, task_bytes,
     )  # fmt: skip
     job = _Ingest(spark, catalog, ObjectId.of(table), listed, options, progress)
     for _ in range(_ATTEMPTS):
@@ -105,6 +110,7 @@ class _Options:
     bad_records: str | None
     max_bad: int
     changed: str
+    timezone: str | None
     task_bytes: int
 
 
@@ -217,7 +223,7 @@ class _Ingest:
         strict = options.schema == "enforce"
         if strict and own is None and options.columns is None:
             raise InvalidInput(f"{self.table} does not exist: there are no columns to enforce; give them")
-        found = pa.schema([]) if strict else _widened(files, inspected, as_text=options.format == "csv")
+        found = pa.schema([]) if strict else self._found(files, inspected)
         schema = self._stored(own or options.columns or found)
         if not schema.names:
             raise InvalidInput(f"none of the {len(files)} files could be understood, {files[0].uri} for one")
@@ -240,7 +246,18 @@ class _Ingest:
             if found_type is None or not pa.types.is_fixed_size_list(found_type) or found_type.list_size != size:
                 raise InvalidInput(f"{self.table} has no column {name!r} of lists that could be vectors of {size}")
         require_storable(schema)
-        return Wanted(schema, strict, source)
+        return Wanted(schema, strict, source, options.timezone)
+
+    def _found(self, files: Sequence[SourceFile], inspected: Mapping[str, Inspection]) -> pa.Schema:
+        """Return the columns of all files."""
+        is_csv = self._options.format == "csv"
+        found = _widened(files, inspected, as_text=is_csv, sets_aside=self._options.max_bad > 0)
+        if not is_csv or self._options.timezone is None:
+            return found
+        instants = {
+            field.name: pa.timestamp(field.type.unit, "UTC") for field in found if pa.types.is_timestamp(field.type)
+        }
+        return pa.schema([field.with_type(instants.get(field.name, field.type)) for field in found])
 
     def _stored(self, schema: pa.Schema) -> pa.Schema:
         fields = []
@@ -375,6 +392,7 @@ def _check(
     max_bad: int,
     changed: str,
     source_column: str | None,
+    timezone: str | None,
     task_bytes: int,
 ) -> None:
     for name, given, known in (("mode", mode, MODES), ("schema", schema, SCHEMAS), ("changed", changed, CHANGED)):
@@ -382,6 +400,11 @@ def _check(
             raise InvalidInput(f"unknown {name} {given!r}; choose {', '.join(known)}")
     if columns is not None and not isinstance(columns, pa.Schema):
         raise InvalidInput(f"columns are a pyarrow.Schema; found {type(columns).__name__}")
+    if timezone is not None:
+        try:
+            ZoneInfo(timezone)
+        except (ValueError, OSError, LookupError) as error:
+            raise InvalidInput(f"unknown time zone {timezone!r}; name one such as 'Europe/Berlin' or 'UTC'") from error
     if max_bad < 0 or task_bytes < 1:
         raise InvalidInput("max_bad is 0 or more, task_bytes 1 or more")
     if max_bad and bad_records is None:
@@ -414,8 +437,14 @@ def _pieces(file: SourceFile, inspection: Inspection, most: int) -> list[Piece]:
     return pieces
 
 
-def _widened(files: Sequence[SourceFile], inspected: Mapping[str, Inspection], *, as_text: bool) -> pa.Schema:
-    """One schema that holds what all files do; as_text: what agrees in nothing else becomes text."""
+def _widened(
+    files: Sequence[SourceFile], inspected: Mapping[str, Inspection], *, as_text: bool, sets_aside: bool
+) -> pa.Schema:
+    """Return one schema that holds what all files do.
+
+    as_text: a column that has no common type becomes text. sets_aside: it keeps the type of earlier files, and the rows
+    of later ones are bad records.
+    """
     found = pa.schema([])
     for file in files:
         schema = inspected[file.uri].schema
@@ -424,18 +453,14 @@ def _widened(files: Sequence[SourceFile], inspected: Mapping[str, Inspection], *
             if at < 0:
                 found = found.append(field.with_nullable(True))
                 continue
-            try:
-                [both] = pa.unify_schemas(
-                    [pa.schema([found.field(at)]), pa.schema([field.with_nullable(True)])], promote_options="permissive"
+            known = found.field(at)
+            both = merged(known.type, field.type)
+            if both is None and not as_text and not sets_aside:
+                raise InvalidInput(
+                    f"{file.uri} has {field.name!r} as {field.type}, files before it as {known.type}: no type holds "
+                    "both. Give the columns, or allow bad records with max_bad"
                 )
-            except pa.ArrowException as error:
-                if not as_text:
-                    raise InvalidInput(
-                        f"{file.uri} has {field.name!r} as {field.type}, files before it as {found.field(at).type}: "
-                        "no type holds both. Give the columns"
-                    ) from error
-                both = field.with_type(pa.string())
-            found = found.set(at, both)
+            found = found.set(at, known.with_type(both or (pa.string() if as_text else known.type)))
     return found
 
 

@@ -11,18 +11,29 @@ import json
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterator, Sequence
 from io import BytesIO
+from itertools import islice
 from typing import Any, Protocol
 
 import attrs
 import imagesize
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 from pyarrow import ipc
 
 from lancekeep.adapters.spark.arrow_types import fit
+from lancekeep.adapters.spark.jobs.exact import (
+    inferable,
+    may_lose_digits,
+    require_exact,
+    require_exact_record,
+    type_of_texts,
+    with_wide_integers,
+)
 from lancekeep.adapters.spark.jobs.files import Piece, SourceFile
+from lancekeep.adapters.spark.jobs.merging import agreed
 from lancekeep.domain.errors import InvalidInput, Retryable
 
 BATCH_ROWS = 8192
@@ -72,11 +83,16 @@ class Inspection:
 
 @attrs.frozen
 class Wanted:
-    """What the batches have to be. strict: a file has to have all columns. source_column: gets the URI of the file."""
+    """What the batches have to be.
+
+    strict: a file has to have all columns. source_column: gets the URI of the file. timezone: of texts of CSV without a
+    zone in a column of instants.
+    """
 
     schema: pa.Schema
     strict: bool = False
     source_column: str | None = None
+    timezone: str | None = None
 
     @property
     def of_files(self) -> pa.Schema:
@@ -173,8 +189,21 @@ def _complete(batch: pa.RecordBatch, wanted: Wanted, source: pa.Scalar) -> pa.Re
         else:
             column = batch.column(field.name)
             is_bytes = pa.types.is_binary(column.type) and not pa.types.is_binary(field.type)
-            columns[field.name] = column.cast(pa.string()) if is_bytes else column
+            columns[field.name] = _text(column.cast(pa.string()), field.type, wanted.timezone) if is_bytes else column
     return pa.RecordBatch.from_pydict(columns)
+
+
+def _text(texts: pa.Array, wanted: pa.DataType, timezone: str | None) -> pa.Array:
+    """Return texts of CSV as they can be cast to a type. Raises `InvalidInput` for what the cast would round."""
+    if pa.types.is_float64(wanted):
+        require_exact(texts)
+    if timezone is None or not pa.types.is_timestamp(wanted) or wanted.tz is None:
+        return texts
+    zoned = pc.match_substring_regex(texts, r"(Z|[+-][0-9]{2}(:?[0-9]{2})?)$")
+    nothing = pa.scalar(None, pa.string())
+    local = pc.if_else(zoned, nothing, texts).cast(pa.timestamp(wanted.unit))
+    instants = pc.if_else(zoned, texts, nothing).cast(wanted)
+    return pc.coalesce(instants, pc.assume_timezone(local, timezone).cast(wanted))
 
 
 def _record(row: pa.RecordBatch) -> Any:
@@ -258,8 +287,13 @@ def _open_csv(stream: Any, columns: dict[str, pa.DataType], skipped: Callable[[A
 def _inspect_csv(file: SourceFile) -> Inspection:
     with file.store.open_input_stream(file.path) as stream:
         schema = _open_csv(stream, {}, lambda row: "skip").schema
-        text = pa.types.is_binary  # what is not UTF-8: its rows will say so
-        return Inspection(pa.schema([field.with_type(pa.string()) if text(field.type) else field for field in schema]))
+    doubles = {field.name: pa.string() for field in schema if pa.types.is_float64(field.type)}
+    found = {field.name: pa.string() for field in schema if pa.types.is_binary(field.type)}  # no UTF-8: rows say so
+    if doubles and len(schema.names) == len(set(schema.names)):
+        with file.store.open_input_stream(file.path) as stream:
+            first = _open_csv(stream, doubles, lambda row: "skip").read_next_batch()
+        found |= {name: type_of_texts(first.column(name)) for name in doubles}
+    return Inspection(pa.schema([field.with_type(found.get(field.name, field.type)) for field in schema]))
 
 
 def _read_csv(piece: Piece, wanted: Wanted, aside: Aside) -> Rows:
@@ -314,9 +348,10 @@ def _past(skipped: list[int], taken: int) -> Callable[[int], int]:
 
 def _inspect_json(file: SourceFile) -> Inspection:
     with file.store.open_input_stream(file.path) as stream:
-        lines = next(_blocks(stream), [])
-    schemas = [table.schema for _, table in _parsed(lines, None, lambda number, reason: None)]
-    return Inspection(pa.unify_schemas(schemas, promote_options="permissive") if schemas else None)
+        lines = [line for block in islice(_blocks(stream), 2) for line in block]  # a last line may be a block itself
+    readable = [(number, inferable(line)) for number, line in lines]
+    found = [(table.schema, table.num_rows) for _, table in _parsed(readable, None, lambda number, reason: None)]
+    return Inspection(with_wide_integers(agreed(found), [line for _, line in lines]) if found else None)
 
 
 def _read_json(piece: Piece, wanted: Wanted, aside: Aside) -> Rows:
@@ -328,9 +363,23 @@ def _read_json(piece: Piece, wanted: Wanted, aside: Aside) -> Rows:
             def unparsed(number: int, reason: str, records: dict[int, bytes] = records) -> None:
                 aside(piece.file.uri, number, reason, records[number].decode(errors="backslashreplace"))
 
-            for numbers, table in _parsed(lines, schema, unparsed):
+            exact = [each for each in lines if _is_exact(each, schema, unparsed)]
+            for numbers, table in _parsed(exact, schema, unparsed):
                 for batch in table.combine_chunks().to_batches():
                     yield numbers.__getitem__, batch
+
+
+def _is_exact(numbered: tuple[int, bytes], schema: pa.Schema, unparsed: Callable[[int, str], None]) -> bool:
+    number, line = numbered
+    if may_lose_digits(line):
+        try:
+            require_exact_record(line, schema)
+        except InvalidInput as error:
+            unparsed(number, str(error))
+            return False
+        except ValueError:  # no JSON; the parser has its own words for it
+            pass
+    return True
 
 
 def _blocks(stream: Any) -> Iterator[list[tuple[int, bytes]]]:

@@ -1,0 +1,104 @@
+"""Rows of a commit store, checked as they are read: stored rows are input, not truth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from lancekeep.domain.errors import Damaged
+from lancekeep.domain.version_row import (
+    BatchReservation,
+    Blocked,
+    Claim,
+    NotReady,
+    Reservation,
+    Reserved,
+    Taken,
+    VersionRow,
+    misplacement,
+)
+from lancekeep.ports.commit_store import ExternalCommitStore
+
+
+class HistoryRows(ExternalCommitStore, Protocol):
+    """The rows of histories, checked, with a way to look at those that fail the check."""
+
+    def sort_out(self, base_uri: str) -> tuple[list[VersionRow], list[VersionRow]]:
+        """Return the rows of a history that are sound, and those that no writer of this history made."""
+
+
+class CheckedRows:
+    """An `ExternalCommitStore` that answers with rows of their own history only.
+
+    Every row that ``rows`` returns has to name a manifest of its version, directly in the ``_versions`` directory of
+    its history. Any other row raises `Damaged`, so no caller reads, moves or deletes the file that it names.
+    """
+
+    def __init__(self, rows: ExternalCommitStore, root_uri: str) -> None:
+        self.url = rows.url
+        self.guarantees = rows.guarantees
+        self._rows = rows
+        self._root_uri = root_uri
+
+    def __repr__(self) -> str:
+        return repr(self._rows)
+
+    def sort_out(self, base_uri: str) -> tuple[list[VersionRow], list[VersionRow]]:
+        rows = self._rows.list(base_uri, after=None, limit=None, descending=False)
+        foreign = [row for row in rows if self._fault(row)]
+        return [row for row in rows if row not in foreign], foreign
+
+    def get(self, base_uri: str, version: int) -> VersionRow | None:
+        return self._checked(self._rows.get(base_uri, version))
+
+    def latest(self, base_uri: str) -> VersionRow | None:
+        return self._checked(self._rows.latest(base_uri))
+
+    def list(self, base_uri: str, *, after: int | None, limit: int | None, descending: bool) -> list[VersionRow]:
+        rows = self._rows.list(base_uri, after=after, limit=limit, descending=descending)
+        for row in rows:
+            self._checked(row)
+        return rows
+
+    def reserve(self, row: VersionRow, *, first: bool) -> Reservation:
+        reservation = self._rows.reserve(row, first=first)
+        if not isinstance(reservation, Reserved):
+            self._check_obstacle(reservation)
+        return reservation
+
+    def reserve_all(self, claims: Sequence[Claim]) -> BatchReservation:
+        reservation = self._rows.reserve_all(claims)
+        if isinstance(reservation, Blocked):
+            for obstacle in reservation.obstacles.values():
+                self._check_obstacle(obstacle)
+        return reservation
+
+    def latest_all(self, base_uris: Sequence[str]) -> Sequence[VersionRow | None]:
+        return [self._checked(row) for row in self._rows.latest_all(base_uris)]
+
+    def finalize(self, row: VersionRow) -> bool:
+        return self._rows.finalize(row)
+
+    def record(self, rows: Iterable[VersionRow]) -> None:
+        self._rows.record(rows)
+
+    def delete(self, base_uri: str, versions: Iterable[int] | None = None) -> int:
+        return self._rows.delete(base_uri, versions)
+
+    def close(self) -> None:
+        self._rows.close()
+
+    def _check_obstacle(self, obstacle: Taken | NotReady) -> None:
+        self._checked(obstacle.row if isinstance(obstacle, Taken) else obstacle.latest)
+
+    def _checked(self, row: VersionRow | None) -> VersionRow | None:
+        if row is not None and (fault := self._fault(row)):
+            raise Damaged(
+                f"{self.url}: the row of version {row.version} of {row.base_uri} {fault}. Another program wrote it; "
+                "nothing was done with that path. `lancekeep repair --deep` removes such rows of the catalog's tables; "
+                "for any other directory delete the row in the commit store."
+            )
+        return row
+
+    def _fault(self, row: VersionRow) -> str:
+        return misplacement(row, row.base_uri.removeprefix(self._root_uri))

@@ -1,0 +1,64 @@
+"""Commit tokens confined to the tables of one catalog: a token is input, not truth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from lancekeep.domain.catalog import CatalogView
+from lancekeep.domain.commit import CommitToken, StagedManifest
+from lancekeep.domain.errors import InvalidInput
+from lancekeep.domain.layout import BRANCHES, DatasetRoot
+from lancekeep.domain.table import Table, confined
+
+
+def parse_token(
+    token: CommitToken | str, view: CatalogView, root_uri: str, place: Callable[[Table], DatasetRoot]
+) -> tuple[CommitToken, str]:
+    """Parse a token and return it with the reason why nothing can be settled; empty if all of it can.
+
+    Args:
+        token: a token, or its text.
+        view: the catalog's entries.
+        root_uri: the catalog's root, with a trailing slash.
+        place: returns the dataset root of a table.
+
+    Raises:
+        InvalidInput: the text is no token, or it names a place outside the catalog.
+        Damaged: a symbolic link leads to one of the tables.
+    """
+    known = CommitToken.parse(str(token))
+    missing = [member.base_uri for member in known.members if _root_of(member, view, root_uri, place) is None]
+    if not missing:
+        return known, ""
+    return known, (
+        f"no table of the catalog lies at {missing[0]}: it was dropped, renamed or deregistered. If it was "
+        "deregistered, register it and resolve the token again"
+    )
+
+
+def _root_of(
+    staged: StagedManifest, view: CatalogView, root_uri: str, place: Callable[[Table], DatasetRoot]
+) -> DatasetRoot | None:
+    """Return the dataset root that a part of a token names; None if no table lies there."""
+    location = staged.base_uri.removeprefix(root_uri)
+    if not staged.base_uri.startswith(root_uri) or confined(location) != location:
+        raise _outside(staged, root_uri)
+    entry = view.owner_of(location)
+    table = None if entry is None else Table.from_entry(entry)
+    if table is None or not f"{location}/".startswith(f"{table.location}/"):
+        return None
+    below = location.removeprefix(table.location).removeprefix("/")
+    if below and not below.startswith(f"{BRANCHES}/"):
+        raise _outside(staged, root_uri)
+    root = place(table).branch(below.removeprefix(f"{BRANCHES}/") or None)
+    begins = staged.version == 1 or root.is_branch or not staged.begins
+    if root.base_uri != staged.base_uri or staged.path.rpartition("/")[0] + "/" != root.versions_key or not begins:
+        raise _outside(staged, root_uri)
+    return root
+
+
+def _outside(staged: StagedManifest, root_uri: str) -> InvalidInput:
+    return InvalidInput(
+        f"the token names version {staged.version} at {staged.path!r:.200} of {staged.base_uri!r:.200}, which is no "
+        f"dataset of the catalog at {root_uri}. Resolve a token in the catalog that it came from; nothing was done."
+    )

@@ -1,0 +1,789 @@
+"""Any sequence of operations over real tables, through fresh handles and through those that outlived their table.
+
+A rule performs one operation and says which outcomes are allowed; after each step `check` reads every table, clone,
+branch and tag completely, and compares the rows with the model. Rules take plain numbers, so a finding can be replayed
+as a script (see ``test_faults.py``).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from itertools import count
+from typing import Any, TypeVar
+
+import attrs
+import lance
+import pyarrow as pa
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from lance.fragment import write_fragments
+from lance_namespace import ListTableVersionsRequest
+from lance_namespace.errors import LanceNamespaceError
+from readers.model import CHANGES, Change, Content, Given, History, State, Table, content_of
+from readers.stores import ATOMIC, MODES, REMEMBERING, STORES, Lake
+
+import lancekeep
+from lancekeep.application.table_commits import recognisable
+from lancekeep.domain.commit import Committed, CommitToken
+
+T = TypeVar("T")
+Names = tuple[str, ...]
+
+REFUSALS = (lancekeep.LancekeepError, LanceNamespaceError, OSError, ValueError, RuntimeError)
+"""What an operation may raise; the engine turns most errors of its callbacks into an ``OSError``."""
+
+FOREIGN = ("notes.txt", "photos.lance/p.jpg", "20260101_exports/2026/invoices.csv", "deadbeef_old/keep.bin")
+"""Files of the user, some in directories whose names look like a table's."""
+
+BRANCHES = ("s", "t")
+TAGS = ("k", "l")
+CHANGE_NAMES = tuple(CHANGES)
+UPKEEP = ("cleanup", "repair", "migrate", "reopen", "change_commit_store", "put_foreign_file")
+FEW = st.integers(0, 5)
+NOW = timedelta(0)
+
+AWAITED = frozenset(os.environ.get("LANCEKEEP_READERS_AWAITED", "A1 A3 B1 B4 E1 E2").split())
+"""Sections whose faults are not fixed yet; their rules are off."""
+
+OUTCOMES: Counter[str] = Counter()
+"""What happened in all runs of this process: an instrument that never commits, or never refuses, finds nothing."""
+
+
+def has_tables(machine: Any) -> bool:
+    return bool(machine.tables)
+
+
+def fixed(section: str) -> bool:
+    return section not in AWAITED
+
+
+@attrs.define(eq=False)
+class Handle:
+    """A dataset that was opened once, with the history that it reads and commits to."""
+
+    dataset: Any
+    table: Table
+    branch: str | None
+    history: History
+    name: Names
+    uri: str
+    era: int
+
+
+@attrs.define(eq=False)
+class Target:
+    """What one commit would make of one history. seen: the state that the writer has read."""
+
+    table: Table
+    branch: str | None
+    history: History
+    change: Change
+    given: Given
+    seen: State
+
+    @property
+    def is_without_effect(self) -> bool:
+        return self.change.after(self.seen, self.seen, self.given) == self.seen
+
+
+@attrs.define(eq=False)
+class Pending:
+    """A commit that was prepared and is finished later: a plan, a transaction, a token."""
+
+    targets: list[Target]
+    finish: Callable[[], object]
+    exactly: int | None = None
+    """The version that it must become, where it was staged already."""
+
+
+class Readers(RuleBasedStateMachine):
+    """A pool of handles over one lake, and the model that says what readers must see."""
+
+    servers: dict[str, Any] = {}  # noqa: RUF012 - read only
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables: dict[Names, Table] = {}
+        self.left: list[Table] = []
+        self.outside: list[Table] = []
+        self.foreign: dict[str, bytes] = {}
+        self.handles: list[Handle] = []
+        self.pending: list[Pending] = []
+        self.stores: dict[str, str | None] = {}
+        self.catalogs: list[lancekeep.Catalog] = []
+        self.numbers = count(1)
+        self.steps = 0
+        self.era = 0
+
+    # -- beginning and end ------------------------------------------------------------------------------------------
+
+    @initialize(mode=st.sampled_from(MODES), kind=st.sampled_from(STORES))
+    def begin(self, mode: str, kind: str) -> None:
+        self.lake = Lake.make(mode, kind, self.servers)
+        self.names: list[Names] = [("a",), ("b",), ("c",)] if mode == "v1" else [("a",), ("b",), ("n", "c"), ("d",)]
+        self.open_catalogs()
+        if mode != "v1":
+            self.catalogs[0].create_namespace("n")
+        for at in (0, 1):
+            self.shown = self.entries()
+            self.create(at, at, at == 1)
+            self.open(at, 0, at == 1, False)
+
+    def open_catalogs(self) -> None:
+        self.catalogs = [self.lake.connect(), self.lake.connect()]
+        self.namespace = self.lake.namespace()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "lake"):
+            return
+        try:
+            if sys.exc_info()[0] is None and self.catalogs:
+                self.judge(everything=True)
+        finally:
+            self.lake.remove()
+
+    # -- the model --------------------------------------------------------------------------------------------------
+
+    @property
+    def kind(self) -> str:
+        return self.lake.kind
+
+    @property
+    def mode(self) -> str:
+        return self.lake.mode
+
+    def pick(self, found: Sequence[T], at: int) -> T:
+        return found[at % len(found)]
+
+    def named(self, at: int) -> Names | None:
+        """One of the names that have a table."""
+        names = sorted(self.tables)
+        return self.pick(names, at) if names else None
+
+    def free(self, at: int) -> Names | None:
+        names = [name for name in self.names if name not in self.tables]
+        return self.pick(names, at) if names else None
+
+    def given(self, state: State, value: int, rows: int = 1) -> Given:
+        ids = sorted(state.rows)
+        return Given([next(self.numbers) for _ in range(rows)], self.pick(ids, value) if ids else 0, value)
+
+    def is_live(self, target: Target | Handle) -> bool:
+        return target.table in self.tables.values() and target.table.history(target.branch) is target.history
+
+    def name_of(self, table: Table) -> Names | None:
+        return next((name for name, found in self.tables.items() if found is table), None)
+
+    def dependents(self, table: Table) -> list[Table]:
+        return [found for found in (*self.tables.values(), *self.left) if table in found.sources]
+
+    def enter(self, name: Names, state: State, sources: frozenset[Table] = frozenset()) -> None:
+        found = self.catalogs[0].find_table(name)
+        uri = self.catalogs[0].uri(found)
+        table = Table(found.location, uri, History(), sources=sources)
+        table.main.versions[self.lake.plain(uri).version] = state
+        table.main.kept.add(table.main.latest)
+        self.tables[name] = table
+
+    def forget_table(self, name: Names) -> None:
+        """A drop. Clones that no catalog knows lose what they read."""
+        gone = self.tables.pop(name)
+        self.outside = [clone for clone in self.outside if gone not in clone.sources]
+
+    # -- outcomes ---------------------------------------------------------------------------------------------------
+
+    def attempt(self, act: Callable[[], object], *, may_refuse: bool, what: str) -> bool:
+        """Perform a catalog operation. Returns False where it was refused, after which nothing may have changed."""
+        try:
+            act()
+        except REFUSALS as error:
+            if not may_refuse:
+                raise AssertionError(f"{what} was refused: {type(error).__name__}: {error}") from error
+            OUTCOMES[f"{what}: refused"] += 1
+            self.require_unchanged(what, error)
+            return False
+        OUTCOMES[f"{what}: done"] += 1
+        return True
+
+    def require_refused(self, act: Callable[[], object], what: str) -> None:
+        assert not self.attempt(act, may_refuse=True, what=what), f"{what} was not refused"
+
+    def commit(self, act: Callable[[], object], targets: Sequence[Target], *, must: bool, what: str) -> bool:
+        """Perform a commit. It may be accepted only if each target is still the table that its writer has read."""
+        try:
+            act()
+        except REFUSALS as error:
+            if must and all(map(self.is_live, targets)):
+                raise AssertionError(f"{what} was refused: {type(error).__name__}: {error}") from error
+            OUTCOMES[f"{what}: refused"] += 1
+            self.require_unchanged(what, error)
+            return False
+        if not all(map(self.is_live, targets)):
+            assert all(target.is_without_effect for target in targets), (
+                f"{what}: acknowledged, and its table was dropped, moved out of the catalog, or is another table now"
+            )
+            return False
+        OUTCOMES[f"{what}: done"] += 1
+        for target in targets:
+            after = target.change.after(target.history.state, target.seen, target.given)
+            target.history.add(self.stored(target.table, target.branch).version, after)
+        return True
+
+    def require_unchanged(self, what: str, error: Exception) -> None:
+        found = self.entries()
+        assert found == self.shown, f"{what} was refused ({error}) and has changed {self.shown} to {found}"
+
+    def stored(self, table: Table, branch: str | None = None) -> Any:
+        """A table as plain pylance reads it."""
+        dataset = self.lake.plain(table.uri)
+        return dataset if branch is None else dataset.checkout_version((branch, None))
+
+    def entries(self) -> dict[Names, tuple[str, tuple[int, ...]]]:
+        """What the catalog lists of our names: locations and version numbers."""
+        catalog = self.catalogs[0]
+        found = {}
+        for object_id in catalog.list_all_tables():
+            if object_id.names in self.names:
+                request = ListTableVersionsRequest(id=list(object_id.names), descending=True)
+                versions = self.namespace.list_table_versions(request).versions
+                location = catalog.find_table(object_id.names).location
+                found[object_id.names] = (location, tuple(version.version for version in versions))
+        return found
+
+    # -- creating and removing tables -------------------------------------------------------------------------------
+
+    @rule(at=FEW, value=FEW, native=st.booleans())
+    def create(self, at: int, value: int, native: bool) -> None:
+        name = self.pick(self.names, at)
+        state = State().put([next(self.numbers) for _ in range(2)], value)
+        rows = pa.table({column: [row[i] for row in state.rows.values()] for i, column in enumerate(state.columns)})
+        occupied = len(name) == 1 and self.mode != "v2" and self.lake.holds(f"{name[0]}.lance")
+
+        def act() -> None:
+            if native:
+                lance.write_dataset(rows, namespace_client=self.namespace, table_id=list(name), mode="create")
+            else:
+                self.catalogs[value % 2].write(name, rows)
+
+        if name in self.tables:
+            self.require_refused(act, "create an existing table")
+        elif self.attempt(act, may_refuse=occupied, what="create"):
+            self.enter(name, state)
+
+    @precondition(has_tables)
+    @rule(at=FEW)
+    def drop(self, at: int) -> None:
+        name = self.named(at)
+        if name is None or (self.dependents(self.tables[name]) and not fixed("B1")):
+            return
+        needed = bool(self.dependents(self.tables[name]))
+        if self.attempt(lambda: self.catalogs[at % 2].drop_table(name), may_refuse=needed, what="drop"):
+            self.forget_table(name)
+
+    @precondition(has_tables)
+    @rule(at=FEW, value=FEW, native=st.booleans())
+    def recreate(self, at: int, value: int, native: bool) -> None:
+        name = self.named(at)
+        if name is None:
+            return
+        self.drop(at)
+        if name not in self.tables:
+            self.create(self.names.index(name), value, native)
+
+    @precondition(has_tables)
+    @rule(at=FEW, into=FEW)
+    def rename(self, at: int, into: int) -> None:
+        name, goal = self.named(at), self.free(into)
+        if name is None or goal is None:
+            return
+        table = self.tables[name]
+        needed = bool(self.dependents(table))
+        moves = self.mode == "compatible" and table.path == f"{name[-1]}.lance"
+        if needed and moves and not fixed("B1"):
+            return
+        may_refuse = self.mode == "v1" or (moves and (needed or bool(table.branches)))
+        catalog = self.catalogs[at % 2]
+        if self.attempt(lambda: catalog.rename_table(name, goal), may_refuse=may_refuse, what="rename"):
+            del self.tables[name]
+            self.tables[goal] = table
+            found = catalog.find_table(goal)
+            if found.location != table.path:
+                self.outside = [clone for clone in self.outside if table not in clone.sources]
+            table.path, table.uri = found.location, catalog.uri(found)
+
+    @precondition(has_tables)
+    @rule(at=FEW)
+    def deregister(self, at: int) -> None:
+        name = self.named(at)
+        if name is None:
+            return
+        if self.attempt(lambda: self.catalogs[at % 2].deregister_table(name), may_refuse=False, what="deregister"):
+            self.left.append(self.tables.pop(name))
+
+    @precondition(lambda self: self.left)
+    @rule(at=FEW, into=FEW)
+    def register(self, at: int, into: int) -> None:
+        name = self.free(into)
+        if name is None or not self.left:
+            return
+        table = self.pick(self.left, at)
+        act = lambda: self.catalogs[at % 2].register_table(name, table.path)  # noqa: E731
+        if self.attempt(act, may_refuse=self.mode == "v1", what="register"):
+            self.left.remove(table)
+            self.tables[name] = table
+
+    @precondition(has_tables)
+    @rule(at=FEW, into=FEW, place=FEW, version=FEW)
+    def clone(self, at: int, into: int, place: int, version: int) -> None:
+        """Make a shallow clone by plain pylance: outside of the catalog, or inside and enter it."""
+        name, goal = self.named(at), self.free(into)
+        if name is None or goal is None:
+            return
+        table = self.tables[name]
+        reference = self.pick(sorted(table.main.kept), version)
+        number = next(self.numbers)
+        listed = f"{goal[0]}.lance" if self.mode != "v2" and len(goal) == 1 else None
+        inside = [listed] if self.mode == "v1" else [f"elsewhere{number}", f"sub/clone{number}", listed]
+        chosen = self.pick([*inside, None], place)
+        if chosen is not None and self.lake.holds(chosen):
+            return
+        uri = f"{self.lake.outside}/{number}" if chosen is None else f"{self.lake.root}/{chosen}"
+        source = self.lake.plain(table.uri)
+        made = source.shallow_clone(uri, reference=reference, storage_options=self.lake.native_options)
+        state, sources = table.main.versions[reference], table.sources | {table}
+        if chosen is None:
+            clone = Table(uri, uri, History({made.version: state}, {made.version}), sources=sources)
+            self.outside.append(clone)
+            return
+        if self.mode != "v1":
+            self.catalogs[at % 2].register_table(goal, chosen)
+        self.enter(goal, state, sources)
+
+    # -- handles ----------------------------------------------------------------------------------------------------
+
+    @precondition(has_tables)
+    @rule(at=FEW, branch=FEW, native=st.booleans(), old=st.booleans())
+    def open(self, at: int, branch: int, native: bool, old: bool) -> None:
+        """Open a table and keep the handle in the pool."""
+        name = self.named(at)
+        if name is None:
+            return
+        table = self.tables[name]
+        of = self.pick([None, None, None, *table.branches], branch)
+        history = table.history(of)
+        assert history is not None
+        version = min(history.kept) if old else None
+        if native and of is None:
+            dataset = lance.dataset(
+                namespace_client=self.namespace,
+                table_id=list(name),
+                version=version,
+                storage_options=self.lake.native_options,
+            )
+        else:
+            dataset = self.catalogs[at % 2].open(name, version, branch=of)
+        self.handles = [*self.handles[-5:], Handle(dataset, table, of, history, name, table.uri, self.era)]
+
+    def change(self, handle: Handle, name: str, value: int) -> None:
+        seen = handle.history.versions.get(handle.dataset.version)
+        if seen is None or (self.kind == "none" and not self.is_live(handle)):
+            return  # native commits without a commit store are nobody's to refuse
+        current = (
+            self.is_live(handle)
+            and handle.dataset.version == handle.history.latest
+            and self.tables.get(handle.name) is handle.table
+            and handle.era == self.era
+        )
+        if not current and not fixed("A1"):
+            return
+        given, change = self.given(seen, value), CHANGES[name]
+        target = Target(handle.table, handle.branch, handle.history, change, given, seen)
+        stale = "" if current else " by a stale handle"
+        self.commit(lambda: change.act(handle.dataset, given), [target], must=current, what=f"{name}{stale}")
+
+    @precondition(lambda self: self.handles)
+    @rule(at=FEW, change=st.sampled_from(CHANGE_NAMES), value=FEW)
+    def change_by_handle(self, at: int, change: str, value: int) -> None:
+        if self.handles:
+            self.change(self.pick(self.handles, at), change, value)
+
+    @precondition(has_tables)
+    @rule(at=FEW, branch=FEW, change=st.sampled_from(CHANGE_NAMES), value=FEW)
+    def change_by_name(self, at: int, branch: int, change: str, value: int) -> None:
+        """Open a table and change it at once."""
+        if self.tables:
+            pool, self.handles = self.handles, []
+            self.open(at, branch, value % 2 == 0, False)
+            [handle], self.handles = self.handles, pool
+            self.change(handle, change, value)
+
+    @precondition(lambda self: self.handles)
+    @rule(at=FEW)
+    def read_handle(self, at: int) -> None:
+        """A handle reads its version, whatever has happened since, or fails if the version was removed."""
+        if not self.handles:
+            return
+        handle = self.pick(self.handles, at)
+        version = handle.dataset.version
+        try:
+            found = content_of(handle.dataset)
+        except REFUSALS:
+            moved = handle.uri != handle.table.uri
+            kept = self.is_live(handle) and not moved and version in handle.history.kept
+            assert not kept, "a handle cannot read its version"
+            return
+        if version in handle.history.versions:
+            assert found == handle.history.versions[version].content, "a handle reads other rows than those it opened"
+
+    @precondition(has_tables)
+    @rule(at=FEW, mode=st.sampled_from(("append", "overwrite")), value=FEW)
+    def write(self, at: int, mode: str, value: int) -> None:
+        name = self.named(at)
+        if name is None:
+            return
+        target = self.target(name, mode, value)
+        rows = target.given.rows(target.seen.columns if mode == "append" else ("id", "value"))
+        self.commit(lambda: self.catalogs[value % 2].write(name, rows, mode), [target], must=True, what=f"write {mode}")
+
+    def target(self, name: Names, change: str, value: int) -> Target:
+        table = self.tables[name]
+        return Target(table, None, table.main, CHANGES[change], self.given(table.main.state, value), table.main.state)
+
+    @precondition(has_tables)
+    @rule(at=FEW, value=FEW, meanwhile=st.sampled_from(("drop", "recreate", "rename", "write", "create_branch")))
+    def slow_append(self, at: int, value: int, meanwhile: str) -> None:
+        """Append a stream of rows, in the middle of which the table is dropped, recreated, renamed or changed."""
+        name = self.named(at)
+        if name is None or self.kind == "none" or not fixed("A1"):
+            return
+        target = self.target(name, "append", value)
+        rows = target.given.rows(target.seen.columns)
+        errors: list[BaseException] = []
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            try:
+                index = sorted(self.tables).index(name)
+                arguments = {"recreate": (value, False), "rename": (value,), "write": ("append", value)}
+                getattr(self, meanwhile)(index, *arguments.get(meanwhile, ()))
+                self.shown = self.entries()
+            except BaseException as error:
+                errors.append(error)
+                raise
+            yield from rows.to_batches()
+
+        reader = pa.RecordBatchReader.from_batches(rows.schema, batches())
+
+        def act() -> None:
+            try:
+                self.catalogs[value % 2].write(name, reader, "append")
+            finally:
+                if errors:
+                    raise errors[0]
+
+        must = meanwhile == "write"
+        self.commit(act, [target], must=must, what=f"append during {meanwhile}")
+
+    # -- commits that are finished later ----------------------------------------------------------------------------
+
+    @precondition(has_tables)
+    @rule(at=FEW, mode=st.sampled_from(("append", "overwrite")), value=FEW)
+    def plan_write(self, at: int, mode: str, value: int) -> None:
+        name = self.named(at)
+        if name is None:
+            return
+        catalog, target = self.catalogs[value % 2], self.target(name, mode, value)
+        rows = target.given.rows(target.seen.columns if mode == "append" else ("id", "value"))
+        plan = catalog.begin_write(name, rows.schema, mode)
+        fragments = write_fragments(
+            rows, plan.uri, schema=plan.schema, mode=plan.fragment_mode, storage_options=dict(plan.storage_options)
+        )
+        self.pending.append(Pending([target], lambda: catalog.commit_fragments(plan, fragments)))
+
+    @precondition(has_tables)
+    @rule(at=FEW, value=FEW)
+    def stage(self, at: int, value: int) -> None:
+        """Stage a commit whose outcome its writer does not know, and keep the token."""
+        name = self.named(at)
+        if name is None or self.kind == "none":
+            return
+        catalog, target = self.catalogs[value % 2], self.target(name, "append", value)
+        rows = target.given.rows(target.seen.columns)
+        plan = catalog.begin_write(name, rows.schema, "append")
+        staged = catalog._engine.stage(plan, catalog._engine.write_fragments(plan, rows))
+        root = catalog.dataset_root(catalog.find_table(name))
+        manifest, content = catalog.commits.read_staged(root, staged.version, staged.path, staged.size, branch=False)
+        token = CommitToken(recognisable(manifest, content))
+
+        def finish() -> None:
+            outcome = catalog.resolve(str(token))
+            if not isinstance(outcome, Committed):
+                raise lancekeep.VersionTaken(str(outcome))
+
+        self.pending.append(Pending([target], finish, staged.version))
+
+    @precondition(has_tables)
+    @rule(at=FEW, other=FEW, value=FEW)
+    def open_transaction(self, at: int, other: int, value: int) -> None:
+        names = sorted(self.tables)
+        if len(names) < 2 or self.kind not in ATOMIC:
+            return
+        first = self.pick(names, at)
+        second = self.pick([name for name in names if name != first], other)
+        targets = [self.target(first, "append", value), self.target(second, "overwrite", value)]
+        transaction = self.catalogs[value % 2].transaction()
+        transaction.__enter__()
+        transaction.write(first, targets[0].given.rows(targets[0].seen.columns), "append")
+        transaction.write(second, targets[1].given.rows(("id", "value")), "overwrite")
+        self.pending.append(Pending(targets, lambda: transaction.__exit__(None, None, None)))
+
+    @precondition(lambda self: self.pending)
+    @rule(at=FEW)
+    def finish(self, at: int) -> None:
+        if not self.pending:
+            return
+        pending = self.pick(self.pending, at)
+        self.pending.remove(pending)
+        targets = pending.targets
+        current = all(self.is_live(each) and each.seen is each.history.state for each in targets)
+        if not current and not fixed("A1"):
+            return
+        if self.kind == "none" and not all(map(self.is_live, targets)):
+            return
+        if pending.exactly is not None and current and targets[0].history.latest + 1 != pending.exactly:
+            current = False
+        self.commit(pending.finish, targets, must=False, what="finish a commit")
+
+    # -- branches and tags ------------------------------------------------------------------------------------------
+
+    @precondition(has_tables)
+    @rule(at=FEW, branch=FEW)
+    def create_branch(self, at: int, branch: int = 0) -> None:
+        name = self.named(at)
+        if name is None:
+            return
+        table, chosen = self.tables[name], self.pick(BRANCHES, branch)
+        if chosen in table.branches:
+            return
+        dataset = self.catalogs[at % 2].open(name)
+        version = table.main.latest
+        self.attempt(lambda: dataset.create_branch(chosen), may_refuse=False, what="create a branch")
+        history = History()
+        table.branches[chosen], table.parents[chosen] = history, version
+        history.versions[self.stored(table, chosen).version] = table.main.state
+        history.kept.add(history.latest)
+
+    @precondition(has_tables)
+    @rule(at=FEW, branch=FEW, again=st.booleans())
+    def delete_branch(self, at: int, branch: int, again: bool) -> None:
+        name = self.named(at)
+        if name is None or not self.tables[name].branches:
+            return
+        table = self.tables[name]
+        chosen = self.pick(sorted(table.branches), branch)
+        for tag, (of, _) in list(table.tags.items()):
+            if of == chosen:
+                self.catalogs[0].open(name).tags.delete(tag)
+                del table.tags[tag]
+        self.catalogs[at % 2].open(name).branches.delete(chosen)
+        del table.branches[chosen], table.parents[chosen]
+        if again:
+            self.create_branch(at, BRANCHES.index(chosen))
+
+    @precondition(has_tables)
+    @rule(at=FEW, tag=FEW, branch=FEW, version=FEW)
+    def tag(self, at: int, tag: int, branch: int, version: int) -> None:
+        """Create a tag, or delete the one of that name."""
+        name = self.named(at)
+        if name is None:
+            return
+        table, chosen = self.tables[name], self.pick(TAGS, tag)
+        tags = self.catalogs[at % 2].open(name).tags
+        if chosen in table.tags:
+            tags.delete(chosen)
+            del table.tags[chosen]
+            return
+        of = self.pick([None, *table.branches], branch)
+        history = table.history(of)
+        assert history is not None
+        target = self.pick(sorted(history.kept), version)
+        tags.create(chosen, target if of is None else (of, target))
+        table.tags[chosen] = (of, target)
+
+    # -- upkeep -----------------------------------------------------------------------------------------------------
+
+    @rule(what=st.sampled_from(UPKEEP), at=FEW, flag=st.booleans())
+    def upkeep(self, what: str, at: int, flag: bool) -> None:
+        """Rules that are always possible, as one, so that they do not crowd out the others."""
+        getattr(self, what)(at, flag)
+
+    def settle_grace(self) -> None:
+        """An operation with a grace period of 0 may remove what writers have prepared, which its manual says."""
+        self.pending.clear()
+
+    def cleanup(self, at: int, keep_two: bool = False) -> None:
+        report = self.catalogs[at % 2].cleanup(NOW, keep=2 if keep_two else 1, grace=NOW)
+        assert not report.skipped, report
+        OUTCOMES["clean up: versions"] += report.versions
+        self.settle_grace()
+        self.outside.clear()  # documented: clones outside of the catalog are not known
+        for table in self.tables.values():
+            table.clean_up()
+        self.judge(everything=True)
+
+    def repair(self, at: int, remove_tables: bool = False) -> None:
+        if self.foreign and not fixed("B4"):
+            return
+        if remove_tables and any(map(self.dependents, self.left)) and not fixed("B1"):
+            return
+        self.catalogs[at % 2].fsck(repair=True, grace=0, deep=at % 3 > 0, remove_tables=remove_tables)
+        self.settle_grace()
+        if remove_tables:
+            self.left = [table for table in self.left if self.lake.holds(f"{table.path}/_versions")]
+        self.judge(everything=True)
+
+    def migrate(self, at: int, optimize: bool = False) -> None:
+        if optimize and self.mode != "v1":
+            self.catalogs[at % 2].optimize()
+        elif self.mode == "compatible":
+            self.catalogs[at % 2].migrate()
+
+    def reopen(self, at: int, namespace: bool = False) -> None:
+        if namespace:
+            self.namespace = self.lake.namespace()
+        else:
+            self.catalogs[at % 2] = self.lake.connect()
+
+    def change_commit_store(self, at: int, back: bool = False) -> None:
+        """Move to another commit store, or back to one that the catalog has left before."""
+        if not fixed("A3") and (back or self.pending or self.handles):
+            return
+        left = [url for url in self.stores if url != self.lake.store]
+        store = left[0] if back and left else self.lake.new_store(self.pick(sorted(REMEMBERING - {"redis"}), at))
+        self.stores[str(self.lake.store)] = self.lake.kind
+        assert store is not None
+        if self.attempt(lambda: self.catalogs[0].change_commit_store(store), may_refuse=back, what="change store"):
+            self.lake.store, self.lake.kind = store, store.partition(":")[0]
+            self.era += 1
+            self.open_catalogs()
+
+    # -- what is outside of the protocol ----------------------------------------------------------------------------
+
+    def put_foreign_file(self, at: int, again: bool = False) -> None:
+        path = self.pick(FOREIGN, at)
+        if not self.tables:
+            return  # in an empty root `photos.lance` would be a table of an unmanaged V1 catalog
+        self.foreign[path] = f"file {next(self.numbers)}".encode()
+        self.lake.put(path, self.foreign[path])
+
+    @precondition(has_tables)
+    @rule(at=FEW, value=FEW, branch=FEW)
+    def write_past_the_store(self, at: int, value: int, branch: int) -> None:
+        """Append by a native writer that knows nothing of the commit store."""
+        name = self.named(at)
+        if name is None or (self.kind in REMEMBERING and not fixed("E2")):
+            return
+        table = self.tables[name]
+        of = self.pick([None, *table.branches], branch)
+        history = table.history(of)
+        assert history is not None
+        given = self.given(history.state, value)
+        dataset = self.stored(table, of)
+        dataset.insert(given.rows(history.state.columns))
+        history.add(dataset.version, CHANGES["append"].after(history.state, history.state, given))
+        OUTCOMES["bypass: done"] += 1
+
+    @precondition(has_tables)
+    @rule(at=FEW, rows=st.integers(1, 3), branch=FEW)
+    def lose_rows(self, at: int, rows: int, branch: int) -> None:
+        """The commit store forgets its last rows of a table, as after a restart from a snapshot."""
+        name = self.named(at)
+        if name is None or self.kind not in REMEMBERING or not fixed("E1"):
+            return
+        table = self.tables[name]
+        of = self.pick([None, *table.branches], branch)
+        catalog = self.catalogs[0]
+        root = catalog.dataset_root(catalog.find_table(name)).branch(of)
+        last = catalog.commits.rows.list(root.base_uri, after=None, limit=rows, descending=True)
+        catalog.commits.rows.delete(root.base_uri, [row.version for row in last])
+        OUTCOMES["lost rows"] += len(last)
+
+    # -- the judge --------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def check(self) -> None:
+        if getattr(self, "catalogs", None):
+            self.steps += 1
+            self.judge(everything=False)
+            self.shown = self.entries()
+
+    def judge(self, *, everything: bool) -> None:
+        """Read all that there is and compare it with the model."""
+        found = {entry.names for entry in self.catalogs[0].list_all_tables() if entry.names in self.names}
+        assert found == set(self.tables), f"the catalog lists {found} where {set(self.tables)} are"
+        for name, table in self.tables.items():
+            self.judge_table(table)
+            self.judge_entry(name, table)
+            if everything:
+                self.judge_versions(name, table)
+        for table in (*self.left, *self.outside):
+            self.judge_table(table)
+        for path, content in self.foreign.items():
+            assert self.lake.get(path) == content, f"the foreign file {path} has changed"
+
+    def judge_table(self, table: Table) -> None:
+        """Read a table, its branches and tags by plain pylance."""
+        dataset = self.lake.plain(table.uri)
+        self.require(dataset, table.main, f"{table.path}, by plain pylance")
+        for branch, history in table.branches.items():
+            place = f"{table.path}, branch {branch}, by plain pylance"
+            self.require(dataset.checkout_version((branch, None)), history, place)
+        for tag, (of, version) in table.tags.items():
+            history = table.history(of)  # type: ignore[assignment] # a tag's branch is there
+            expected = history.versions[version].content
+            same(content_of(self.lake.plain(table.uri, tag)), expected, f"{table.path}, tag {tag}, by plain pylance")
+
+    def judge_entry(self, name: Names, table: Table) -> None:
+        """Read a table through the catalog and through the namespace; each step by another catalog."""
+        catalog, place = self.catalogs[self.steps % 2], ".".join(name)
+        if self.steps % 3:
+            self.require(catalog.open(name), table.main, f"{place}, by the catalog")
+        else:
+            options = self.lake.native_options
+            through = lance.dataset(namespace_client=self.namespace, table_id=list(name), storage_options=options)
+            self.require(through, table.main, f"{place}, by the namespace")
+        for branch, history in table.branches.items():
+            self.require(catalog.open(name, branch=branch), history, f"{place}, branch {branch}, by the catalog")
+        for tag, (of, version) in table.tags.items():
+            history = table.history(of)  # type: ignore[assignment] # a tag's branch is there
+            same(content_of(catalog.open(name, tag=tag)), history.versions[version].content, f"{place}, tag {tag}")
+        request = ListTableVersionsRequest(id=list(name), descending=True)
+        listed = [version.version for version in self.namespace.list_table_versions(request).versions]
+        assert listed[:1] == [table.main.latest], f"{place}: {listed} are listed, and {table.main.latest} is latest"
+        missing = table.main.kept - set(listed)
+        assert not missing, f"{place}: versions {missing} are not listed"
+
+    def judge_versions(self, name: Names, table: Table) -> None:
+        """Read every version that must be there."""
+        for branch in (None, *table.branches):
+            history = table.history(branch)
+            assert history is not None
+            dataset = self.stored(table, branch)
+            for version in history.kept:
+                expected = history.versions[version].content
+                place = f"{'.'.join(name)}, branch {branch}, version {version}"
+                same(content_of(dataset.checkout_version((branch, version))), expected, place)
+                same(content_of(self.catalogs[1].open(name, version, branch=branch)), expected, f"{place}, catalog")
+
+    def require(self, dataset: Any, history: History, place: str) -> None:
+        assert dataset.version == history.latest, f"{place}: version {dataset.version}, expected {history.latest}"
+        same(content_of(dataset), history.state.content, place)
+        for number in list(history.state.rows)[:1]:  # an index, where there is one, must agree
+            assert dataset.count_rows(f"id = {number}") == 1, f"{place}: the row {number} is not found"
+
+
+def same(found: Content, expected: Content, place: str) -> None:
+    assert found == expected, f"{place}: {found}, expected {expected}"
