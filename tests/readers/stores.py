@@ -10,8 +10,10 @@ from typing import Any
 
 import attrs
 import lance
+import pyarrow as pa
 
 import lancekeep
+from lancekeep.adapters.manifest_stores.columns import SCHEMA
 from lancekeep.adapters.object_stores import open_object_store
 
 MODES = ("v1", "v2", "compatible")
@@ -80,6 +82,15 @@ class Lake:
     def plain(self, uri: str, version: int | str | None = None) -> Any:
         """Open a table by plain pylance, which knows nothing of the catalog."""
         return lance.dataset(uri, version=version, storage_options=self.native_options)
+
+    def write_manifest_table(self) -> None:
+        """Make an empty manifest table as another writer may: its columns in another order, and one of its own."""
+        fields = {field.name: field for field in SCHEMA}
+        own = pa.field("owner", pa.int64())
+        schema = pa.schema(
+            [*(fields[name] for name in ("object_type", "metadata", "location")), own, fields["object_id"]]
+        )
+        lance.write_dataset(schema.empty_table(), f"{self.root}/__manifest", storage_options=self.native_options)
 
     # -- files of others --------------------------------------------------------------------------------------------
 

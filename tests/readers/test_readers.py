@@ -23,9 +23,9 @@ STEPS = int(os.environ.get("LANCEKEEP_READERS_STEPS", "30"))
 
 def machine_of(mode: str) -> type[Readers]:
     class Machine(Readers):
-        @initialize(mode=st.just(mode), kind=st.sampled_from(STORES))
-        def begin(self, mode: str, kind: str) -> None:
-            super().begin(mode, kind)
+        @initialize(mode=st.just(mode), kind=st.sampled_from(STORES), foreign=st.booleans())
+        def begin(self, mode: str, kind: str, foreign: bool) -> None:
+            super().begin(mode, kind, foreign)
 
     return Machine
 
