@@ -205,6 +205,14 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             ],
         ),
         (
+            "a handle of a dropped and recreated table commits, and the new table names files that are gone",
+            "an outside audit",
+            [
+                "integration/test_stale_handles.py::test_a_handle_of_a_recreated_table_commits_nothing",
+                "integration/test_stale_handles.py::test_every_operation_of_the_engine_is_committed",
+            ],
+        ),
+        (
             "a dropped and recreated table served from an old cache",
             "lance#3592, lancedb#3626",
             [

@@ -24,6 +24,7 @@ from lancekeep.domain.commit import (
 )
 from lancekeep.domain.errors import Damaged, InvalidInput, LancekeepError, StoreUnavailable
 from lancekeep.domain.layout import DatasetRoot
+from lancekeep.domain.lineage import Base
 from lancekeep.ports.commit_store import require_atomic
 
 
@@ -36,6 +37,7 @@ class Candidate:
     path: str
     size: int | None
     branch: bool = False
+    base: Base | None = None
 
 
 @attrs.frozen
@@ -67,13 +69,18 @@ class BatchCommits:
         require_atomic(self._commits.rows, len(candidates))
         if not candidates or len({each.root.base_uri for each in candidates}) < len(candidates):
             raise InvalidInput("one new version of each table, or branch, can be committed together, and at least one")
-        members = []
+        members, descendants = [], []
         for each in candidates:
             staged, content = self._commits.read_staged(
                 each.root, each.version, each.path, each.size, branch=each.branch
             )
+            descendants.append(self._commits.lineage.require(each.root, staged, content, each.base))
             members.append(_Member(begin_commit(staged), content))
-        return self._settle(members)
+        outcome = self._settle(members)
+        if isinstance(outcome, AllCommitted):
+            for descendant in descendants:
+                self._commits.lineage.keep(descendant)
+        return outcome
 
     def resolve(self, token: CommitToken) -> BatchOutcome:
         """Settle an unknown outcome: complete the commit where every version is still free, else learn who won.

@@ -15,6 +15,7 @@ from uuid import uuid4
 import attrs
 
 from lancekeep.application.checked_rows import CheckedRows, HistoryRows
+from lancekeep.application.lineage import Lineage
 from lancekeep.application.retry import Retry
 from lancekeep.domain.commit import (
     ABSENT,
@@ -50,6 +51,7 @@ from lancekeep.domain.errors import (
     StoreUnavailable,
 )
 from lancekeep.domain.layout import BRANCHES, VERSIONS, DatasetRoot
+from lancekeep.domain.lineage import Base
 from lancekeep.domain.manifest import refuse_accidental_overwrite
 from lancekeep.domain.naming import ManifestName, NamingScheme, final_path, final_versions
 from lancekeep.domain.version_row import Reserved, VersionRow
@@ -84,6 +86,7 @@ class TableCommits:
         self.on_staged: Callable[[DatasetRoot, bytes], object] = lambda root, content: None
         """Called with each manifest that is about to be committed."""
         self._final: dict[tuple[str, int], VersionRow] = {}
+        self.lineage = Lineage(objects, retry, self.get)
         self._effects: Mapping[Effect, Callable[[Progress, bytes | None], Event]] = {
             Effect.RESERVE: self._reserve,
             Effect.RESERVE_FIRST: self._reserve_first,
@@ -103,22 +106,37 @@ class TableCommits:
 
     # -- committing ---------------------------------------------------------------------------------------------
 
-    def commit(self, root: DatasetRoot, version: int, path: str, size: int | None, *, branch: bool) -> Outcome:
+    def commit(
+        self,
+        root: DatasetRoot,
+        version: int,
+        path: str,
+        size: int | None,
+        *,
+        branch: bool,
+        base: Base | None = None,
+    ) -> Outcome:
         """Make the staged manifest at ``path`` version ``version`` of the dataset at ``root``.
 
         ``size``: its bytes, where the caller knows them, as a check. ``branch``: the history may begin with any
-        version. Idempotent for one staged manifest. Nothing is removed unless the outcome is definite.
+        version. ``base``: the version that the writer has read, where it is known. Idempotent for one staged manifest.
+        Nothing is removed unless the outcome is definite.
 
         Raises:
             CommitRefused: the path is not a staged manifest of this dataset and version, the version would leave a
-                gap, or the manifest would wipe the table. Nothing was written.
+                gap or does not descend from the one before it, or the manifest would wipe the table. Nothing was
+                written.
             CommitStoreMismatch: the history has moved to another commit store.
             StoreUnavailable: the staged manifest could not be read; nothing was written.
             UnsafeStore: the object store does not keep the condition that commits rest on; nothing was committed.
             AccessDenied, Unsupported: the commit store refused the reservation; the staged manifest was removed.
         """
         staged, content = self.read_staged(root, version, path, size, branch=branch)
-        return self._settle(begin_commit(staged), content)
+        descendant = self.lineage.require(root, staged, content, base)
+        outcome = self._settle(begin_commit(staged), content)
+        if isinstance(outcome, Committed):
+            self.lineage.keep(descendant)
+        return outcome
 
     def publish(self, root: DatasetRoot, name: str, content: bytes) -> bool:
         """Commit a manifest under its final ``name``; whether it is that version now, and not another's.
@@ -132,7 +150,8 @@ class TableCommits:
         self.retry.call(lambda: self.objects.put(staged, content))
         version = ManifestName.parse(name.rpartition("/")[2])
         assert version is not None  # the caller names versions by the naming scheme
-        outcome = self.commit(root, version.version, staged, len(content), branch=False)
+        claim, _ = self.read_staged(root, version.version, staged, len(content), branch=False)
+        outcome = self._settle(begin_commit(claim), content)
         if isinstance(outcome, Unknown):
             raise StoreUnavailable(f"{name}: whether it was committed could not be learnt: {outcome.reason}")
         if isinstance(outcome, Conflict) and outcome.winner is not None:
@@ -427,6 +446,7 @@ class TableCommits:
     def forget(self) -> None:
         """Drop what is remembered of final rows: a table may have been replaced by another at the same place."""
         self._final.clear()
+        self.lineage.forget()
 
     def _remember(self, row: VersionRow) -> None:
         if len(self._final) >= _REMEMBERED:

@@ -137,13 +137,13 @@ def fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
     """
     at = 0
     while at < len(message):
-        tag, at = _varint(message, at)
+        tag, at = varint(message, at)
         wire = tag & 7
         if wire == 0:
-            value, at = _varint(message, at)
+            value, at = varint(message, at)
             yield tag >> 3, value
         elif wire == 2:
-            length, at = _varint(message, at)
+            length, at = varint(message, at)
             yield tag >> 3, message[at : at + length]
             at += length
         elif wire in (1, 5):
@@ -152,7 +152,8 @@ def fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
             raise ValueError(f"wire type {wire} at byte {at}")
 
 
-def _varint(message: memoryview, at: int) -> tuple[int, int]:
+def varint(message: memoryview | bytes, at: int) -> tuple[int, int]:
+    """Return the number at a position, and the position after it."""
     value, shift = 0, 0
     while True:
         byte = message[at]

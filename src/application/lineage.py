@@ -1,0 +1,152 @@
+"""The check that a commit descends from the version it follows, and the memory that makes it cheap."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from threading import Lock
+
+import attrs
+
+from lancekeep.application.retry import Retry
+from lancekeep.domain.commit import StagedManifest
+from lancekeep.domain.errors import CommitRefused, ObjectNotFound
+from lancekeep.domain.layout import DatasetRoot
+from lancekeep.domain.lineage import Base, Change, Manifest, Operation, require_descent
+from lancekeep.domain.naming import ManifestName
+from lancekeep.domain.version_row import VersionRow
+from lancekeep.ports.object_store import ObjectStore
+
+_REMEMBERED = 64 << 20
+"""Bytes of manifests that are kept in memory: those of 100,000 fragments have about 14 MB."""
+
+
+@attrs.frozen
+class Descendant:
+    """A staged manifest that passed the check. manifest: None where it could not be decoded."""
+
+    base_uri: str
+    version: int
+    manifest: Manifest | None
+    generation: int
+
+
+class Lineage:
+    """Compares staged manifests with their predecessors in one object store.
+
+    The predecessor is in memory if this process committed it or compared with it, and costs one request otherwise.
+    `forget` has to be called when a table may have been dropped since. final: the row of a version, as
+    `TableCommits.get`. Instances may be shared between threads.
+    """
+
+    def __init__(
+        self, objects: ObjectStore, retry: Retry, final: Callable[[DatasetRoot, int], VersionRow | None]
+    ) -> None:
+        self._objects = objects
+        self._retry = retry
+        self._final = final
+        self._lock = Lock()
+        self._generation = 0
+        self._held: OrderedDict[tuple[str, int], Manifest] = OrderedDict()
+        self._bytes = 0
+
+    def require(self, root: DatasetRoot, staged: StagedManifest, content: bytes, base: Base | None) -> Descendant:
+        """Check that the manifest ``staged``, with this content, descends from the version before it.
+
+        base: the version that the writer has read, where the writer told. The first version of a history has no
+        predecessor, and passes; so does one whose predecessor is gone, which the commit then finds out.
+
+        Raises:
+            CommitRefused: it does not descend from that version. Nothing was written.
+            StoreUnavailable: the predecessor could not be read; nothing was written.
+        """
+        generation = self._generation
+        try:
+            manifest = Manifest(content, self._held.get((root.base_uri, staged.version - 1)))
+            change = manifest.change()
+        except (IndexError, ValueError):
+            return Descendant(staged.base_uri, staged.version, None, generation)
+        descendant = Descendant(staged.base_uri, staged.version, manifest, generation)
+        if staged.version > 1:
+            try:
+                self._compare(root, staged, manifest, change, base)
+            except CommitRefused as error:
+                raise CommitRefused(
+                    f"{root.base_uri}: version {staged.version} does not descend from version {staged.version - 1}: "
+                    f"{error}. The table or branch was dropped and recreated since the writer opened it: open it "
+                    "again and repeat the write. Nothing was committed."
+                ) from None
+        return descendant
+
+    def keep(self, committed: Descendant) -> None:
+        """Remember a manifest that is a version now: the next commit is compared with it."""
+        if committed.manifest is not None:
+            self._remember(committed.base_uri, committed.version, committed.manifest, committed.generation)
+
+    def forget(self) -> None:
+        """Forget every manifest: a table may have been replaced by another at the same place."""
+        with self._lock:
+            self._generation += 1
+            self._held.clear()
+            self._bytes = 0
+
+    def _compare(
+        self, root: DatasetRoot, staged: StagedManifest, manifest: Manifest, change: Change, base: Base | None
+    ) -> None:
+        before = staged.version - 1
+        if base is not None and base.version <= before:
+            read = self._manifest(root, staged, base.version)
+            if read is not None and read.transaction != base.transaction:
+                raise CommitRefused(f"the writer read {base.transaction} as version {base.version}, which is another")
+        if change.operation is Operation.OVERWRITE:
+            if base is None and (root.base_uri, before) not in self._held:
+                self._require_file(root, next(iter(change.created), None))
+            return
+        number = change.restored if change.operation is Operation.RESTORE else before
+        previous = self._manifest(root, staged, number)
+        if previous is not None:
+            self._require_file(root, require_descent(manifest, previous, change))
+
+    def _manifest(self, root: DatasetRoot, staged: StagedManifest, version: int) -> Manifest | None:
+        """The manifest of a version; None where the history has no such version, or it cannot be decoded."""
+        with self._lock:
+            generation, held = self._generation, self._held.get((root.base_uri, version))
+            if held is not None:
+                self._held.move_to_end((root.base_uri, version))
+                return held
+        name = ManifestName.parse(staged.path.rpartition("/")[2])
+        assert name is not None  # a staged manifest has the name of one
+        content = self._content(root.manifest_key(version, name.scheme))
+        if content is None:
+            row = self._final(root, version)
+            content = None if row is None else self._content(row.path)
+        if content is None:
+            return None
+        try:
+            manifest = Manifest(content)
+        except (IndexError, ValueError):
+            return None
+        self._remember(root.base_uri, version, manifest, generation)
+        return manifest
+
+    def _content(self, key: str) -> bytes | None:
+        try:
+            return self._retry.call(partial(self._objects.get, key))
+        except ObjectNotFound:
+            return None
+
+    def _require_file(self, root: DatasetRoot, file: str | None) -> None:
+        if file is not None and self._retry.call(partial(self._objects.head, f"{root.key}/data/{file}")) is None:
+            raise CommitRefused(f"its data file {file!r} does not exist")
+
+    def _remember(self, base_uri: str, version: int, manifest: Manifest, generation: int) -> None:
+        with self._lock:
+            if generation != self._generation or manifest.size > _REMEMBERED:
+                return
+            replaced = self._held.pop((base_uri, version), None)
+            self._held[base_uri, version] = manifest
+            self._bytes += manifest.size - (0 if replaced is None else replaced.size)
+            while self._bytes > _REMEMBERED:
+                _, oldest = self._held.popitem(last=False)
+                self._bytes -= oldest.size

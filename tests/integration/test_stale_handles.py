@@ -1,0 +1,164 @@
+"""Writers that read a table or branch which was dropped and recreated since: their commits are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from faults import Faulty
+
+import lancekeep
+from lancekeep.application.catalog import Catalog
+from lancekeep.domain.errors import LancekeepError
+
+STORES = ("conditional-put://", "sqlite", "file", "memory")
+MODES = ("compatible", "v1", "v2")
+
+
+def url(store: str, path: Path) -> str:
+    return {
+        "sqlite": f"sqlite:///{path}/rows.db",
+        "file": f"file://{path}/rows",
+        "memory": f"memory://{path.name}",
+    }.get(store, store)
+
+
+@pytest.fixture(
+    params=[(mode, "conditional-put://") for mode in MODES] + [("compatible", s) for s in STORES[1:]], ids="-".join
+)
+def catalog(request: Any, tmp_path: Path) -> Iterator[Catalog]:
+    mode, store = request.param
+    with lancekeep.connect(str(tmp_path / "lake"), commit_store=url(store, tmp_path), mode=mode) as catalog:
+        yield catalog
+
+
+def rows(first: int, count: int = 3) -> pa.Table:
+    return pa.table({"x": pa.array(range(first, first + count), pa.int64()), "y": pa.array([0] * count, pa.int64())})
+
+
+def stored(catalog: Catalog, name: str = "t") -> list[int]:
+    """What plain pylance reads at the table's place."""
+    return sorted(lance.dataset(catalog.describe_table(name).uri).to_table()["x"].to_pylist())
+
+
+def recreate(catalog: Catalog, versions: int = 1) -> None:
+    catalog.drop_table("t")
+    catalog.write("t", rows(100))
+    for version in range(1, versions):
+        catalog.write("t", rows(100 + 10 * version), "append")
+
+
+# -- honest writers ---------------------------------------------------------------------------------------------------
+
+
+def test_every_operation_of_the_engine_is_committed(catalog: Catalog) -> None:
+    catalog.write("t", rows(0))
+    catalog.write("t", rows(10), "append")
+    ds = catalog.open("t")
+    ds.delete("x = 0")
+    ds.update({"y": "5"}, where="x = 1")
+    ds.optimize.compact_files()
+    ds.add_columns({"z": "x + 1"})
+    ds.alter_columns({"path": "z", "data_type": pa.int32()})
+    ds.drop_columns(["z"])
+    ds.create_scalar_index("x", "BTREE")
+    ds.update_config({"a": "b"})
+    ds.merge_insert("x").when_matched_update_all().when_not_matched_insert_all().execute(rows(2, 2))
+    ds.update({"y": "6"})
+    ds.delete("true")
+    catalog.write("t", rows(20), "append")
+    old = catalog.open("t", version=2)
+    old.restore()
+    assert stored(catalog) == [0, 1, 2, 10, 11, 12]
+    catalog.write("t", rows(30), "overwrite")
+    ds = catalog.open("t")
+    ds.drop_columns(["y"])
+    ds.alter_columns({"path": "x", "data_type": pa.int32()})  # leaves no file of the fragment in place
+    lance.write_dataset(pa.table({"x": pa.array([40], pa.int32())}), ds, mode="append")
+    ds = catalog.open("t")
+    ds.optimize.compact_files()
+    assert stored(catalog) == [30, 31, 32, 40]
+
+
+def test_appends_that_are_rebased_are_committed(catalog: Catalog) -> None:
+    catalog.write("t", rows(0))
+    one, other = catalog.open("t"), catalog.open("t")
+    for first in (10, 20, 30):
+        one = lance.write_dataset(rows(first), one, mode="append")
+    lance.write_dataset(rows(40), other, mode="append")
+    other = catalog.open("t", version=2)
+    other.delete("x = 40 or x = 1")
+    assert stored(catalog) == [0, 2, 10, 11, 12, 20, 21, 22, 30, 31, 32, 40, 41, 42]
+
+
+def test_the_first_append_to_an_empty_table_is_committed(catalog: Catalog) -> None:
+    catalog.write("t", rows(0, 0))
+    catalog.write("t", rows(0), "append")
+    assert stored(catalog) == [0, 1, 2]
+
+
+def test_branches_are_created_and_written(catalog: Catalog) -> None:
+    catalog.write("t", rows(0))
+    catalog.write("t", rows(10), "append")
+    branch = catalog.open("t").create_branch("b")
+    lance.write_dataset(rows(20), branch, mode="append")
+    branch = catalog.open("t", branch="b")
+    branch.delete("x < 10")
+    catalog.open("t", branch="b").optimize.compact_files()
+    assert sorted(catalog.open("t", branch="b").to_table()["x"].to_pylist()) == [10, 11, 12, 20, 21, 22]
+
+
+# -- what the check costs ---------------------------------------------------------------------------------------------
+
+
+def test_a_commit_reads_its_predecessor_at_most_once(tmp_path: Path) -> None:
+    with lancekeep.connect(str(tmp_path), commit_store="conditional-put://", mode="v2") as first:
+        first.create_namespace("ns")
+        first.write("ns.t", rows(0))
+        first.write("ns.t", rows(5), "append")
+        versions = first.commits.lineage._objects = Faulty(first.commits.objects)
+        for number in range(1, 4):  # what this process has committed, it holds
+            first.write("ns.t", rows(10 * number), "append")
+        assert not versions.calls
+        with lancekeep.connect(str(tmp_path), commit_store="conditional-put://", mode="v2") as second:
+            other = second.commits.lineage._objects = Faulty(second.commits.objects)
+            second.write("ns.t", rows(40), "append")
+            assert dict(other.counts) == {"get": 1}
+            second.write("ns.t", rows(50), "append")
+            assert dict(other.counts) == {"get": 1}
+        assert not versions.calls
+        first.write("ns.t", rows(60), "overwrite")
+        assert dict(versions.counts) == {"head": 1}
+
+
+# -- stale handles ----------------------------------------------------------------------------------------------------
+
+
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "append": lambda ds: lance.write_dataset(rows(50), ds, mode="append"),
+    "delete some": lambda ds: ds.delete("x = 0"),
+    "update some": lambda ds: ds.update({"y": "1"}, where="x = 0"),
+    "add a column": lambda ds: ds.add_columns(pa.schema([("z", pa.int64())])),
+    "drop a column": lambda ds: ds.drop_columns(["y"]),
+    "configure": lambda ds: ds.update_config({"a": "b"}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("versions", [1, 2])
+def test_a_handle_of_a_recreated_table_commits_nothing(catalog: Catalog, change: str, versions: int) -> None:
+    catalog.write("t", rows(0))
+    for version in range(1, versions):
+        catalog.write("t", rows(10 * version), "append")
+    handle = catalog.open("t")
+    recreate(catalog, versions)
+    before = stored(catalog)
+    with pytest.raises((OSError, LancekeepError)):
+        CHANGES[change](handle)
+    assert stored(catalog) == before
+    catalog.write("t", rows(200), "append")
+    assert stored(catalog) == sorted([*before, 200, 201, 202])
