@@ -107,16 +107,15 @@ def _require_suitable(transform: Transform, field: pa.Field) -> None:
         "identity": text or bytes_ or number or is_.is_boolean(kind) or is_.is_floating(kind) or moment,
         "bucket": text or bytes_ or whole or moment,
         "multi_bucket": text or bytes_ or whole or moment,
-        "truncate": text or number,
-        "hour": is_.is_timestamp(kind),
+        "truncate": text or number or is_.is_floating(kind),
     }.get(transform.type, moment)
     if transform.type == "identity" and (is_.is_float16(kind) or (is_.is_timestamp(kind) and kind.unit == "ns")):
         suitable = False
     if not suitable:
         raise InvalidInput(
             f"cannot partition by {transform} of the column {field.name!r}: it is {kind}. Dates and timestamps have "
-            "years, months, days and (timestamps) hours; integers, decimals and text can be truncated; floating point "
-            "numbers cannot be hashed; no timestamp in nanoseconds, list or struct is a partition value"
+            "years, months, days and hours; numbers and text can be truncated; floating point numbers cannot be "
+            "hashed; no timestamp in nanoseconds, list or struct is a partition value"
         )
 
 
@@ -143,6 +142,8 @@ def transformed(transform: Transform, columns: Sequence[pa.Array]) -> pa.Array:
     [first, *_] = columns
     if kind == "identity":
         return first
+    if kind == "hour" and pa.types.is_date(first.type):
+        return pc.if_else(pc.is_valid(first), pa.scalar(0, pa.int32()), pa.scalar(None, pa.int32()))
     if kind in _PARTS:
         return _PARTS[kind](first).cast(pa.int32())
     if kind == "truncate":
@@ -178,6 +179,11 @@ def _truncated(column: pa.Array, width: int) -> pa.Array:
         with localcontext(prec=2 * kind.precision):
             values = [None if value is None else value - value % width for value in column.to_pylist()]
         return pa.array(values, kind)
+    if pa.types.is_floating(kind):
+        floats = pc.fill_null(column, 0).to_numpy(zero_copy_only=False)
+        with np.errstate(invalid="ignore"):  # of an infinity, as DataFusion has it, is NaN
+            multiples = floats - np.fmod(floats, floats.dtype.type(width))
+        return pc.if_else(pc.is_valid(column), pa.array(multiples, kind), pa.scalar(None, kind))
     numbers = np.asarray(pc.fill_null(column, 0))
     wide = numbers.astype(np.uint64 if pa.types.is_unsigned_integer(kind) else np.int64)
     kept = wide - np.fmod(wide, wide.dtype.type(width))
@@ -286,6 +292,8 @@ def _test(transform: Transform, predicate: Predicate, values: pa.Array) -> Calla
     if transform.type not in ("identity", "year", "truncate"):
         equal = set(transformed(transform, [values]).to_pylist())
         return lambda value: by_equality(value, predicate, equal)
+    if transform.type == "truncate" and pa.types.is_floating(values.type) and not pc.all(pc.is_finite(values)).as_py():
+        return lambda value: True  # the multiple of an infinity is NaN
     images = [Image(image, image) for image in transformed(transform, [values]).to_pylist()]
     if (
         transform.type == "truncate"

@@ -55,7 +55,6 @@ from lancekeep.domain.partitioning import (
 )
 from lancekeep.domain.partitions import (
     DATASET,
-    NAME_ALPHABET,
     NAME_LENGTH,
     Overtaken,
     Partition,
@@ -63,10 +62,13 @@ from lancekeep.domain.partitions import (
     Values,
     by_values,
     key_of,
+    level_names,
+    levels_of,
     partition_of,
     partitions_of,
     publish,
     require_alone,
+    table_of,
 )
 from lancekeep.domain.pruning import Filter, parse_filter
 from lancekeep.domain.table import Table, new_location
@@ -132,7 +134,8 @@ class PartitionWritePlan:
     """What writers elsewhere need to write the rows of partitions, and `PartitionedNamespace.publish` afterwards; it
     pickles.
 
-    known: the places of the partitions that there are, by their values. root_uri: where those of new ones go.
+    known: the places of the existing partitions, by their values. levels: the existing namespaces, by their values.
+    root_uri: where new partitions go. salt: random; makes the names of new namespaces.
     """
 
     spec: PartitionSpec
@@ -141,6 +144,8 @@ class PartitionWritePlan:
     root_uri: str
     storage_options: Mapping[str, str] = attrs.field(repr=False)
     known: Mapping[Values, tuple[ObjectId, str]]
+    levels: Mapping[Values, ObjectId]
+    salt: str
 
     def place(self, values: Values) -> tuple[WritePlan, str | None]:
         """Where rows of a partition are to be written, and the location where that is new; it is new at every call."""
@@ -148,9 +153,13 @@ class PartitionWritePlan:
         found = self.known.get(key_of(values))
         if found is not None:
             return WritePlan(found[0], found[1], self.storage_options, self.schema, mode, 1, False), None
-        names = [self.spec.namespace, *new_names(self.spec), DATASET]
-        location = new_location(ObjectId(tuple(names)), secrets.token_hex(4))
-        return self.at(ObjectId(tuple(names)), location), location
+        table = self.table_of(values)
+        location = new_location(table, secrets.token_hex(4))
+        return self.at(table, location), location
+
+    def table_of(self, values: Values) -> ObjectId:
+        """Return the id that the table of a new partition gets."""
+        return table_of(self.levels, self.spec, values, level_names(self.spec, values, self.salt))
 
     def at(self, table: ObjectId, location: str) -> WritePlan:
         """Return the plan for a new partition that `place` has given a name and a location."""
@@ -166,11 +175,6 @@ class WrittenPartition:
     fragments: tuple[Any, ...]
     plan: WritePlan
     location: str | None
-
-
-def new_names(spec: PartitionSpec) -> list[str]:
-    """A random name for each level of a specification ("Partition Namespace Naming")."""
-    return ["".join(secrets.choice(NAME_ALPHABET) for _ in range(NAME_LENGTH)) for _ in spec.fields]
 
 
 class PartitionedNamespace:
@@ -275,7 +279,9 @@ class PartitionedNamespace:
             require_alone(view, spec)
         present = by_values(view, spec)
         known = {key: (partition.table.id, self._catalog.uri(partition.table)) for key, partition in present.items()}
-        return PartitionWritePlan(spec, schema, mode, self._catalog.root_uri, self._catalog.storage_options, known)
+        catalog, levels = self._catalog, levels_of(view, spec)
+        salt = secrets.token_hex(16)
+        return PartitionWritePlan(spec, schema, mode, catalog.root_uri, catalog.storage_options, known, levels, salt)
 
     def publish(self, plan: PartitionWritePlan, written: Sequence[WrittenPartition]) -> list[Partition]:
         """Commit to every partition, and have all of it read from then on in one step. Raises as `write` does."""
@@ -376,8 +382,13 @@ class _Writer:
             return [_columns(self.plan.spec, self.plan.schema), *changes]
 
         for _ in range(_ATTEMPTS):
-            present = by_values(self.catalog.view(), self.plan.spec)
-            _all(self._commit, pending, [present.get(key_of(part.written.values)) for part in pending])
+            view = self.catalog.view()
+            present, plan = (
+                by_values(view, self.plan.spec),
+                attrs.evolve(self.plan, levels=levels_of(view, self.plan.spec)),
+            )
+            bases = [present.get(key_of(part.written.values)) for part in pending]
+            _all(self._commit, pending, bases, [plan.table_of(part.written.values) for part in pending])
             try:
                 self.apply(decide)
                 return [partition_of(self.plan.spec, entry) for entry in entered]
@@ -385,16 +396,24 @@ class _Writer:
                 pending = [part for part in parts if key_of(part.written.values) in overtaken.values]
         raise ConcurrentModification("others kept publishing the same partitions; nothing was published, try again")
 
-    def _commit(self, part: _Part, base: Partition | None) -> None:
-        """Make what was written a version that holds nothing else but what is published in ``base``."""
+    def _commit(self, part: _Part, base: Partition | None, table: ObjectId) -> None:
+        """Make what was written a version that holds nothing else but what is published in ``base``.
+
+        ``table``: the id of the partition's table if it is new.
+        """
         written = part.written
         if base is None and written.location is None:
             raise ConcurrentModification(f"the partition {written.plan.table} was dropped; nothing was published")
         if base is None:
+            if written.plan.table != table:
+                location = new_location(table, secrets.token_hex(4))
+                written = self._move(part, self.plan.at(table, location), location)
             part.publication = part.publication or self._first(written)
             return
         if written.location is not None:
-            written = self._move(part, base)
+            uri, mode = self.catalog.uri(base.table), WriteMode(self.plan.mode)
+            plan = attrs.evolve(written.plan, table=base.table.id, uri=uri, mode=mode, read_version=1, declared=False)
+            written = self._move(part, plan, None)
         part.publication = self._commit_to(base, written)
 
     def _first(self, written: WrittenPartition) -> Publication:
@@ -403,19 +422,17 @@ class _Writer:
         version = self.engine.create_at(written.plan, written.fragments)
         root = self.catalog.dataset_root(Table(written.plan.table, written.location, {}))
         self.catalog.commits.latest(root)  # the commit store comes to know of it
-        return Publication(written.values, written.location, None, version, new_names(self.plan.spec))
+        return Publication(written.values, written.plan.table, written.location, None, version)
 
-    def _move(self, part: _Part, base: Partition) -> WrittenPartition:
-        """Another was faster to make the partition: the rows go into its table."""
+    def _move(self, part: _Part, plan: WritePlan, location: str | None) -> WrittenPartition:
+        """Write the rows again for another table: a concurrent write has entered the partition or a level of it."""
         written = part.written
         if part.publication is None:
             self.engine.create_at(written.plan, written.fragments)
         rows = self.engine.open_at(written.plan.uri).scanner().to_reader()
-        uri, mode = self.catalog.uri(base.table), WriteMode(self.plan.mode)
-        plan = attrs.evolve(written.plan, table=base.table.id, uri=uri, mode=mode, read_version=1, declared=False)
         fragments = tuple(self.engine.write_fragments(plan, rows))
         self._forget(part)
-        part.written = WrittenPartition(written.values, fragments, plan, None)
+        part.written, part.publication = WrittenPartition(written.values, fragments, plan, location), None
         return part.written
 
     def _forget(self, part: _Part) -> None:
@@ -443,7 +460,7 @@ class _Writer:
                 plan = attrs.evolve(written.plan, read_version=start)
                 version = self.catalog.commit_fragments(plan, written.fragments).version
                 if overwrites or version == start + 1:
-                    return Publication(written.values, base.table.location, base, version, ())
+                    return Publication(written.values, base.table.id, base.table.location, base, version)
             retry = self.catalog.commits.retry
             retry.sleep(retry.jitter() * min(0.5, 0.01 * 2**attempt))
             base = self._again(base)

@@ -6,7 +6,8 @@ Below ``v{N}`` lies one level of namespaces per field of the specification, name
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
 from typing import Any
 
 import attrs
@@ -55,15 +56,15 @@ class Partition:
 class Publication:
     """What a write wants to be read of one partition from now on.
 
-    location: of its table. base: the partition as the write found it; None where the write makes it. version: holds
-    what shall be read. names: for the levels of a new partition that are missing.
+    table, location: of its table. base: the partition as the write found it; None where the write makes it. version:
+    holds what shall be read.
     """
 
     values: Values
+    table: ObjectId
     location: str
     base: Partition | None
     version: int
-    names: Sequence[str]
 
 
 class Overtaken(ConcurrentModification):
@@ -78,8 +79,8 @@ class Overtaken(ConcurrentModification):
 
 
 def key_of(values: Iterable[Any]) -> Values:
-    """Partition values as a key: NaN is like NaN, and -0.0 like 0.0."""
-    return tuple(("NaN",) if value != value else value for value in values)
+    """Return partition values as a key: NaN equals NaN, and -0.0 equals 0.0 and has the same text."""
+    return tuple(("NaN",) if value != value else value + 0.0 if isinstance(value, float) else value for value in values)
 
 
 def partitions_of(view: CatalogView, spec: PartitionSpec) -> Iterator[Partition]:
@@ -98,7 +99,8 @@ def partition_of(spec: PartitionSpec, entry: ManifestEntry) -> Partition:
     """The partition whose table an entry is. Raises `Damaged`, as `partitions_of`."""
     extension = entry.extension
     version = extension.get(READ_VERSION)
-    if version is None and PUBLISHED.items() <= entry.properties.items():
+    tag = extension.get(READ_TAG)
+    if version is None and tag is None and PUBLISHED.items() <= entry.properties.items():
         raise Damaged(
             f"the catalog's entry of the partition {ObjectId.from_key(entry.object_id)} has lost its {READ_VERSION}: "
             "other software has rewritten the manifest table without the columns it does not know. Restore the version "
@@ -106,7 +108,7 @@ def partition_of(spec: PartitionSpec, entry: ManifestEntry) -> Partition:
         )
     values = tuple(extension.get(field.column) for field in spec.fields)
     table = Table.from_entry(entry)
-    return Partition(spec, values, table, version, extension.get(READ_BRANCH), extension.get(READ_TAG))
+    return Partition(spec, values, table, version, extension.get(READ_BRANCH), tag)
 
 
 def published_version(entry: ManifestEntry) -> Reference | None:
@@ -132,7 +134,7 @@ def publish(
     require_namespace(view, ObjectId((spec.namespace,)))
     if alone:
         require_alone(view, spec)
-    present, levels = by_values(view, spec), _levels(view, spec)
+    present, levels = by_values(view, spec), levels_of(view, spec)
     changes: list[Put] = []
     overtaken = set[Values]()
     for publication in publications:
@@ -145,6 +147,9 @@ def publish(
         if _state(found) != _state(base):
             overtaken.add(key)
         elif found is None:
+            if table_of(levels, spec, publication.values, publication.table.names[1:-1]) != publication.table:
+                overtaken.add(key)  # another write has entered one of its levels under another name
+                continue
             changes += _new_partition(view, levels, spec, publication)
         else:
             entry = view.find(found.table.id.key)
@@ -188,7 +193,33 @@ def _state(partition: Partition | None) -> Any:
     return partition.table.location, partition.version, partition.branch, partition.tag
 
 
-def _levels(view: CatalogView, spec: PartitionSpec) -> dict[Values, ObjectId]:
+def table_of(levels: Mapping[Values, ObjectId], spec: PartitionSpec, values: Values, names: Sequence[str]) -> ObjectId:
+    """Return the id of a partition's table: below the levels that exist, and ``names`` for those that do not."""
+    namespace, key = ObjectId((spec.namespace,)), key_of(values)
+    for depth, name in enumerate(names, 1):
+        namespace = levels.get(key[:depth]) or namespace.child(name)
+    return namespace.child(DATASET)
+
+
+def level_names(spec: PartitionSpec, values: Values, salt: str) -> list[str]:
+    """Return a name for each level of a partition ("Partition Namespace Naming").
+
+    Equal values of one write give equal names, in every process that takes part in the write. ``salt`` is random, and
+    so are the names.
+    """
+    return [_name(f"{spec.id} {key_of(values[:depth])!r} {salt}") for depth in range(1, len(spec.fields) + 1)]
+
+
+def _name(text: str) -> str:
+    number = int.from_bytes(sha256(text.encode()).digest())
+    digits = []
+    for _ in range(NAME_LENGTH):
+        number, digit = divmod(number, len(NAME_ALPHABET))
+        digits.append(NAME_ALPHABET[digit])
+    return "".join(digits)
+
+
+def levels_of(view: CatalogView, spec: PartitionSpec) -> dict[Values, ObjectId]:
     """The namespaces of all levels by their values; where others have made one twice, the first in byte order."""
     root = ObjectId((spec.namespace,))
     levels: dict[Values, ObjectId] = {(): root}
@@ -204,18 +235,16 @@ def _levels(view: CatalogView, spec: PartitionSpec) -> dict[Values, ObjectId]:
 def _new_partition(
     view: CatalogView, levels: dict[Values, ObjectId], spec: PartitionSpec, publication: Publication
 ) -> Iterator[Put]:
-    """The levels that are missing, which ``levels`` learns of, and the table."""
-    key = key_of(publication.values)
-    for level, name in enumerate(publication.names):
-        if key[: level + 1] not in levels:
-            namespace = levels[key[:level]].child(name)
+    """Yield the missing levels, which are added to ``levels``, and the table."""
+    key, names = key_of(publication.values), publication.table.names
+    for depth in range(1, len(spec.fields) + 1):
+        if key[:depth] not in levels:
+            namespace = ObjectId(names[: depth + 1])
             require_free(view, namespace, NAMESPACE)
-            levels[key[: level + 1]] = namespace
-            columns = _columns(spec, publication.values[: level + 1])
-            yield Put(ManifestEntry(namespace.key, NAMESPACE, extension=columns))
-    table = levels[key].child(DATASET)
-    require_free(view, table, TABLE)
-    entry = ManifestEntry.table(table, publication.location, PUBLISHED)
+            levels[key[:depth]] = namespace
+            yield Put(ManifestEntry(namespace.key, NAMESPACE, extension=_columns(spec, publication.values[:depth])))
+    require_free(view, publication.table, TABLE)
+    entry = ManifestEntry.table(publication.table, publication.location, PUBLISHED)
     yield Put(_pinned(attrs.evolve(entry, extension=_columns(spec, publication.values)), publication.version))
 
 

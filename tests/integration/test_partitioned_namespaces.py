@@ -34,6 +34,7 @@ from lancekeep import (
     Refused,
     Unsupported,
 )
+from lancekeep.application.partitions import WrittenPartition
 
 SCHEMA = pa.schema(
     [pa.field("id", pa.int64(), nullable=False), ("ts", pa.timestamp("us", "UTC")), ("country", pa.string())]
@@ -348,7 +349,9 @@ def test_what_other_software_may_have_made_is_read_as_specified(open_managed: Op
         lance.dataset(f"{catalog.root_uri}/__manifest").update(columns, where=entry)
 
     table.tags.create("first", 1)
-    edit(read_version="NULL", read_tag="'first'", metadata="NULL")
+    edit(read_version="NULL", read_tag="'first'")
+    assert ids(namespace) == [1]
+    edit(metadata="NULL")
     assert ids(namespace) == [1]
     with pytest.raises(Refused, match="branch or tag 'first'"):
         namespace.write(rows(3))
@@ -364,6 +367,49 @@ def test_what_other_software_may_have_made_is_read_as_specified(open_managed: Op
     assert ids(namespace, [("id", ">", 1)]) == [2, 4, 5]
     with pytest.raises(Refused, match="expression"):
         namespace.write(rows(7))
+
+
+def test_directories_carry_the_ids_of_their_tables(open_catalog: Open) -> None:
+    """Partitions share the namespaces of their common values, whether they exist or one write makes them."""
+    namespace = open_catalog().create_partitioned(SCHEMA, BY)
+    namespace.write(ROWS)
+    namespace.write(rows(5, country="DE"))
+    tables = [partition.table for partition in namespace.scan().partitions]
+    assert len(tables) == 5
+    assert [table.location.partition("_")[2] for table in tables] == [table.id.key for table in tables]
+    years = {partition.values[0]: partition.table.id.names[1] for partition in namespace.scan().partitions}
+    assert len(set(years.values())) == len(years) == 3
+    assert len({partition.table.id.names[1] for partition in namespace.scan().partitions}) == 3
+
+
+def test_a_level_that_a_concurrent_write_names_first_is_used(open_catalog: Open) -> None:
+    """Both writes create the year 2025; the rows of the later one go to a directory below the first one's name."""
+    namespace = open_catalog().create_partitioned(SCHEMA, BY)
+    plan = namespace.begin_write()
+    values = (2025, "NL")
+    place, location = plan.place(values)
+    fragments = lance.fragment.write_fragments(rows(1).cast(namespace.schema), place.uri, mode="create")
+    namespace.write(rows(2, country="US"))
+    [published] = namespace.publish(plan, [WrittenPartition(values, tuple(fragments), place, location)])
+    assert published.table.location.partition("_")[2] == published.table.id.key
+    assert len({partition.table.id.names[1] for partition in namespace.scan().partitions}) == 1
+    assert ids(namespace) == [1, 2]
+    assert open_catalog().fsck(grace=timedelta(0)).findings == ()
+
+
+def test_floats_are_truncated_and_dates_have_the_hour_zero(open_catalog: Open) -> None:
+    schema = pa.schema([("x", pa.float64()), ("d", pa.date32())])
+    namespace = open_catalog().create_partitioned(schema, [PartitionBy.truncate("x", 10), PartitionBy.hour("d")])
+    day = dt.date(2025, 1, 1)
+    namespace.write(pa.table({"x": [12.7, 19.9, -3.5, float("nan"), None], "d": [day, day, None, day, day]}))
+    found = {repr(partition.values) for partition in namespace.scan().partitions}
+    assert found == {"(10.0, 0)", "(0.0, None)", "(nan, 0)", "(None, 0)"}
+    for wanted, expected in (
+        ([("x", ">", 12.7), ("x", "<", 100.0)], [19.9]),
+        ([("x", "<=", -3.5)], [-3.5]),
+        ([("d", "=", day), ("x", "<", 15.0)], [12.7]),
+    ):
+        assert namespace.scan(wanted).to_table(["x"])["x"].to_pylist() == expected
 
 
 def test_the_example_of_the_documentation_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
