@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import socket
@@ -14,11 +15,14 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
 from uuid import uuid4
 
 import boto3
@@ -38,6 +42,7 @@ from contracts.commit_store import processes as processes
 from contracts.object_store import race
 from lancekeep.adapters.commit_stores import open_commit_store
 from lancekeep.adapters.commit_stores.conditional_put import ConditionalPutCommitStore
+from lancekeep.adapters.commit_stores.dynamodb import OWNER
 from lancekeep.adapters.commit_stores.files import FilesCommitStore
 from lancekeep.adapters.commit_stores.sqlite import SqliteCommitStore
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
@@ -46,8 +51,10 @@ from lancekeep.domain.errors import (
     Damaged,
     InvalidInput,
     ObjectNotFound,
+    Refused,
     StoreUnavailable,
     UnsafeStore,
+    Unsupported,
 )
 from lancekeep.domain.naming import NamingScheme, final_path
 from lancekeep.domain.version_row import Claim, Reserved, Taken, VersionRow
@@ -257,9 +264,8 @@ def test_a_store_that_never_answers_is_given_up_within_ten_seconds(kind: str) ->
 CREDENTIALS_OF_ADA = {"aws_access_key_id": "ada", "aws_secret_access_key": "hunter2", "aws_session_token": "hunter2"}
 
 
-def check_unavailable(store: ExternalCommitStore, address: str) -> None:
-    row = staged(1)
-    for act in (
+def every_call(store: ExternalCommitStore, row: VersionRow) -> tuple[Callable[[], object], ...]:
+    return (
         lambda: store.get(row.base_uri, 1),
         lambda: store.latest(row.base_uri),
         lambda: store.list(row.base_uri, after=None, limit=1, descending=True),
@@ -269,7 +275,12 @@ def check_unavailable(store: ExternalCommitStore, address: str) -> None:
         lambda: store.finalize(final(row)),
         lambda: store.record([final(row)]),
         lambda: store.delete(row.base_uri),
-    ):
+    )
+
+
+def check_unavailable(store: ExternalCommitStore, address: str) -> None:
+    row = staged(1)
+    for act in every_call(store, row):
         with pytest.raises(StoreUnavailable, match=address) as caught:
             act()
         assert "hunter2" not in "".join(traceback.format_exception(caught.value))
@@ -449,11 +460,115 @@ def test_items_are_those_of_native_writers(moto_endpoint: str, shared: bool) -> 
         "size": {"N": "1001"},
         "committer": {"S": "ada@host"},
     }
-    assert client.scan(TableName=table)["Items"] == [item]
+    assert items_of(client, table) == [item]
     store.finalize(final(row))
-    assert client.scan(TableName=table)["Items"] == [{**item, "path": {"S": final_path(row.path)}}]
+    assert items_of(client, table) == [{**item, "path": {"S": final_path(row.path)}}]
     client.put_item(TableName=table, Item={**item, "version": {"N": "2"}, "path": {"S": "native"}})
     assert store.latest(row.base_uri) == VersionRow(row.base_uri, 2, "native", 1001, "ada@host")
+
+
+def items_of(client: DynamoDBClient, table: str) -> list[dict[str, object]]:
+    """Return the rows of a table, without the item that names the bucket of a shared one."""
+    return [dict(item) for item in client.scan(TableName=table)["Items"] if item["base_uri"] != {"S": OWNER}]
+
+
+def test_shared_table_is_refused_to_a_second_bucket(moto_endpoint: str) -> None:
+    table = f"rows-{uuid4().hex[:12]}"
+    url = table_url(moto_endpoint, table, "&shared_with_native=true")
+    early, store, again = (open_commit_store(url, {}, MEMORY) for _ in range(3))
+    mine, theirs = staged(1, "s3://one/lake/t.lance"), staged(1, "s3://two/lake/t.lance")
+    assert early.latest(theirs.base_uri) is None  # nothing is known before the first row
+    assert store.reserve(mine, first=True) == Reserved()
+    assert again.latest(mine.base_uri) == mine
+    for other in (early, store, open_commit_store(url, {}, MEMORY)):
+        for act in every_call(other, theirs):
+            with pytest.raises(Refused, match="holds the rows of s3://one"):
+                act()
+    assert store.latest(mine.base_uri) == mine
+
+
+def test_race_of_two_buckets_for_a_shared_table_has_one_winner(moto_endpoint: str) -> None:
+    url = table_url(moto_endpoint, f"rows-{uuid4().hex[:12]}", "&shared_with_native=true")
+    stores = [open_commit_store(url, {}, MEMORY) for _ in range(4)]
+    rows = [staged(1, f"s3://bucket-{number}/lake/t.lance") for number in range(4)]
+
+    def reserve(number: int) -> bool:
+        try:
+            return stores[number].reserve(rows[number], first=True) == Reserved()
+        except Refused:
+            return False
+
+    won = race(4, reserve)
+    assert sum(won) == 1
+    assert stores[won.index(True)].latest(rows[won.index(True)].base_uri) == rows[won.index(True)]
+
+
+@contextmanager
+def dynamodb_answering(status: int, code: str, operation: bytes, target: str) -> Iterator[str]:
+    """Yield the URL of a DynamoDB at ``target`` that answers one operation with an error."""
+
+    class Front(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if operation.decode() in self.headers["X-Amz-Target"]:
+                self._answer(status, json.dumps({"__type": f"x#{code}", "message": "as told"}).encode())
+                return
+            headers = {name: value for name, value in self.headers.items() if name.lower() != "host"}
+            try:
+                with urlopen(Request(target, body, headers)) as reply:
+                    self._answer(reply.status, reply.read())
+            except HTTPError as error:
+                self._answer(error.code, error.read())
+
+        def _answer(self, status: int, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", "application/x-amz-json-1.0")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Front) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "meaning", "advice"),
+    [
+        (400, "AccessDeniedException", AccessDenied, "permissions that the guide"),
+        (400, "ExpiredTokenException", AccessDenied, "Renew"),
+        (400, "IncompleteSignatureException", AccessDenied, "Check the credentials"),
+        (400, "InvalidSignatureException", AccessDenied, "Check the credentials"),
+        (400, "MissingAuthenticationTokenException", AccessDenied, "Check the credentials"),
+        (400, "UnrecognizedClientException", AccessDenied, "Check the credentials"),
+        (400, "UnknownOperationException", Unsupported, "This server lacks the operation"),
+        (400, "ValidationException", InvalidInput, "as told"),
+        (400, "ThrottlingException", StoreUnavailable, "as told"),
+        (400, "ProvisionedThroughputExceededException", StoreUnavailable, "as told"),
+        (500, "InternalServerError", StoreUnavailable, "as told"),
+    ],
+)
+@pytest.mark.parametrize("operation", ["PutItem", "TransactWriteItems"])
+def test_each_code_of_dynamodb_has_its_meaning(
+    status: int, code: str, meaning: type[Exception], advice: str, operation: str, moto_endpoint: str
+) -> None:
+    table = f"rows-{uuid4().hex[:12]}"
+    row = staged(1, f"s3://bucket/{uuid4()}")
+    near = open_commit_store(table_url(moto_endpoint, table), {}, MEMORY)
+    assert near.reserve(staged(1, f"s3://bucket/{uuid4()}"), first=True) == Reserved()  # the table is there
+    with dynamodb_answering(status, code, operation.encode(), moto_endpoint) as endpoint:
+        store = open_commit_store(table_url(endpoint, table), {}, MEMORY)
+        claims = [Claim(row, first=True), Claim(staged(1, f"s3://bucket/{uuid4()}"), first=True)]
+        with pytest.raises(meaning, match=advice) as raised:
+            store.reserve(row, first=True) if operation == "PutItem" else store.reserve_all(claims)
+        assert type(raised.value) is meaning
+    assert near.latest(row.base_uri) is None
 
 
 def test_only_tables_on_s3_are_shared_with_native_writers(moto_endpoint: str) -> None:

@@ -35,7 +35,15 @@ from botocore.exceptions import (
 from lancekeep.adapters.commit_stores.boundary import boundary
 from lancekeep.adapters.commit_stores.claims import ATTEMPTS, answer, answer_all, may_claim
 from lancekeep.adapters.commit_stores.options import StoreUrl
-from lancekeep.domain.errors import AccessDenied, Damaged, InvalidInput, LancekeepError, StoreUnavailable
+from lancekeep.domain.errors import (
+    AccessDenied,
+    Damaged,
+    InvalidInput,
+    LancekeepError,
+    Refused,
+    StoreUnavailable,
+    Unsupported,
+)
 from lancekeep.domain.version_row import BatchReservation, Claim, NotReady, Reservation, Reserved, VersionRow
 from lancekeep.ports.commit_store import CommitStoreGuarantees, require_atomic
 from lancekeep.ports.object_store import ObjectStore
@@ -61,17 +69,26 @@ _KEY_SCHEMA: tuple[KeySchemaElementTypeDef, ...] = (
     {"AttributeName": "base_uri", "KeyType": "HASH"},
     {"AttributeName": "version", "KeyType": "RANGE"},
 )
+OWNER = "lancekeep:bucket"
+"""The ``base_uri`` of the item that names the bucket of a shared table. No native key is called so."""
+_OWNER_KEY: Item = {"base_uri": {"S": OWNER}, "version": {"N": "0"}}
 _CREDENTIALS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
-_DENIED = frozenset(
-    (
-        "AccessDeniedException",
-        "ExpiredTokenException",
-        "IncompleteSignatureException",
-        "InvalidSignatureException",
-        "MissingAuthenticationTokenException",
-        "UnrecognizedClientException",
-    )
-)
+_RIGHTS = "Check the credentials and the permissions that the guide to commit stores lists"
+_MEANINGS: Mapping[str, tuple[type[LancekeepError], str]] = {
+    "AccessDeniedException": (AccessDenied, _RIGHTS),
+    "ExpiredTokenException": (AccessDenied, "Renew the credentials"),
+    "IncompleteSignatureException": (AccessDenied, _RIGHTS),
+    "InvalidSignatureException": (AccessDenied, _RIGHTS),
+    "MissingAuthenticationTokenException": (AccessDenied, _RIGHTS),
+    "UnrecognizedClientException": (AccessDenied, _RIGHTS),
+    "UnknownOperationException": (
+        Unsupported,
+        "This server lacks the operation. Changes of several tables at once need TransactWriteItems and "
+        "TransactGetItems: use AWS, or commit one table at a time",
+    ),
+    "ValidationException": (InvalidInput, "Correct the table or the option that the server names"),
+}
+"""Codes of DynamoDB that mean a definite refusal, and what to do. Every other one is `StoreUnavailable`."""
 _ABOVE_ALL = 2**63 - 1
 
 
@@ -80,7 +97,8 @@ class DynamoDBCommitStore:
 
     The table is made by the first row that needs it, billed on demand; a table that is not there reads as empty.
     ``shared_with_native``: native ``s3+ddb://`` writers use the same table. They leave scheme and bucket out of
-    ``base_uri``, so two buckets that share one table would collide: give each bucket its own.
+    ``base_uri``, so the rows of two buckets would collide. The first row is preceded by an item that names the bucket
+    (`OWNER`), and the table is refused for any other.
     """
 
     options: ClassVar[frozenset[str]] = frozenset(("region", "endpoint_url", "shared_with_native", *_CREDENTIALS))
@@ -91,6 +109,7 @@ class DynamoDBCommitStore:
         self._table = table
         self._client = client
         self._shared_with_native = shared_with_native
+        self._owner: str | None = None
 
     @staticmethod
     def canonical(url: StoreUrl) -> str:
@@ -233,7 +252,43 @@ class DynamoDBCommitStore:
             return base_uri
         if not base_uri.startswith("s3://"):
             raise InvalidInput(f"{self.url}: native writers share tables on s3:// only, and this one is {base_uri}")
-        return base_uri.removeprefix("s3://").partition("/")[2]
+        bucket, _, path = base_uri.removeprefix("s3://").partition("/")
+        if self._owner is None:
+            self._owner = self._found_owner()
+        if self._owner not in (None, bucket):
+            raise Refused(
+                f"{self.url}: this DynamoDB table holds the rows of s3://{self._owner}, where {base_uri} would have "
+                "the same keys as another table. Give each bucket a DynamoDB table of its own. Nothing was written."
+            )
+        return path
+
+    def _found_owner(self) -> str | None:
+        """Return the bucket that a shared table belongs to; None if no row was written yet."""
+        try:
+            reply = self._client.get_item(TableName=self._table, Key=_OWNER_KEY, ConsistentRead=True)
+        except self._client.exceptions.ResourceNotFoundException:
+            return None
+        return reply["Item"]["path"]["S"] if "Item" in reply else None
+
+    def _claim_table(self, base_uri: str) -> None:
+        """Name the bucket of a shared table before its first row is written, making the table if necessary."""
+        self._partition(base_uri)
+        if not self._shared_with_native or self._owner is not None:
+            return
+        bucket = base_uri.removeprefix("s3://").partition("/")[0]
+        item: Item = {**_OWNER_KEY, "path": {"S": bucket}, "size": {"N": "0"}}
+        while True:
+            try:
+                self._client.put_item(
+                    TableName=self._table, Item=item, ConditionExpression="attribute_not_exists(version)"
+                )
+            except self._client.exceptions.ResourceNotFoundException:
+                self._create_table()
+                continue
+            except self._client.exceptions.ConditionalCheckFailedException:
+                pass
+            break
+        self._partition(base_uri)
 
     def _get(self, base_uri: str, version: int) -> VersionRow | None:
         try:
@@ -303,6 +358,7 @@ class DynamoDBCommitStore:
         Where the driver repeats a call whose answer was lost, it meets the own row: the caller knows it by its path.
         """
         while True:
+            self._claim_table(row.base_uri)
             try:
                 self._client.put_item(
                     TableName=self._table,
@@ -328,6 +384,8 @@ class DynamoDBCommitStore:
 
         The driver sends a token along, by which the server knows a call that is repeated.
         """
+        for row in rows:
+            self._claim_table(row.base_uri)
         puts: list[TransactWriteItemTypeDef] = [
             {
                 "Put": {
@@ -378,6 +436,7 @@ class DynamoDBCommitStore:
 
     def _create_table(self) -> None:
         """Make the table and wait until it can be used; another process may be making it, too."""
+        self._owner = None
         with suppress(self._client.exceptions.ResourceInUseException):
             self._client.create_table(
                 TableName=self._table,
@@ -404,11 +463,14 @@ class DynamoDBCommitStore:
         if isinstance(error, ClientError):
             # The first line only: a signature error goes on with the signed request, session token included.
             message = error.response.get("Error", {}).get("Message", "").partition("\n")[0]
-            if _code(error) in _DENIED:
-                return AccessDenied(f"{self.url}: {_code(error)}: {message}")
-            if _code(error) == "ValidationException":
-                return InvalidInput(f"{self.url}: {self._schema_fault() or message}")
-            return StoreUnavailable(f"{self.url}: {_code(error)}: {message}")
+            code = _code(error)
+            meaning, advice = _MEANINGS.get(code, (StoreUnavailable, ""))
+            if error.response.get("ResponseMetadata", {}).get("RetryAttempts"):
+                meaning = StoreUnavailable  # the attempt before this one went unanswered, and may have had its effect
+            if meaning is StoreUnavailable:
+                return StoreUnavailable(f"{self.url}: {code}: {message}")
+            fault = self._schema_fault() if code == "ValidationException" else None
+            return meaning(f"{self.url}: {fault or f'{error.operation_name}: {code}: {message}. {advice}'}.")
         if isinstance(error, NoCredentialsError | PartialCredentialsError | CredentialRetrievalError):
             return AccessDenied(
                 f"{self.url}: {error}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or a role, or the "
