@@ -115,6 +115,40 @@ def test_a_key_that_is_in_the_source_twice_is_refused_or_its_last_row_wins(catal
 # -- compaction and indexes -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("stable", [False, True])
+def test_zeros_of_either_sign_are_one_key(tmp_path: Path, stable: bool) -> None:
+    catalog = lancekeep.connect(str(tmp_path / "lake"))
+    table = pa.table({"k": [0.0, -0.0, 1.0], "l": pa.array([0.0, 1.0, -0.0], pa.float32()), "v": [1, 2, 3]})
+    if stable:
+        lance.write_dataset(table.slice(0, 1), str(tmp_path / "lake/t.lance"), enable_stable_row_ids=True)
+        catalog.register_table("t", "t.lance")
+        upsert(catalog, "t", pa.table({"k": [-0.0], "l": pa.array([-0.0], pa.float32()), "v": [10]}), ["k", "l"])
+        expected = [(0, 0, 10)]
+    else:
+        catalog.write("t", table)
+        changes = pa.table({"k": [-0.0, 0.0, 2.0], "l": pa.array([-0.0, 1.0, 0.0], pa.float32()), "v": [10, 20, 40]})
+        summary = upsert(catalog, "t", changes, ["k", "l"])
+        assert summary.counts == {"updated": 2, "inserted": 1}
+        expected = [(0, 0, 10), (0, 1, 20), (1, 0, 3), (2, 0, 40)]
+        twice = pa.table({"k": [-0.0, 0.0], "l": pa.array([1, 1], pa.float32()), "v": [5, 6]})
+        with pytest.raises(lancekeep.InvalidInput, match="have 1 keys"):
+            upsert(catalog, "t", twice, ["k", "l"])
+    found = plain(catalog).to_table().sort_by([("v", "ascending")]).to_pylist()
+    assert sorted((row["k"], row["l"], row["v"]) for row in found) == expected
+
+
+def test_job_over_spark_connect_is_refused(catalog: lancekeep.Catalog) -> None:
+    connect: Any = object()  # a session of Spark Connect has no JVM either
+    for job in (
+        lambda: backfill(connect, catalog, "t", "twice", doubled, reads=["id"]),
+        lambda: compact(connect, catalog, "t"),
+        lambda: index(connect, catalog, "t", "id", "btree"),
+        lambda: verify(connect, catalog, ["t"]),
+    ):
+        with pytest.raises(lancekeep.Unsupported, match="this is one of Spark Connect"):
+            job()
+
+
 def test_compaction_goes_on_beside_appends_and_plans_again_after_a_delete(
     spark: SparkSession, catalog: lancekeep.Catalog, meanwhile: Callable[[Callable[[], object]], None]
 ) -> None:
@@ -212,7 +246,7 @@ def test_a_function_that_fails_commits_nothing_and_finished_fragments_are_not_co
         return doubled(batch)
 
     options: dict[str, Any] = {"reads": ["id"], "checkpoint": str(tmp_path / "checkpoint")}
-    with pytest.raises(lancekeep.Retryable, match="no luck with the last fragment"):
+    with pytest.raises(lancekeep.InvalidInput, match="the function failed with RuntimeError: no luck with the last"):
         backfill(spark, catalog, "t", "twice", brittle, **options)
     assert catalog.describe_table("t").version == FRAGMENTS
     broken.unlink()

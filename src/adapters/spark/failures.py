@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from lancekeep.domain.errors import InvalidInput, MissingExtra, Retryable
+from lancekeep.domain import errors
+from lancekeep.domain.errors import CommitUnknown, InvalidInput, LancekeepError, MissingExtra, Retryable
 
 try:
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j is published without types
@@ -30,11 +31,19 @@ def translated(name: str) -> Iterator[None]:
         raise _failure(name, str(error)) from error
 
 
-def _failure(name: str, report: str) -> InvalidInput | Retryable:
-    """What a failed job reports is the traceback of a Python task or of the JVM: the last error in it is the cause."""
-    errors = [found for found in map(_ERROR_LINE.fullmatch, report.splitlines()) if found]
-    reason = f"{errors[-1]['error']}: {errors[-1]['message']}" if errors else report.partition("\n")[0]
-    own = f"{InvalidInput.__module__}.{InvalidInput.__qualname__}: "
-    if reason.startswith(own):
-        return InvalidInput(f"{name}: {reason.removeprefix(own)}; nothing was committed")
-    return Retryable(f"{name}: the Spark job failed; nothing was committed: {reason}")
+def _failure(name: str, report: str) -> LancekeepError:
+    """Return the error that ended a job.
+
+    What Spark reports is the traceback of a Python task or of the JVM: the last error in it is the cause. An error of
+    Lancekeep's own keeps its kind.
+    """
+    found = [line for line in map(_ERROR_LINE.fullmatch, report.splitlines()) if line]
+    if not found:
+        first = report.partition("\n")[0]
+        return Retryable(f"{name}: the Spark job failed; nothing was committed: {first}")
+    error, message = found[-1]["error"], found[-1]["message"]
+    module, _, kind = error.rpartition(".")
+    own = getattr(errors, kind, None) if module == errors.__name__ else None
+    if isinstance(own, type) and issubclass(own, LancekeepError) and own is not CommitUnknown:
+        return own(f"{name}: {message}; nothing was committed")
+    return Retryable(f"{name}: the Spark job failed; nothing was committed: {error}: {message}")

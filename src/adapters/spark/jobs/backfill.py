@@ -55,7 +55,7 @@ def backfill(
 
     Fragments that are appended meanwhile are computed before the commit, which is made against one version; fragments
     that lost rows meanwhile are not computed again. Again, it computes again: to the same values, if the function does.
-    Raises `InvalidInput`, `TableNotFound`, `Retryable` (the function failed, for one), `ConcurrentModification`; then
+    Raises `InvalidInput` (the function failed, for one), `TableNotFound`, `Retryable`, `ConcurrentModification`; then
     nothing was committed.
     """
     clock = Clock()
@@ -213,8 +213,12 @@ def _read_computed(dataset: Any, fragment: Any, work: _Work) -> pa.Table:
 
 
 def _called(work: _Work, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """What the function makes of a batch, if it is what was promised. Raises `InvalidInput`."""
-    result = work.function(batch)
+    """What the function makes of a batch, if it is what was promised. Raises `InvalidInput`, for its errors, too."""
+    try:
+        result = work.function(batch)
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise InvalidInput(f"the function failed with {reason}") from error
     if isinstance(result, pa.ChunkedArray):
         result = result.combine_chunks()
     if isinstance(result, pa.Array) and len(work.columns) == 1:

@@ -12,7 +12,7 @@ import lance
 import pyarrow as pa
 from lance.indices import IndicesBuilder
 
-from lancekeep.adapters.spark.jobs.tasks import Clock, Summary, quiet, run
+from lancekeep.adapters.spark.jobs.tasks import Clock, Summary, quiet, require_classic, run
 from lancekeep.adapters.spark.reading import Snapshot, stored_fragments
 from lancekeep.application.catalog import Catalog, Identifier
 from lancekeep.application.maintenance import Progress
@@ -64,6 +64,7 @@ def index(
     in it; where others rewrote fragments, it starts again, five times.
     Raises `InvalidInput`, `TableNotFound`, `Retryable`, `ConcurrentModification`; then nothing was committed.
     """
+    require_classic(spark)
     clock = Clock()
     table_id = ObjectId.of(table)
     kind, name = kind.upper(), name or f"{column}_idx"

@@ -18,6 +18,7 @@ import attrs
 from lancekeep.adapters.spark.daemon import freeze_imports
 from lancekeep.adapters.spark.failures import translated
 from lancekeep.application.maintenance import Progress
+from lancekeep.domain.errors import Unsupported
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -77,8 +78,9 @@ def run(
 
     With more items than `MOST_TASKS` neighbours share one: what Spark keeps of a job grows with its tasks. name: the
     table, for messages. Stopped by an exception (Ctrl-C), the tasks are cancelled. Raises `Retryable` where a task
-    failed as often as Spark allows, and `InvalidInput` where it says that it always will.
+    failed as often as Spark allows, and the error itself where it is one of Lancekeep's.
     """
+    require_classic(spark)
     if not items:
         return []
 
@@ -89,6 +91,15 @@ def run(
     tasks = min(len(items), MOST_TASKS)
     with translated(name), _watched(spark, f"{title}: {name}", tasks, progress):
         return spark.sparkContext.parallelize(items, tasks).map(answer).collect()
+
+
+def require_classic(spark: SparkSession) -> None:
+    """Raise `Unsupported` for a session of Spark Connect: jobs run functions on the executors by the driver's JVM."""
+    if not hasattr(spark, "_jsparkSession"):
+        raise Unsupported(
+            "jobs need a classic session of Spark, and this is one of Spark Connect, whose driver is another process. "
+            "Run the job in the driver, or start a session of its own: lancekeep.jobs.session()"
+        )
 
 
 @contextmanager

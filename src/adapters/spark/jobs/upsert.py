@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -131,7 +131,10 @@ def _require_keys(rows: int, found: int, lacking: Mapping[str, int], name: str) 
 
 def _keyed(rows: pa.Table, keys: list[str], duplicates: str, name: str) -> pa.Table:
     """Each key once, and none of them null. Raises `InvalidInput`."""
-    numbered = rows.select(keys).append_column("lancekeep_at", pa.array(range(rows.num_rows), pa.int64()))
+    same = rows.select(keys)
+    for key in _floating(rows.schema, keys):
+        same = same.set_column(same.column_names.index(key), key, pc.add(same[key], 0.0))  # -0.0 as 0.0
+    numbered = same.append_column("lancekeep_at", pa.array(range(rows.num_rows), pa.int64()))
     last = numbered.group_by(keys).aggregate([("lancekeep_at", "max")])
     found = rows.num_rows if duplicates == "last" else last.num_rows
     _require_keys(rows.num_rows, found, {key: rows[key].null_count for key in keys}, name)
@@ -147,13 +150,62 @@ def _built(dataset: Any, rows: StagedRows, keys: list[str]) -> tuple[lance.Trans
     Only keys are read here. Where rows have ids that stay with them, those of updated rows are kept by reading all.
     """
     merge = dataset.merge_insert(keys)
+    floating = _floating(dataset.schema, keys)
     try:
         if dataset.has_stable_row_ids:
             merge = merge.when_matched_update_all().when_not_matched_insert_all()
-            transaction, stats = merge.execute_uncommitted(rows.reader(dataset.schema.names))
+            zeros = {key: _stored_zero(dataset, key) for key in floating}
+            source = _mapped(rows.reader(dataset.schema.names), lambda batch: _with_stored_zeros(batch, zeros))
+            transaction, stats = merge.execute_uncommitted(source)
             return transaction, stats["num_updated_rows"]
-        removal, stats = merge.when_matched_delete().execute_uncommitted(rows.reader(keys))
+        matched = _mapped(rows.reader(keys), lambda batch: _with_both_zeros(batch, floating))
+        removal, stats = merge.when_matched_delete().execute_uncommitted(matched)
     except ValueError as error:
         raise InvalidInput(f"the rows cannot be merged by {', '.join(keys)}: {error}") from error
     operation = replace(removal.operation, new_fragments=rows.fragments)
     return lance.Transaction(dataset.version, operation), stats["num_deleted_rows"]
+
+
+# -- zeros: to Lance 0.0 and -0.0 are two keys, to SQL one ------------------------------------------------------------
+
+
+def _floating(schema: pa.Schema, keys: list[str]) -> list[str]:
+    return [key for key in keys if pa.types.is_floating(schema.field(key).type)]
+
+
+def _mapped(
+    reader: pa.RecordBatchReader, change: Callable[[pa.RecordBatch], Iterable[pa.RecordBatch]]
+) -> pa.RecordBatchReader:
+    return pa.RecordBatchReader.from_batches(reader.schema, (part for batch in reader for part in change(batch)))
+
+
+def _with_both_zeros(batch: pa.RecordBatch, keys: list[str]) -> Iterable[pa.RecordBatch]:
+    """Return the keys of a batch, each that has a zero with the other zero, too."""
+    parts = [batch]
+    for key in keys:
+        for part in list(parts):
+            zeros = part.filter(pc.equal(part[key], 0))
+            if zeros.num_rows:
+                parts.append(
+                    zeros.set_column(batch.schema.get_field_index(key), batch.schema.field(key), pc.negate(zeros[key]))
+                )
+    return parts
+
+
+def _stored_zero(dataset: Any, key: str) -> pa.Scalar | None:
+    """Return the zero that a column of the table has; None where it has none."""
+    quoted = f"`{key}`"
+    found = pc.unique(dataset.to_table([key], filter=f"{quoted} >= -0.0 AND {quoted} <= 0.0")[key]).drop_null()
+    if len(found) > 1:
+        raise InvalidInput(f"the key {key!r} has both 0.0 and -0.0 in the table, which are equal: update one of them")
+    return found[0] if len(found) else None
+
+
+def _with_stored_zeros(batch: pa.RecordBatch, zeros: Mapping[str, pa.Scalar | None]) -> Iterable[pa.RecordBatch]:
+    """Return a batch with the zeros that the table has in its keys."""
+    for key, zero in zeros.items():
+        if zero is not None:
+            field = batch.schema.field(key)
+            same = pc.if_else(pc.fill_null(pc.equal(batch[key], 0), False), zero, batch[key])
+            batch = batch.set_column(batch.schema.get_field_index(key), field, same)
+    return [batch]
