@@ -28,6 +28,7 @@ from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import InvalidInput, UnsafeStore, UnsafeStoreWarning
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.lineage import Base
 from lancekeep.domain.table import MANIFEST_DIRECTORY
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.manifest_store import ManifestStore
@@ -160,7 +161,8 @@ def connect(
     )
 
     def engine(catalog: Catalog) -> TableEngine:
-        return _ProvingEngine(CatalogNamespace(catalog), native_options, prove)
+        namespace = CatalogNamespace(catalog)
+        return _ProvingEngine(namespace, native_options, namespace.based_on, prove)
 
     catalog = Catalog(
         manifest,
@@ -332,9 +334,13 @@ class _ProvingEngine(LanceEngine):
     """Without a commit store pylance commits past `TableCommits`, so the storage has to be proven before it begins."""
 
     def __init__(
-        self, namespace: CatalogNamespace, storage_options: Mapping[str, str], prove: Callable[[], None]
+        self,
+        namespace: CatalogNamespace,
+        storage_options: Mapping[str, str],
+        based_on: Callable[[Base], CatalogNamespace],
+        prove: Callable[[], None],
     ) -> None:
-        super().__init__(namespace, storage_options)
+        super().__init__(namespace, storage_options, based_on)
         self._prove = prove
 
     def write(self, table: ObjectId, data: Any, mode: WriteMode) -> Committed:

@@ -50,6 +50,7 @@ from lancekeep.domain.errors import (
 )
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import BRANCHES, DatasetRoot
+from lancekeep.domain.lineage import Base
 from lancekeep.domain.manifest_entry import NAMESPACE, OWN_PROPERTIES, TABLE
 from lancekeep.domain.namespace import (
     Namespace,
@@ -584,7 +585,12 @@ class Catalog:
         if latest is None and write_mode is WriteMode.APPEND:
             raise TableNotFound(f"the table {object_id} is only declared; overwrite makes its first version")
         read_version = 0 if latest is None else latest.version
-        return WritePlan(object_id, self.uri(table), self.storage_options, schema, write_mode, read_version, declared)
+        base = None
+        if latest is not None and self.managed and v1_table(table.location) is not None:
+            base = self.commits.lineage.base(self.dataset_root(table), latest)
+        return WritePlan(
+            object_id, self.uri(table), self.storage_options, schema, write_mode, read_version, declared, base
+        )
 
     def commit_fragments(
         self,
@@ -709,15 +715,25 @@ class Catalog:
     # -- versions -----------------------------------------------------------------------------------------------
 
     def commit_version(
-        self, table: Table, branch: str | None, version: int, manifest_path: str, size: int | None
+        self,
+        table: Table,
+        branch: str | None,
+        version: int,
+        manifest_path: str,
+        size: int | None,
+        *,
+        base: Base | None = None,
     ) -> Outcome:
         """Make a staged manifest the next version of a table or branch; see `TableCommits.commit`.
+
+        ``base``: the version that the writer has read, where it is known.
 
         Raises `CommitRefused` also where a rename moved the table's files away meanwhile.
         """
         root = self.dataset_root(table).branch(branch)
         before = self._manifest.recent().version
-        outcome = self.commits.commit(root, version, manifest_path, size, branch=branch is not None)
+        read = _base_at(table, branch, base)
+        outcome = self.commits.commit(root, version, manifest_path, size, branch=branch is not None, base=read)
         if isinstance(outcome, Committed) and v1_table(table.location) is not None:
             self._require_unmoved(table, version, before, first=branch is not None or version == 1)
         return outcome
@@ -728,7 +744,12 @@ class Catalog:
         Raises `CommitRefused` also where a rename moved the files of one away meanwhile.
         """
         before = self._manifest.recent().version
-        outcome = BatchCommits(self.commits).commit([each.at(self.dataset_root(each.table)) for each in candidates])
+        outcome = BatchCommits(self.commits).commit(
+            [
+                attrs.evolve(each, base=_base_at(each.table, each.branch, each.base)).at(self.dataset_root(each.table))
+                for each in candidates
+            ]
+        )
         if isinstance(outcome, AllCommitted):
             for each in candidates:
                 if v1_table(each.table.location) is not None:
@@ -1383,6 +1404,13 @@ class Catalog:
             if isinstance(outcome, Unknown):
                 raise
             return outcome
+
+
+def _base_at(table: Table, branch: str | None, base: Base | None) -> Base | None:
+    """The version that a writer has read, where its place may hold another table or branch now."""
+    if base is None or base.branch != branch or (branch is None and v1_table(table.location) is None):
+        return None
+    return base
 
 
 def raise_unless_committed(outcome: Success | Conflict | Unknown, name: str) -> Success:

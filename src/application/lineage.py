@@ -79,6 +79,11 @@ class Lineage:
                 ) from None
         return descendant
 
+    def base(self, root: DatasetRoot, row: VersionRow) -> Base | None:
+        """Identify a version for a writer that reads it; None where its manifest cannot be read."""
+        manifest = self._manifest(root, row.path, row.version)
+        return None if manifest is None else Base(row.version, manifest.transaction)
+
     def keep(self, committed: Descendant) -> None:
         """Remember a manifest that is a version now: the next commit is compared with it."""
         if committed.manifest is not None:
@@ -95,28 +100,32 @@ class Lineage:
         self, root: DatasetRoot, staged: StagedManifest, manifest: Manifest, change: Change, base: Base | None
     ) -> None:
         before = staged.version - 1
-        if base is not None and base.version <= before:
-            read = self._manifest(root, staged, base.version)
-            if read is not None and read.transaction != base.transaction:
+        if base is not None:
+            read = self._manifest(root, staged.path, base.version) if base.version <= before else None
+            if base.version > before or (read is not None and read.transaction != base.transaction):
                 raise CommitRefused(f"the writer read {base.transaction} as version {base.version}, which is another")
         if change.operation is Operation.OVERWRITE:
             if base is None and (root.base_uri, before) not in self._held:
                 self._require_file(root, next(iter(change.created), None))
             return
         number = change.restored if change.operation is Operation.RESTORE else before
-        previous = self._manifest(root, staged, number)
+        previous = self._manifest(root, staged.path, number)
         if previous is not None:
             self._require_file(root, require_descent(manifest, previous, change))
 
-    def _manifest(self, root: DatasetRoot, staged: StagedManifest, version: int) -> Manifest | None:
-        """The manifest of a version; None where the history has no such version, or it cannot be decoded."""
+    def _manifest(self, root: DatasetRoot, beside: str, version: int) -> Manifest | None:
+        """Read the manifest of a version, whose naming scheme is that of ``beside``.
+
+        Returns:
+            None where the history has no such version, or its manifest cannot be decoded.
+        """
         with self._lock:
             generation, held = self._generation, self._held.get((root.base_uri, version))
             if held is not None:
                 self._held.move_to_end((root.base_uri, version))
                 return held
-        name = ManifestName.parse(staged.path.rpartition("/")[2])
-        assert name is not None  # a staged manifest has the name of one
+        name = ManifestName.parse(beside.rpartition("/")[2])
+        assert name is not None
         content = self._content(root.manifest_key(version, name.scheme))
         if content is None:
             row = self._final(root, version)

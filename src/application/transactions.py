@@ -25,6 +25,7 @@ from lancekeep.domain.errors import (
 )
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
+from lancekeep.domain.lineage import Base
 from lancekeep.domain.table import Table
 from lancekeep.ports.commit_store import require_atomic
 from lancekeep.ports.table_engine import StagedVersion, TableEngine, WriteMode, WritePlan
@@ -45,11 +46,12 @@ class NewVersion:
     manifest_path: str
     size: int | None
     branch: str | None = None
+    base: Base | None = None
 
     def at(self, root: DatasetRoot) -> Candidate:
         """The candidate that it is; ``root``: of the table."""
         on_branch = self.branch is not None
-        return Candidate(root.branch(self.branch), self.version, self.manifest_path, self.size, on_branch)
+        return Candidate(root.branch(self.branch), self.version, self.manifest_path, self.size, on_branch, self.base)
 
 
 @attrs.define
@@ -191,7 +193,7 @@ class Transaction:
             for write in self._writes.values():
                 table = self._catalog.find_table(write.plan.table)
                 made = self._engine.stage(write.plan, write.fragments)
-                staged.append(NewVersion(table, made.version, made.path, made.size))
+                staged.append(NewVersion(table, made.version, made.path, made.size, base=write.plan.base))
                 _require_unchanged(write.plan, made)
         except Exception:
             self._remove(staged)

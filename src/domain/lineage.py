@@ -107,10 +107,14 @@ class Change:
 
 @attrs.frozen
 class Base:
-    """The version that a writer has read: its number and the name of its transaction file, which no other has."""
+    """The version that a writer has read.
+
+    transaction: the name of its transaction file, which no other version has.
+    """
 
     version: int
     transaction: str
+    branch: str | None = None
 
 
 class Manifest:

@@ -11,6 +11,7 @@ import attrs
 
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.lineage import Base
 
 
 class WriteMode(Enum):
@@ -26,7 +27,8 @@ class WritePlan:
     """What distributed writers need to write fragments, and what the one commit afterwards needs; it pickles.
 
     uri, storage_options: for ``lance.fragment.write_fragments``. schema: a ``pyarrow.Schema``. read_version: the
-    version the write builds on, 0 for a new table. declared: this write made the table's entry.
+    version the write builds on, 0 for a new table. declared: this write made the table's entry. base: identifies that
+    version, where another table may take the place of this one.
     """
 
     table: ObjectId
@@ -36,6 +38,7 @@ class WritePlan:
     mode: WriteMode
     read_version: int
     declared: bool
+    base: Base | None = None
 
     @property
     def fragment_mode(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -141,9 +142,10 @@ def test_a_commit_reads_its_predecessor_at_most_once(tmp_path: Path) -> None:
 CHANGES: dict[str, Callable[[Any], Any]] = {
     "append": lambda ds: lance.write_dataset(rows(50), ds, mode="append"),
     "delete some": lambda ds: ds.delete("x = 0"),
-    "update some": lambda ds: ds.update({"y": "1"}, where="x = 0"),
     "add a column": lambda ds: ds.add_columns(pa.schema([("z", pa.int64())])),
-    "drop a column": lambda ds: ds.drop_columns(["y"]),
+    "delete all": lambda ds: ds.delete("true"),
+    "update all": lambda ds: ds.update({"y": "1"}),
+    "overwrite": lambda ds: lance.write_dataset(rows(50), ds, mode="overwrite"),
     "configure": lambda ds: ds.update_config({"a": "b"}),
 }
 
@@ -162,3 +164,88 @@ def test_a_handle_of_a_recreated_table_commits_nothing(catalog: Catalog, change:
     assert stored(catalog) == before
     catalog.write("t", rows(200), "append")
     assert stored(catalog) == sorted([*before, 200, 201, 202])
+
+
+def test_a_slow_write_into_a_recreated_table_is_refused(catalog: Catalog) -> None:
+    catalog.write("t", rows(0))
+
+    def slow() -> Iterator[pa.RecordBatch]:
+        yield from rows(10).to_batches()
+        recreate(catalog, versions=3)
+        yield from rows(20).to_batches()
+
+    with pytest.raises(LancekeepError):
+        catalog.write("t", pa.RecordBatchReader.from_batches(rows(0).schema, slow()), "append")
+    assert stored(catalog) == [100, 101, 102, 110, 111, 112, 120, 121, 122]
+
+
+@pytest.mark.parametrize("versions", [1, 3])
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_an_old_plan_commits_nothing_to_a_recreated_table(catalog: Catalog, versions: int, mode: str) -> None:
+    catalog.write("t", rows(0))
+    catalog.write("t", rows(10), "append")
+    plan = pickle.loads(pickle.dumps(catalog.begin_write("t", rows(0).schema, mode)))
+    fragments = lance.fragment.write_fragments(rows(20), plan.uri, schema=plan.schema, mode=plan.fragment_mode)
+    recreate(catalog, versions)
+    before = stored(catalog)
+    with pytest.raises(LancekeepError):
+        catalog.commit_fragments(plan, fragments)
+    assert stored(catalog) == before
+
+
+@pytest.mark.parametrize("versions", [1, 3])
+def test_a_transaction_commits_nothing_to_a_recreated_table(tmp_path: Path, versions: int) -> None:
+    with lancekeep.connect(str(tmp_path / "lake"), commit_store=url("sqlite", tmp_path)) as catalog:
+        catalog.write("t", rows(0))
+        catalog.write("other", rows(0))
+        tx = catalog.transaction()
+        tx.__enter__()
+        tx.write("other", rows(10), "append")
+        tx.write("t", rows(10), "append")
+        recreate(catalog, versions)
+        before = stored(catalog)
+        with pytest.raises(LancekeepError):
+            tx.__exit__(None, None, None)
+        assert stored(catalog) == before
+        assert stored(catalog, "other") == [0, 1, 2]
+
+
+def test_a_change_to_a_recreated_table_is_refused(catalog: Catalog) -> None:
+    catalog.write("t", rows(0))
+
+    def late(dataset: Any) -> Any:
+        recreate(catalog)
+        dataset.delete("true")
+        return dataset
+
+    with pytest.raises(LancekeepError):
+        catalog.commit_change("t", late)
+    assert stored(catalog) == [100, 101, 102]
+
+
+@pytest.mark.parametrize("change", ["append", "delete all", "overwrite"])
+def test_a_handle_is_refused_after_rename_and_create(catalog: Catalog, change: str) -> None:
+    catalog.write("t", rows(0))
+    handle = catalog.open("t")
+    if catalog.view().flat:
+        recreate(catalog)
+    else:
+        catalog.rename_table("t", "u")
+        catalog.write("t", rows(100))
+    with pytest.raises((OSError, LancekeepError)):
+        CHANGES[change](handle)
+    assert stored(catalog) == [100, 101, 102]
+
+
+@pytest.mark.parametrize("change", ["append", "delete all"])
+def test_a_handle_of_a_recreated_branch_commits_nothing(catalog: Catalog, change: str) -> None:
+    catalog.write("t", rows(0))
+    branch = catalog.open("t").create_branch("b")
+    lance.write_dataset(rows(10), branch, mode="append")
+    handle = catalog.open("t", branch="b")
+    catalog.open("t").branches.delete("b")
+    again = catalog.open("t").create_branch("b")
+    lance.write_dataset(rows(20), again, mode="append")
+    with pytest.raises((OSError, LancekeepError)):
+        CHANGES[change](handle)
+    assert sorted(catalog.open("t", branch="b").to_table()["x"].to_pylist()) == [0, 1, 2, 20, 21, 22]

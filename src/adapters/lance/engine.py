@@ -13,7 +13,7 @@ import pyarrow as pa
 from lance.commit import CommitConflictError
 from lance.fragment import write_fragments
 from lance_namespace import DeclareTableResponse, DescribeTableRequest, LanceNamespace
-from lance_namespace.errors import LanceNamespaceError
+from lance_namespace.errors import LanceNamespaceError, TableVersionNotFoundError
 
 from lancekeep.adapters.lance.native_errors import classified
 from lancekeep.domain.commit import Committed
@@ -31,6 +31,8 @@ from lancekeep.domain.errors import (
     VersionTaken,
 )
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.lineage import Base
+from lancekeep.domain.manifest import transaction_name
 from lancekeep.ports.table_engine import StagedVersion, VersionDetails, VersionSummary, WriteMode, WritePlan
 
 _VANISHED = "(os error 2)"
@@ -48,18 +50,18 @@ class _Channel(LanceNamespace):
     """
 
     def __init__(self, namespace: LanceNamespace, *, after: int | None = None) -> None:
-        self._namespace = namespace
+        self.namespace = namespace
         self._after = after
         self.error: LancekeepError | None = None
         self.met: LancekeepError | None = None
         self.committed: Committed | None = None
 
     def namespace_id(self) -> str:
-        return self._namespace.namespace_id()
+        return self.namespace.namespace_id()
 
     def declare_table(self, request: Any) -> Any:
         """The catalog has declared the table before it let the engine write."""
-        described = self._namespace.describe_table(DescribeTableRequest(id=request.id))
+        described = self.namespace.describe_table(DescribeTableRequest(id=request.id))
         return DeclareTableResponse(
             location=described.location,
             storage_options=described.storage_options,
@@ -67,14 +69,14 @@ class _Channel(LanceNamespace):
         )
 
     def describe_table(self, request: Any) -> Any:
-        described = self._namespace.describe_table(request)
+        described = self.namespace.describe_table(request)
         return described.model_copy(update={"managed_versioning": True}) if self._after is not None else described
 
     def list_table_versions(self, request: Any) -> Any:
-        return self._asked(self._namespace.list_table_versions, request)
+        return self._asked(self.namespace.list_table_versions, request)
 
     def describe_table_version(self, request: Any) -> Any:
-        return self._asked(self._namespace.describe_table_version, request)
+        return self._asked(self.namespace.describe_table_version, request)
 
     def _asked(self, ask: Callable[[Any], Any], request: Any) -> Any:
         try:
@@ -86,7 +88,7 @@ class _Channel(LanceNamespace):
     def has_moved(self, table: ObjectId) -> bool:
         """Return whether the namespace no longer has the table."""
         try:
-            self._namespace.describe_table(DescribeTableRequest(id=list(table.names)))
+            self.namespace.describe_table(DescribeTableRequest(id=list(table.names)))
         except LanceNamespaceError as error:
             return isinstance(error.__cause__, NotFound)
         return False
@@ -100,13 +102,23 @@ class _Channel(LanceNamespace):
             )
             raise self.error
         try:
-            response: Any = self._namespace.create_table_version(request)
+            response: Any = self.namespace.create_table_version(request)
         except Exception as error:
             self.error = error.__cause__ if isinstance(error.__cause__, LancekeepError) else None
             raise
         version = response.version
         self.committed = Committed(version.version, version.manifest_path, version.manifest_size)
         return response
+
+
+class _Handle:
+    """The namespace of one dataset that a caller keeps."""
+
+    def __init__(self, namespace: LanceNamespace) -> None:
+        self.namespace = namespace
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.namespace, name)
 
 
 class _StagingChannel(_Channel):
@@ -131,10 +143,19 @@ class _FirstChannel(_StagingChannel):
 
 
 class LanceEngine:
-    """Tables through pylance; ``namespace`` is the one whose callbacks commit."""
+    """Tables through pylance.
 
-    def __init__(self, namespace: LanceNamespace, storage_options: Mapping[str, str]) -> None:
+    namespace: its callbacks commit. based_on: the same for a writer that has read a version.
+    """
+
+    def __init__(
+        self,
+        namespace: LanceNamespace,
+        storage_options: Mapping[str, str],
+        based_on: Callable[[Base], LanceNamespace],
+    ) -> None:
         self._namespace = namespace
+        self._based_on = based_on
         self._storage_options = dict(storage_options)
 
     def reader(self, data: Any) -> Any:
@@ -175,6 +196,7 @@ class LanceEngine:
                 if "not found" not in str(error) or isinstance(channel.met, StoreUnavailable):
                     raise
                 raise TableNotFound(f"the table {table} is only declared; overwrite makes its first version") from error
+            self._bind(channel, dataset)
             dataset.insert(data, mode="append")
             return dataset
 
@@ -207,6 +229,7 @@ class LanceEngine:
 
         def restore() -> Any:
             dataset = self._dataset(channel, table, version)
+            self._bind(channel, dataset)
             dataset.restore()
             return dataset
 
@@ -221,7 +244,8 @@ class LanceEngine:
     def commit_fragments(
         self, plan: WritePlan, fragments: Sequence[Any], properties: Mapping[str, str], *, exactly: bool
     ) -> Committed:
-        channel = _Channel(self._namespace, after=plan.read_version if exactly else None)
+        namespace = self._namespace if plan.base is None else self._based_on(plan.base)
+        channel = _Channel(namespace, after=plan.read_version if exactly else None)
         return _committed(channel, self._commit(plan, fragments, properties, channel, managed=exactly))
 
     def write_fragments(self, plan: WritePlan, data: Any) -> Sequence[Any]:
@@ -271,13 +295,19 @@ class LanceEngine:
     def change(self, table: ObjectId, act: Callable[[Any], Any], after: int | None) -> Committed:
         channel = _Channel(self._namespace, after=after)
         with _translated(table, channel):
-            return _committed(channel, act(self._dataset(channel, table)))
+            dataset = self._dataset(channel, table)
+            self._bind(channel, dataset)
+            return _committed(channel, act(dataset))
 
     def open(self, table: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Any:
         try:
             with _translated(table, _Channel(self._namespace), reading=True):
-                dataset = self._dataset(self._namespace, table, tag if tag is not None else None if branch else version)
-                return dataset if branch is None else dataset.checkout_version((branch, version))
+                handle = _Handle(self._namespace)
+                dataset = self._dataset(handle, table, tag if tag is not None else None if branch else version)
+                dataset = dataset if branch is None else dataset.checkout_version((branch, version))
+                if tag is None:
+                    self._bind(handle, dataset, branch)
+                return dataset
         except VersionNotFound as error:
             if tag is not None:
                 raise TagNotFound(f"the table {table} has no tag {tag!r}") from error
@@ -312,7 +342,12 @@ class LanceEngine:
         dataset = lance.dataset(uri, storage_options=self._storage_options or None)
         return {tag["version"] for tag in dataset.tags.list().values()}
 
-    def _dataset(self, namespace: LanceNamespace, table: ObjectId, version: int | str | None = None) -> Any:
+    def _bind(self, writer: _Channel | _Handle, dataset: Any, branch: str | None = None) -> None:
+        """Have the commits of a writer follow the version that it has read, or a later one of the same table."""
+        manifest = memoryview(dataset._ds.serialized_manifest())
+        writer.namespace = self._based_on(Base(dataset.version, transaction_name(manifest), branch))
+
+    def _dataset(self, namespace: Any, table: ObjectId, version: int | str | None = None) -> Any:
         return lance.dataset(
             namespace_client=namespace,
             table_id=list(table.names),
@@ -388,6 +423,8 @@ def _translated(table: ObjectId, channel: _Channel, *, reading: bool = False) ->
     except LanceNamespaceError as error:  # what the engine asked on the caller's own thread
         if isinstance(error.__cause__, LancekeepError):
             raise error.__cause__ from error
+        if isinstance(error, TableVersionNotFoundError):  # the version that a plan builds on
+            raise VersionNotFound(f"{table}: {error}; nothing was committed") from error
         raise
     except (OSError, ValueError, RuntimeError) as error:
         if channel.error is not None and not isinstance(channel.error, VersionTaken):

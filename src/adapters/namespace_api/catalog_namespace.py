@@ -11,6 +11,7 @@ import re
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from copy import copy
 from datetime import datetime
 from itertools import islice
 from typing import Any
@@ -28,6 +29,7 @@ from lancekeep.domain import errors
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
+from lancekeep.domain.lineage import Base
 from lancekeep.domain.manifest_entry import NAMESPACE
 from lancekeep.domain.naming import ManifestName
 from lancekeep.domain.table import Table
@@ -56,6 +58,13 @@ class CatalogNamespace(api.LanceNamespace):
     def __init__(self, catalog: Catalog, *, vend_storage_options: bool | None = None) -> None:
         self._catalog = catalog
         self._vend = vend_storage_options
+        self._base: Base | None = None
+
+    def based_on(self, base: Base) -> CatalogNamespace:
+        """Return the same namespace for a writer that has read ``base``: its commits are refused in another table."""
+        namespace = copy(self)
+        namespace._base = base
+        return namespace
 
     def namespace_id(self) -> str:
         return f"lancekeep {self._catalog!r}"
@@ -257,7 +266,7 @@ class CatalogNamespace(api.LanceNamespace):
         table = self._catalog.find_table(_id(request))
         _check_version_fields(request)
         outcome = self._catalog.commit_version(
-            table, request.branch, request.version, request.manifest_path, request.manifest_size
+            table, request.branch, request.version, request.manifest_path, request.manifest_size, base=self._base
         )
         committed = raise_unless_committed(outcome, str(table.id))
         return api.CreateTableVersionResponse(version=_version(committed))
