@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
@@ -27,6 +27,7 @@ from lancekeep.application.transactions import NewVersion, Snapshot, Transaction
 from lancekeep.domain.batch import AllCommitted, BatchOutcome
 from lancekeep.domain.catalog import CatalogView, Change, SetProperties, page
 from lancekeep.domain.commit import Committed, CommitToken, Conflict, Outcome, Unknown
+from lancekeep.domain.dataset_files import names_in
 from lancekeep.domain.directory_contents import foreign_files
 from lancekeep.domain.errors import (
     AlreadyExists,
@@ -561,7 +562,8 @@ class Catalog:
         declared = self._declare_for(object_id, write_mode, properties)
         engine_mode = WriteMode.CREATE if declared else write_mode
         try:
-            return self._settled(object_id, lambda: self._engine.write(object_id, reader, engine_mode))
+            with self._diagnosed(object_id):
+                return self._settled(object_id, lambda: self._engine.write(object_id, reader, engine_mode))
         except CommitUnknown:
             raise
         except Exception:
@@ -583,7 +585,10 @@ class Catalog:
         table = self.find_table(object_id)
         latest = self.commits.latest(self.dataset_root(table))
         if latest is None and write_mode is WriteMode.APPEND:
-            raise TableNotFound(f"the table {object_id} is only declared; overwrite makes its first version")
+            raise TableNotFound(
+                f"the table {object_id} is only declared: it has no version to append to. Make the first one with "
+                "mode='overwrite'"
+            )
         read_version = 0 if latest is None else latest.version
         base = None
         if latest is not None and self.managed and v1_table(table.location) is not None:
@@ -607,7 +612,10 @@ class Catalog:
         that. Raises as `write` does.
         """
         found = dict(properties or {})
-        return self._settled(plan.table, lambda: self._engine.commit_fragments(plan, fragments, found, exactly=exactly))
+        with self._diagnosed(plan.table):
+            return self._settled(
+                plan.table, lambda: self._engine.commit_fragments(plan, fragments, found, exactly=exactly)
+            )
 
     def commit_change(
         self, identifier: Identifier, act: Callable[[Any], Any], *, after: int | None = None
@@ -621,7 +629,8 @@ class Catalog:
         commit stays, for `cleanup`.
         """
         table = self._with_version(identifier, None, None, None)
-        return self._settled(table.id, lambda: self._engine.change(table.id, act, after))
+        with self._diagnosed(table.id):
+            return self._settled(table.id, lambda: self._engine.change(table.id, act, after))
 
     def abandon_write(self, plan: WritePlan) -> None:
         """Undo what ``begin_write`` did to the catalog. Idempotent. Fragments that were written are left behind."""
@@ -638,14 +647,16 @@ class Catalog:
         a version or a branch.
         """
         table = self._with_version(identifier, version, tag, branch)
-        return self._engine.open(table.id, version, tag, branch)
+        with self._diagnosed(table.id):
+            return self._engine.open(table.id, version, tag, branch)
 
     def describe_version(
         self, identifier: Identifier, version: int | None = None, *, tag: str | None = None, branch: str | None = None
     ) -> VersionDetails:
         """What a version of a table holds: arguments and errors are those of `open`."""
         table = self._with_version(identifier, version, tag, branch)
-        return self._engine.details(table.id, version, tag, branch)
+        with self._diagnosed(table.id):
+            return self._engine.details(table.id, version, tag, branch)
 
     def history(self, identifier: Identifier, limit: int | None = None) -> list[HistoryEntry]:
         """The versions of a table, newest first, at most ``limit``. Raises `TableNotFound`."""
@@ -840,13 +851,15 @@ class Catalog:
         grace: timedelta | float = timedelta(hours=1),
         remove_tables: bool = False,
         deep: bool = False,
+        accept_loss: bool = False,
         tables: Iterable[Identifier] | None = None,
         progress: Progress = lambda done, total, name: None,
     ) -> FsckReport:
         """Look over the catalog and the directories of its root, and tell what does not fit together.
 
-        deep: look into every table, too, at manifests, rows of the commit store, tags and branches. tables: look into
-        these alone, and not at the catalog.
+        deep: look into every table, too, at manifests, rows of the commit store, tags and branches, records of clones,
+        and the files that the latest version of each table and branch and every tagged version name: each must exist,
+        with the size that the manifest says. tables: look into these alone, and not at the catalog.
 
         ``repair`` removes directories without a table that no entry refers to, markers that hide a table of the
         catalog, and files of the manifest table that no version needs; ``remove_tables`` with it also tables that no
@@ -855,10 +868,21 @@ class Catalog:
         nothing that a reader could need. Nothing is removed from storage that is younger than ``grace`` (a span, or
         seconds; 0: nothing is young), which has to be longer than any operation that may be under way, and than the
         clock of the storage is off. Idempotent. Raises `InvalidInput`, `TableNotFound`.
+
+        ``accept_loss`` with ``repair``: give up a latest version that cannot be read, because its manifest or one of
+        its files is missing or damaged, and go back to an older one. Without it, the finding says what could be done.
         """
         span = grace if isinstance(grace, timedelta) else timedelta(seconds=grace)
         look = self._fsck(span, remove_tables=remove_tables)
-        checks = TableChecks(self.commits, self._clones, self.managed, span, look.now)
+        checks = TableChecks(
+            self.commits,
+            self._clones,
+            self.managed,
+            span,
+            look.now,
+            restore=lambda table, version: self._engine.restore(table, version),
+            accept_loss=accept_loss,
+        )
         if tables is not None:
             chosen = [self.find_table(table) for table in tables]
             return checks.run(chosen, self.dataset_root, repair=repair, progress=progress)
@@ -869,7 +893,8 @@ class Catalog:
         findings = report.findings + within.findings
         if self.managed and self._shares_store(self.view()):
             own = Table(ObjectId((MANIFEST_DIRECTORY,)), MANIFEST_DIRECTORY, {})
-            findings += checks.run([own], lambda _: self.manifest_root, repair=repair, progress=progress).findings
+            own_checks = attrs.evolve(checks, accept_loss=False)
+            findings += own_checks.run([own], lambda _: self.manifest_root, repair=repair, progress=progress).findings
         return attrs.evolve(report, findings=findings, tables=within.tables)
 
     def cleanup(
@@ -1090,8 +1115,9 @@ class Catalog:
             deregistered = self._objects.head(f"{self._key(table)}/{DEREGISTERED_MARKER}") is not None
             if not (chosen and deregistered) or self._manifest.recent().flat:
                 raise TableAlreadyExists(
-                    f"{table.id}: files lie in {table.location!r} already. Register the table that is there, or remove "
-                    "the files."
+                    f"{table.id}: files lie in {table.location!r} already. If they are a table, enter it with "
+                    f"register_table({str(table.id)!r}, {table.location!r}); otherwise move the files away. "
+                    "`lancekeep fsck` says what they are."
                 )
             table = attrs.evolve(table, location=new_location(table.id, self._entropy()))
         marker = f"{self._key(table)}/{RESERVED_MARKER}"
@@ -1155,7 +1181,10 @@ class Catalog:
         root = self.dataset_root(table)
         latest = self.commits.latest(root)
         if latest is None:
-            raise VersionNotFound(f"the table {table.id} is only declared: it has no version to open yet")
+            raise VersionNotFound(
+                f"the table {table.id} is only declared: it has no version to open yet. Make the first one with "
+                f"write({str(table.id)!r}, data, 'overwrite'), or remove the table with `lancekeep drop`"
+            )
         if version is not None and self.commits.get(root.branch(branch), version) is None:
             if branch is not None and self.commits.latest(root.branch(branch)) is None:
                 raise BranchNotFound(f"the table {table.id} has no branch {branch!r}")
@@ -1389,6 +1418,35 @@ class Catalog:
             self._apply(lambda view: add_table(view, removed))
         else:
             self._remove_leftovers(table, keys)
+
+    @contextmanager
+    def _diagnosed(self, object_id: ObjectId) -> Iterator[None]:
+        """Raise `Damaged` with the way out, in place of what the engine makes of a latest version that is lost."""
+        try:
+            yield
+        except (NotFound, AlreadyExists, InvalidInput, Damaged, OSError) as error:
+            fault = None
+            with suppress(LancekeepError):  # what went wrong first is what the caller has to hear
+                fault = self._head_fault(self.find_table(object_id))
+            if fault is None:
+                raise
+            raise Damaged(
+                f"the table {object_id}: {fault}. Put the manifest back from a backup. Without one, `lancekeep repair "
+                f"{self.root_uri} --table {object_id} --accept-loss` shows which version it can go back to"
+            ) from error
+
+    def _head_fault(self, table: Table) -> str | None:
+        """What is wrong with the latest manifest of a table; None if it can be read, or there is none."""
+        latest = self.commits.latest(self.dataset_root(table))
+        if latest is None:
+            return None
+        try:
+            names_in(self._objects.get(latest.path), latest.path)
+        except ObjectNotFound:
+            return f"its latest version {latest.version} is lost, because nothing lies at {latest.path!r}"
+        except Damaged as error:
+            return f"its latest version {latest.version} cannot be read: {error}"
+        return None
 
     def _settled(self, object_id: ObjectId, write: Callable[[], Committed]) -> Committed:
         """The outcome of a write, an unknown one settled if it can be."""

@@ -197,28 +197,43 @@ class Clones:
 
     def _source(self, location: str, base: str, example: str) -> str | None:
         """The dataset below the root that holds a file of a base path, whose spelling alone does not say where."""
-        for candidate in self.places(location, base):
+        for candidate in self._places(location, base):
             if self._holds(f"{candidate}/{example}"):
                 dataset = candidate.partition(f"/{BRANCHES}/")[0]
                 return self.location(dataset if self._holds(f"{dataset}/{VERSIONS}/") else candidate)
         return None
 
-    def places(self, location: str, base: str) -> Iterator[str]:
-        """Yield the keys below the root that a base path in a manifest of the dataset at ``location`` may mean.
+    def base_key(self, key: str, base: str, example: str) -> str | None:
+        """Return the key that a base path in a manifest of the dataset at ``key`` means.
+
+        The place that holds ``example``, a file below it, or where that should be; None for another object store.
+        """
+        absolute = self._absolute(base)
+        if absolute is None and "://" in base:
+            return None
+        places = [*([] if absolute is None else [absolute]), *self._places(self.location(key), base)]
+        return next((place for place in places if self._holds(f"{place}/{example}")), next(iter(places), None))
+
+    def _absolute(self, base: str) -> str | None:
+        root = self.objects.root_uri
+        if base.startswith(root):
+            return unquote(base.removeprefix(root)).strip("/")
+        return base.strip("/") if base.startswith("/") else None
+
+    def _places(self, location: str, base: str) -> Iterator[str]:
+        """The keys below the root that a base path in a manifest of the dataset at ``location`` may mean.
 
         An absolute path or a URI means one place, but may be spelled through a symbolic link; a relative one depends on
         the working directory of its writer.
         """
-        root = self.objects.root_uri
-        spelled = (base, unquote(base))
-        keys = [path.removeprefix(root).strip("/") for path in spelled if path.startswith((root, "/"))]
-        yield from dict.fromkeys(key for key in keys if key.startswith(self._key("") + "/") or not self.root_key)
+        absolute = self._absolute(base)
+        if absolute is not None and (not self.root_key or absolute.startswith(f"{self.root_key}/")):
+            yield absolute
         parts = [part for part in posixpath.normpath(base.partition("://")[2] or base).split("/") if part]
         tails = ["/".join(parts[at:]) for at in range(len(parts))]
-        above = posixpath.dirname(location)
-        yield from dict.fromkeys(
-            self._key(f"{directory}/{tail}".strip("/")) for tail in tails for directory in ("", above)
-        )
+        beside = posixpath.dirname(location)
+        relative = (f"{directory}/{tail}".strip("/") for tail in tails for directory in ("", beside))
+        yield from dict.fromkeys(map(self._key, relative))
 
     def _record_key(self, source: str, location: str) -> str:
         return f"{self._key(source)}/{CLONES_DIRECTORY}/{sha256(location.encode()).hexdigest()[:32]}"

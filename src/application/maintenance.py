@@ -61,6 +61,8 @@ class Kind(Enum):
     UNKNOWN = "unknown name"
     MIXED = "mixed naming schemes"
     HEAD = "damaged head"
+    MISSING_FILE = "missing file"
+    DAMAGED_FILE = "damaged file"
     TAG = "dangling tag"
     BRANCH = "dangling branch"
     UNRECORDED_CLONE = "unrecorded clone"

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 import attrs
 
 from lancekeep.application.clones import Clones
+from lancekeep.application.file_checks import FileChecks, FileFault, Version
 from lancekeep.application.maintenance import Finding, FsckReport, Kind, Progress, require_span, unless_young
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain.dataset_files import REFERENCES, Place, Reference, names_in
@@ -23,6 +24,9 @@ from lancekeep.domain.naming import ManifestName, NamingScheme, final_versions
 from lancekeep.domain.table import Table
 from lancekeep.domain.version_row import VersionRow
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
+
+_OLDER = 10
+"""How many older versions are searched for one that is whole."""
 
 Repair = Callable[[], bool]
 """Puts a finding right if it still holds; whether it did."""
@@ -53,13 +57,19 @@ class _History:
 
 @attrs.frozen
 class TableChecks:
-    """A look at single tables. managed: their versions have rows. grace, now: as in `Fsck`."""
+    """A look at single tables.
+
+    managed: their versions have rows. grace, now: as in `Fsck`. restore: what makes an older version of a table the
+    latest. accept_loss: repair may give up a version that was committed and cannot be read.
+    """
 
     commits: TableCommits
     clones: Clones
     managed: bool
     grace: timedelta
     now: Callable[[], datetime]
+    restore: Callable[[ObjectId, int], object]
+    accept_loss: bool = False
 
     def run(
         self, tables: Sequence[Table], place: Callable[[Table], DatasetRoot], *, repair: bool, progress: Progress
@@ -69,10 +79,13 @@ class TableChecks:
         findings: list[Finding] = []
         for at, table in enumerate(tables):
             progress(at, len(tables), str(table.id))
-            findings += self._of_table(table.id, place(table), repair=repair)
+            tell = partial(_tell, progress, at, len(tables), str(table.id))
+            findings += self._of_table(table.id, place(table), tell, repair=repair)
         return FsckReport(tuple(findings), 0, 0, len(tables))
 
-    def _of_table(self, name: ObjectId, root: DatasetRoot, *, repair: bool) -> Iterator[Finding]:
+    def _of_table(
+        self, name: ObjectId, root: DatasetRoot, tell: Callable[[int], object], *, repair: bool
+    ) -> Iterator[Finding]:
         """What does not fit in a table and its branches, with ``repair`` put right where nothing is lost by it."""
         references = dict(self._references(root))
         held = {reference for reference in references.values() if reference is not None}
@@ -91,6 +104,7 @@ class TableChecks:
             *self._of_references(str(name), references, histories),
             *self._unfinished(str(name), self._objects.unfinished(f"{root.key}/")),
             *self._of_clones(str(name), self.clones.location(root.key)),
+            *self._of_files(name, root, dict(sound), held, tell),
         ]
         for finding, act in found:
             repaired = repair and finding.repair != "" and act is not None and act()
@@ -181,11 +195,28 @@ class TableChecks:
     def _lost(self, history: _History, row: VersionRow) -> tuple[Finding, Repair | None]:
         where = f"version {row.version} is recorded at {row.path!r}, where nothing lies"
         if row.version == history.latest and row.is_final:
-            meaning = f"{where}: the latest version is lost. Put the manifest back from a backup"
-            return Finding(Kind.LOST, history.title, meaning), None
+            return self._given_up(
+                Kind.LOST, history, f"{where}: the latest version is lost", partial(self._forget, row)
+            )
         reason = "it was cleaned up without its row" if row.is_final else "it was never published, and blocks the table"
         repair = Finding(Kind.LOST, history.title, f"{where}: {reason}", "forget the row")
         return repair, partial(self._forget, row)
+
+    def _given_up(self, kind: Kind, history: _History, what: str, act: Repair) -> tuple[Finding, Repair]:
+        """A latest version that cannot be read: a backup brings it back, or the caller gives it up."""
+        older = max((version for version in history.finals if version < history.latest), default=None)
+        if older is None:
+            way = "forget the versions that are gone"
+            then = (
+                "Then write(…, mode='overwrite') makes a new first version; `lancekeep drop` removes the table instead"
+            )
+        else:
+            way, then = f"go back to version {older}", f"That gives up what version {history.latest} committed"
+        meaning = (
+            f"{what}. Put the manifest back from a backup. Without one, `lancekeep repair --deep --accept-loss` "
+            f"(fsck(repair=True, accept_loss=True)) would {way}. {then}"
+        )
+        return Finding(kind, history.title, meaning, way if self.accept_loss else ""), act
 
     def _unrecorded(self, history: _History) -> Iterator[tuple[Finding, Repair | None]]:
         """Manifests without rows: the store lost them, or a removal or an adoption was stopped half way."""
@@ -236,11 +267,92 @@ class TableChecks:
         except ObjectNotFound:
             return  # the table is being dropped
         except Damaged as error:
-            meaning = (
-                f"the latest manifest cannot be read ({info.size} bytes): {error}. Put it back from a backup; the "
-                "versions before it are as they were"
+            what = f"the latest manifest cannot be read ({info.size} bytes): {error}"
+            yield self._given_up(Kind.HEAD, history, what, partial(self._remove_damaged, history.root, info))
+
+    # -- files --------------------------------------------------------------------------------------------------
+
+    def _of_files(
+        self,
+        name: ObjectId,
+        root: DatasetRoot,
+        histories: Mapping[str, _History],
+        held: set[Reference],
+        tell: Callable[[int], object],
+    ) -> Iterator[tuple[Finding, Repair | None]]:
+        """Files that the latest version of a history, or a tagged version, names and that cannot be read."""
+        wanted = {Reference(branch, max(history.finals)) for branch, history in histories.items() if history.finals}
+        wanted |= {one for one in held if one.branch in histories and one.version in histories[one.branch].finals}
+        versions = [self._version(histories, one) for one in sorted(wanted, key=lambda one: (one.branch, one.version))]
+        checks = FileChecks(self.clones)
+        found: dict[tuple[Version, bool], list[FileFault]] = {}
+        for fault in checks.faults(root, versions, tell):
+            found.setdefault((fault.version, fault.missing), []).append(fault)
+        titles = {history.root: history for history in histories.values()}
+        for (version, missing), faults in found.items():
+            history = titles[version.root]
+            what = (
+                f"version {version.number} cannot be read completely: {faults[0].key!r} {faults[0].reason}"
+                + (f", and so do {len(faults) - 1} other files" if len(faults) > 1 else "")
+                + ". Put the files back from a backup"
             )
-            yield Finding(Kind.HEAD, history.title, meaning), None
+            kind = Kind.MISSING_FILE if missing else Kind.DAMAGED_FILE
+            if version.number != max(history.finals):
+                yield Finding(kind, history.title, f"{what}, or delete the tag or branch that holds it"), None
+                continue
+            older = self._whole(checks, root, history)
+            if older is None:
+                yield Finding(kind, history.title, f"{what}; none of the last versions is whole"), None
+            elif version.root != root:
+                yield Finding(kind, history.title, f"{what}, or restore version {older} of the branch"), None
+            else:
+                way = f"restore version {older}"
+                meaning = (
+                    f"{what}. Without one, `lancekeep repair --deep --accept-loss` "
+                    f"(fsck(repair=True, accept_loss=True)) would {way} as a new version. That gives up what was "
+                    "committed since"
+                )
+                yield (
+                    Finding(kind, history.title, meaning, way if self.accept_loss else ""),
+                    partial(self._restore, name, version, older),
+                )
+
+    def _version(self, histories: Mapping[str, _History], wanted: Reference) -> Version:
+        history = histories[wanted.branch]
+        return Version(history.root, wanted.version, history.finals[wanted.version].key)
+
+    def _whole(self, checks: FileChecks, root: DatasetRoot, history: _History) -> int | None:
+        """The latest of a few older versions whose files are all there; None if there is none."""
+        for number in sorted(history.finals, reverse=True)[1 : 1 + _OLDER]:
+            version = Version(history.root, number, history.finals[number].key)
+            if self._is_manifest(version.key) and next(checks.faults(root, [version]), None) is None:
+                return number
+        return None
+
+    def _is_manifest(self, key: str) -> bool:
+        try:
+            names_in(self._objects.get(key), key)
+        except (ObjectNotFound, Damaged):
+            return False
+        return True
+
+    def _restore(self, name: ObjectId, damaged: Version, older: int) -> bool:
+        """Make an older version the latest, unless another has been committed since it was found damaged."""
+        latest = self.commits.latest(damaged.root)
+        if latest is None or latest.version != damaged.number:
+            return False
+        self.restore(name, older)
+        return True
+
+    def _remove_damaged(self, root: DatasetRoot, info: ObjectInfo) -> bool:
+        """Remove a latest version whose manifest cannot be read, the row first; one that was put back stays."""
+        name = ManifestName.parse(info.key.rpartition("/")[2])
+        if name is None or self._is_manifest(info.key) or self._objects.head(info.key) is None:
+            return False
+        self.commits.rows.delete(root.base_uri, [name.version])
+        self._objects.delete(info.key)
+        self.commits.forget()
+        return True
 
     def _of_clones(self, name: str, location: str) -> Iterator[tuple[Finding, Repair | None]]:
         """Records by which a source knows its clones, at odds with what their manifests say."""
@@ -335,6 +447,10 @@ class TableChecks:
     @property
     def _objects(self) -> ObjectStore:
         return self.commits.objects
+
+
+def _tell(progress: Progress, done: int, total: int, name: str, count: int) -> None:
+    progress(done, total, f"{name}, {count:,} files")
 
 
 def _gaps(branch: str, history: _History, held: set[Reference]) -> Iterator[tuple[Finding, None]]:

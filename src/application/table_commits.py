@@ -386,7 +386,8 @@ class TableCommits:
                 raise fault
         raise Damaged(
             f"{row.base_uri}: version {row.version} is recorded at {row.path!r}, but neither that staged manifest nor "
-            f"the final one exists. The version cannot be read; delete its row to go back to version {row.version - 1}."
+            f"the final one exists. Put one of them back from a backup. Without one, `lancekeep repair --deep --yes` "
+            f"forgets the row, and the table is at version {row.version - 1} again."
         )
 
     def latest(self, root: DatasetRoot) -> VersionRow | None:

@@ -19,7 +19,7 @@ _FRAGMENTS, _INDEX_SECTION, _BASE_PATHS = 2, 6, 18  # of a Manifest
 _BASE_ID, _BASE_IS_ROOT, _BASE_PATH = 1, 3, 4  # of a BasePath
 _FRAGMENT_ID, _FILES, _DELETION_FILE = 1, 2, 3  # of a DataFragment
 _FILE_PATH, _FILE_SIZE, _FILE_BASE = 1, 6, 7  # of a DataFile
-_IS_BITMAP, _READ_VERSION, _DELETION_ID, _DELETION_BASE = 1, 2, 3, 7  # of a DeletionFile
+_IS_BITMAP, _READ_VERSION, _DELETION_ID, _DELETED_ROWS, _DELETION_BASE = 1, 2, 3, 4, 7  # of a DeletionFile
 _INDICES, _INDEX_UUID, _INDEX_BASE, _INDEX_FILES = 1, 1, 9, 10  # of an IndexSection, of an IndexMetadata
 _INDEX_FILE_PATH, _INDEX_FILE_SIZE = 1, 2
 
@@ -32,12 +32,13 @@ class FileReference:
     """A file that a version reads.
 
     path: below ``base``, or below the dataset itself if that is None; a directory ends in a slash. size: in bytes; None
-    if the manifest does not say.
+    if the manifest does not say. deleted: how many rows a deletion file names; None for other files.
     """
 
     path: str
     size: int | None = None
     base: str | None = None
+    deleted: int | None = None
 
 
 def may_be_clone(content: bytes) -> bool:
@@ -52,22 +53,21 @@ def file_references(content: bytes, name: str) -> Iterator[FileReference]:
     """
     bases = _bases(content, name)
 
-    def placed(directory: str, path: str, size: int | None, base: int | None) -> FileReference:
+    def placed(file: _File) -> FileReference:
+        directory, path, size, base, deleted = file
         if base is None:
-            return FileReference(f"{directory}/{path}", size)
+            return FileReference(f"{directory}/{path}", size, None, deleted)
         if base not in bases:
             raise Damaged(f"{name}: the file {path!r} has the base path {base}, which the manifest does not define")
         uri, is_root = bases[base]
-        return FileReference(f"{directory}/{path}" if is_root else path, size, uri)
+        return FileReference(f"{directory}/{path}" if is_root else path, size, uri, deleted)
 
     try:
         for number, value in fields(message_at(content)):
             if number == _FRAGMENTS and isinstance(value, memoryview):
-                for directory, path, size, base in _of_fragment(value):
-                    yield placed(directory, path, size, base)
+                yield from map(placed, _of_fragment(value))
             elif number == _INDEX_SECTION and isinstance(value, int):
-                for directory, path, size, base in _of_indexes(section_at(content, value)):
-                    yield placed(directory, path, size, base)
+                yield from map(placed, _of_indexes(section_at(content, value)))
     except (IndexError, ValueError) as error:
         raise Damaged(f"{name} is not a manifest of a Lance table: {error}") from error
 
@@ -83,26 +83,27 @@ def same_dataset(path: str, location: str) -> bool:
     return False
 
 
-_Found = tuple[str, str, int | None, int | None]
+_File = tuple[str, str, int | None, int | None, int | None]
+"""The directory, path below it, size, number of the base path, and number of deleted rows."""
 
 
-def _of_fragment(message: memoryview) -> Iterator[_Found]:
+def _of_fragment(message: memoryview) -> Iterator[_File]:
     fragment, deletions = 0, None
     for number, value in fields(message):
         if number == _FRAGMENT_ID and isinstance(value, int):
             fragment = value
         elif number == _FILES and isinstance(value, memoryview):
             found = dict(fields(value))
-            yield DATA, _text(found[_FILE_PATH]), _count(found.get(_FILE_SIZE)), _number(found.get(_FILE_BASE))
+            yield DATA, _text(found[_FILE_PATH]), _count(found.get(_FILE_SIZE)), _number(found.get(_FILE_BASE)), None
         elif number == _DELETION_FILE and isinstance(value, memoryview):
             deletions = dict(fields(value))
     if deletions is not None:
         suffix = "bin" if deletions.get(_IS_BITMAP) else "arrow"
         name = f"{fragment}-{deletions.get(_READ_VERSION, 0)}-{deletions.get(_DELETION_ID, 0)}.{suffix}"
-        yield DELETIONS, name, None, _number(deletions.get(_DELETION_BASE))
+        yield DELETIONS, name, None, _number(deletions.get(_DELETION_BASE)), _count(deletions.get(_DELETED_ROWS))
 
 
-def _of_indexes(section: memoryview) -> Iterator[_Found]:
+def _of_indexes(section: memoryview) -> Iterator[_File]:
     for number, value in fields(section):
         if number != _INDICES or not isinstance(value, memoryview):
             continue
@@ -116,7 +117,7 @@ def _of_indexes(section: memoryview) -> Iterator[_Found]:
                 file = dict(fields(content))
                 files.append((_text(file[_INDEX_FILE_PATH]), _count(file.get(_INDEX_FILE_SIZE))))
         for path, size in files or [("", None)]:
-            yield INDICES, f"{uuid}/{path}", size, base
+            yield INDICES, f"{uuid}/{path}", size, base, None
 
 
 def _bases(content: bytes, name: str) -> dict[int, tuple[str, bool]]:

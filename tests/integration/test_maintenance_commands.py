@@ -181,3 +181,17 @@ def test_deregister_leaves_the_files(lake: Lake) -> None:
     assert lake.answer("deregister", "t", "--yes")["applied"] is True
     assert lake.connect().list_tables() == []
     assert lance.dataset(f"{lake.root}/t.lance").to_table() == ROWS
+
+
+def test_repair_accepts_a_loss_only_when_told(lake: Lake) -> None:
+    manifest = Path(lake.root) / "t.lance/_versions" / NamingScheme.V2.final_name(3)
+    manifest.unlink()
+    refused = lake.run("repair", "--table", "t", "--yes")
+    assert refused.exit_code == 1
+    assert "--accept-loss" in " ".join(refused.stdout.split())
+    planned = lake.answer("repair", "--table", "t", "--accept-loss", code=1)
+    assert [finding["repair"] for finding in planned["findings"]] == ["go back to version 2"]
+    assert lake.answer("repair", "--table", "t", "--accept-loss", "--yes")["applied"]
+    assert lance.dataset(f"{lake.root}/t.lance").to_table() == ROWS
+    assert lake.connect().describe_table("t").version == 2
+    assert lake.run("fsck", "--deep").exit_code == 0

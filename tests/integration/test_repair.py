@@ -61,8 +61,8 @@ class Lake:
     def rows(self) -> int:
         return int(self.reconnected().open("t").count_rows())
 
-    def found(self, *, repair: bool = False) -> list[tuple[Kind, str, bool]]:
-        report = self.reconnected().fsck(deep=True, grace=0, repair=repair)
+    def found(self, *, repair: bool = False, accept_loss: bool = False) -> list[tuple[Kind, str, bool]]:
+        report = self.reconnected().fsck(deep=True, grace=0, repair=repair, accept_loss=accept_loss)
         return [(finding.kind, finding.object, finding.repaired) for finding in report.findings]
 
 
@@ -152,6 +152,123 @@ def test_a_latest_version_that_is_gone_is_told_and_left(recorded: Lake) -> None:
     expect(recorded, Kind.LOST, repaired=False)
     recorded.objects.put(recorded.manifest(4), content)
     assert recorded.found() == []
+
+
+def test_a_lost_latest_version_is_given_up_for_the_one_before_it(recorded: Lake) -> None:
+    recorded.objects.delete(recorded.manifest(4))
+    for act in (
+        lambda: recorded.reconnected().open("t"),
+        lambda: recorded.reconnected().write("t", ROWS, "append"),
+        lambda: recorded.reconnected().write("t", ROWS, "overwrite"),
+    ):
+        with pytest.raises(lancekeep.Damaged, match=r"latest version 4 is lost.*--accept-loss"):
+            act()
+    [finding] = recorded.reconnected().fsck(tables=["t"], accept_loss=True).findings
+    assert finding.repair == "go back to version 3"
+    assert recorded.found(repair=True, accept_loss=True) == [(Kind.LOST, "t", True)]
+    assert recorded.found() == []
+    assert recorded.rows() == 9
+    recorded.reconnected().write("t", ROWS, "append")
+    assert recorded.rows() == 12
+    assert (
+        lance.dataset(
+            recorded.catalog.uri(recorded.catalog.find_table("t")), storage_options=recorded.deployment.storage_options
+        ).count_rows()
+        == 12
+    )
+
+
+def test_a_table_that_lost_every_manifest_is_overwritten_or_dropped(recorded: Lake) -> None:
+    for version in range(1, 5):
+        recorded.objects.delete(recorded.manifest(version))
+    assert {kind for kind, _, _ in recorded.found(repair=True)} == {Kind.LOST}
+    assert recorded.found(repair=True, accept_loss=True) == [(Kind.LOST, "t", True)]
+    with pytest.raises(lancekeep.VersionNotFound, match=r"only declared.*'overwrite'"):
+        recorded.reconnected().open("t")
+    with pytest.raises(lancekeep.TableNotFound, match="mode='overwrite'"):
+        recorded.reconnected().write("t", ROWS, "append")
+    with pytest.raises(lancekeep.TableNotFound, match="mode='overwrite'"):
+        recorded.reconnected().begin_write("t", ROWS.schema, "append")
+    recorded.reconnected().write("t", ROWS, "overwrite")
+    assert recorded.rows() == 3
+    assert recorded.found() == []
+    recorded.reconnected().drop_table("t")
+    recorded.reconnected().write("t", ROWS)
+    assert recorded.rows() == 3
+
+
+def test_a_damaged_head_is_given_up_for_the_version_before_it(lake: Lake) -> None:
+    lake.objects.put(lake.manifest(4), b"half of a mani")
+    with pytest.raises(lancekeep.Damaged, match=r"latest version 4 cannot be read.*--accept-loss"):
+        lake.reconnected().open("t")
+    assert lake.found(repair=True) == [(Kind.HEAD, "t", False)]
+    assert lake.found(repair=True, accept_loss=True) == [(Kind.HEAD, "t", True)]
+    assert lake.found() == []
+    assert lake.rows() == 9
+    lake.reconnected().write("t", ROWS, "append")
+    assert lake.rows() == 12
+
+
+def latest_files(lake: Lake, directory: str) -> list[str]:
+    """The files of a directory that were written last."""
+    infos = list(lake.objects.list(f"{lake.key}/{directory}"))
+    return [info.key for info in sorted(infos, key=lambda info: str(info.modified))]
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "empty"])
+@pytest.mark.parametrize("directory", ["data/", "_deletions/", "_indices/"])
+def test_missing_and_cut_files_of_the_latest_version_are_found(lake: Lake, directory: str, damage: str) -> None:
+    dataset = lake.catalog.open("t")
+    dataset.delete("a = 1")
+    dataset.create_scalar_index("a", "BTREE")
+    assert lake.found() == []
+    [victim, *_] = latest_files(lake, directory)
+    content = lake.objects.get(victim)
+    lake.objects.delete(victim)
+    if damage != "missing":
+        lake.objects.put(victim, content[: len(content) // 2] if damage == "cut" else b"")
+    kind = Kind.MISSING_FILE if damage == "missing" else Kind.DAMAGED_FILE
+    [finding] = lake.reconnected().fsck(deep=True, grace=0, repair=True).findings
+    assert (finding.kind, finding.object, finding.repaired) == (kind, "t", False)
+    assert victim in finding.meaning
+    lake.objects.put(victim, content)
+    assert lake.found() == []
+
+
+def test_a_version_with_a_missing_file_is_given_up_for_one_that_is_whole(lake: Lake) -> None:
+    before = set(latest_files(lake, "data/"))
+    lake.catalog.write("t", ROWS, "append")
+    [victim] = set(latest_files(lake, "data/")) - before
+    lake.objects.delete(victim)
+    [finding] = lake.reconnected().fsck(deep=True, grace=0, accept_loss=True).findings
+    assert (finding.kind, finding.repair) == (Kind.MISSING_FILE, "restore version 4")
+    assert lake.found(repair=True) == [(Kind.MISSING_FILE, "t", False)]
+    assert lake.found(repair=True, accept_loss=True) == [(Kind.MISSING_FILE, "t", True)]
+    assert lake.found() == []
+    table = lance.dataset(
+        lake.catalog.uri(lake.catalog.find_table("t")), storage_options=lake.deployment.storage_options
+    ).to_table()
+    assert table.num_rows == 12
+
+
+def test_missing_files_of_branches_tags_and_clones_are_found(lake: Lake) -> None:
+    options = lake.deployment.storage_options
+    native = lance.dataset(lake.catalog.uri(lake.catalog.find_table("t")), storage_options=options)
+    native.tags.create("first", 1)
+    side = native.create_branch("side", storage_options=options)
+    lance.write_dataset(ROWS, side, mode="append", storage_options=options)
+    native.shallow_clone(f"{lake.deployment.root}/c.lance", reference=2, storage_options=options)
+    lake.catalog.register_table("c", "c.lance")
+    lake.catalog.write("t", ROWS, "overwrite")
+    assert lake.found() == []
+    [on_branch] = [info.key for info in lake.objects.list(f"{lake.key}/tree/side/data/")]
+    lake.objects.delete(on_branch)
+    assert lake.found() == [(Kind.MISSING_FILE, "t@side", False)]
+    [first, *_] = [fragment.metadata.files[0].path for fragment in native.checkout_version(1).get_fragments()]
+    lake.objects.delete(f"{lake.key}/data/{first}")
+    found = lake.found()
+    assert {name for _, name, _ in found} == {"c", "t", "t@side"}
+    assert {kind for kind, _, _ in found} == {Kind.MISSING_FILE}
 
 
 @pytest.mark.parametrize("version", [2, 4])

@@ -14,6 +14,7 @@ from lancekeep.adapters.cli.upkeep import findings_document, looks, mode, print_
 @click.command()
 @as_json
 @assume_yes
+@click.option("--accept-loss", is_flag=True, help="Give up latest versions that cannot be read.")
 @looks
 @mode
 @stores
@@ -30,7 +31,8 @@ def repair(
 ) -> None:
     """Put right what does not fit together in the catalog at ROOT, where nothing is lost by it.
 
-    Without --yes it only shows what it would do. Exit code 1: something is left that was not put right.
+    --accept-loss goes back to an older version if the latest one cannot be read: without a backup nothing brings it
+    back. Without --yes it only shows what it would do. Exit code 1: something is left that was not put right.
     """
     doors: Doors = context.obj
     with chosen.catalog(doors, mode=mode) as catalog, progress("repair") as tell:

@@ -195,7 +195,10 @@ class LanceEngine:
             except ValueError as error:
                 if "not found" not in str(error) or isinstance(channel.met, StoreUnavailable):
                     raise
-                raise TableNotFound(f"the table {table} is only declared; overwrite makes its first version") from error
+                raise TableNotFound(
+                    f"the table {table} is only declared: it has no version to append to. Make the first one with "
+                    "mode='overwrite'"
+                ) from error
             self._bind(channel, dataset)
             dataset.insert(data, mode="append")
             return dataset
