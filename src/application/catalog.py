@@ -1146,7 +1146,7 @@ class Catalog:
     def _is_created(self, view: CatalogView, object_id: ObjectId) -> bool:
         """Return whether the table has a version; a table that is being dropped has none, a damaged one has."""
         try:
-            return self.commits.latest(self.dataset_root(find_table(view, object_id))) is not None
+            return self.commits.has_versions(self.dataset_root(find_table(view, object_id)))
         except TableNotFound:
             return False
         except Damaged:

@@ -383,6 +383,8 @@ class Cleanup:
             self._retry(lambda: self.commits.rows.delete(branch.root.base_uri, forgotten))
         for info in (*(branch.versions[version] for version in branch.doomed), *branch.abandoned):
             self._delete(info)
+        if branch.doomed:  # a concurrent reader may have entered the row of a manifest that was still there
+            self._retry(lambda: self.commits.rows.delete(branch.root.base_uri, branch.doomed))
 
     def _remove_files(self, datasets: Sequence[_Dataset]) -> None:
         """Remove what is still not needed once everything was looked at that came to be since the first look."""

@@ -7,6 +7,7 @@ commit store, and decides nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from datetime import datetime
 from functools import partial
 from hashlib import sha256
@@ -14,7 +15,9 @@ from uuid import uuid4
 
 import attrs
 
+from lancekeep.application.adoption import Adoption
 from lancekeep.application.checked_rows import CheckedRows, HistoryRows
+from lancekeep.application.concurrency import all_alongside, alongside, is_remote
 from lancekeep.application.lineage import Lineage
 from lancekeep.application.retry import Retry
 from lancekeep.domain.commit import (
@@ -53,13 +56,21 @@ from lancekeep.domain.errors import (
 from lancekeep.domain.layout import BRANCHES, VERSIONS, DatasetRoot
 from lancekeep.domain.lineage import Base
 from lancekeep.domain.manifest import refuse_accidental_overwrite
-from lancekeep.domain.naming import ManifestName, NamingScheme, final_path, final_versions
+from lancekeep.domain.naming import ManifestName, NamingScheme, final_path
 from lancekeep.domain.version_row import Reserved, VersionRow
 from lancekeep.ports.commit_store import ExternalCommitStore
-from lancekeep.ports.object_store import ObjectStore
+from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
 _REMEMBERED = 4096
 """Final rows kept in memory: a native commit reads its own version back twice."""
+
+
+@attrs.frozen
+class _Ahead:
+    """A look for the final manifest of the version after ``version``."""
+
+    version: int
+    found: Future[ObjectInfo | None]
 
 
 class TableCommits:
@@ -87,6 +98,8 @@ class TableCommits:
         """Called with each manifest that is about to be committed."""
         self._final: dict[tuple[str, int], VersionRow] = {}
         self.lineage = Lineage(objects, retry, self.get)
+        self._newest: dict[str, VersionRow] = {}
+        self._adoption = Adoption(objects, self.rows)
         self._effects: Mapping[Effect, Callable[[Progress, bytes | None], Event]] = {
             Effect.RESERVE: self._reserve,
             Effect.RESERVE_FIRST: self._reserve_first,
@@ -201,6 +214,7 @@ class TableCommits:
         match progress.state:
             case State.COMMITTED:
                 self._remember(row)
+                self._know(row)
                 return Committed(row.version, row.path, row.size)
             case State.CONFLICT:
                 return Conflict(progress.met)
@@ -276,7 +290,7 @@ class TableCommits:
     def _record_predecessor(self, progress: Progress, _: bytes | None) -> Event:
         predecessor = self._predecessor(progress)
         if predecessor is not None:
-            self._record(predecessor)
+            self._adoption.record(predecessor)
         return DONE
 
     def _predecessor(self, progress: Progress) -> VersionRow | None:
@@ -324,14 +338,8 @@ class TableCommits:
         return DONE if self.rows.finalize(progress.final_row) else ABSENT
 
     def _record_row(self, progress: Progress, _: bytes | None) -> Event:
-        self._record(progress.final_row)
+        self._adoption.record(progress.final_row)
         return DONE
-
-    def _record(self, row: VersionRow) -> None:
-        """Enter a row that was lost; it goes again where its manifest went meanwhile, as in `_forget_vanished`."""
-        self.rows.record([row])
-        if self.objects.head(row.path) is None:
-            self._forget(row)
 
     def _delete_staged(self, progress: Progress, _: bytes | None) -> Event:
         self.objects.delete(progress.row.path)
@@ -391,18 +399,70 @@ class TableCommits:
         )
 
     def latest(self, root: DatasetRoot) -> VersionRow | None:
-        """The latest version, final; None where the dataset has none.
+        """Return the latest version, final; None if the dataset has none.
 
-        A dataset that lies there without rows (registered, or forgotten by its store) is adopted: its versions are
-        entered in the commit store.
+        Versions that lie in the object store without rows are adopted: those of a dataset that has no rows at all
+        (registered, or forgotten by its store), and those after the latest row (forgotten, or committed by a writer
+        that did not ask the catalog). Their rows are entered in the commit store.
         """
-        row = self.retry.call(lambda: self.rows.latest(root.base_uri))
+        row, ahead = self.retry.call(lambda: self._look(root))
         if row is None:
-            return self.retry.call(lambda: self._adopt(root))
+            return self.retry.call(lambda: self._adoption.adopt(root))
         latest = self.finalise(row)
-        if latest is not None and root.is_branch and self.retry.call(partial(self.objects.head, latest.path)) is None:
+        if latest is None:  # removed since: there may be later versions, or none
+            return self.latest(root)
+        if root.is_branch and self.retry.call(partial(self.objects.head, latest.path)) is None:
             return self.retry.call(lambda: self._begin_anew(root))
+        while not self.rows.guarantees.complete and self.retry.call(partial(self._is_followed, latest, ahead)):
+            row, ahead = self.retry.call(lambda: self.rows.latest(root.base_uri)), None
+            if row is None or row.version < latest.version:
+                return self.latest(root)  # dropped or made anew since
+            if row.version > latest.version:
+                newer = self.finalise(row)
+            else:
+                newer = self.retry.call(partial(self._adoption.catch_up, root, latest))
+                if newer == latest:
+                    break
+            if newer is None:
+                return self.latest(root)
+            latest = newer
+        self._know(latest)
         return latest
+
+    def _look(self, root: DatasetRoot) -> tuple[VersionRow | None, _Ahead | None]:
+        """Return the latest row; on remote storage with a look, at the same time, beyond the latest row known before.
+
+        A version that was final when the look began is seen, whichever of the two is answered first.
+        """
+        known = self._newest.get(root.base_uri) if is_remote(self.objects) else None
+        if known is None or self.rows.guarantees.complete:
+            return self.rows.latest(root.base_uri), None
+        ahead = _Ahead(known.version, alongside(partial(self._adoption.following, known)))
+        return self.rows.latest(root.base_uri), ahead
+
+    def _is_followed(self, row: VersionRow, ahead: _Ahead | None) -> bool:
+        """Return whether the final manifest of the next version lies in the object store."""
+        if ahead is not None and ahead.version == row.version and ahead.found.exception() is None:
+            return ahead.found.result() is not None
+        return self._adoption.following(row) is not None
+
+    def has_versions(self, root: DatasetRoot) -> bool:
+        """Return whether the dataset has any version; `latest` says which."""
+        row = self.retry.call(lambda: self.rows.latest(root.base_uri))
+        if row is not None and row.moved_to is not None:
+            raise moved(row)
+        return row is not None or self.retry.call(lambda: self._adoption.adopt(root)) is not None
+
+    def unrecorded(self, rows: Sequence[VersionRow]) -> bool:
+        """Return whether versions without rows follow any of these rows, each the latest of its history."""
+        if self.rows.guarantees.complete:
+            return False
+
+        def follows(row: VersionRow) -> bool:
+            found = self.retry.call(lambda: self._adoption.following(row))
+            return found is not None and self.rows.get(row.base_uri, row.version + 1) is None
+
+        return any(all_alongside(follows, rows) if is_remote(self.objects) else map(follows, rows))
 
     def get(self, root: DatasetRoot, version: int) -> VersionRow | None:
         """One version, final; None where the dataset has no such version."""
@@ -418,11 +478,26 @@ class TableCommits:
         return self.retry.call(lambda: self.final_object(root, version))
 
     def page(self, root: DatasetRoot, after: int | None, limit: int | None, descending: bool) -> list[VersionRow]:
-        """Versions in order, at most ``limit``, beginning behind ``after``; all of them final."""
-        if self.latest(root) is None:
+        """Return versions in order, at most ``limit``, beginning behind ``after``; all of them final.
+
+        Rows that the commit store lost between others are entered again.
+        """
+        latest = self.latest(root)
+        if latest is None:
             return []
-        rows = self.retry.call(lambda: self.rows.list(root.base_uri, after=after, limit=limit, descending=descending))
-        return [final for final in map(self.finalise, rows) if final is not None]
+
+        def act() -> list[VersionRow]:
+            rows = self.rows.list(root.base_uri, after=after, limit=limit, descending=descending)
+            if self.rows.guarantees.complete or not rows:
+                return rows
+            bounds = {latest.version if descending else 0} if after is None else {min(after, latest.version + 1)}
+            if descending and (limit is None or len(rows) < limit):
+                bounds.add(0)
+            if self._adoption.fill(root, rows, bounds):
+                return self.rows.list(root.base_uri, after=after, limit=limit, descending=descending)
+            return rows
+
+        return [final for final in map(self.finalise, self.retry.call(act)) if final is not None]
 
     def created(self, root: DatasetRoot, rows: Sequence[VersionRow]) -> dict[int, datetime]:
         """Return when final versions were created, by the clock of the storage, where the storage tells it.
@@ -448,6 +523,13 @@ class TableCommits:
         """Drop what is remembered of final rows: a table may have been replaced by another at the same place."""
         self._final.clear()
         self.lineage.forget()
+        self._newest.clear()
+        self._adoption.forget_gaps()
+
+    def _know(self, latest: VersionRow) -> None:
+        if len(self._newest) >= _REMEMBERED:
+            self._newest.clear()
+        self._newest[latest.base_uri] = latest
 
     def _remember(self, row: VersionRow) -> None:
         if len(self._final) >= _REMEMBERED:
@@ -461,46 +543,7 @@ class TableCommits:
         """
         self.rows.delete(root.base_uri)
         self.forget()
-        return self._adopt(root)
-
-    def _adopt(self, root: DatasetRoot) -> VersionRow | None:
-        infos = {info.key: info for info in self.objects.list(root.versions_key)}
-        names = {
-            key.rpartition("/")[2]: info for key, info in infos.items() if "/" not in key[len(root.versions_key) :]
-        }
-        scheme, versions = final_versions(names, root.versions_key)
-        if scheme is None:
-            return None
-        rows = [
-            VersionRow(
-                root.base_uri, version, root.manifest_key(version, scheme), names[scheme.final_name(version)].size
-            )
-            for version in reversed(versions)
-        ]
-        try:
-            self.rows.record(rows)  # the newest first: whoever reads meanwhile must not take an old one for the latest
-        except Damaged:
-            if all(self.objects.head(row.path) is not None for row in rows):
-                raise
-            return self._adopt(root)  # versions went meanwhile, or the whole table
-        return self._adopt(root) if self._forget_vanished(root, rows) else rows[0]
-
-    def _forget_vanished(self, root: DatasetRoot, rows: Sequence[VersionRow]) -> bool:
-        """Remove those of the rows whose manifests are not there; whether there were any.
-
-        A table that is dropped loses its rows before its manifests and once more behind them, so whoever enters a row
-        and finds the manifest afterwards leaves none behind.
-        """
-        there = {info.key for info in self.objects.list(root.versions_key)}
-        vanished = [row for row in rows if row.path not in there]
-        for row in vanished:
-            self._forget(row)
-        return bool(vanished)
-
-    def _forget(self, row: VersionRow) -> None:
-        """Remove this row; another of that version stays."""
-        if self.rows.get(row.base_uri, row.version) == row:
-            self.rows.delete(row.base_uri, [row.version])
+        return self._adoption.adopt(root)
 
     def final_object(self, root: DatasetRoot, version: int) -> VersionRow | None:
         """A version as the directory has it, whatever the commit store says; None where its manifest is not there."""
@@ -533,6 +576,8 @@ class TableCommits:
         for row in found:
             self.retry.call(partial(self.objects.delete, row.path))
             self._final.pop((row.base_uri, row.version), None)
+        if found:  # a concurrent reader may have entered the row of a manifest that was still there
+            self.retry.call(lambda: self.rows.delete(root.base_uri, [row.version for row in found]))
         return len(found)
 
     def histories(self, root: DatasetRoot) -> list[DatasetRoot]:
@@ -554,7 +599,7 @@ class TableCommits:
             if foreign:
                 self.rows.delete(root.base_uri, [row.version for row in foreign])
             if rows:
-                self._forget_vanished(root, rows)
+                self._adoption.forget_vanished(root, rows)
 
         self.retry.call(act)
         self.forget()
@@ -593,7 +638,7 @@ class TableCommits:
 
     def _fence(self, root: DatasetRoot, new_store: str) -> None:
         while True:
-            latest = self.rows.latest(root.base_uri) or self._adopt(root)
+            latest = self.rows.latest(root.base_uri) or self._adoption.adopt(root)
             if latest is not None:
                 if latest.moved_to == new_store:
                     return

@@ -27,6 +27,7 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.lineage import Base
 from lancekeep.domain.table import Table
+from lancekeep.domain.version_row import VersionRow
 from lancekeep.ports.commit_store import require_atomic
 from lancekeep.ports.table_engine import StagedVersion, TableEngine, WriteMode, WritePlan
 
@@ -318,9 +319,16 @@ def _versions_at_one_moment(catalog: Catalog, tables: Sequence[Table]) -> list[i
     commits = catalog.commits
     roots = [catalog.dataset_root(table) for table in tables]
     rows = commits.retry.call(lambda: commits.rows.latest_all([root.base_uri for root in roots]))
+    latest: list[VersionRow] = []
     for row, root in zip(rows, roots, strict=True):
         # A table without rows may have versions that its store does not know yet: the next look will see them.
         finished = commits.latest(root) if row is None else commits.finalise(row)
         if (row is None) != (finished is None):
             return None
+        if row is not None and finished is not None:
+            latest.append(finished)
+    if commits.unrecorded(latest):
+        for root in roots:
+            commits.latest(root)
+        return None
     return [None if row is None else row.version for row in rows]

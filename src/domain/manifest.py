@@ -18,6 +18,11 @@ _FILE_SIZE = 6  # of a DataFile
 _DELETED_ROWS = 4  # of a DeletionFile
 
 
+def is_manifest(content: bytes) -> bool:
+    """Return whether a file ends as a manifest does, so that it is one and is not cut off."""
+    return content[-4:] == _MAGIC
+
+
 def refuse_accidental_overwrite(version: int, content: bytes, name: str) -> None:
     """Refuse a manifest above version 1 whose transaction was built on version 0.
 
@@ -29,7 +34,7 @@ def refuse_accidental_overwrite(version: int, content: bytes, name: str) -> None
     Raises:
         CommitRefused: it is one of these, or not a manifest at all.
     """
-    if content[-4:] != _MAGIC:
+    if not is_manifest(content):
         raise CommitRefused(f"{name}: what is staged for version {version} is not a Lance manifest (no closing 'LANC')")
     # The bytes can only be there by chance otherwise, so nearly every manifest is passed without being taken apart.
     if version > 1 and _BUILT_ON_NOTHING in content and transaction_file(content).startswith("0-"):

@@ -19,11 +19,14 @@ class CommitStoreGuarantees:
         create-only copy to the final name still keeps two contents from ever being one version.
     shared: processes on other machines see the same rows.
     atomic_rows: how many rows one ``reserve_all`` takes at most.
+    complete: no version lies in the object store without a row, so readers need not look for one. Rows that are
+        derived from the manifests are complete; others only if the deployment says so.
     """
 
     remembers: bool
     shared: bool
     atomic_rows: int = 1
+    complete: bool = False
 
 
 class ExternalCommitStore(Protocol):

@@ -202,6 +202,35 @@ class CommitStoreContract:
         assert writer.store.finalize(attrs.evolve(final, size=final.size + 1, committer="eve")) is True
         assert writer.store.get(base_uri, 1) == final
 
+    def test_finalize_after_a_delete_creates_no_row(self, site: Site, base_uri: str) -> None:
+        """A writer that was held up finalises the row of a table that was dropped, or of a version that was."""
+        ours, theirs = Writer.at(site), Writer.at(site)
+        with closing(ours.store), closing(theirs.store):
+            for versions in (None, [1]):
+                staged = ours.stage(base_uri, 1)
+                assert ours.store.reserve(staged, first=True) == Reserved()
+                final = ours.publish(staged)
+                theirs.remove(base_uri, versions)
+                assert ours.store.finalize(final) is False
+                assert theirs.store.latest(base_uri) is None
+
+    def test_finalize_that_races_with_a_delete_leaves_no_row(self, site: Site, base_uri: str) -> None:
+        ours, theirs = Writer.at(site), Writer.at(site)
+        with closing(ours.store), closing(theirs.store):
+            for _ in range(self.races):
+                staged = ours.stage(base_uri, 1)
+                assert ours.store.reserve(staged, first=True) == Reserved()
+                final = ours.publish(staged)
+
+                def act(number: int, final: VersionRow = final) -> None:
+                    if number:
+                        ours.store.finalize(final)
+                    else:
+                        theirs.remove(base_uri, None)
+
+                race(2, act)
+                assert ours.store.latest(base_uri) is None
+
     def test_who_reserved_stays_on_record_when_another_finalizes(self, writer: Writer, base_uri: str) -> None:
         staged = writer.stage(base_uri, 1, committer="Ada Lovelace\n<ada@host> ∎")
         assert writer.store.reserve(staged, first=True) == Reserved()

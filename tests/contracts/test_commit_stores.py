@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import re
@@ -18,13 +19,14 @@ from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread, current_thread
 from typing import TYPE_CHECKING
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 from uuid import uuid4
 
+import attrs
 import boto3
 import pytest
 from cryptography import x509
@@ -36,7 +38,7 @@ from losing_proxy import losing_proxy
 from redis import Redis
 from redis_servers import own_redis
 
-from contracts.commit_store import BatchContract, CommitStoreContract, SharedCommitStoreContract, Site
+from contracts.commit_store import BatchContract, CommitStoreContract, SharedCommitStoreContract, Site, Writer
 from contracts.commit_store import manager as manager
 from contracts.commit_store import processes as processes
 from contracts.object_store import race
@@ -749,6 +751,48 @@ def test_a_row_is_on_the_disk_before_it_is_acknowledged(tmp_path: Path, monkeypa
     log.clear()
     store.reserve(two, first=False)  # the first attempt may have ended before the directory was synced
     assert log == ["directory"]
+
+
+@pytest.mark.parametrize("call", ["rename", "link"])
+def test_a_file_that_is_written_while_its_history_is_deleted_does_not_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """``finalize`` is held up before its rename, ``reserve`` before its link, until the delete has ended or waits."""
+    store = FilesCommitStore(str(tmp_path), fsync=False)
+    writer = Writer(Site(""), store, MEMORY)
+    base_uri = f"{MEMORY.root_uri}{uuid4().hex}/t.lance"
+    writer.history(base_uri, 1)
+    staged = writer.stage(base_uri, 2)
+    if call == "rename":
+        assert store.reserve(staged, first=False) == Reserved()
+    real_call, real_flock = getattr(os, call), fcntl.flock
+    ended = Event()
+
+    def delete() -> None:
+        store.delete(base_uri)
+        ended.set()
+
+    deleter = Thread(target=delete)
+
+    def lock(file: int, operation: int) -> None:
+        if current_thread() is deleter:
+            ended.set()
+        real_flock(file, operation)
+
+    def held_up(*args: str) -> None:
+        if current_thread() is not deleter and not deleter.is_alive():
+            deleter.start()
+            ended.wait()
+        real_call(*args)
+
+    monkeypatch.setattr(fcntl, "flock", lock)
+    monkeypatch.setattr(os, call, held_up)
+    if call == "rename":
+        store.finalize(attrs.evolve(staged, path=final_path(staged.path)))
+    else:
+        store.reserve(staged, first=False)
+    deleter.join()
+    assert store.list(base_uri, after=None, limit=None, descending=False) == []
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP, errno.ENOSYS])

@@ -59,6 +59,7 @@ class Setting:
     failovers: int = 0
     padded: bool = False
     store: ObjectStoreGuarantees = COPIES
+    looks: bool = False
 
     @property
     def programmes(self) -> list[Programme]:
@@ -85,6 +86,7 @@ class Setting:
             f"{len(self.writers)} writers ({commits} commits)"
             + "".join(f", {count} {name}" for name, count in counts.items() if count)
             + f", from version {self.versions}{', sizes differ' if self.padded else ''}{copies}"
+            + (", looking" if self.looks else "")
         )
 
 
@@ -215,7 +217,7 @@ class Checker:
         yield _Step("crashes", world_number, ENDED, None)
         after, reply = perform(world, request)
         yield self._heard(world, after, node, reply, f"{request} → {shown(reply)}")
-        if world.faults and request.method != "stage":
+        if world.faults and request.method not in ("stage", "newest"):
             blamed = attrs.evolve(world, faults=world.faults - 1)
             yield self._heard(world, blamed, node, Mishap.FAULT, f"{request} → no reply, no effect")
             if after != world:
@@ -251,7 +253,10 @@ class Checker:
         while programme is not None:
             tape = Tape(log)
             try:
-                programme, log = programme.run(tape, Participant(tape, self._setting.store)), ()
+                programme, log = (
+                    programme.run(tape, Participant(tape, self._setting.store, trusts_rows=not self._setting.looks)),
+                    (),
+                )
             except Pending as pending:
                 key = programme, tuple(tape.log)
                 number = self._node_numbers.setdefault(key, len(self._nodes))

@@ -15,6 +15,7 @@ from model.world import World
 
 from lancekeep.adapters.commit_stores import claims
 from lancekeep.application import table_commits
+from lancekeep.application.adoption import Adoption
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain import commit
 from lancekeep.domain.commit import (
@@ -281,5 +282,11 @@ MUTATIONS = [
         runner("delete", _deletes_the_manifest_before_the_row),
         Setting((1, 1), cleaners=1),
         "was removed, and not by a cleaner",
+    ),
+    Mutation(
+        "a reader does not look beyond the last row",
+        lambda patch: patch.setattr(Adoption, "following", lambda self, row: None),
+        Setting((1,), readers=1, losses=1, looks=True),
+        "a reader was shown version 1, and 2 was final before",
     ),
 ]

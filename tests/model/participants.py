@@ -93,8 +93,8 @@ class Tape:
 class Participant(TableCommits):
     """The runner as it is in production; only its memory is kept short."""
 
-    def __init__(self, tape: Tape, guarantees: ObjectStoreGuarantees) -> None:
-        super().__init__(_Objects(tape, guarantees), _Rows(tape), "", ONE_MORE_TRY)
+    def __init__(self, tape: Tape, guarantees: ObjectStoreGuarantees, *, trusts_rows: bool) -> None:
+        super().__init__(_Objects(tape, guarantees), _Rows(tape, trusts_rows), "", ONE_MORE_TRY)
         self._tape = tape
         self._runs: list[tuple[int, Progress | None]] = []
         self._effects = {effect: self._noting(perform) for effect, perform in self._effects.items()}
@@ -209,11 +209,16 @@ def _after(commit: Commit, outcome: Outcome, tape: Tape) -> Programme | None:
 
 @attrs.frozen(cache_hash=True)
 class Read:
-    """A reader that finalises what it meets, and opens it."""
+    """A reader that finalises what it meets, and opens it.
+
+    Unless it trusts the rows, it has to see what was final when it began.
+    """
 
     def run(self, tape: Tape, commits: Participant) -> Programme | None:
         try:
+            newest = 0 if commits.rows.guarantees.complete else tape.ask("newest")
             row = commits.latest(ROOT)
+            tape.tell("read", (0 if row is None else row.version, newest))
             if row is not None:
                 try:
                     commits.objects.get(row.path)
@@ -297,9 +302,9 @@ class _Rows:
     """Calls that are not atomic over several rows are one request for each."""
 
     url = "memory://model"
-    guarantees = CommitStoreGuarantees(remembers=True, shared=True)
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: Tape, trusts_rows: bool) -> None:
+        self.guarantees = CommitStoreGuarantees(remembers=True, shared=True, complete=trusts_rows)
         self._ask = tape.ask
 
     def get(self, base_uri: str, version: int) -> VersionRow | None:

@@ -197,7 +197,7 @@ class _Objects(_Ports):
 
 
 class _Rows(_Ports):
-    guarantees = CommitStoreGuarantees(remembers=True, shared=True, atomic_rows=2)
+    guarantees = CommitStoreGuarantees(remembers=True, shared=True, atomic_rows=2, complete=True)
 
     def get(self, base_uri: str, version: int) -> VersionRow | None:
         row: VersionRow | None = self._ask("rows.get", place(base_uri), version)

@@ -220,6 +220,7 @@ CALLS: dict[str, Callable[..., tuple[World, Any]]] = {
     "objects.list": _list,
     "objects.delete": _delete,
     "stage": _stage,
+    "newest": lambda world: (world, max(world.finals, default=0)),
 }
 LOOKS = frozenset({"rows.get", "rows.latest", "rows.list", "objects.get", "objects.head", "objects.list"})
 
@@ -325,6 +326,11 @@ def told(world: World, tale: Tale) -> tuple[World, str | None]:
             return attrs.evolve(world, denied=world.denied | {content}), None
         case "unknown", (path, removed):
             return world, f"unknown was told after {shown(path)} had been removed" if path in removed else None
+        case "read", (version, newest):
+            return (
+                world,
+                f"a reader was shown version {version}, and {newest} was final before" if version < newest else None,
+            )
         case "vanished", version:
             return world, None if version in world.removed else f"version {version} could not be read"
     return world, f"{tale.what}: {tale.about}"

@@ -94,7 +94,7 @@ def test_a_commit_is_one_reserve_one_copy_one_publish_one_delete_and_no_list(wor
     assert not rows.calls
     assert world.commits(objects=objects, rows=rows).latest(world.root)
     assert dict(rows.counts) == {"latest": 1}
-    assert not objects.calls
+    assert dict(objects.counts) == {"head": 1}  # of the version after it
 
 
 @pytest.mark.parametrize("replies", [1, 3])
@@ -341,6 +341,68 @@ def test_a_lost_row_never_lets_an_acknowledged_version_be_overwritten(world: Wor
     assert isinstance(world.commit(4), Committed)
 
 
+def test_a_reader_that_may_not_write_sees_versions_without_rows(world: World) -> None:
+    world.fill(4)
+    world.rows.delete(world.root.base_uri, [3, 4])
+
+    def read_only(name: str, _: int) -> tuple[str, BaseException] | None:
+        return ("before", AccessDenied(f"{name}: not permitted")) if name in ("record", "delete") else None
+
+    latest = world.commits(rows=Faulty(world.rows, read_only)).latest(world.root)
+    assert latest is not None
+    assert latest.version == 4
+    assert [row.version for row in world.rows.list(world.root.base_uri, after=None, limit=None, descending=False)] == [
+        1,
+        2,
+    ]
+
+
+def test_a_version_that_is_deleted_while_a_reader_enters_its_row_leaves_no_row(world: World) -> None:
+    """The reader checks that the manifest is there before the delete removes it."""
+    world.fill(4)
+
+    def read(name: str, _: int) -> None:
+        if name == "delete":
+            assert world.commits().page(world.root, None, None, True)
+
+    commits = world.commits(objects=Faulty(world.objects, read))
+    assert commits.delete(world.root, [1, 2]) == 2
+    assert [row.version for row in world.rows.list(world.root.base_uri, after=None, limit=None, descending=False)] == [
+        3,
+        4,
+    ]
+
+
+def test_a_reader_whose_version_was_deleted_meanwhile_sees_the_latest_one(world: World) -> None:
+    """Its row was staged when it was read, and two commits and a deletion later it is gone."""
+    world.fill(1)
+    path = world.stage(2)
+    assert world.rows.reserve(VersionRow(world.root.base_uri, 2, path, 9), first=False) == Reserved()
+
+    def others(name: str, _: int) -> None:
+        if name == "copy_if_absent":
+            world.commit(3)
+            world.commits().delete(world.root, [1, 2])
+
+    latest = world.commits(objects=Faulty(world.objects, others)).latest(world.root)
+    assert latest is not None
+    assert latest.version == 3
+
+
+def test_a_table_that_is_dropped_while_a_reader_looks_beyond_its_rows_leaves_no_row(world: World) -> None:
+    world.fill(3)
+    world.rows.delete(world.root.base_uri, [3])
+
+    def drop(name: str, _: int) -> None:
+        if name == "record":
+            world.rows.delete(world.root.base_uri)
+            for info in list(world.objects.list(world.root.versions_key)):
+                world.objects.delete(info.key)
+
+    world.commits(rows=Faulty(world.rows, drop)).latest(world.root)
+    assert world.rows.latest(world.root.base_uri) is None
+
+
 @pytest.mark.parametrize("scheme", list(NamingScheme))
 def test_a_history_without_rows_is_adopted_newest_first(world: World, scheme: NamingScheme) -> None:
     for version in (1, 2, 3, 12):
@@ -349,7 +411,7 @@ def test_a_history_without_rows_is_adopted_newest_first(world: World, scheme: Na
     rows = Faulty(world.rows)
 
     class Spy:
-        url = guarantees = None
+        url, guarantees = world.rows.url, world.rows.guarantees
 
         def __getattr__(self, name: str) -> Callable[..., object]:
             def call(*args: object, **kwargs: object) -> object:

@@ -44,6 +44,11 @@ class _Source:
         return cast(type[_Adapter], getattr(module, self.name))
 
 
+TRUST_ROWS = "trust_rows"
+"""The option of every store that keeps rows: readers do not look for versions without one."""
+DERIVED = "conditional-put"
+"""The scheme of the store whose rows are the manifests themselves."""
+
 _REDIS = _Source("redis", "RedisCommitStore", "redis")
 _SOURCES: Mapping[str, _Source] = {
     "memory": _Source("memory", "MemoryCommitStore"),
@@ -53,7 +58,7 @@ _SOURCES: Mapping[str, _Source] = {
     "rediss": _REDIS,
     "redis+sentinel": _REDIS,
     "dynamodb": _Source("dynamodb", "DynamoDBCommitStore", "boto3"),
-    "conditional-put": _Source("conditional_put", "ConditionalPutCommitStore"),
+    DERIVED: _Source("conditional_put", "ConditionalPutCommitStore"),
 }
 
 
@@ -68,7 +73,10 @@ def open_commit_store(url: str, options: Mapping[str, str], objects: ObjectStore
         UnsafeStore: ``conditional-put://`` over an object store without an atomic create.
     """
     adapter, location = _understand(url, options)
-    return adapter.open(location, objects)
+    store = adapter.open(location, objects)
+    if location.boolean(TRUST_ROWS, False):
+        store.guarantees = attrs.evolve(store.guarantees, complete=True)
+    return store
 
 
 def canonical_url(url: str, options: Mapping[str, str] | None = None) -> str:
@@ -90,5 +98,5 @@ def _understand(url: str, options: Mapping[str, str]) -> tuple[type[_Adapter], S
             f"{', '.join(f'{known}://' for known in _SOURCES)}"
         )
     adapter = source.load()
-    location.check_options(adapter.options)
+    location.check_options(adapter.options if scheme == DERIVED else adapter.options | {TRUST_ROWS})
     return adapter, location

@@ -51,6 +51,7 @@ class ConditionalPutCommitStore:
         self.guarantees = CommitStoreGuarantees(
             remembers=objects.guarantees.durable,
             shared=not objects.root_uri.startswith(("file://", "memory://")),
+            complete=True,
         )
 
     @staticmethod

@@ -11,9 +11,11 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
 from typing import ClassVar
 from urllib.parse import quote
@@ -34,9 +36,9 @@ class FilesCommitStore:
     """An `ExternalCommitStore` in a directory that the processes of one machine share.
 
     A version is claimed by hard-linking a complete file to its name, which succeeds for one claimant only, so no row
-    is ever seen half-written. `finalize` renames a new file over the old one. Against a concurrent `delete` of the
-    same version it has no condition to rest on, and the row may come back; the application deletes final versions
-    only, which `finalize` leaves alone.
+    is ever seen half-written. `finalize` renames a new file over the old one. `finalize`, `delete`, and `reserve` of a
+    version that follows another hold a lock on the history (``flock`` on the file ``history``) from the check of a row
+    to the change, so a row that was deleted does not come back. The system releases the lock of a process that dies.
 
     ``fsync``: whether a row is on the disk before it is acknowledged.
     """
@@ -87,7 +89,8 @@ class FilesCommitStore:
     def reserve(self, row: VersionRow, *, first: bool) -> Reservation:
         history = self._history(row.base_uri)
         latest = self._latest(history, row.base_uri)
-        if may_claim(row, latest, first=first) and self._create(history, row):
+        predecessor = None if first else f"{history}/{row.version - 1}"
+        if may_claim(row, latest, first=first) and self._create(history, row, predecessor):
             self._sync(history)
             return Reserved()
         held = self._read(history, row.base_uri, row.version)
@@ -105,13 +108,14 @@ class FilesCommitStore:
     @boundary(OSError)
     def finalize(self, row: VersionRow) -> bool:
         history = self._history(row.base_uri)
-        held = self._read(history, row.base_uri, row.version)
-        if held is None:
-            return False
-        if may_finalize(held):
-            os.rename(self._write(history, f"{row.size}\0{row.path}\0{held.committer}"), f"{history}/{row.version}")
+        with self._locked(history):
+            held = self._read(history, row.base_uri, row.version)
+            if held is not None and may_finalize(held):
+                text = f"{row.size}\0{row.path}\0{held.committer}"
+                os.rename(self._write(history, text), f"{history}/{row.version}")
+        if held is not None and may_finalize(held):
             self._sync(history)
-        return True
+        return held is not None
 
     @boundary(OSError)
     def record(self, rows: Iterable[VersionRow]) -> None:
@@ -132,15 +136,16 @@ class FilesCommitStore:
     @boundary(OSError)
     def delete(self, base_uri: str, versions: Iterable[int] | None = None) -> int:
         history = self._history(base_uri)
-        present = _versions(history)
-        doomed = present if versions is None else present.intersection(versions)
-        if not doomed:
-            return 0
-        # Announced before, for those who look while rows are going; and after, for those who began to look meanwhile.
-        self._announce_change(history)
-        for version in sorted(doomed):  # the newest last: cut short, the latest version is still the latest
-            _remove(f"{history}/{version}")
-        self._announce_change(history)
+        with self._locked(history):
+            present = _versions(history)
+            doomed = present if versions is None else present.intersection(versions)
+            if not doomed:
+                return 0
+            # Announced before, for those who look while rows are going; and after, for those who began meanwhile.
+            self._announce_change(history)
+            for version in sorted(doomed):  # the newest last: cut short, the latest version is still the latest
+                _remove(f"{history}/{version}")
+            self._announce_change(history)
         self._sync(history)
         return len(doomed)
 
@@ -187,15 +192,24 @@ class FilesCommitStore:
                 "back from the manifest where that is final."
             ) from error
 
-    def _create(self, history: str, row: VersionRow) -> bool:
-        """Enter a row where its version has none; False where it has. The directory is still to be synced."""
+    def _create(self, history: str, row: VersionRow, predecessor: str | None = None) -> bool:
+        """Enter a row if its version has none, and return whether it did. The directory is still to be synced.
+
+        predecessor: a row that has to be there still, because a concurrent `delete` may have removed the history.
+        """
         content = f"{row.size}\0{row.path}\0{row.committer}"
         try:
             temporary = self._write(history, content)
         except FileNotFoundError:
             self._make(history, row.base_uri)
             temporary = self._write(history, content)
-        return self._place(temporary, f"{history}/{row.version}")
+        if predecessor is None:
+            return self._place(temporary, f"{history}/{row.version}")
+        with self._locked(history):
+            if os.access(predecessor, os.F_OK):
+                return self._place(temporary, f"{history}/{row.version}")
+        _remove(temporary)
+        return False
 
     def _place(self, temporary: str, path: str) -> bool:
         """Give a complete file its name, where that is free; False where it is taken."""
@@ -242,6 +256,23 @@ class FilesCommitStore:
             self._sync(os.path.dirname(directory))
         if not os.access(f"{history}/history", os.F_OK):
             self._place(self._write(history, base_uri + "\n"), f"{history}/history")
+
+    @contextmanager
+    def _locked(self, history: str) -> Iterator[None]:
+        """Hold the lock of a history, which changes of existing rows need; a history without files needs none."""
+        try:
+            file = os.open(f"{history}/history", os.O_RDONLY)
+        except FileNotFoundError:
+            yield
+            return
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                fcntl.flock(file, fcntl.LOCK_UN)  # a process forked meanwhile keeps the file open
+        finally:
+            os.close(file)
 
     def _announce_change(self, history: str) -> None:
         file = os.open(f"{history}/history", os.O_WRONLY | os.O_APPEND)

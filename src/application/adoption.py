@@ -1,0 +1,172 @@
+"""Versions that lie in the object store and have no row in the commit store.
+
+A commit store that was restored from a backup has forgotten its last rows, and a writer that does not commit through
+the catalog enters none. The final manifests are the versions all the same, so readers look for them and enter rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from itertools import count, pairwise, takewhile
+
+from lancekeep.application.checked_rows import HistoryRows
+from lancekeep.domain.errors import AccessDenied, Damaged, ObjectNotFound
+from lancekeep.domain.layout import DatasetRoot
+from lancekeep.domain.manifest import is_manifest
+from lancekeep.domain.naming import ManifestName, NamingScheme, final_versions
+from lancekeep.domain.version_row import VersionRow
+from lancekeep.ports.object_store import ObjectInfo, ObjectStore
+
+_REMEMBERED = 4096
+"""Gaps kept in memory: a version that was deleted stays deleted."""
+
+Gap = tuple[int, int]
+"""The versions before and after some that have no rows."""
+
+
+class Adoption:
+    """Finds versions without rows, and enters their rows. Every method is idempotent."""
+
+    def __init__(self, objects: ObjectStore, rows: HistoryRows) -> None:
+        self._objects = objects
+        self._rows = rows
+        self._empty: set[tuple[str, Gap]] = set()
+
+    def adopt(self, root: DatasetRoot) -> VersionRow | None:
+        """Enter a history that has no rows; return its latest version, None if it has none."""
+        names = {key.rpartition("/")[2]: info for key, info in self._listed(root).items()}
+        scheme, versions = final_versions(names, root.versions_key)
+        if scheme is None:
+            return None
+        infos = [names[scheme.final_name(version)] for version in reversed(versions)]
+        rows = [VersionRow(root.base_uri, *each) for each in _described(infos)]
+        try:
+            self._rows.record(rows)  # the newest first: a concurrent reader must not take an old one for the latest
+        except Damaged:
+            if all(self._objects.head(row.path) is not None for row in rows):
+                raise
+            return self.adopt(root)  # a concurrent writer removed versions, or dropped the table
+        return self.adopt(root) if self.forget_vanished(root, rows) else rows[0]
+
+    def following(self, row: VersionRow) -> ObjectInfo | None:
+        """Return the final manifest of the version after ``row``; None if there is none."""
+        return self._objects.head(_sibling(row, row.version + 1))
+
+    def catch_up(self, root: DatasetRoot, latest: VersionRow) -> VersionRow:
+        """Enter the versions that follow the latest row without a gap, and return the newest of them.
+
+        A reader that may not write to the commit store gets the version without entering rows.
+        """
+        scheme = _scheme(latest)
+        found: dict[int, ObjectInfo] = {}
+        for key, info in self._listed(root, None if scheme is NamingScheme.V1 else latest.version).items():
+            name = ManifestName.parse(key.rpartition("/")[2])
+            if name is not None and not name.is_staged and name.scheme is scheme:
+                found[name.version] = info
+        infos = [found[version] for version in takewhile(found.__contains__, count(latest.version + 1))]
+        while infos and not self._is_complete(infos[-1]):
+            infos.pop()
+        rows = [VersionRow(root.base_uri, *each) for each in _described(infos)]
+        with suppress(AccessDenied):
+            self._rows.record(rows)  # the oldest first: stopped half way, the next reader goes on
+            self.forget_vanished(root, rows)
+        return rows[-1] if rows else latest
+
+    def fill(self, root: DatasetRoot, rows: Sequence[VersionRow], bounds: Iterable[int]) -> bool:
+        """Enter the versions that lie between rows, or between rows and ``bounds``, and have none.
+
+        Args:
+            root: where the history lies.
+            rows: a part of the history, in any order.
+            bounds: versions up to which ``rows`` is meant to be complete; 0 stands before the first version.
+
+        Returns:
+            Whether there were any.
+        """
+        edges = sorted({row.version for row in rows} | set(bounds))
+        gaps = {gap for gap in pairwise(edges) if gap[1] - gap[0] > 1 and (root.base_uri, gap) not in self._empty}
+        holed = {gap for gap in gaps if self._shows(rows[0], gap)}
+        if len(self._empty) > _REMEMBERED:
+            self._empty.clear()
+        self._empty |= {(root.base_uri, gap) for gap in gaps - holed}
+        if not holed:
+            return False
+        missing = []
+        for key, info in self._listed(root).items():
+            name = ManifestName.parse(key.rpartition("/")[2])
+            if name and not name.is_staged and any(low < name.version < high for low, high in holed):
+                missing.append(info)
+        lost = [VersionRow(root.base_uri, *each) for each in _described(missing)]
+        try:
+            self._rows.record(lost)
+        except AccessDenied:
+            return False
+        self.forget_vanished(root, lost)
+        return True
+
+    def record(self, row: VersionRow) -> None:
+        """Enter a row that was lost; remove it again if its manifest is gone, as `forget_vanished` does."""
+        self._rows.record([row])
+        if self._objects.head(row.path) is None:
+            self.forget(row)
+
+    def forget_vanished(self, root: DatasetRoot, rows: Sequence[VersionRow]) -> bool:
+        """Remove those of the rows whose manifests are gone; return whether there were any.
+
+        A drop removes rows before the manifests and once more after them. So a participant that enters a row, and
+        checks the manifest afterwards, leaves no row behind.
+        """
+        present = self._listed(root) if rows else {}
+        vanished = [row for row in rows if row.path not in present]
+        for row in vanished:
+            self.forget(row)
+        return bool(vanished)
+
+    def forget(self, row: VersionRow) -> None:
+        """Remove this row; another row of that version stays."""
+        if self._rows.get(row.base_uri, row.version) == row:
+            self._rows.delete(row.base_uri, [row.version])
+
+    def forget_gaps(self) -> None:
+        """Drop what is remembered of gaps: another table may lie at the same place."""
+        self._empty.clear()
+
+    def _shows(self, row: VersionRow, gap: Gap) -> bool:
+        """Return whether a version lies at one of the ends of a gap."""
+        low, high = gap
+        ends = {high - 1, low + 1} if low else {high - 1}
+        return any(self._objects.head(_sibling(row, version)) is not None for version in ends)
+
+    def _is_complete(self, info: ObjectInfo) -> bool:
+        """Return whether a file with a final name is a manifest, and not one that is cut off or somebody else's."""
+        with suppress(ObjectNotFound):
+            return is_manifest(self._objects.get(info.key))
+        return False
+
+    def _listed(self, root: DatasetRoot, above: int | None = None) -> dict[str, ObjectInfo]:
+        """Return what lies directly in ``_versions``, by key.
+
+        above: leave out this version and those before it. Names of the V2 scheme are listed from the newest version
+        on, so the listing ends there.
+        """
+        end = None if above is None else root.manifest_key(above, NamingScheme.V2)
+        infos = takewhile(lambda info: end is None or info.key < end, self._objects.list(root.versions_key))
+        return {info.key: info for info in infos if "/" not in info.key[len(root.versions_key) :]}
+
+
+def _described(infos: Iterable[ObjectInfo]) -> list[tuple[int, str, int]]:
+    """Return version, key and size of final manifests."""
+    names = ((ManifestName.parse(info.key.rpartition("/")[2]), info) for info in infos)
+    return [(name.version, info.key, info.size) for name, info in names if name is not None]
+
+
+def _scheme(row: VersionRow) -> NamingScheme:
+    name = ManifestName.parse(row.path.rpartition("/")[2])
+    assert name is not None  # rows are checked
+    return name.scheme
+
+
+def _sibling(row: VersionRow, version: int) -> str:
+    """Return the key of the final manifest of another version of the same history."""
+    return f"{row.path.rpartition('/')[0]}/{_scheme(row).final_name(version)}"
