@@ -356,6 +356,14 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
                 "contracts/test_commit_stores.py::test_a_file_that_is_written_while_its_history_is_deleted_does_not_come_back",
             ],
         ),
+        (
+            "a manifest named by the other scheme makes readers refuse the table",
+            "an audit of this project",
+            [
+                "unit/test_table_commits.py::test_a_manifest_of_another_naming_scheme_is_refused",
+                "integration/test_versions_without_rows.py::test_a_manifest_of_another_naming_scheme_is_refused_through_the_namespace",
+            ],
+        ),
     ],
 }
 

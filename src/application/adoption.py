@@ -15,7 +15,7 @@ from lancekeep.domain.errors import AccessDenied, Damaged, ObjectNotFound
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.manifest import is_manifest
 from lancekeep.domain.naming import ManifestName, NamingScheme, final_versions
-from lancekeep.domain.version_row import VersionRow
+from lancekeep.domain.version_row import VersionRow, scheme_of
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
 _REMEMBERED = 4096
@@ -58,7 +58,7 @@ class Adoption:
 
         A reader that may not write to the commit store gets the version without entering rows.
         """
-        scheme = _scheme(latest)
+        scheme = scheme_of(latest)
         found: dict[int, ObjectInfo] = {}
         for key, info in self._listed(root, None if scheme is NamingScheme.V1 else latest.version).items():
             name = ManifestName.parse(key.rpartition("/")[2])
@@ -161,12 +161,8 @@ def _described(infos: Iterable[ObjectInfo]) -> list[tuple[int, str, int]]:
     return [(name.version, info.key, info.size) for name, info in names if name is not None]
 
 
-def _scheme(row: VersionRow) -> NamingScheme:
-    name = ManifestName.parse(row.path.rpartition("/")[2])
-    assert name is not None  # rows are checked
-    return name.scheme
-
-
 def _sibling(row: VersionRow, version: int) -> str:
     """Return the key of the final manifest of another version of the same history."""
-    return f"{row.path.rpartition('/')[0]}/{_scheme(row).final_name(version)}"
+    scheme = scheme_of(row)
+    assert scheme is not None  # rows are checked, and no fence is final
+    return f"{row.path.rpartition('/')[0]}/{scheme.final_name(version)}"

@@ -57,7 +57,7 @@ from lancekeep.domain.layout import BRANCHES, VERSIONS, DatasetRoot
 from lancekeep.domain.lineage import Base
 from lancekeep.domain.manifest import refuse_accidental_overwrite
 from lancekeep.domain.naming import ManifestName, NamingScheme, final_path
-from lancekeep.domain.version_row import Reserved, VersionRow
+from lancekeep.domain.version_row import Reserved, VersionRow, scheme_of
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
@@ -202,9 +202,26 @@ class TableCommits:
                 "nothing was committed"
             )
         refuse_accidental_overwrite(version, content, root.base_uri)
+        self._require_scheme(root, name)
         self.on_staged(root, content)
         begins = branch or version == 1
         return StagedManifest(root.base_uri, version, path, len(content), begins, self._committer), content
+
+    def _require_scheme(self, root: DatasetRoot, staged: ManifestName) -> None:
+        """Raise `CommitRefused` unless a staged manifest is named by the scheme of its table.
+
+        Asks the commit store only if this process does not know the table, or if the schemes seem to differ.
+        """
+        if staged.version == 1 or ((known := self._newest.get(root.base_uri)) and scheme_of(known) is staged.scheme):
+            return
+        latest = self.retry.call(lambda: self.rows.latest(root.base_uri))
+        scheme = None if latest is None else scheme_of(latest)
+        if scheme not in (None, staged.scheme):
+            raise CommitRefused(
+                f"{root.base_uri}: the staged manifest of version {staged.version} is named by the scheme "
+                f"{staged.scheme.value}, and the table's manifests by {scheme.value}. A table with both is an error in "
+                "the format, and readers refuse such a table. Open it and write again; nothing was committed."
+            )
 
     def _settle(self, progress: Progress, content: bytes | None) -> Outcome:
         self.prove()

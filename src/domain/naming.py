@@ -102,8 +102,12 @@ def final_versions(names: Iterable[str], directory: str) -> tuple[NamingScheme |
     finals = [parsed for parsed in map(ManifestName.parse, names) if parsed is not None and not parsed.is_staged]
     schemes = {parsed.scheme for parsed in finals}
     if len(schemes) > 1:
+        v1, v2 = ([each for each in finals if each.scheme is scheme] for scheme in NamingScheme)
+        fewer, more = sorted((v1, v2), key=len)
         raise Damaged(
             f"{directory} mixes the V1 and V2 manifest naming schemes, which is an error in the table format: "
-            "some readers would take an old version for the latest. Rename the manifests of one scheme to the other."
+            f"{fewer[0].scheme.final_name(fewer[0].version)!r} and {len(fewer) - 1} others are named by "
+            f"{fewer[0].scheme.value}, {len(more)} by {more[0].scheme.value}. Some readers take an old version for the "
+            "latest, others refuse the table. Rename the manifests of one scheme to the other, or move them away."
         )
     return next(iter(schemes), None), sorted(parsed.version for parsed in finals)

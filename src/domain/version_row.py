@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import attrs
 
 from lancekeep.domain.layout import VERSIONS
-from lancekeep.domain.naming import ManifestName
+from lancekeep.domain.naming import ManifestName, NamingScheme
 
 _FENCE = "moved-to:"
 
@@ -59,6 +59,12 @@ def misplacement(row: VersionRow, dataset_key: str) -> str:
     if names_version(row.path, dataset_key, row.version):
         return ""
     return f"names {row.path!r:.200}; expected a manifest of that version directly in {dataset_key}/{VERSIONS}/"
+
+
+def scheme_of(row: VersionRow) -> NamingScheme | None:
+    """Return the scheme by which the manifest of a row is named; None for a fence."""
+    name = ManifestName.parse(row.path.rpartition("/")[2])
+    return None if name is None else name.scheme
 
 
 def names_version(path: str, dataset_key: str, version: int) -> bool:

@@ -14,6 +14,7 @@ import pytest
 from deployments import Deployment, bucket, deployment, s3_options
 from faults import Faulty
 from integration.test_redis_durability import SNAPSHOTS, running
+from lance_namespace import errors
 
 import lancekeep
 from lancekeep import composition
@@ -191,6 +192,30 @@ def test_a_file_that_is_no_manifest_is_not_taken_for_the_next_version(local: Lak
     following.unlink()
     local.write(3)
     assert values(lance.dataset(local.uri)) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("store", ["sqlite", "conditional-put"])
+def test_a_manifest_of_another_naming_scheme_is_refused_through_the_namespace(tmp_path: Path, store: str) -> None:
+    url = "conditional-put://" if store == "conditional-put" else f"sqlite://{tmp_path}/commits.db"
+    lake = Lake(Deployment(str(tmp_path / "lake"), url))
+    lake.write(1, 2)
+    root = lake.catalog.dataset_root(lake.catalog.find_table("t"))
+    latest = lake.catalog.commits.latest(root)
+    assert latest is not None
+    lance.write_dataset(data(3), lake.uri, mode="append")
+    following = Path("/", root.key, "_versions", f"{int(Path(latest.path).stem) - 1:020}.manifest")
+    staged = following.rename(following.with_name("3.manifest-0b1d33a2-30a6-4f5c-8a35-3b0f2b1d33a2"))
+    namespace = lancekeep.DirectoryNamespace(**lake.given.properties)
+    request: Any = {"id": ["t"], "version": 3, "manifest_path": str(staged)[1:]}
+    with pytest.raises(errors.LanceNamespaceError, match=r"named by the scheme V1, .* by V2"):
+        namespace.create_table_version(request)
+    lake.write(3)
+    assert values(lance.dataset(lake.uri)) == values(lake.connect().open("t")) == [1, 2, 3]
+    staged.rename(staged.with_name("4.manifest"))
+    (found,) = lake.catalog.fsck(tables=["t"]).findings
+    assert found.kind is Kind.MIXED
+    assert "'4.manifest' and 0 others are named by V1" in found.meaning
+    namespace.catalog.close()
 
 
 def test_with_trusted_rows_readers_do_not_look_beyond_them(local: Lake) -> None:

@@ -83,7 +83,12 @@ def world() -> World:
 def test_a_batch_is_one_reserve_and_the_usual_publication(world: World) -> None:
     batch = world.batch()
     objects, rows = Faulty(world.objects), Faulty(world.rows)
-    outcome = BatchCommits(world.commits(objects=objects, rows=rows)).commit(batch)
+    commits = world.commits(objects=objects, rows=rows)
+    for each in batch:
+        assert commits.latest(each.root) is not None  # as every writer reads it
+    rows.calls.clear()
+    objects.calls.clear()
+    outcome = BatchCommits(commits).commit(batch)
     assert isinstance(outcome, AllCommitted)
     assert [(each.version, each.path) for each in outcome.versions] == [
         (2, each.root.manifest_key(2, NamingScheme.V2)) for each in batch

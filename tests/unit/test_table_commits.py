@@ -85,6 +85,9 @@ def test_a_commit_is_one_reserve_one_copy_one_publish_one_delete_and_no_list(wor
     objects, rows = Faulty(world.objects), Faulty(world.rows)
     path = world.stage(3)
     commits = world.commits(objects=objects, rows=rows)
+    assert commits.latest(world.root) is not None  # as every writer reads it
+    rows.calls.clear()
+    objects.calls.clear()
     assert isinstance(world.commit(3, commits, path), Committed)
     assert dict(rows.counts) == {"reserve": 1, "finalize": 1}
     assert dict(objects.counts) == {"get": 1, "copy_if_absent": 1, "delete": 1}
@@ -236,7 +239,10 @@ def test_a_crash_at_any_port_call_is_repaired_by_the_next_participant(world: Wor
         calls.append(name)
         return crash_at(nth, when)(name, len(calls) - 1)
 
-    commits = world.commits(objects=Faulty(world.objects, decide), rows=Faulty(world.rows, decide))
+    objects, rows = Faulty(world.objects), Faulty(world.rows)
+    commits = world.commits(objects=objects, rows=rows)
+    assert commits.latest(world.root) is not None  # as every writer reads it
+    objects.decide = rows.decide = decide
     with pytest.raises(Crash):
         world.commit(3, commits, path)
     assert len(world.history()) in (2, 3)  # who knows nothing of the commit store is at most one version behind
@@ -465,6 +471,26 @@ def test_a_row_without_staged_and_final_manifest_is_a_clear_error(world: World) 
     world.objects.delete(path)
     with pytest.raises(Damaged, match="neither that staged manifest nor the final one exists"):
         world.commits().latest(world.root)
+
+
+@pytest.mark.parametrize("scheme", list(NamingScheme))
+def test_a_manifest_of_another_naming_scheme_is_refused(world: World, scheme: NamingScheme) -> None:
+    other = next(each for each in NamingScheme if each is not scheme)
+    for version in (1, 2):
+        path = f"{world.root.manifest_key(version, scheme)}-0b1d{version}"
+        world.objects.put(path, b"manifest LANC")
+        assert isinstance(world.commit(version, path=path), Committed)
+    staged = f"{world.root.manifest_key(3, other)}-0b1d3"
+    world.objects.put(staged, b"manifest LANC")
+    knowing = world.commits()
+    assert knowing.latest(world.root) is not None
+    for commits in (world.commits(), knowing):
+        with pytest.raises(CommitRefused, match=rf"named by the scheme {other.value}, .* by {scheme.value}"):
+            world.commit(3, commits, staged)
+    latest = world.commits().latest(world.root)
+    assert latest is not None
+    assert latest.version == 2
+    assert world.staged() == [staged]
 
 
 def test_gaps_are_refused(world: World) -> None:

@@ -13,7 +13,16 @@ from lancekeep.adapters.commit_stores.options import StoreUrl
 from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound, UnsafeStore
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.naming import ManifestName, NamingScheme, final_path, final_versions, hinted_version
-from lancekeep.domain.version_row import BatchReservation, Claim, NotReady, Reservation, Reserved, Taken, VersionRow
+from lancekeep.domain.version_row import (
+    BatchReservation,
+    Claim,
+    NotReady,
+    Reservation,
+    Reserved,
+    Taken,
+    VersionRow,
+    scheme_of,
+)
 from lancekeep.ports.commit_store import CommitStoreGuarantees
 from lancekeep.ports.object_store import ObjectStore
 
@@ -80,7 +89,7 @@ class ConditionalPutCommitStore:
         if not self._objects.guarantees.paged:
             return self._latest_by_hint(base_uri) or next(reversed(self._sorted(base_uri)), None)
         newest = next(self._finals(base_uri), None)
-        if newest is None or _scheme(newest) is NamingScheme.V2:
+        if newest is None or scheme_of(newest) is NamingScheme.V2:
             return newest
         return self._sorted(base_uri)[-1]
 
@@ -183,8 +192,3 @@ class ConditionalPutCommitStore:
                 f"{base_uri} is not in {self._objects.root_uri}, whose own condition decides commits here"
             )
         return DatasetRoot(base_uri.removeprefix(self._objects.root_uri), base_uri)
-
-
-def _scheme(row: VersionRow) -> NamingScheme | None:
-    name = ManifestName.parse(row.path.rpartition("/")[2])
-    return None if name is None else name.scheme
