@@ -788,7 +788,8 @@ class Catalog:
         remembers the new store and this object uses it; whoever has the catalog open with the old one is refused.
 
         Stopped at any point, it is completed by calling it again. Raises `Refused` where another such move to a
-        different store is under way.
+        different store is under way, and `Damaged` where the new store holds versions that do not exist; then nothing
+        was changed.
         """
         rows = self._open_rows(url)
         view = self.view(during_move=True)
@@ -797,13 +798,13 @@ class Catalog:
             raise Refused(f"the catalog's versions are already moving to {under_way}; finish that move first")
         if view.properties.get(COMMIT_STORE_PROPERTY) == rows.url:
             return 0
+        target = self.commits.with_rows(rows)
         # A store that cannot be reached must not block the catalog: ask it before the move begins.
         rows.latest(self.manifest_root.base_uri)
         for root in (self.dataset_root(Table.from_entry(entry)) for entry in view.all_of(TABLE)):
             for history in self.commits.histories(root):  # a row that cannot be moved is refused before the move begins
-                self.commits.rows.list(history.base_uri, after=None, limit=None, descending=False)
+                self.commits.require_room(history, target)
         view = self._manifest.apply(lambda _: [SetProperties({MOVING_PROPERTY: rows.url})])
-        target = self.commits.with_rows(rows)
         roots = [self.dataset_root(Table.from_entry(entry)) for entry in view.all_of(TABLE)]
         if self._shares_store(view):
             roots.append(self.manifest_root)

@@ -636,22 +636,49 @@ class TableCommits:
         return other
 
     def move_history(self, root: DatasetRoot, target: TableCommits) -> int:
-        """Fence a history here and copy its rows to ``target``, compared; how many. Repeating it completes it."""
+        """Fence a history here and copy its rows to ``target``, compared; how many. Repeating it completes it.
+
+        Raises:
+            Damaged: the target holds other versions; see `require_room`.
+        """
         self.retry.call(lambda: self._fence(root, target.rows.url))
-        everything = self.rows.list(root.base_uri, after=None, limit=None, descending=True)
-        rows = [row for row in everything if row.is_final]
+        rows = [row for row in self._all_rows(root) if row.is_final]
         stale = target.rows.latest(root.base_uri)
         if stale is not None and stale.moved_to is not None:
             target.rows.delete(root.base_uri)  # left from an earlier move the other way
         target.rows.record(rows)
-        found = target.rows.list(root.base_uri, after=None, limit=None, descending=True)
-        missing = {(row.version, row.path) for row in rows} - {(row.version, row.path) for row in found}
+        missing = {(row.version, row.path) for row in rows} - {
+            (row.version, row.path) for row in target._all_rows(root)
+        }
         if missing:
             raise Damaged(
                 f"{root.base_uri}: {target.rows.url} holds other versions than {self.rows.url}, first {min(missing)}. "
                 "Remove the foreign rows there, then call change_commit_store again."
             )
+        self.require_room(root, target)
         return len(rows)
+
+    def require_room(self, root: DatasetRoot, target: TableCommits) -> None:
+        """Check that the target holds no version of a history that does not exist.
+
+        Readers would take it for the latest.
+
+        Raises:
+            Damaged: it does. The message names the row.
+        """
+        own = {(row.version, row.path) for row in self._all_rows(root)}
+        for row in target._all_rows(root):
+            if row.moved_to is not None:
+                return  # a history that moved away from there; its rows are replaced
+            if (row.version, row.path) not in own and self.retry.call(partial(self.objects.head, row.path)) is None:
+                raise Damaged(
+                    f"{root.base_uri}: {target.rows.url} holds a row of version {row.version}, whose manifest "
+                    f"{row.path!r} does not exist. The row was left by another table at this place. Delete the rows of "
+                    f"{root.base_uri} in {target.rows.url}, then call change_commit_store again."
+                )
+
+    def _all_rows(self, root: DatasetRoot) -> list[VersionRow]:
+        return self.rows.list(root.base_uri, after=None, limit=None, descending=True)
 
     def _fence(self, root: DatasetRoot, new_store: str) -> None:
         while True:
