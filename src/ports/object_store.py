@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextvars import ContextVar, Token
 from datetime import datetime
+from types import TracebackType
 from typing import Protocol
 
 import attrs
@@ -38,6 +40,42 @@ class ObjectStoreGuarantees:
     atomic_copy: bool
     durable: bool
     paged: bool = False
+
+
+class StorageTime:
+    """Record the time that the storage gives in its answers, while the ``with`` block runs.
+
+    No local clock is involved. An adapter whose answers carry a time calls `record`; others do nothing, so both
+    attributes stay None. Answers to requests of other threads do not count.
+
+    first, last: the times of the first and of the last answer in the block, by the clock of the storage.
+    """
+
+    first: datetime | None = None
+    last: datetime | None = None
+
+    def __enter__(self) -> StorageTime:
+        self._token: Token[StorageTime | None] = _recording.set(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        _recording.reset(self._token)
+
+    @staticmethod
+    def is_recorded() -> bool:
+        """Whether a block is running in this thread."""
+        return _recording.get() is not None
+
+    @staticmethod
+    def record(answered: datetime) -> None:
+        """Note the time in an answer of the storage."""
+        recording = _recording.get()
+        if recording is not None:
+            recording.first = recording.first or answered
+            recording.last = answered
+
+
+_recording: ContextVar[StorageTime | None] = ContextVar("storage_time", default=None)
 
 
 class ObjectStore(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -25,6 +26,7 @@ import lancekeep
 from lancekeep import composition
 from lancekeep.adapters.commit_stores.memory import MemoryCommitStore
 from lancekeep.adapters.manifest_stores import index, table_cleanup
+from lancekeep.adapters.manifest_stores.columns import SCHEMA
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
 from lancekeep.adapters.object_stores import open_object_store
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
@@ -39,7 +41,7 @@ from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
 from lancekeep.domain.namespace import create_namespace
 from lancekeep.domain.naming import NamingScheme
 from lancekeep.ports.manifest_store import ManifestStore
-from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees
+from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees, StorageTime
 
 ROOT = ObjectId()
 
@@ -845,6 +847,152 @@ def test_a_name_that_was_cleaned_up_and_taken_by_who_died_behind_it_misleads_nob
     assert second in objects._objects
     put(reader, table("f"))
     assert contents(other).keys() == {"a", "b", "c", "d", "e", "f"}
+
+
+# -- no safety from a local clock ----------------------------------------------------------------------------------
+
+
+class Dated(Aging):
+    """A storage whose answers carry its time, as those of S3 do. ``before``: called before a version is created."""
+
+    name = ""
+    before: Callable[[], None]
+
+    def __init__(self, *, dated: bool) -> None:
+        super().__init__()
+        self.dated = dated
+
+    def _answered(self) -> None:
+        if self.dated:
+            StorageTime.record(self.now)
+
+    def head(self, key: str) -> ObjectInfo | None:
+        try:
+            return super().head(key)
+        finally:
+            self._answered()
+
+    def put_if_absent(self, key: str, content: bytes) -> bool:
+        if key == self.name:
+            self.name = ""
+            self.before()
+        try:
+            return super().put_if_absent(key, content)
+        finally:
+            self._answered()
+
+
+CLOCKS = {"frozen": 0.0, "an hour back": -3600.0, "an hour ahead": 3600.0, "seconds ahead": 5.0}
+
+
+@pytest.fixture(params=CLOCKS)
+def step(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """A stopped clock of this process, and what sets it while the process is held up."""
+    now = [1_000_000.0]
+    for name in ("time", "monotonic", "perf_counter"):
+        monkeypatch.setattr(time, name, lambda: now[0])
+
+    def set_clock() -> None:
+        now[0] += CLOCKS[request.param]
+
+    return set_clock
+
+
+def come_and_go(objects: Dated, other: LanceManifestStore, *names: str) -> None:
+    """Enter tables and remove the versions that this overtakes."""
+    for name in names:
+        objects.now += timedelta(minutes=11)
+        put(other, table(name))
+    assert other.clean_up() > 0
+
+
+@pytest.mark.parametrize("dated", [False, True])
+@pytest.mark.parametrize("known", [0, 3])
+def test_acknowledged_change_is_kept_however_the_local_clock_runs(
+    step: Callable[[], None], known: int, dated: bool
+) -> None:
+    """The writer is held up before it publishes, until the name of its version has been taken and cleaned up."""
+    objects = Dated(dated=dated)
+    writer, other = LanceManifestStore(objects, "m"), LanceManifestStore(objects, "m")
+    for number in range(known):
+        put(writer, table(f"t{number}"))
+    writer.view()
+
+    def before() -> None:
+        come_and_go(objects, other, "a", "b", "c")
+        step()
+
+    objects.name, objects.before = f"m/{VERSIONS}/{NamingScheme.V2.final_name(known + 1)}", before
+    put(writer, table("mine"))
+    expected = {"mine", "a", "b", "c", *(f"t{number}" for number in range(known))}
+    for store in (other, writer, LanceManifestStore(objects, "m")):
+        assert contents(store).keys() == expected
+
+
+@pytest.mark.parametrize("dated", [False, True])
+def test_reader_sees_the_latest_version_however_the_local_clock_runs(step: Callable[[], None], dated: bool) -> None:
+    objects = Dated(dated=dated)
+    early, reader, other = (LanceManifestStore(objects, "m") for _ in range(3))
+    assert early.view().version == 0
+    put(other, table("t"))
+    reader.view()
+    come_and_go(objects, other, "a", "b", "c")
+    step()
+    assert contents(reader).keys() == contents(early).keys() == {"t", "a", "b", "c"}
+
+
+@pytest.mark.parametrize("dated", [False, True])
+def test_reader_is_not_misled_by_a_late_version_however_the_local_clock_runs(
+    step: Callable[[], None], dated: bool
+) -> None:
+    """A writer was held up before it took the name of the version that a reader knows, and then died."""
+    objects = Dated(dated=dated)
+    dying, reader, other = (LanceManifestStore(objects, "m") for _ in range(3))
+    put(other, table("t"))
+    dying.view()
+    put(other, table("u"))
+    reader.view()
+    reader.view()
+    late = objects.get(f"m/{VERSIONS}/{NamingScheme.V2.final_name(1)}")
+    come_and_go(objects, other, "a", "b", "c")
+    objects.put(f"m/{VERSIONS}/{NamingScheme.V2.final_name(2)}", late)
+    step()
+    assert contents(reader).keys() == {"t", "u", "a", "b", "c"}
+    put(reader, table("v"))
+    assert contents(other).keys() == {"t", "u", "a", "b", "c", "v"}
+
+
+def test_hint_written_late_misleads_no_reader() -> None:
+    """Its writer was held up before it wrote the hint; meanwhile another took the name of that version and died."""
+    objects = Dated(dated=False)
+    writer, other = LanceManifestStore(objects, "m"), LanceManifestStore(objects, "m")
+    for number in range(16):
+        put(writer, table(f"t{number}"))
+    late = {info.key: objects.get(info.key) for info in objects.list("m/data/")}
+    key = f"m/{VERSIONS}/{NamingScheme.V2.final_name(16)}"
+    late[key] = objects.get(key)
+    come_and_go(objects, other, "a", "b", "c")
+    for name, content in late.items():
+        objects.put(name, content)
+    objects.now += timedelta(minutes=1)
+    objects.put(f"m/{VERSIONS}/latest_version_hint.json", b'{"version": 16}')
+    expected = {"a", "b", "c", *(f"t{number}" for number in range(16))}
+    assert contents(LanceManifestStore(objects, "m")).keys() == expected
+
+
+def test_change_of_naming_schemes_is_seen_at_once(root: Path, opened: Callable[[], LanceManifestStore]) -> None:
+    lance.write_dataset(
+        pa.Table.from_pylist([{"object_id": "a", "object_type": "namespace"}], schema=SCHEMA),
+        str(root / "__manifest"),
+        enable_v2_manifest_paths=False,
+    )
+    ours, other = opened(), opened()
+    assert contents(ours).keys() == {"a"}
+    lance.dataset(str(root / "__manifest")).migrate_manifest_paths_v2()
+    put(other, table("t"))
+    assert contents(ours).keys() == {"a", "t"}
+    put(ours, table("u"))
+    assert rows(root).keys() == {"a", "t", "u"}
 
 
 def test_clean_up_runs_by_itself_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from lancekeep.domain.errors import LancekeepError, StoreUnavailable, UnsafeStor
 from lancekeep.domain.naming import final_path
 from lancekeep.domain.version_row import Reservation, VersionRow
 from lancekeep.ports.commit_store import CommitStoreGuarantees
-from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees
+from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees, StorageTime
 
 T = TypeVar("T")
 START = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
@@ -35,7 +35,8 @@ class Setting:
     mode: ``v2`` or ``compatible``. commit_store: ``memory``, or ``conditional-put``. remembers: whether the commit
     store does; where not, it fails over to a state of some calls ago. creates, copies: whether the object store has
     these atomic calls. page: keys in a page of a listing. faults, crashes: how often a call fails, or its process dies.
-    actors, operations: how many processes at a time, and operations of each.
+    actors, operations: how many processes at a time, and operations of each. dated: whether the object store's answers
+    carry its time.
     """
 
     mode: str
@@ -48,6 +49,7 @@ class Setting:
     crashes: float
     actors: int
     operations: int
+    dated: bool
 
     @staticmethod
     def of(random: Random) -> Setting:
@@ -65,6 +67,7 @@ class Setting:
             crashes=random.choice([0.0, 0.002, 0.01]),
             actors=random.choice([2, 3, 3, 4]) if creates or mode == "v2" else 2,  # docs/simulation.md
             operations=random.choice([8, 15, 25]),
+            dated=random.random() < 0.5,
         )
 
 
@@ -242,6 +245,8 @@ class Process:
             world.later(perform)
             raise StoreUnavailable(f"{method} {subject}: no reply")
         result = perform()
+        if store == "objects" and world.setting.dated:
+            StorageTime.record(datetime.fromtimestamp(world.time, UTC))
         if fate == "crash after":
             self.dead = True
             raise Crash

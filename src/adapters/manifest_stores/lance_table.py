@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import datetime, timedelta
 from threading import Condition, Lock, RLock
 
 import attrs
@@ -33,14 +34,14 @@ from lancekeep.domain.errors import (
 from lancekeep.domain.layout import VERSIONS
 from lancekeep.domain.naming import ManifestName, NamingScheme, final_versions, hinted_version
 from lancekeep.ports.manifest_store import Decision
-from lancekeep.ports.object_store import ObjectInfo, ObjectStore
+from lancekeep.ports.object_store import ObjectInfo, ObjectStore, StorageTime
 
 Publish = Callable[[str, bytes], bool]
 """Creates an object under a key where there is none, for one of any number of racing writers; whether this one did."""
 
 _ATTEMPTS = 50
-_TRUSTED = 60.0
-"""Seconds; well below the ten minutes for which `clean_up` keeps what was overtaken."""
+_TRUSTED = timedelta(minutes=1)
+"""By the clock of the storage; well below the ten minutes for which `clean_up` keeps what was overtaken."""
 _HINT = "latest_version_hint.json"
 _HINT_EVERY = 16
 _CLEAN_EVERY, _CLEAN_PAUSE = 256, 60.0
@@ -56,9 +57,9 @@ class LanceManifestStore:
 
     ``publish``: how a manifest gets its name; by default the object store's own create-only write. ``forget``: removes
     what ``publish`` keeps of versions; called before they go. ``index``: builds the specified indexes through the
-    native engine, unless ``publish`` is given; with ``index_inline`` every now and then by itself. ``clock``: seconds,
-    by which it is known how long ago the store was looked at. ``sleep``, ``jitter``: how a writer that lost steps back,
-    for a random part of some milliseconds.
+    native engine, unless ``publish`` is given; with ``index_inline`` every now and then by itself. ``clock``: seconds
+    for the pause between two clean-ups; nothing else depends on a local clock (ADR 33). ``sleep``, ``jitter``: how a
+    writer that lost steps back, for a random part of some milliseconds.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class LanceManifestStore:
         forget: Forget | None = None,
         index: Callable[[], None] | None = None,
         index_inline: bool = False,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         jitter: Callable[[], float] = random.random,
     ) -> None:
@@ -87,7 +88,8 @@ class LanceManifestStore:
         self._versions = TableVersions(objects, key)
         self._scheme = NamingScheme.V2
         self._latest: Version | None = None
-        self._looked = clock()
+        self._checked: tuple[int, datetime | None] = (0, None)
+        self._kept: tuple[int, int, datetime | None] | None = None
         self._cleaned = -_CLEAN_PAUSE
         self._waiting: list[_Request] = []
         self._arrival = Condition()
@@ -141,38 +143,60 @@ class LanceManifestStore:
     # -- looking ------------------------------------------------------------------------------------------------
 
     def _is_latest(self, version: Version) -> bool:
-        """One look for the next version, which every writer publishes under a name that is known beforehand."""
-        asked = self._clock()
-        if self._exists(version.number + 1):
-            return False
-        if not self._is_recent() and self._is_overtaken(version.number):
-            return False
-        self._looked = asked
+        """Check for the next version, which every writer publishes under a name that is known beforehand."""
+        number = version.number
+        with StorageTime() as answered:
+            if self._exists(number + 1) or (not self._is_recent(number, answered) and self._is_overtaken(version)):
+                return False
+        self._checked = number, answered.first
         return True
 
-    def _is_recent(self) -> bool:
-        """Whether the store was looked at so lately that nothing can have been cleaned up since."""
-        return 0 <= self._clock() - self._looked < _TRUSTED
+    def _is_recent(self, number: int, answered: StorageTime) -> bool:
+        """Whether a version was the latest so recently, by the storage's clock, that nothing can be cleaned up since.
 
-    def _is_overtaken(self, number: int) -> bool:
-        """Whether the version behind ``number`` may be missing because it has come and gone.
-
-        Only a listing tells: a name that was cleaned up may be taken again, by who was held up before publishing and
-        could not take it back. Such a version is never the highest.
+        Always False where the storage gives no time in its answers. A local clock may have stood still while this
+        process was held up, so it proves nothing.
         """
-        return self._listed() > number + 1
-
-    def _is_late(self, base: int, number: int, created: bool) -> bool:
-        """Whether a version behind ``base`` has a name that was cleaned up: later ones were there before it.
-
-        Nobody will ever look for it. Asked once it was ``created``, or was not, so that it counts how long this process
-        was held up before its request. Raises `StoreUnavailable` where it has been cleaned up itself meanwhile.
-        """
-        # While its base is there, no name behind that was cleaned up; and others may have finished this version before.
-        if self._is_recent() or not self._is_overtaken(base) or self._exists(base):
+        checked, at = self._checked
+        if checked != number or at is None or answered.last is None:
             return False
-        if not created:
+        return timedelta(0) <= answered.last - at < _TRUSTED
+
+    def _is_overtaken(self, version: Version) -> bool:
+        """Whether the version after this one, which is missing, may have existed and been cleaned up.
+
+        Versions are cleaned up in order: while a version exists, no later one is removed.
+        """
+        return not self._is_kept(version) if version.number else self._listed() > 0
+
+    def _is_kept(self, version: Version) -> bool:
+        """Whether a version exists, and is not another one under its name.
+
+        A name that was cleaned up can be taken again, by a writer that was held up and then died. The content decides;
+        it is read once, and afterwards the storage's time of the object tells.
+        """
+        info = self._objects.head(self._name(version.number))
+        if info is None:
+            return False
+        found = version.number, info.size, info.modified
+        if found == self._kept and info.modified is not None:
             return True
+        try:
+            kept = self._objects.get(self._name(version.number)) == version.content
+        except ObjectNotFound:
+            return False
+        if kept:
+            self._kept = found
+        return kept
+
+    def _is_late(self, base: Version, number: int) -> bool:
+        """Whether the version just created has a name that was cleaned up before: later versions are older than it.
+
+        No reader will ever find such a version. Ages are compared by the storage's own times. Raises
+        `StoreUnavailable` if the version has been cleaned up since.
+        """
+        if base.number and self._is_kept(base):
+            return False
         times = {version: info.modified for version, info in versions_of(self._objects, self._key)}
         if number not in times:
             raise self._held_up(number)
@@ -200,47 +224,55 @@ class LanceManifestStore:
             self._latest = None
 
     def _read_latest(self, known: Version | None) -> Version:
-        """Read the latest version, anew where it is cleaned up, or still being written, under our eyes."""
-        for attempt in range(_ATTEMPTS):
-            number = self._latest_number(known)
-            if number == 0:
-                return empty_version()
-            try:
-                return self._versions.read(self._objects.get(self._name(number)), known)
-            except ObjectNotFound:
-                known = None
-            except Damaged:
-                # Where nothing creates an object for one writer only, it need not appear as a whole either.
-                if self._objects.guarantees.atomic_create or attempt == _ATTEMPTS - 1:
-                    raise
-                self._sleep(0.01)
-        raise StoreUnavailable(f"{self._key}: its versions vanish faster than they can be read; try again")
+        """Read the latest version: on from one that is known or named by the hint, or else by a listing.
 
-    def _latest_number(self, known: Version | None) -> int:
-        if known is not None and known.number:
-            start = known.number if self._exists(known.number) else self._listed()
-        else:
-            start = self._hinted() or self._listed()
-        while start and self._exists(start + 1):
-            start += 1
-        # Held up on the way, or long before, it may have met such a version as `_is_overtaken` tells of.
-        return start if self._is_recent() else max(start, self._listed())
+        A version that is met can have a name that was cleaned up and taken again (see `_is_kept`). So what was read
+        counts only if the version before it still exists, or if a listing shows no later one: the highest version never
+        has such a name. Raises `StoreUnavailable` if versions are removed faster than they can be read.
+        """
+        with StorageTime() as answered:
+            number = known.number if known is not None and known.number else self._hinted()
+            while number and self._exists(number + 1):
+                number += 1
+            number = number or self._listed()
+            for attempt in range(_ATTEMPTS):
+                try:
+                    version = self._read(number, known)
+                except ObjectNotFound:
+                    number, known = self._listed(), None
+                    continue
+                except Damaged:
+                    # Where nothing creates an object for one writer only, it need not appear as a whole either.
+                    if self._objects.guarantees.atomic_create or attempt == _ATTEMPTS - 1:
+                        raise
+                    self._sleep(0.01)
+                    continue
+                if self._is_proven(version, known) or (highest := self._listed()) == number:
+                    self._checked = number, answered.first
+                    return version
+                number = highest
+        raise StoreUnavailable(f"{self._key}: its versions are removed faster than they can be read; try again")
+
+    def _read(self, number: int, known: Version | None) -> Version:
+        return self._versions.read(self._objects.get(self._name(number)), known) if number else empty_version()
+
+    def _is_proven(self, version: Version, known: Version | None) -> bool:
+        """Whether the version just read has certainly never been cleaned up."""
+        if version.number == 0:  # a listing has just shown no version
+            return True
+        if known is not None and version.number == known.number:
+            return version.content == known.content
+        if known is not None and version.number == known.number + 1:
+            return known.number > 0 and self._is_kept(known)
+        return version.number > 1 and self._exists(version.number - 1)
 
     def _hinted(self) -> int:
-        """The version that the hint names; 0 where none does, or it is gone.
-
-        A version that is younger than the hint lies under a name that has been cleaned up, as `_is_overtaken` tells.
-        """
-        hint = f"{self._key}/{VERSIONS}/{_HINT}"
-        given = self._objects.head(hint)
+        """Return the version that the hint names; 0 if there is no hint, or no such version."""
         try:
-            number = hinted_version(self._objects.get(hint)) if given else 0
+            number = hinted_version(self._objects.get(f"{self._key}/{VERSIONS}/{_HINT}"))
         except ObjectNotFound:
             return 0
-        version = self._objects.head(self._name(number)) if number else None
-        if given is None or version is None or given.modified is None or version.modified is None:
-            return 0
-        return number if version.modified <= given.modified else 0
+        return number if number and self._exists(number) else 0
 
     def _listed(self) -> int:
         """The highest version in the directory; where listing is paged, V2 names show it first."""
@@ -355,21 +387,28 @@ class LanceManifestStore:
 
         Raises `StoreUnavailable` where it may have been the latest once, and has been cleaned up since.
         """
-        name, asked = self._name(prepared.version.number), self._clock()
-        created, certain = self._create(name, prepared.content)
-        late = (created or not certain) and self._is_late(base.number, prepared.version.number, created)
+        number = prepared.version.number
+        name = self._name(number)
+        with StorageTime() as answered:
+            created, certain = self._create(name, prepared.content)
+        if created and certain and self._is_recent(base.number, answered):
+            late = False
+        elif created:
+            late = self._is_late(base, number)
+        else:
+            late = not certain and (self._is_overtaken(base) if base.number else self._listed() > number)
         if late:
             if created:
                 self._objects.delete(name)
             self._forget()
             if not certain:  # then later versions may need its files
-                raise self._held_up(prepared.version.number)
+                raise self._held_up(number)
         if late or not created:
             self._versions.discard(prepared)
             return None
         with self._reading:
-            self._latest, self._looked = prepared.version, asked  # later ones may have come while the answer did
-        self._look_after(prepared.version.number)
+            self._latest, self._checked = prepared.version, (number, answered.first)
+        self._look_after(number)
         return prepared.version
 
     def _create(self, name: str, content: bytes) -> tuple[bool, bool]:
@@ -389,7 +428,7 @@ class LanceManifestStore:
 
     def _look_after(self, number: int) -> None:
         """What keeps opening the table cheap, now and then: a hint of the latest version, and fewer old ones."""
-        if number % _HINT_EVERY == 0 and self._is_recent():  # later, the hint would vouch for what is late
+        if number % _HINT_EVERY == 0:
             with suppress(LancekeepError):
                 self._objects.put(f"{self._key}/{VERSIONS}/{_HINT}", json.dumps({"version": number}).encode())
         if number % _CLEAN_EVERY == 0 and abs(self._clock() - self._cleaned) >= _CLEAN_PAUSE:

@@ -53,9 +53,10 @@ _MOST_DELETED = 4096
 
 @attrs.frozen
 class Version:
-    """A version of the manifest table: its manifest, and what is in it."""
+    """A version of the manifest table: its manifest, as bytes and decoded, and its entries."""
 
     number: int
+    content: bytes = attrs.field(repr=False)
     file: TableFile
     view: IndexedView
 
@@ -111,7 +112,7 @@ class TableVersions:
         fragments = tuple(
             self._fragment(fragment, read.get(fragment.id), schema, known) for fragment in manifest.fragments
         )
-        return Version(manifest.version, file, IndexedView(manifest.version, properties, fragments, schema))
+        return Version(manifest.version, content, file, IndexedView(manifest.version, properties, fragments, schema))
 
     def _fragment(
         self,
@@ -207,7 +208,7 @@ class TableVersions:
         file = TableFile(following, base.file.indexes)
         content = file.serialize(transaction)
         after = attrs.evolve(view, version=base.number + 1, fragments=fragments)
-        return Prepared(Version(base.number + 1, file, after), content, keys)
+        return Prepared(Version(base.number + 1, content, file, after), content, keys)
 
     def discard(self, prepared: Prepared) -> None:
         """Remove the files of a version that did not come to be."""
@@ -263,7 +264,7 @@ def empty_version() -> Version:
     manifest.CopyFrom(example)
     manifest.ClearField("max_fragment_id")
     del manifest.fragments[:]
-    return Version(0, TableFile(manifest, None), IndexedView(0, {}, (), SCHEMA))
+    return Version(0, b"", TableFile(manifest, None), IndexedView(0, {}, (), SCHEMA))
 
 
 def _merge(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[Fragment]]:

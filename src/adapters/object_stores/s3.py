@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from email.utils import parsedate_to_datetime
 from threading import Lock
-from typing import TYPE_CHECKING, Literal, Self, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -31,7 +32,7 @@ from lancekeep.domain.errors import (
     UnsafeStore,
     UnsafeStoreWarning,
 )
-from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees
+from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees, StorageTime
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -84,6 +85,7 @@ class S3ObjectStore:
         self._part_size = part_size
         self._probe_below: str | None = None
         self._unsafe = False
+        client.meta.events.register("after-call.s3", _record_time, unique_id="lancekeep-storage-time")
 
     def prove_first(self, below: str, *, unsafe: bool) -> None:
         """Have `prove` called before the first `put_if_absent`, unless the server is AWS.
@@ -314,6 +316,15 @@ class S3ObjectStore:
         if code in _ELSEWHERE or status in (301, 307):
             return InvalidInput(f"{answer}. The bucket is in another region: set region in the storage options")
         return InvalidInput(answer)
+
+
+def _record_time(parsed: Mapping[str, Any], **_: Any) -> None:
+    """Pass on the server's clock, which every answer carries."""
+    if StorageTime.is_recorded():
+        with suppress(LookupError, TypeError, ValueError):
+            answered = parsedate_to_datetime(parsed["ResponseMetadata"]["HTTPHeaders"]["date"])
+            if answered.tzinfo is not None:
+                StorageTime.record(answered)
 
 
 def _status(error: ClientError) -> int:
