@@ -38,6 +38,7 @@ Progress = Callable[[int, int, str], None]
 class Kind(Enum):
     """What does not fit, or is worth knowing: of an entry, of a directory, of a file, then of a table or branch."""
 
+    MALFORMED = "malformed entry"
     DUPLICATE = "duplicate object id"
     ORPHAN = "orphan"
     UNUSABLE = "unusable location"
@@ -133,9 +134,11 @@ class Fsck:
         """Look at everything; with ``repair`` put right what can be put right without a loss."""
         require_span(self.grace)
         directories = list(self._directories(""))  # before the entries: a table that is made meanwhile is no finding
-        entries = list(self.view().descendants(ObjectId()))
+        view = self.view()
+        entries = list(view.descendants(ObjectId()))
         located = {posixpath.normpath(entry.location) for entry in entries if entry.location}
         found = [
+            *_without_names(view.unnamed),
             *_misfits(entries),
             *self._of_entries(entry for entry in entries if entry.object_type == TABLE and not entry.listed),
             *self._of_directories(directories, located),
@@ -152,6 +155,8 @@ class Fsck:
     def _of_entries(self, entries: Iterable[ManifestEntry]) -> Iterator[Finding]:
         """Findings on single tables and the directories that are theirs."""
         for entry in entries:
+            if entry.defect is not None:
+                continue
             name = str(ObjectId.from_key(entry.object_id))
             try:
                 location = Table.from_entry(entry).location
@@ -173,9 +178,13 @@ class Fsck:
     def _of_directories(self, directories: Iterable[str], located: set[str]) -> Iterator[Finding]:
         """Findings on directories that no entry refers to; those that lie above a table are looked into."""
         above = {directory for location in located for directory in ancestors(location)} - located
-        for directory in directories:
-            if directory in above:
-                yield from self._of_directories(self._directories(directory), located)
+        waiting = [iter(directories)]  # not by recursion: a location may have thousands of levels
+        while waiting:
+            directory = next(waiting[-1], None)
+            if directory is None:
+                waiting.pop()
+            elif directory in above:
+                waiting.append(self._directories(directory))
             elif directory not in located:
                 finding, _ = self._unreferenced(directory)
                 if finding.kind is not Kind.EMPTY or finding.repair:  # an empty directory of a user is no finding
@@ -342,6 +351,15 @@ def unless_young(finding: Finding, infos: Sequence[ObjectInfo], grace: timedelta
     return attrs.evolve(finding, meaning=meaning, repair="")
 
 
+def _without_names(rows: int) -> Iterator[Finding]:
+    if rows:
+        meaning = (
+            f"{rows} rows without an object id or an object type; they are no entries. Remove them with pylance: "
+            'delete("object_id IS NULL OR object_type IS NULL")'
+        )
+        yield Finding(Kind.MALFORMED, MANIFEST_DIRECTORY, meaning)
+
+
 def _misfits(entries: Iterable[ManifestEntry]) -> Iterator[Finding]:
     """Findings on entries that do not go together; native writers can make them."""
     entries = list(entries)
@@ -350,6 +368,9 @@ def _misfits(entries: Iterable[ManifestEntry]) -> Iterator[Finding]:
     seen: set[str] = set()
     for entry in entries:
         name = ObjectId.from_key(entry.object_id)
+        if entry.defect is not None:
+            yield Finding(Kind.MALFORMED, str(name), entry.defect)
+            continue
         if entry.object_id in seen:
             yield Finding(Kind.DUPLICATE, str(name), "more than one entry has it; drop it and register its table again")
         seen.add(entry.object_id)

@@ -61,6 +61,7 @@ class CatalogView(Protocol):
 
     version: counts the changes of the catalog; 0 where it does not exist yet. properties: those of the root namespace.
     flat: a V1 directory, which has tables in the root only, each in ``{name}.lance``, and no properties.
+    unnamed: the number of stored rows without an object id or an object type; they are kept, but are no entries.
     """
 
     @property
@@ -71,6 +72,9 @@ class CatalogView(Protocol):
 
     @property
     def flat(self) -> bool: ...
+
+    @property
+    def unnamed(self) -> int: ...
 
     def find(self, object_id: str) -> ManifestEntry | None:
         """The entry of an object id, or None."""
@@ -97,6 +101,7 @@ class Entries:
     """A `CatalogView` over entries in memory, for catalogs of a few thousand."""
 
     flat = False
+    unnamed = 0
 
     def __init__(self, version: int, entries: Iterable[ManifestEntry], properties: Mapping[str, str]) -> None:
         self.version = version

@@ -24,7 +24,7 @@ from typing import Final
 
 import attrs
 
-from lancekeep.domain.errors import Damaged, InvalidInput, LancekeepError, NotFound, Refused
+from lancekeep.domain.errors import Damaged, InvalidInput, LancekeepError, NotFound, ObjectNotFound, Refused
 from lancekeep.domain.layout import VERSIONS
 from lancekeep.domain.naming import ManifestName, final_path
 from lancekeep.domain.version_row import NotReady, Reservation, Reserved, VersionRow, names_version
@@ -450,9 +450,11 @@ def failed(progress: Progress, error: LancekeepError, *, asked_before: bool) -> 
     """Return the event for an effect that raised ``error``.
 
     A definite error refuses the commit if nothing of it can have been written. With ``asked_before``, an earlier
-    request of this commit went unanswered and may have had its effect, so the outcome stays open.
+    request of this commit went unanswered and may have had its effect, so the outcome stays open. It also stays open if
+    the staged manifest is missing: another participant may have finished the commit.
     """
-    definite = isinstance(error, (InvalidInput, NotFound, Refused, Damaged)) and not asked_before
+    definite = isinstance(error, (InvalidInput, NotFound, Refused, Damaged)) and not isinstance(error, ObjectNotFound)
+    definite = definite and not asked_before
     return REFUSED if definite and (progress.state, Kind.REFUSED) in TRANSITIONS else FAULT
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from lancekeep.domain.errors import Damaged
-from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.identifiers import MANIFEST_DELIMITER, ObjectId
 
 NAMESPACE = "namespace"
 TABLE = "table"
@@ -45,6 +45,20 @@ class ManifestEntry:
     @staticmethod
     def table(object_id: ObjectId, location: str, properties: Mapping[str, str]) -> ManifestEntry:
         return ManifestEntry(object_id.key, TABLE, location, encode_properties(properties))
+
+    @property
+    def defect(self) -> str | None:
+        """What is wrong with the entry itself, for people; None if nothing is."""
+        if "" in self.object_id.split(MANIFEST_DELIMITER) or not self.object_type:
+            return (
+                f"a row with the object id {self.object_id[:80]!r} and the type {self.object_type[:80]!r}; expected "
+                "names joined by '$' and a type, none of them empty. Remove it with pylance"
+            )
+        try:
+            self.properties  # noqa: B018 - it raises
+        except Damaged as error:
+            return str(error)
+        return None
 
     @property
     def properties(self) -> dict[str, str]:

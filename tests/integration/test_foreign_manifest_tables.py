@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ import pytest
 
 import lancekeep
 from lancekeep.adapters.manifest_stores.columns import SCHEMA
+from lancekeep.application.maintenance import Kind
 from lancekeep.domain.catalog import AddColumns
 
 
@@ -124,3 +126,83 @@ def test_column_that_cannot_be_null_is_named_before_anything_is_written(tmp_path
     lance.dataset(uri).alter_columns(changed)
     catalog.create_namespace("b")
     assert rows(uri, "owner") == [("a", "me"), ("b", None)]
+
+
+ODD_ROWS: dict[str, dict[str, Any]] = {
+    "metadata is no JSON": {"object_id": "bad", "object_type": "table", "location": "bad", "metadata": "{"},
+    "metadata is no object": {"object_id": "bad", "object_type": "table", "location": "bad", "metadata": "[1]"},
+    "property is no text": {"object_id": "bad", "object_type": "namespace", "metadata": '{"k":1}'},
+    "property is null": {"object_id": "bad", "object_type": "namespace", "metadata": '{"k":null}'},
+    "metadata is nested deeply": {"object_id": "bad", "object_type": "namespace", "metadata": "[" * 100_000},
+    "location has 2,000 levels": {"object_id": "bad", "object_type": "table", "location": "/".join("d" * 2000)},
+    "location name is too long": {"object_id": "bad", "object_type": "table", "location": "x" * 300},
+    "location leaves the root": {"object_id": "bad", "object_type": "table", "location": "../x"},
+    "location is absolute": {"object_id": "bad", "object_type": "table", "location": "/etc"},
+    "location holds NUL": {"object_id": "bad", "object_type": "table", "location": "a\0b"},
+    "location is the catalog's": {"object_id": "bad", "object_type": "table", "location": "__manifest"},
+    "location is missing": {"object_id": "bad", "object_type": "table"},
+    "location is empty": {"object_id": "bad", "object_type": "table", "location": ""},
+    "location is another table's": {"object_id": "bad", "object_type": "table", "location": "good.lance"},
+    "object id is null": {"object_id": None, "object_type": "table", "location": "bad"},
+    "object id is empty": {"object_id": "", "object_type": "table", "location": "bad"},
+    "object id has empty names": {"object_id": "a$$b", "object_type": "table", "location": "bad"},
+    "object id is huge": {"object_id": "x" * 100_000, "object_type": "table", "location": "bad"},
+    "object type is null": {"object_id": "bad", "object_type": None, "location": "bad"},
+    "object type is empty": {"object_id": "bad", "object_type": "", "location": "bad"},
+    "parent is missing": {"object_id": "no$bad", "object_type": "table", "location": "bad"},
+    "object id is taken": {"object_id": "good", "object_type": "table", "location": "bad"},
+}
+
+
+@pytest.mark.parametrize("odd", ODD_ROWS.values(), ids=ODD_ROWS)
+@pytest.mark.parametrize("mode", ["v2", "compatible"])
+def test_odd_row_is_a_finding_and_no_outage(tmp_path: Path, mode: str, odd: dict[str, Any]) -> None:
+    schema = pa.schema([field.with_nullable(True).remove_metadata() for field in SCHEMA])
+    sound = [
+        {"object_id": "good", "object_type": "table", "location": "good.lance"},
+        {"object_id": "space", "object_type": "namespace"},
+    ]
+    uri = str(tmp_path / "lake/__manifest")
+    lance.write_dataset(pa.Table.from_pylist([*sound, odd], schema=schema), uri, data_storage_version="2.2")
+    lance.write_dataset(pa.table({"a": [1]}), str(tmp_path / "lake/good.lance"))
+    catalog = lancekeep.connect(str(tmp_path / "lake"), mode=mode, storage_options={"fsync": "false"})
+
+    kept = [row for row in lance.dataset(uri).to_table().to_pylist() if row["object_id"] == odd["object_id"]]
+    catalog.create_namespace("new")
+    catalog.declare_table("new.t")
+    for include_declared in (True, False):
+        assert "good" in {str(table) for table in catalog.list_all_tables(include_declared=include_declared)}
+        assert "good" in catalog.page_of_tables((), None, None, include_declared=include_declared)[0]
+    assert {"new", "space"} <= set(catalog.list_namespaces())
+    catalog.drop_namespace("new", cascade=True)
+    catalog.drop_namespace("space")
+    assert len(catalog.fsck(grace=0).findings) >= 1
+    catalog.fsck(repair=True, deep=True, grace=0)
+    catalog.cleanup(older_than=timedelta(0))
+    if odd["object_id"] != "good":
+        assert catalog.open("good").count_rows() == 1
+    after = [row for row in lance.dataset(uri).to_table().to_pylist() if row["object_id"] == odd["object_id"]]
+    assert after == kept
+
+
+def test_one_malformed_row_is_one_finding(tmp_path: Path) -> None:
+    schema = pa.schema([field.with_nullable(True).remove_metadata() for field in SCHEMA])
+    odd = ["metadata is no JSON", "property is no text", "object id is null", "object type is empty"]
+    uri = str(tmp_path / "lake/__manifest")
+    for name in odd:
+        lance.write_dataset(pa.Table.from_pylist([ODD_ROWS[name]], schema=schema), uri, mode="overwrite")
+        report = catalog_of(uri).fsck()
+        assert [finding.kind for finding in report.findings] == [Kind.MALFORMED], name
+
+
+def test_root_properties_in_the_schema_are_shown_and_can_be_changed(tmp_path: Path) -> None:
+    uri = str(tmp_path / "lake/__manifest")
+    lance.write_dataset(SCHEMA.empty_table().replace_schema_metadata({"a": "1", "b": "2"}), uri)
+    catalog = catalog_of(uri)
+    assert catalog.describe_namespace(()).properties == {"a": "1", "b": "2"}
+    catalog.create_namespace("n")
+    assert (lance.dataset(uri).schema.metadata or {}) == {b"a": b"1", b"b": b"2"}
+    catalog.alter_namespace((), {"a": "3"})
+    catalog.alter_namespace((), {}, remove=["b"])
+    assert catalog_of(uri).describe_namespace(()).properties == {"a": "3"}
+    assert not lance.dataset(uri).schema.metadata

@@ -181,6 +181,14 @@ def test_the_siblings_of_a_table_deep_below_are_looked_at_and_the_table_stays(wo
     assert world.stored() == [f"places/here/t/{RESERVED_MARKER}"]
 
 
+def test_table_below_thousands_of_directories_is_no_outage(world: World) -> None:
+    location = "/".join(["d"] * 2000)
+    world.enter("t", location)
+    world.files(location, MANIFEST)
+    world.files("d/other", RESERVED_MARKER)
+    assert found(world.fsck()) == [(Kind.UNREFERENCED, "d/other")]
+
+
 def test_what_was_entered_since_it_was_found_is_not_removed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.files("0a1b2c3d_t", MANIFEST)
     world.files("0a1b2c3d_u", RESERVED_MARKER)

@@ -48,6 +48,10 @@ class CompatibleView:
         return self.manifest.version or self._listing().version
 
     @property
+    def unnamed(self) -> int:
+        return self.manifest.unnamed
+
+    @property
     def properties(self) -> Mapping[str, str]:
         """The manifest's; until it remembers a commit store, what the V1 directory remembers counts as well."""
         if self._properties is None:

@@ -36,6 +36,7 @@ class V1Directory:
     """
 
     flat = True
+    unnamed = 0
 
     def __init__(self, objects: ObjectStore, root_key: str) -> None:
         self._objects = objects

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import FrozenBitMap
 
-from lancekeep.adapters.manifest_stores.columns import OWN_COLUMNS, TEXT, require_values, with_columns
+from lancekeep.adapters.manifest_stores.columns import OWN_COLUMNS, REQUIRED, TEXT, require_values, with_columns
 from lancekeep.domain.catalog import AddColumns, Change, Put, Remove, SetProperties, ancestors
 from lancekeep.domain.identifiers import MANIFEST_DELIMITER, ObjectId
 from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
@@ -316,6 +316,15 @@ class IndexedView:
     fragments: tuple[Fragment, ...]
     schema: pa.Schema
     flat: bool = False
+
+    @property
+    def unnamed(self) -> int:
+        nulls = (
+            pc.or_(*(column_of(batch, name).is_null() for name in REQUIRED))
+            for fragment in self.fragments
+            for batch in fragment.batches()
+        )
+        return sum(pc.sum(each).as_py() or 0 for each in nulls)
 
     def find(self, object_id: str) -> ManifestEntry | None:
         for fragment in reversed(self.fragments):

@@ -27,6 +27,9 @@ from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_SHORT, _LONGEST_BELOW = 512, 250
+"""Characters of a directory that no file system refuses, and of the longest path that Lance makes below a table's."""
+
 _TEMPORARY = ".tmp-"
 _TEMPORARY_NAME = re.compile(r"\.tmp-[0-9a-f]+-[0-9a-f]+")
 _PRUNINGS = 100
@@ -187,6 +190,9 @@ class LocalObjectStore:
 
     @_boundary
     def passes_link(self, directory: str, below: str) -> bool:
+        if len(directory) > _SHORT:  # the loop ends at the first name that is missing, so it need not meet the limit
+            with suppress(FileNotFoundError, NotADirectoryError):
+                os.lstat(_path(f"{directory}/{'x' * _LONGEST_BELOW}"))
         path = _path(below) if below else ""
         for name in directory[len(below) :].strip("/").split("/"):
             path += f"/{name}"
