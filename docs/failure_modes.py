@@ -337,6 +337,30 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             ],
         ),
         (
+            "a stream continues on a recreated source or sink, and skips the rows of its first versions",
+            "an audit of this project",
+            [
+                "integration/test_spark_stream.py::test_stream_refuses_source_that_was_dropped_and_recreated",
+                "integration/test_spark_stream.py::test_sink_that_was_dropped_and_recreated_is_refused",
+            ],
+        ),
+        (
+            "a planted checkpoint runs code",
+            "an audit of this project",
+            [
+                "integration/test_spark_jobs.py::test_pickle_planted_in_any_stored_file_of_a_job_is_not_executed",
+                "unit/test_pickles.py::test_no_module_loads_pickles_of_stored_bytes",
+            ],
+        ),
+        (
+            "inference rounds integers beyond 64 bits",
+            "an audit of this project",
+            [
+                "integration/test_spark_ingest_files.py::test_integers_beyond_64_bits_are_read_without_loss",
+                "integration/test_spark_ingest_files.py::test_integer_that_a_double_rounds_is_bad_record",
+            ],
+        ),
+        (
             "a forged row or token moves or deletes files outside the table",
             "an audit of this project",
             [
