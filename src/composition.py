@@ -177,7 +177,7 @@ def connect(
         entropy=lambda: f"{_CHANCE.getrandbits(32):08x}",
         open_rows=open_rows,
     )
-    rows.latest(objects.root_uri + root_key)  # a store that does not answer is told now, not at the first commit
+    rows.latest(objects.root_uri + (root_key or manifest_key))  # fail now, not at the first commit
     manifest.view()
     view = catalog.view()
     if mode == V2 and COMMIT_STORE_PROPERTY not in view.properties:

@@ -46,6 +46,7 @@ from lancekeep.domain.errors import (
     StoreUnavailable,
     TableAlreadyExists,
     TableNotFound,
+    Unsupported,
     VersionNotFound,
     VersionTaken,
 )
@@ -547,7 +548,8 @@ class Catalog:
         """Write a ``pyarrow`` Table, RecordBatch or RecordBatchReader, or a pandas or polars frame, as one version.
 
         mode: ``create`` fails where the table exists; ``append`` adds rows to an existing one; ``overwrite`` replaces
-        the rows, and creates the table where there is none. properties: of the table that this write creates.
+        the rows, and creates the table where there is none. properties: of the table that this write creates; with
+        ``overwrite`` they also replace those of an existing table, after the rows, and None leaves these as they are.
 
         Raises `TableAlreadyExists`, `TableNotFound`, `NamespaceNotFound`, `InvalidInput`; then nothing was written.
         `ConcurrentModification`: nothing was committed. `CommitUnknown`: ask `resolve`. `StoreUnavailable`: a table
@@ -559,11 +561,17 @@ class Catalog:
         if write_mode is WriteMode.CREATE and not (self._v1_names and v1_location(object_id)):
             location = new_location(object_id, self._entropy())
             return self._write_and_enter(Table(object_id, location, _checked_properties(properties)), reader)
-        declared = self._declare_for(object_id, write_mode, properties)
+        replaces = write_mode is WriteMode.OVERWRITE and properties is not None
+        if properties and replaces and self.view().flat:
+            raise Unsupported(f"{object_id}: a V1 directory has no properties; open the catalog with its manifest")
+        declared = self._declare_for(object_id, write_mode, properties, replaces=replaces)
         engine_mode = WriteMode.CREATE if declared else write_mode
         try:
             with self._diagnosed(object_id):
-                return self._settled(object_id, lambda: self._engine.write(object_id, reader, engine_mode))
+                committed = self._settled(object_id, lambda: self._engine.write(object_id, reader, engine_mode))
+            if replaces and not declared:
+                self._replace_properties(object_id, properties or {})
+            return committed
         except CommitUnknown:
             raise
         except Exception:
@@ -1390,8 +1398,20 @@ class Catalog:
         with suppress(LancekeepError):  # what went wrong first is what the caller has to hear
             self._remove_data(table)
 
-    def _declare_for(self, object_id: ObjectId, mode: WriteMode, properties: Mapping[str, str] | None) -> bool:
-        """Declare the table that a write needs; whether this call did."""
+    def _replace_properties(self, object_id: ObjectId, properties: Mapping[str, str]) -> None:
+        """Give a table these properties and no others but the catalog's own."""
+        present = self.find_table(object_id).properties
+        users = {name: value for name, value in present.items() if not name.startswith(OWN_PROPERTIES)}
+        if users != properties:
+            self.alter_table(object_id, properties, users.keys() - properties.keys())
+
+    def _declare_for(
+        self, object_id: ObjectId, mode: WriteMode, properties: Mapping[str, str] | None, *, replaces: bool = False
+    ) -> bool:
+        """Declare the table that a write needs; whether this call did.
+
+        ``replaces``: the properties may be those of an existing table, which they replace.
+        """
         if mode is WriteMode.CREATE:
             self.declare_table(object_id, properties)
             return True
@@ -1400,7 +1420,9 @@ class Catalog:
                 self.declare_table(object_id, properties)
                 return True
         self.find_table(object_id)
-        if properties:
+        if replaces:
+            _checked_properties(properties)
+        elif properties:
             raise InvalidInput(f"the table {object_id} exists; properties are given when a table is created")
         return False
 

@@ -641,10 +641,20 @@ def test_modes_of_tables(namespace: lancekeep.DirectoryNamespace, catalog: lance
     kept = namespace.create_table(api.CreateTableRequest(id=["t"], mode="exist_ok"), stream(TABLE.slice(0, 1)))
     assert (kept.location, kept.version, kept.properties) == (created.location, 1, {"k": "v"})
     assert catalog.open("t").count_rows() == 3
-    with pytest.raises(api_errors.InvalidInputError, match="properties are given when a table is created"):
-        namespace.create_table(api.CreateTableRequest(id=["t"], mode="overwrite", properties={"a": "b"}), stream(TABLE))
-    overwritten = namespace.create_table(api.CreateTableRequest(id=["t"], mode="overwrite"), stream(TABLE.slice(0, 1)))
-    assert (overwritten.version, overwritten.properties) == (2, {"k": "v"})
+    for number, properties in enumerate(({"k": "w", "a": "b"}, {"a": "c"}, None), 2):
+        request = api.CreateTableRequest(id=["t"], mode="overwrite", properties=properties)
+        overwritten = namespace.create_table(request, stream(TABLE.slice(0, 1)))
+        described = namespace.describe_table(api.DescribeTableRequest(id=["t"]))
+        assert overwritten.properties == described.properties == (properties or {})
+        assert (overwritten.version, overwritten.location) == (number, created.location)
+    own = api.CreateTableRequest(id=["t"], mode="overwrite", properties={"lancekeep.x": "y"})
+    with pytest.raises(api_errors.InvalidInputError, match="catalog's own"):
+        namespace.create_table(own, stream(TABLE))
+    assert catalog.open("t").version == 4
+    with pytest.raises(lancekeep.InvalidInput, match="properties are given when a table is created"):
+        catalog.write("t", TABLE, "append", properties={"a": "b"})
+    with pytest.raises(lancekeep.InvalidInput, match="properties are given when a table is created"):
+        catalog.begin_write("t", TABLE.schema, "overwrite", properties={"a": "b"})
     for request in (
         api.CreateTableRequest(id=["x"], storage_options={"a": "b"}),
         api.CreateTableRequest(id=["x"], mode="append"),

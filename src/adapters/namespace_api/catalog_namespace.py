@@ -167,15 +167,20 @@ class CatalogNamespace(api.LanceNamespace):
 
     @operation
     def create_table(self, request: api.CreateTableRequest, request_data: bytes) -> api.CreateTableResponse:
-        """``overwrite`` makes the data the next version of an existing table, whose properties stay."""
+        """Create a table; ``overwrite`` makes the data the next version of an existing one and replaces its properties.
+
+        As the native namespace does, ``overwrite`` without properties removes them.
+        """
         _refuse_storage_options(request)
         mode = _choice(request.mode, "mode", "create", "exist_ok", "overwrite")
         object_id = _id(request)
         data = _arrow(request_data)
-        write_mode = "overwrite" if mode == "overwrite" else "create"
+        overwrites = mode == "overwrite"
+        properties = request.properties or ({} if overwrites else None)
         version: int | None
         try:
-            version = self._catalog.write(object_id, data, write_mode, properties=request.properties).version
+            write_mode = "overwrite" if overwrites else "create"
+            version = self._catalog.write(object_id, data, write_mode, properties=properties).version
             table = self._catalog.find_table(object_id)
         except errors.TableAlreadyExists as error:
             table = self._existing(object_id, mode, error)
