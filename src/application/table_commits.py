@@ -703,6 +703,13 @@ def recognisable(staged: StagedManifest, content: bytes | None) -> StagedManifes
 
 def refusal(progress: Progress, fault: LancekeepError | None) -> LancekeepError:
     """Return the error for a refused commit: the store's own, a moved history, or a gap."""
+    if progress.state is State.REFUSED and isinstance(fault, ObjectNotFound):
+        refused = CommitRefused(
+            f"{progress.row.base_uri}: the staged manifest of version {progress.row.version} is gone: the table was "
+            "dropped while the version was committed. Nothing was committed."
+        )
+        refused.__cause__ = fault
+        return refused
     if progress.state is State.REFUSED and fault is not None:
         return fault
     if progress.state is State.MOVED:
