@@ -222,14 +222,16 @@ class TableChecks:
         """Manifests without rows: the store lost them, or a removal or an adoption was stopped half way."""
         newest = max(history.rows)
         foreign = {row.version for row in history.foreign}
-        for version, info in history.finals.items():
+        outdated = newest not in history.finals  # rows of before a clean-up, which left versions above a gap
+        for version, info in sorted(history.finals.items()):
             if version in history.rows or version in foreign:
                 continue
             if self.commits.rows.get(history.root.base_uri, version) is not None:
                 continue
             meaning = f"version {version} lies at {info.key!r}, and the commit store has no row of it"
             row = VersionRow(history.root.base_uri, version, info.key, info.size)
-            if version > newest and not all(one in history.finals for one in range(newest + 1, version)):
+            followed = all(one in history.finals for one in range(newest + 1, version))
+            if version > newest and not followed and not outdated:
                 meaning += "; versions before it are missing, so that no writer comes past it. Move the file away"
                 yield Finding(Kind.UNRECORDED, history.title, meaning), None
             else:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -178,6 +180,31 @@ def test_fsck_reports_versions_without_rows_and_repair_enters_them(local: Lake) 
     found = local.catalog.fsck(tables=["t"], repair=True).findings
     assert [each.kind for each in found] == [Kind.UNRECORDED, Kind.UNRECORDED]
     assert local.rows() == [1, 2, 3, 4]
+
+
+def test_repair_brings_a_table_back_whose_rows_are_older_than_a_clean_up(local: Lake, tmp_path: Path) -> None:
+    """The backup knows versions 1 and 2 alone, and the clean-up left version 5 alone."""
+    local.write(1, 2)
+    with (
+        closing(sqlite3.connect(tmp_path / "commits.db")) as database,
+        closing(sqlite3.connect(tmp_path / "backup.db")) as backup,
+    ):
+        database.backup(backup)
+    local.write(3, 4, 5)
+    local.catalog.cleanup(timedelta(0), grace=timedelta(0))
+    local.catalog.close()
+    with (
+        closing(sqlite3.connect(tmp_path / "backup.db")) as backup,
+        closing(sqlite3.connect(tmp_path / "commits.db")) as database,
+    ):
+        backup.backup(database)
+    restored = local.connect()
+    found = restored.fsck(tables=["t"], repair=True).findings
+    assert {(each.kind, each.repaired) for each in found} == {(Kind.LOST, True), (Kind.UNRECORDED, True)}
+    assert values(local.connect().open("t")) == [1, 2, 3, 4, 5]
+    restored.write("t", data(6), "append")
+    assert values(lance.dataset(local.uri)) == [1, 2, 3, 4, 5, 6]
+    restored.close()
 
 
 def test_a_file_that_is_no_manifest_is_not_taken_for_the_next_version(local: Lake) -> None:
