@@ -96,8 +96,10 @@ def connect(
     unsafe: where `UnsafeStore` would be raised, warn (`UnsafeStoreWarning`) and go on: for one writer at a time, who
         can lose the last commits. The catalog does not remember it.
 
-    S3 servers other than AWS are asked before the first change, once per process, server and bucket, whether they keep
-    the condition of a create (two requests on an object ``.lancekeep-probe-<uuid>`` below the root, which is removed).
+    S3 servers other than AWS are probed before the first change, once per process, server and bucket: they have to keep
+    the condition of a create, in a race too (21 requests on an object ``.lancekeep-probe-<uuid>`` below the root, which
+    is removed). A server without the condition needs the storage option ``conditional_put=disabled`` and a commit store
+    that never forgets.
 
     Raises:
         InvalidInput, MissingExtra: a URL or option cannot be understood, or its adapter is not installed.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import select
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from threading import Condition, Thread
 from typing import Any
@@ -14,7 +14,7 @@ import attrs
 from lancekeep.adapters.commit_stores.memory import MemoryCommitStore
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
 from lancekeep.domain.errors import ObjectNotFound
-from lancekeep.domain.version_row import NotReady, Reserved, Taken
+from lancekeep.domain.version_row import BatchReservation, Blocked, Claim, NotReady, Reserved, Taken
 
 Overrides = Mapping[str, Callable[..., Any]]
 
@@ -233,9 +233,20 @@ def _forgets_when_closed(rows: Any) -> None:
             rows._histories.rows.pop(base_uri)
 
 
+def _reserves_what_is_free(rows: MemoryCommitStore, claims: Sequence[Claim]) -> BatchReservation:
+    told = [rows.reserve(claim.row, first=claim.first) for claim in claims]
+    obstacles = {
+        claim.row.base_uri: answer
+        for claim, answer in zip(claims, told, strict=True)
+        if not isinstance(answer, Reserved)
+    }
+    return Blocked(obstacles) if obstacles else Reserved()
+
+
 ROW_LIES: Mapping[str, tuple[str, Overrides]] = {
     "a version for everybody": ("reserve_race", {"reserve": _gives_to_everybody}),
     "own success as a conflict": ("reserve_repeated", {"reserve": _does_not_know_its_own}),
+    "parts of a batch": ("reserve_all_race", {"reserve_all": _reserves_what_is_free}),
     "gaps": ("no_gap", {"reserve": _leaves_gaps}),
     "rows made by finalising": ("finalize_existing_only", {"finalize": _finalises_what_is_not_there}),
     "rows from a cache": ("read_your_writes", {"get": _sees_its_own_rows_only}),

@@ -18,9 +18,9 @@ from uuid import uuid4
 
 import attrs
 
-from lancekeep.domain.errors import LancekeepError, ObjectNotFound, StoreUnavailable
+from lancekeep.domain.errors import LancekeepError, ObjectNotFound, StoreUnavailable, Unsupported
 from lancekeep.domain.naming import NamingScheme, final_path
-from lancekeep.domain.version_row import Reservation, Reserved, Taken, VersionRow
+from lancekeep.domain.version_row import BatchReservation, Claim, Reservation, Reserved, Taken, VersionRow
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
@@ -34,6 +34,8 @@ CONTENDERS = 8
 ROUNDS = 5
 IN_FLIGHT = 2**20
 """Bytes that make the writes of one race overlap."""
+TOGETHER = 3
+"""Histories of which one version each is reserved together."""
 LARGE = 8 * 2**20
 UNUSUAL_NAMES = ("with space", "50%25", "a#b", "a?b=c&d", "a+b", "straße", "e\u0301", "日本", "😀", "[x]{y}~", "'\"$*")
 
@@ -239,6 +241,7 @@ _UNREADABLE = "Do not keep tables on this storage: it does not give back what it
 _UNLISTED = "Do not keep a catalog here that has to be looked through: V1 directories, fsck and clean-up rest on it"
 _TWO_WINNERS = "Do not use this commit store: two writers could both win a version"
 _LOST_HISTORY = "Do not use this commit store: versions that were acknowledged are missed, or given away again"
+_PARTS = "Do not use transactions over several tables with this commit store: a part of one could be committed"
 _LITTER = "Remove it by hand, and do not count on drops and clean-up here"
 _COMBINATION = (
     "Do not use these two together: an acknowledged commit could be lost. A commit store that never forgets "
@@ -493,6 +496,7 @@ class _CommitStoreChecks:
             for name, measure, not_for in (
                 ("reserve_race", self._reserve_race, _TWO_WINNERS),
                 ("reserve_repeated", self._reserve_repeated, _TWO_WINNERS),
+                ("reserve_all_race", self._reserve_all_race, _PARTS),
                 ("no_gap", self._no_gap, _LOST_HISTORY),
                 ("finalize_existing_only", self._finalize_existing_only, _LOST_HISTORY),
                 ("read_your_writes", self._read_your_writes, _LOST_HISTORY),
@@ -533,6 +537,41 @@ class _CommitStoreChecks:
         if isinstance(answer, Reserved) or not self._holds(mine):
             raise _Broken("a version was given to a second writer")
         return "asking again is answered as before, through another connection too; another writer is refused"
+
+    def _reserve_all_race(self) -> str:
+        """Race for versions of several histories; each writer must get all of them, or none."""
+        if self._rows.guarantees.atomic_rows < TOGETHER:
+            raise _Unsupported("it reserves one version at a time, and transactions over several tables are refused")
+        for number in range(ROUNDS):
+            histories = [self._history(f"together-{number}-{part}") for part in range(TOGETHER)]
+            batches = [[self._staged(history, 1) for history in histories] for _ in self._connections]
+            try:
+                told = self._race_to_reserve_all(batches)
+            except Unsupported as error:
+                raise _Unsupported(f"{error} Transactions over several tables are refused") from error
+            winners = [batch for batch, answer in zip(batches, told, strict=True) if isinstance(answer, Reserved)]
+            silent = [
+                batch for batch, answer in zip(batches, told, strict=True) if isinstance(answer, StoreUnavailable)
+            ]
+            if len(winners) > 1 or not (winners or silent):
+                raise _Broken(f"{len(winners)} of {CONTENDERS} writers were told that the same versions are theirs")
+            if not any(all(self._holds(row) for row in batch) for batch in winners or silent):
+                raise _Broken("of versions that were reserved together, a part is another writer's, or missing")
+            self._partial_batch_is_refused(histories[0], self._history(f"together-{number}-free"))
+        return f"{_raced(CONTENDERS, ROUNDS)} for {TOGETHER} versions together: one got all of them, the others none"
+
+    def _partial_batch_is_refused(self, taken: str, free: str) -> None:
+        rows = [self._staged(free, 1), self._staged(taken, 1)]
+        if isinstance(self._other.reserve_all([Claim(row, first=True) for row in rows]), Reserved):
+            raise _Broken("versions were given away together though one of them was taken")
+        if self._other.get(free, 1) is not None:
+            raise _Broken("versions were refused together, and one of them was reserved all the same")
+
+    def _race_to_reserve_all(
+        self, batches: Sequence[Sequence[VersionRow]]
+    ) -> list[BatchReservation | StoreUnavailable]:
+        claims = [[Claim(row, first=True) for row in batch] for batch in batches]
+        return _race(self._connections, lambda rows, me: rows.reserve_all(claims[me]))
 
     def _no_gap(self) -> str:
         history = self._history("gap")

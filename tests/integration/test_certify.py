@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 from uuid import uuid4
 
@@ -15,11 +16,13 @@ import pytest
 from deployments import ALL, bucket, deployment, s3_options
 from faults import Crash, Faulty
 from lying import OBJECT_LIES, ROW_LIES, Overrides, clients_of, connections_of, ignoring_conditions
+from s3_front import Answer, Asked, checking_first, s3_front
 
 import lancekeep
 from lancekeep.adapters.commit_stores.memory import MemoryCommitStore
 from lancekeep.adapters.object_stores import open_object_store
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
+from lancekeep.adapters.object_stores.s3 import RACERS
 from lancekeep.application.certification import measure
 
 UNREACHABLE = "http://127.0.0.1:9"
@@ -335,11 +338,108 @@ def test_opening_and_looking_ask_for_no_probe_and_changes_ask_once_for_a_server_
     assert catalog.list_tables() == []
     assert probes == []
     catalog.create_namespace("n")
-    assert probes == ["PUT", "PUT", "DELETE"]
+    assert [probes.count(method) for method in ("PUT", "HEAD", "DELETE")] == [2 + 2 * RACERS, 0, 3]
+    asked = len(probes)
     catalog.declare_table("n.t")
     connect().declare_table("n.u")
-    assert probes == ["PUT", "PUT", "DELETE"]
+    assert len(probes) == asked
     assert not [key for key in keys(moto_endpoint, name) if "probe" in key]
+
+
+def test_server_that_checks_first_and_writes_then_is_refused(moto_endpoint: str) -> None:
+    """It keeps the condition for one client after the other; a race has several winners."""
+    meeting, name = Barrier(2), bucket(moto_endpoint)
+    with s3_front(moto_endpoint, lambda asked: checking_first(asked, meeting)) as endpoint:
+        options = s3_options(endpoint)
+        catalog = lancekeep.connect(f"s3://{name}/lake", storage_options=options)
+        with pytest.raises(lancekeep.UnsafeStore, match=r"checks first and writes then.*conditional_put=disabled"):
+            catalog.create_namespace("n")
+        assert [key for key in keys(moto_endpoint, name) if not key.startswith("lake/__manifest/data/")] == []
+
+
+@pytest.mark.parametrize("mode", ["compatible", "v2"])
+def test_server_without_the_condition_is_usable_with_a_store_that_remembers(
+    mode: str, moto_endpoint: str, tmp_path: Path
+) -> None:
+    name, store = bucket(moto_endpoint), f"sqlite://{tmp_path}/commits.db"
+
+    def without_condition(asked: Asked) -> Answer:
+        if "If-None-Match" in asked.headers:
+            return Answer(501, {}, b"<Error><Code>NotImplemented</Code></Error>")
+        return asked.forward()
+
+    with s3_front(moto_endpoint, without_condition) as endpoint:
+        options = s3_options(endpoint)
+        catalog = lancekeep.connect(f"s3://{name}/lake", mode=mode, commit_store=store, storage_options=options)
+        with pytest.raises(lancekeep.UnsafeStore, match=r"sqlite:///.*dynamodb://.*conditional_put=disabled"):
+            catalog.create_namespace("n")
+        options["conditional_put"] = "disabled"
+        for other in (None, "conditional-put://", f"memory://{name}"):
+            with pytest.raises(lancekeep.UnsafeStore, match="sqlite://"):
+                lancekeep.connect(f"s3://{name}/lake", commit_store=other, storage_options=options)
+        catalog = lancekeep.connect(f"s3://{name}/lake", mode=mode, commit_store=store, storage_options=options)
+        catalog.create_namespace("n")
+        for table in ("t", "n.t"):
+            catalog.write(table, rows())
+            catalog.write(table, rows(2), "append")
+            plain = lance.dataset(catalog.uri(catalog.find_table(table)), storage_options=s3_options(moto_endpoint))
+            assert plain.to_table()["a"].to_pylist() == [0, 0, 1]
+        properties = {f"storage.{key}": value for key, value in options.items()}
+        namespace = lancekeep.DirectoryNamespace(
+            root=f"s3://{name}/lake", commit_store=store, **properties, **({} if mode == "compatible" else V2)
+        )
+        lance.write_dataset(
+            rows(), namespace_client=namespace, table_id=["n", "t"], mode="append", storage_options=options
+        )
+        assert catalog.open("n.t").count_rows() == 4
+
+
+V2 = {"dir_listing_enabled": "false"}
+
+
+def test_server_that_omits_etags_is_usable(moto_endpoint: str) -> None:
+    name = bucket(moto_endpoint)
+
+    def omit(asked: Asked) -> Answer:
+        copies = asked.method == "PUT" and any(header.lower() == "x-amz-copy-source" for header in asked.headers)
+        answer = asked.forward()
+        return answer.without("ETag") if copies or asked.method == "HEAD" else answer
+
+    with s3_front(moto_endpoint, omit) as endpoint:
+        objects, _ = open_object_store(f"s3://{name}", s3_options(endpoint))
+        for content in (b"small", bytes(9 * 2**20)):  # the large one is copied in parts, whose ETags the driver needs
+            objects.put("original", content)
+            objects.copy("original", "copied")
+            info = objects.head("copied")
+            assert info is not None
+            assert (info.size, info.etag) == (len(content), None)
+            assert objects.get("copied") == content
+
+
+def test_certify_measures_batches_of_a_store_without_transactions(tmp_path: Path, moto_endpoint: str) -> None:
+    class Alone(MemoryCommitStore):
+        def reserve_all(self, claims: Any) -> Any:
+            raise lancekeep.Unsupported("no TransactWriteItems here.")
+
+    certificate = measure(clients_of({}), lambda _: Alone("without-transactions"), "lake", silent)
+    assert certificate.safe, certificate.failed
+    assert results(certificate)["reserve_all_race"] == "unsupported"
+    assert lancekeep.certify(str(tmp_path), commit_store=f"sqlite://{tmp_path}/rows.db").safe
+
+
+def test_expired_session_token_is_named(moto_endpoint: str) -> None:
+    """The answer to a HEAD has no body, so its code is asked for by another request."""
+    name = bucket(moto_endpoint)
+
+    def refuse(asked: Asked) -> Answer:
+        return Answer(400, {}, b"" if asked.method == "HEAD" else b"<Error><Code>InvalidToken</Code></Error>")
+
+    with s3_front(moto_endpoint, refuse) as endpoint:
+        objects, _ = open_object_store(f"s3://{name}/lake", s3_options(endpoint))
+        with pytest.raises(lancekeep.AccessDenied, match="400 InvalidToken"):
+            objects.head("a")
+        with pytest.raises(lancekeep.AccessDenied, match="400 InvalidToken"):
+            lancekeep.connect(f"s3://{name}/lake", storage_options=s3_options(endpoint))
 
 
 def test_aws_is_not_asked() -> None:

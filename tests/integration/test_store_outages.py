@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import resource
+import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -146,6 +148,16 @@ def test_s3_down_during_an_append_is_never_called_damage(managed: bool, tmp_path
             catalog.write("t", rows_while(server.cut), "append")
     healthy = lancekeep.connect(root, commit_store=store, storage_options=s3_options(moto_endpoint))
     assert healthy.open("t").to_table()["number"].to_pylist() == [0]
+
+
+@pytest.mark.slow
+def test_connect_to_silent_s3_ends_within_ten_seconds() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        options = s3_options(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable, match="no answer from"):
+            lancekeep.connect("s3://bucket/lake", storage_options=options)
+        assert time.monotonic() - began < 10  # the promise itself is about time
 
 
 # -- the operating system -----------------------------------------------------------------------------------------

@@ -92,12 +92,12 @@ def _open_s3(bucket: str, options: Mapping[str, str]) -> ObjectStore:
         raise InvalidInput("root s3:// names no bucket; expected s3://bucket/path")
     try:
         from lancekeep.adapters.object_stores.s3 import S3ObjectStore
-        from lancekeep.adapters.object_stores.s3_client import s3_client
+        from lancekeep.adapters.object_stores.s3_client import has_condition, s3_client
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("boto3", "botocore"):
             raise
         raise MissingExtra("s3:// needs boto3, which is not installed: pip install 'lancekeep[s3]'") from error
-    return S3ObjectStore(bucket, s3_client(bucket, options))
+    return S3ObjectStore(bucket, s3_client(bucket, options), conditional=has_condition(options))
 
 
 def _open_fsspec(scheme: str, root_uri: str, options: Mapping[str, str]) -> ObjectStore:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from email.utils import parsedate_to_datetime
-from threading import Lock
+from threading import Barrier, Lock
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict
 from urllib.parse import urlsplit
 from uuid import uuid4
 
+import attrs
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
@@ -38,12 +40,20 @@ if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
 _ATTEMPTS = 5
+RACERS = 8
+"""Clients that race for one object in the probe."""
+_PROBE_RACES = 2
 _CREDENTIALS = (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError, TokenRetrievalError)
-_EXPIRED = frozenset(("ExpiredToken", "InvalidToken", "TokenRefreshRequired"))
+_EXPIRED = frozenset(("ExpiredToken", "InvalidToken", "TokenRefreshRequired", "InvalidAccessKeyId"))
 _LATER = frozenset(("RequestTimeout", "SlowDown", "NoSuchUpload"))
 _ELSEWHERE = frozenset(("PermanentRedirect", "TemporaryRedirect", "AuthorizationHeaderMalformed"))
 _SMALLEST_PART = 5 * 2**20
 _AWS = (".amazonaws.com", ".amazonaws.com.cn")
+_WAYS_OUT = (
+    "Use a server that keeps the condition (`lancekeep certify` measures it); or a commit store that never forgets "
+    "(sqlite:///… on one machine, dynamodb://TABLE for many) with the storage option conditional_put=disabled; or "
+    "unsafe=True where there is never more than one writer"
+)
 
 _proven: set[tuple[str, str]] = set()
 """Servers and buckets that this process has seen to keep the condition."""
@@ -70,14 +80,22 @@ class S3ObjectStore:
     `copy_if_absent` is refused: CopyObject takes the condition, but several servers ignore it and overwrite.
 
     AWS is known to keep the condition; other servers take it and ignore it. `prove_first` has the condition tried out
-    before it is first relied on.
+    before it is first relied on. ``conditional=False``: the server has no such condition, and nothing relies on it.
     """
 
     guarantees = ObjectStoreGuarantees(atomic_create=True, atomic_copy=False, durable=True, paged=True)
 
     def __init__(
-        self, bucket: str, client: S3Client, *, multipart_limit: int = 5 * 2**30, part_size: int = 64 * 2**20
+        self,
+        bucket: str,
+        client: S3Client,
+        *,
+        conditional: bool = True,
+        multipart_limit: int = 5 * 2**30,
+        part_size: int = 64 * 2**20,
     ) -> None:
+        if not conditional:
+            self.guarantees = attrs.evolve(self.guarantees, atomic_create=False)
         self.root_uri = f"s3://{bucket}/"
         self._bucket = bucket
         self._client = client
@@ -94,7 +112,7 @@ class S3ObjectStore:
         be ignored, warn once (`UnsafeStoreWarning`) and go on.
         """
         host = urlsplit(self._client.meta.endpoint_url).hostname or ""
-        if not host.endswith(_AWS):
+        if not host.endswith(_AWS) and self.guarantees.atomic_create:
             self._probe_below, self._unsafe = below, unsafe
 
     def prove(self) -> None:
@@ -119,23 +137,57 @@ class S3ObjectStore:
                 _proven.add(place)
 
     def _try_condition(self, key: str) -> None:
+        """Create an object twice, one after the other, then by several clients at once."""
         try:
-            told = self._put_if_absent(key, b"first"), self._put_if_absent(key, b"second")
+            told = [self._put_if_absent(key, b"first"), self._put_if_absent(key, b"second")]
         finally:
             self.delete(key)
-        if told != (True, False):
+        if told != [True, False]:
             found = " and then ".join("created it" if created else "refused" for created in told)
-            raise UnsafeStore(
-                f"{self.root_uri}: {self._server} was asked twice to create one object only where there is none "
-                f"(If-None-Match): expected to be told that it created it and then refused, was told that it {found}. "
-                "Two writers could both win a version, and one would overwrite the other. Nothing was committed. Use a "
-                "server that keeps the condition (`lancekeep certify` measures it), or give unsafe=True where there is "
-                "never more than one writer"
+            raise self._without_condition(
+                f"{self._server} was asked twice to create one object only where there is none (If-None-Match): "
+                f"expected to be told that it created it and then refused, was told that it {found}"
             )
+        for _ in range(_PROBE_RACES):  # the first one opens the connections, the second one is close
+            winners = self._race(key)
+            if winners > 1:
+                raise self._without_condition(
+                    f"{RACERS} clients asked {self._server} at once to create one object only where there is none "
+                    f"(If-None-Match), and {winners} were told that they created it: it checks first and writes then"
+                )
+
+    def _race(self, key: str) -> int:
+        """Return how many of several clients were told that they created one object."""
+        barrier = Barrier(RACERS)
+
+        def create(me: int) -> bool:
+            barrier.wait()
+            try:
+                return self._put_if_absent(key, b"%d" % me)
+            except StoreUnavailable:  # an overloaded server has shown nothing
+                return False
+
+        try:
+            with ThreadPoolExecutor(RACERS) as pool:
+                return sum(pool.map(create, range(RACERS)))
+        finally:
+            self.delete(key)
+
+    def _without_condition(self, seen: str) -> UnsafeStore:
+        return UnsafeStore(
+            f"{self.root_uri}: {seen}. Two writers could both win a version, and one would overwrite the other. "
+            f"Nothing was committed. {_WAYS_OUT}"
+        )
 
     def in_parts(self) -> Self:
         """The same store, which writes whatever is larger than the smallest part that S3 takes in parts."""
-        return type(self)(self._bucket, self._client, multipart_limit=_SMALLEST_PART, part_size=_SMALLEST_PART)
+        return type(self)(
+            self._bucket,
+            self._client,
+            conditional=self.guarantees.atomic_create,
+            multipart_limit=_SMALLEST_PART,
+            part_size=_SMALLEST_PART,
+        )
 
     def __repr__(self) -> str:
         return f"S3ObjectStore({self._bucket!r} at {self._server})"
@@ -152,6 +204,11 @@ class S3ObjectStore:
 
     def put_if_absent(self, key: str, content: bytes) -> bool:
         check_key(key)
+        if not self.guarantees.atomic_create:
+            raise UnsafeStore(
+                f"{self.root_uri}{key}: not created, since the storage option conditional_put is disabled. The commit "
+                "store alone decides who writes it"
+            )
         self.prove()
         return self._put_if_absent(key, content)
 
@@ -188,7 +245,7 @@ class S3ObjectStore:
                 if _status(error) == 404:
                     return None
                 raise
-        return ObjectInfo(key, found["ContentLength"], found["ETag"], found["LastModified"])
+        return ObjectInfo(key, found["ContentLength"], found.get("ETag"), found.get("LastModified"))
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         check_prefix(prefix)
@@ -215,7 +272,10 @@ class S3ObjectStore:
             if source == target:  # S3 refuses to do this nothing
                 self._client.head_object(Bucket=self._bucket, Key=source)
                 return
-            self._client.copy({"Bucket": self._bucket, "Key": source}, self._bucket, target)
+            try:
+                self._client.copy({"Bucket": self._bucket, "Key": source}, self._bucket, target)
+            except KeyError:  # some servers copy a part without telling its ETag, which the upload needs
+                self._write(target, self._client.get_object(Bucket=self._bucket, Key=source)["Body"].read(), {})
 
     def prune(self, directory: str) -> None:
         """There are only keys."""
@@ -234,7 +294,7 @@ class S3ObjectStore:
         with self._boundary(prefix):
             for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix):
                 for found in page.get("Contents", ()):
-                    yield ObjectInfo(found["Key"], found["Size"], found["ETag"], found["LastModified"])
+                    yield ObjectInfo(found["Key"], found["Size"], found.get("ETag"), found.get("LastModified"))
 
     def _write(self, key: str, content: bytes, condition: _Condition) -> None:
         if len(content) <= self._multipart_limit:
@@ -279,7 +339,7 @@ class S3ObjectStore:
         try:
             yield
         except ClientError as error:
-            raise self._answered(error, f"{self.root_uri}{key}") from error
+            raise self._answered(self._explained(error, key), f"{self.root_uri}{key}") from error
         except _CREDENTIALS as error:
             raise AccessDenied(
                 f"{self.root_uri}{key}: no credentials for {self._server} ({type(error).__name__}). Set "
@@ -292,9 +352,21 @@ class S3ObjectStore:
                 f"{self.root_uri}{key}: no answer from {self._server} ({type(error).__name__})"
             ) from error
 
+    def _explained(self, error: ClientError, key: str) -> ClientError:
+        """Return the error with the server's code. A HEAD has no body for it, so the object is asked for by GET."""
+        if not _code(error).isdigit() or _status(error) >= 500:
+            return error
+        try:
+            self._client.get_object(Bucket=self._bucket, Key=key)["Body"].close()
+        except ClientError as explained:
+            return error if _status(explained) == 404 else explained
+        except BotoCoreError:
+            return error
+        return error
+
     def _answered(self, error: ClientError, uri: str) -> LancekeepError:
         """What a refusal of the server means for the caller."""
-        status, code = _status(error), error.response.get("Error", {}).get("Code", "")
+        status, code = _status(error), _code(error)
         answer = f"{uri}: {self._server} answered {status} {code}"
         if status in (401, 403) or code in _EXPIRED:
             return AccessDenied(
@@ -310,8 +382,7 @@ class S3ObjectStore:
             return ObjectNotFound(f"{uri}: no such object on {self._server}")
         if status == 501:
             return UnsafeStore(
-                f"{answer}: this server cannot create an object only where there is none (If-None-Match). Use one "
-                "that can, or a commit store that does not rest on it"
+                f"{answer}: this server cannot create an object only where there is none (If-None-Match). {_WAYS_OUT}"
             )
         if code in _ELSEWHERE or status in (301, 307):
             return InvalidInput(f"{answer}. The bucket is in another region: set region in the storage options")
@@ -325,6 +396,10 @@ def _record_time(parsed: Mapping[str, Any], **_: Any) -> None:
             answered = parsedate_to_datetime(parsed["ResponseMetadata"]["HTTPHeaders"]["date"])
             if answered.tzinfo is not None:
                 StorageTime.record(answered)
+
+
+def _code(error: ClientError) -> str:
+    return error.response.get("Error", {}).get("Code", "")
 
 
 def _status(error: ClientError) -> int:

@@ -61,7 +61,7 @@ def s3_client(bucket: str, storage_options: Mapping[str, str]) -> S3Client:
     accepted. As there, an environment variable stands in for an option that is not given (``AWS_ENDPOINT``,
     ``AWS_REGION``, ``ALLOW_HTTP`` …); credentials come from wherever boto3 finds them.
 
-    The client gives up on a connection after 3 s and on a silent server after 30 s, and never retries. It sends no
+    The client gives up on a connection after 3 s and on a silent server after 7 s, and never retries. It sends no
     checksums beyond those that S3 requires, since other servers refuse them.
 
     Raises:
@@ -72,8 +72,6 @@ def s3_client(bucket: str, storage_options: Mapping[str, str]) -> S3Client:
     endpoint, style = _endpoint(bucket, options)
     if ("access_key_id" in options) != ("secret_access_key" in options):
         raise InvalidInput("storage options access_key_id and secret_access_key go together; one of them is missing")
-    if options.get("conditional_put", "etag") != "etag":
-        raise InvalidInput("storage option conditional_put: expected etag; no other condition is supported here")
     try:
         client: S3Client = Session().client(
             "s3",
@@ -85,7 +83,7 @@ def s3_client(bucket: str, storage_options: Mapping[str, str]) -> S3Client:
             verify=False if _on(options, "allow_invalid_certificates") else None,
             config=Config(
                 connect_timeout=3,
-                read_timeout=30,
+                read_timeout=7,
                 retries={"total_max_attempts": 1},
                 max_pool_connections=32,
                 tcp_keepalive=True,
@@ -104,6 +102,18 @@ def s3_client(bucket: str, storage_options: Mapping[str, str]) -> S3Client:
     for operation, parameters in _parameters(options).items():
         client.meta.events.register(f"provide-client-params.s3.{operation}", _adding(parameters))
     return client
+
+
+def has_condition(storage_options: Mapping[str, str]) -> bool:
+    """Return whether the server can create an object only where there is none: ``conditional_put``.
+
+    Raises:
+        InvalidInput: the option is neither ``etag``, the default, nor ``disabled``.
+    """
+    condition = _understood(storage_options).get("conditional_put", "etag").lower()
+    if condition not in ("etag", "disabled"):
+        raise InvalidInput(f"storage option conditional_put is {condition!r}; expected etag or disabled")
+    return condition == "etag"
 
 
 def _understood(storage_options: Mapping[str, str]) -> dict[str, str]:
