@@ -19,6 +19,7 @@ from memory_catalogs import World
 import lancekeep
 from lancekeep.adapters.object_stores import open_object_store
 from lancekeep.domain.naming import NamingScheme
+from lancekeep.domain.version_row import Reserved, VersionRow
 
 ROWS = pa.table({"a": pa.array(range(10), pa.int64())})
 NOW = timedelta(0)
@@ -277,6 +278,25 @@ def test_a_tag_made_meanwhile_keeps_its_version(tmp_path: Path) -> None:
 
     assert catalog.cleanup(NOW, progress=step).tables[0].versions == (1, 3)
     assert numbers(catalog.open("t", tag="kept")) == [1]
+
+
+def test_staged_manifest_that_is_decided_meanwhile_is_kept(tmp_path: Path) -> None:
+    deployment = Deployment(str(tmp_path / "lake"), f"sqlite://{tmp_path}/commits.db")
+    catalog = connect(deployment)
+    catalog.write("t", pa.table({"a": [1]}))
+    root = catalog.dataset_root(catalog.find_table("t"))
+    staged = f"{root.manifest_key(3, NamingScheme.V2)}-{uuid4()}"
+    first = Path("/", root.manifest_key(1, NamingScheme.V2))
+    Path("/", staged).write_bytes(first.read_bytes())
+    catalog.write("t", pa.table({"a": [2]}), "append")
+
+    def step(done: int, total: int, name: str) -> None:
+        if name == "removing versions of t":
+            row = VersionRow(root.base_uri, 3, staged, first.stat().st_size)
+            assert catalog.commits.rows.reserve(row, first=False) == Reserved()
+
+    catalog.cleanup(timedelta(days=1), grace=timedelta(0), progress=step)
+    assert Path("/", staged).exists()
 
 
 def test_a_clean_up_that_dies_at_any_call_leaves_a_readable_table_and_the_next_completes_it(tmp_path: Path) -> None:

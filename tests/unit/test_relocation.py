@@ -1,0 +1,53 @@
+"""The order in which a table's files are copied to another directory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lancekeep.adapters.commit_stores.memory import MemoryCommitStore
+from lancekeep.adapters.object_stores.memory import MemoryObjectStore
+from lancekeep.application.relocation import Relocation
+from lancekeep.application.retry import Retry
+from lancekeep.application.table_commits import TableCommits
+from lancekeep.domain.layout import DatasetRoot
+from lancekeep.domain.naming import NamingScheme
+from lancekeep.ports.object_store import ObjectInfo
+
+DELETION = "_deletions/0-1-7.arrow"
+VERSIONS = [f"_versions/{NamingScheme.V2.final_name(number)}" for number in (1, 2)]
+
+
+class Committing(MemoryObjectStore):
+    """A writer commits version 2 while the source is listed: after its deletions, before its versions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = False
+        self.complete: list[bool] = []
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        before = list(super().list(prefix))
+        if prefix == "source/" and not self.begun:
+            self.begun = True
+            self.put(f"source/{DELETION}", b"deletions")
+            self.put(f"source/{VERSIONS[1]}", b"version 2")
+        at = f"{prefix}_versions/"
+        yield from (info for info in before if info.key < at)
+        yield from (info for info in super().list(prefix) if info.key >= at)
+
+    def put_if_absent(self, key: str, content: bytes) -> bool:
+        if key == f"target/{VERSIONS[1]}":
+            self.complete.append(self.head(f"target/{DELETION}") is not None)
+        return super().put_if_absent(key, content)
+
+
+def test_version_is_copied_after_all_that_it_refers_to() -> None:
+    objects = Committing()
+    objects.put("source/data/one.lance", b"rows")
+    objects.put(f"source/{VERSIONS[0]}", b"version 1")
+    commits = TableCommits(objects, MemoryCommitStore("relocation"), "tester", Retry())
+    roots = (DatasetRoot(name, f"memory:///{name}") for name in ("source", "target"))
+    Relocation(commits, *roots).copy()
+    assert objects.complete == [True]
+    for name in ("data/one.lance", DELETION, *VERSIONS):
+        assert objects.get(f"target/{name}") == objects.get(f"source/{name}")
