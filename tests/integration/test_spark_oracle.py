@@ -1,0 +1,261 @@
+"""Spark as the oracle: generated statements give the same rows over a table and over a copy in Spark's memory."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import attrs
+import lance
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException, UnsupportedOperationException
+from pyspark.sql import SparkSession
+
+import lancekeep
+import lancekeep.spark
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:lance is not fork-safe"),  # the JVM is forked, and executes at once
+    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas"),
+]
+
+SEED = 20261122
+SELECTS = 300
+TOGETHER = 12
+MUTATIONS = 12
+
+INTERPRETED = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+}
+"""No statement runs twice, so compiling it would cost more than all the rest."""
+
+TIMES = ["2026-03-08 02:30:00", "1969-12-31 23:59:59.999999", "2026-11-01 01:30:00.5", "0001-01-01 00:00:00"]
+SCALARS: dict[str, tuple[str, list[str]]] = {
+    "b": ("BOOLEAN", ["true", "false"]),
+    "i8": ("TINYINT", ["-128Y", "0Y", "7Y", "127Y"]),
+    "i16": ("SMALLINT", ["-32768S", "0S", "300S"]),
+    "i32": ("INT", ["-2147483648", "-1", "0", "1", "2147483647"]),
+    "i64": ("BIGINT", ["-9223372036854775808L", "0L", "9007199254740993L", "9223372036854775807L"]),
+    "f32": ("FLOAT", ["float('NaN')", "float('-Infinity')", "-0.0f", "0.0f", "1.5f", "16777217f"]),
+    "f64": ("DOUBLE", ["double('NaN')", "double('Infinity')", "-0.0d", "0.0d", "0.1d", "-1e300d", "9007199254740992d"]),
+    "d5": ("DECIMAL(5,2)", ["0.00", "-0.01", "999.99", "1.50"]),
+    "d20": ("DECIMAL(20,0)", ["0", "18446744073709551615", "-5"]),
+    "d38": ("DECIMAL(38,10)", ["0.0000000001", "-1234567890123456789012345678.0000000001", "2"]),
+    "s": ("STRING", ["''", "'a'", "'A'", "'abc'", "'a%c'", "'naïve ✈'", "'it''s'", "'z '"]),
+    "bin": ("BINARY", ["X''", "X'00'", "X'ff00'", "X'61'"]),
+    "dt": ("DATE", ["date'1969-12-31'", "date'2026-03-08'", "date'0001-01-01'", "date'9999-12-31'"]),
+    "ts": ("TIMESTAMP", [f"timestamp'{time}Z'" for time in TIMES[:3]]),
+    "tn": ("TIMESTAMP_NTZ", [f"timestamp_ntz'{time}'" for time in TIMES]),
+    "iv": ("INTERVAL DAY TO SECOND", ["interval '1' day", "interval '-1.5' second", "interval '0' second"]),
+}
+NESTED: dict[str, tuple[str, list[str]]] = {
+    "st": (
+        "STRUCT<x: INT, y: STRING, z: DOUBLE, deep: STRUCT<p: BIGINT, q: DATE>>",
+        [
+            "named_struct('x', 1, 'y', 'a', 'z', -0.0d, 'deep', named_struct('p', 5L, 'q', date'2026-03-08'))",
+            "named_struct('x', null, 'y', null, 'z', double('NaN'), 'deep', null)",
+            "named_struct('x', 2, 'y', 'abc', 'z', 0.1d, 'deep', named_struct('p', null, 'q', null))",
+        ],
+    ),
+    "ar": ("ARRAY<INT>", ["array(1, null, 3)", "array()", "array(2)", "array(null)"]),
+    "vec": ("ARRAY<FLOAT>", ["array(1f, 2f)", "array(-0.0f, 3.5f)", "array(0f, 0f)"]),
+    "mp": ("MAP<STRING, BIGINT>", ["map('k', 1L)", "map('k', null, 'l', 2L)", "map()"]),
+    "ast": (
+        "ARRAY<STRUCT<p: INT, q: STRING>>",
+        ["array(named_struct('p', 1, 'q', 'a'), null)", "array()", "array(named_struct('p', null, 'q', 'b'))"],
+    ),
+    "mst": (
+        "MAP<STRING, STRUCT<m: INT, n: INT>>",
+        ["map('k', named_struct('m', 1, 'n', 2))", "map('k', null)", "map()"],
+    ),
+}
+COLUMNS = {"id": ("INT", ["0", "5", "11"]), **SCALARS, **NESTED}
+PARTS = {
+    "st.x": COLUMNS["i32"],
+    "st.y": COLUMNS["s"],
+    "st.z": COLUMNS["f64"],
+    "st.deep.p": COLUMNS["i64"],
+    "st.deep.q": COLUMNS["dt"],
+    "get(ar, 0)": COLUMNS["i32"],
+    "mp['k']": COLUMNS["i64"],
+    "get(ast, 0).q": COLUMNS["s"],
+    "mst['k'].n": COLUMNS["i32"],
+    "get(vec, 1)": COLUMNS["f32"],
+}
+COMPARED = {**SCALARS, **PARTS}
+PATTERNS = ["a%", "%c", "%b%", r"a\\%%"]
+SUMMED = ("i8", "i16", "i32", "d5", "d20", "st.x", "mst['k'].n")
+UNSORTED = ("mp", "mst")  # maps have no order, so they cannot be grouped or compared
+
+
+class Statements:
+    """Random SQL; ``{t}`` stands for the table."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+
+    def row(self, number: int) -> str:
+        values = [
+            "null" if self.random.random() < 0.15 else f"cast({self.random.choice(values)} AS {kind})"
+            for kind, values in (COLUMNS[name] for name in COLUMNS if name != "id")
+        ]
+        return f"SELECT {number} id, " + ", ".join(
+            f"{value if value != 'null' else f'cast(null AS {COLUMNS[name][0]})'} {name}"
+            for name, value in zip(list(COLUMNS)[1:], values, strict=True)
+        )
+
+    def rows(self, first: int, count: int) -> str:
+        return " UNION ALL ".join(self.row(first + at) for at in range(count))
+
+    def condition(self, depth: int = 2, simple: bool = False) -> str:
+        """``simple``: of the kinds that a DELETE takes."""
+        if depth and self.random.random() < 0.5:
+            left, right = self.condition(depth - 1, simple), self.condition(depth - 1, simple)
+            return self.random.choice([f"({left} AND {right})", f"({left} OR {right})", f"NOT ({left})"])
+        name = self.random.choice(list(SCALARS) if simple else list(COMPARED))
+        kind, values = COMPARED[name]
+        value = self.random.choice(values)
+        forms = [
+            f"{name} {self.random.choice(['=', '<>', '<', '<=', '>', '>=', '<=>'])} {value}",
+            f"{name} IN ({', '.join(self.random.choices([*values, 'null'] if not simple else values, k=3))})",
+            f"{name} IS {self.random.choice(['', 'NOT '])}NULL",
+        ]
+        if kind == "STRING":
+            forms += [f"{name} LIKE '{self.random.choice(PATTERNS)}'"] * 2
+        if not simple:
+            forms += [f"{name} BETWEEN {value} AND {self.random.choice(values)}", f"{name} = {name}"]
+            if kind == "STRING":
+                forms += [f"{name} LIKE 'a_c'", f"upper({name}) = 'A'", f"length({name}) > 1"]
+        return self.random.choice(forms)
+
+    def select(self) -> str:
+        where = f" WHERE {self.condition()}" if self.random.random() < 0.7 else ""
+        names = [*COLUMNS, *PARTS]
+        compared = [name for name in names if name not in UNSORTED]
+        forms: list[Callable[[], str]] = [
+            lambda: f"SELECT {', '.join(self.random.sample(names, self.random.randint(1, 5)))} FROM {{t}}{where}",
+            lambda: f"SELECT * FROM {{t}}{where}",
+            lambda: f"SELECT count(*), count({self.random.choice(names)}) FROM {{t}}{where}",
+            lambda: f"SELECT count(*) FROM {{t}}{where}",
+            lambda: (
+                f"SELECT min({(name := self.random.choice(compared))}), max({name}), count(DISTINCT {name}) "
+                f"FROM {{t}}{where}"
+            ),
+            lambda: f"SELECT sum({(name := self.random.choice(SUMMED))}), avg({name}) FROM {{t}}{where}",
+            lambda: f"SELECT {(name := self.random.choice(compared))}, count(*) FROM {{t}}{where} GROUP BY {name}",
+            lambda: f"SELECT id, {self.random.choice(names)} FROM {{t}}{where} ORDER BY id LIMIT 3",
+            lambda: f"SELECT count(*) FROM (SELECT * FROM {{t}}{where} LIMIT 4)",
+            lambda: f"SELECT DISTINCT {self.random.choice(compared)} FROM {{t}}{where}",
+            lambda: f"SELECT id, {self.condition(1)} FROM {{t}}{where}",
+            lambda: (
+                f"SELECT a.id, b.id FROM {{t}} a JOIN {{t}} b ON a.{(name := self.random.choice(list(SCALARS)))} = "
+                f"b.{name} AND a.id < b.id"
+            ),
+            lambda: f"SELECT id FROM {{t}} WHERE id IN (SELECT max(id) FROM {{t}}{where})",
+        ]
+        return self.random.choice(forms)()
+
+
+@attrs.frozen
+class Pair:
+    """``lake.t``, and the view ``copy`` with what Spark says that it holds."""
+
+    spark: SparkSession
+    catalog: lancekeep.Catalog
+
+    def differences(self, statements: Sequence[str]) -> list[str]:
+        """What is different in the answers to statements."""
+        found, expected = self.answers(statements, "lake.t"), self.answers(statements, "copy")
+        return [
+            f"{statement}\n  only in lake: {list((found[at] - expected[at]).elements())[:3]}"
+            f"\n  only in Spark: {list((expected[at] - found[at]).elements())[:3]}"
+            for at, statement in enumerate(statements)
+            if found[at] != expected[at]
+        ]
+
+    def answers(self, statements: Sequence[str], table: str) -> list[Counter[str]]:
+        """The rows of each statement as text; all are one job of Spark's, unless one of them fails."""
+        parts = [
+            f"SELECT {at} n, cast(struct(*) AS STRING) row FROM ({statement.replace('{t}', table)})"
+            for at, statement in enumerate(statements)
+        ]
+        answers: list[Counter[str]] = [Counter() for _ in statements]
+        try:
+            for number, row in self.spark.sql(" UNION ALL ".join(parts)).collect():
+                answers[number][row] += 1
+        except PySparkException as error:
+            if len(statements) == 1:
+                return [Counter([error.getCondition() or str(error)[:300]])]
+            return [answer for statement in statements for answer in self.answers([statement], table)]
+        return answers
+
+    def replace(self, query: str) -> None:
+        """Have ``copy`` hold what a query of it gives."""
+        frame = self.spark.sql(query).coalesce(1).localCheckpoint()
+        frame.createOrReplaceTempView("copy")
+
+
+@pytest.fixture
+def pair(spark: SparkSession, tmp_path: Path) -> Iterator[Pair]:
+    catalog = lancekeep.spark.install(
+        spark, "lake", str(tmp_path / "lake"), commit_store=f"sqlite://{tmp_path}/commits.db"
+    )
+    before = {name: spark.conf.get(name, None) for name in INTERPRETED}
+    for name, value in INTERPRETED.items():
+        spark.conf.set(name, value)
+    with catalog:
+        columns = ", ".join(f"{name} {kind}" for name, (kind, _) in COLUMNS.items())
+        spark.sql(f"CREATE TABLE lake.t ({columns}) TBLPROPERTIES ('vector.vec' = '2')")
+        yield Pair(spark, catalog)
+    for name, former in before.items():
+        spark.conf.unset(name) if former is None else spark.conf.set(name, former)
+
+
+def test_generated_statements_give_rows_of_spark(pair: Pair) -> None:
+    statements = Statements(SEED)
+    for first in (0, 12):  # two fragments
+        pair.spark.sql(f"INSERT INTO lake.t {statements.rows(first, 12)}")
+    statements = Statements(SEED)
+    pair.replace(f"{statements.rows(0, 12)} UNION ALL {statements.rows(12, 12)}")
+
+    selects = ["SELECT * FROM {t}", *(statements.select() for _ in range(SELECTS))]
+    batches = [selects[at : at + TOGETHER] for at in range(0, len(selects), TOGETHER)]
+    with ThreadPoolExecutor(2) as pool:
+        differences = [found for batch in pool.map(pair.differences, batches) for found in batch]
+    assert not differences, "\n".join([f"{len(differences)} of {len(selects)}:", *differences[:20]])
+
+    for number in range(MUTATIONS):
+        mutate(pair, statements, number)
+        assert pair.differences(["SELECT * FROM {t}"]) == []
+    stored = lance.dataset(pair.catalog.describe_table("t").uri)
+    assert stored.count_rows() == pair.spark.table("copy").count()
+    assert stored.schema.field("vec").type == pa.list_(pa.float32(), 2)
+
+
+def mutate(pair: Pair, statements: Statements, number: int) -> None:
+    """Change the table, and the copy as Spark understands the statement."""
+    if number % 6 == 4:
+        query = f"SELECT * FROM {{t}} WHERE {statements.condition()}"
+        pair.spark.sql("INSERT INTO lake.t " + query.replace("{t}", "lake.t"))
+        pair.replace(f"SELECT * FROM copy UNION ALL {query.replace('{t}', 'copy')}")
+    elif number % 6 == 5:
+        rows = statements.rows(100 + 12 * number, 12)
+        pair.spark.sql(f"INSERT OVERWRITE lake.t {rows}")
+        pair.replace(rows)
+    else:
+        condition = statements.condition(simple=True)
+        before = pair.catalog.describe_table("t").version
+        try:
+            pair.spark.sql(f"DELETE FROM lake.t WHERE {condition}")
+        except UnsupportedOperationException:
+            assert pair.catalog.describe_table("t").version == before, condition
+        else:
+            pair.replace(f"SELECT * FROM copy WHERE NOT coalesce({condition}, false)")
