@@ -18,10 +18,9 @@ import attrs
 class Fault:
     """A protection that is off, and where the machine shows that it is missed.
 
-    patches: attributes by their dotted names, and what takes their place. section: of the machine's ``AWAITED``.
+    patches: attributes by their dotted names, and what takes their place. foreign: see ``Readers.begin``.
     """
 
-    section: str
     mode: str
     kind: str
     steps: tuple[str, ...]
@@ -48,40 +47,60 @@ def _by_position(written: Any, manifest: Any, content: bytes) -> Any:
     return file
 
 
+_ADOPTION = "lancekeep.application.adoption.Adoption"
 _CLONES = "lancekeep.application.clones.Clones"
 _CLONE_IN_ROOT, _CLONE_BELOW = "clone at=0 into=0 place=0 version=0", "clone at=0 into=0 place=1 version=0"
 
 FAULTS: Mapping[str, Fault] = {
+    "commits need not descend from the version they follow": Fault(
+        "v1",
+        "sqlite",
+        ("recreate at=0 value=0 native=False", "change_by_handle at=0 change=append value=0"),
+        {"lancekeep.application.lineage.Lineage._compare": _nothing},
+    ),
+    "an old plan is not asked which version it has read": Fault(
+        "compatible",
+        "file",
+        ("plan_write at=0 mode=append value=0", "recreate at=0 value=0 native=False", "finish at=0"),
+        {"lancekeep.application.lineage.Lineage._compare": _nothing},
+    ),
+    "readers do not see versions beyond the last row": Fault(
+        "v2",
+        "sqlite",
+        ("write_past_the_store at=0 value=0 branch=0",),
+        {f"{_ADOPTION}.following": lambda *_: None},
+    ),
+    "rows that the commit store lost stay lost": Fault(
+        "v1",
+        "memory",
+        ("write at=0 mode=append value=0", "lose_rows at=0 rows=1 branch=0"),
+        {f"{_ADOPTION}.following": lambda *_: None},
+    ),
     "drop does not look for clones": Fault(
-        "B1",
         "v2",
         "sqlite",
         (_CLONE_IN_ROOT, "drop at=0"),
         {f"{_CLONES}.recorded_readers": _nothing},
     ),
     "rename does not look for clones": Fault(
-        "B1",
         "compatible",
         "file",
         (_CLONE_IN_ROOT, "rename at=0 into=1"),
         {f"{_CLONES}.recorded_readers": _nothing},
     ),
     "clean-up does not look for deregistered clones below other directories": Fault(
-        "B1",
         "v2",
         "memory",
         (_CLONE_BELOW, "deregister at=2", "write at=0 mode=overwrite value=0", "cleanup at=0"),
         {f"{_CLONES}.unowned_datasets": _nothing},
     ),
     "repair removes what a clone reads": Fault(
-        "B1",
         "v2",
         "none",
         (_CLONE_IN_ROOT, "deregister at=0", "repair at=1 remove_tables=True"),
         {f"{_CLONES}.protected": lambda *_: {}, f"{_CLONES}.recorded_readers": _nothing},
     ),
     "repair removes foreign files": Fault(
-        "B4",
         "v2",
         "sqlite",
         ("put_foreign_file at=2", "repair at=0"),
@@ -92,7 +111,6 @@ FAULTS: Mapping[str, Fault] = {
         },
     ),
     "columns of the manifest table are mapped by position": Fault(
-        "C1",
         "v2",
         "conditional-put",
         ("create at=3 value=0 native=False",),

@@ -7,10 +7,9 @@ as a script (see ``test_faults.py``).
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from itertools import count
 from typing import Any, TypeVar
@@ -46,19 +45,12 @@ UPKEEP = ("cleanup", "repair", "migrate", "reopen", "change_commit_store", "put_
 FEW = st.integers(0, 5)
 NOW = timedelta(0)
 
-AWAITED = frozenset(os.environ.get("LANCEKEEP_READERS_AWAITED", "A1 A3").split())
-"""Sections whose faults are not fixed yet; their rules are off."""
-
 OUTCOMES: Counter[str] = Counter()
 """What happened in all runs of this process: an instrument that never commits, or never refuses, finds nothing."""
 
 
 def has_tables(machine: Any) -> bool:
     return bool(machine.tables)
-
-
-def fixed(section: str) -> bool:
-    return section not in AWAITED
 
 
 @attrs.define(eq=False)
@@ -72,18 +64,22 @@ class Handle:
     name: Names
     uri: str
     era: int
+    native: bool
 
 
 @attrs.define(eq=False)
 class Target:
-    """What one commit would make of one history. seen: the state that the writer has read."""
+    """What one commit would make of one history. version, seen: what the writer has read, and where (uri)."""
 
     table: Table
+    uri: str
+    version: int
     branch: str | None
     history: History
     change: Change
     given: Given
     seen: State
+    native: bool = False
 
     @property
     def is_without_effect(self) -> bool:
@@ -96,24 +92,23 @@ class Pending:
 
     targets: list[Target]
     finish: Callable[[], object]
-    exactly: int | None = None
-    """The version that it must become, where it was staged already."""
 
 
 class Readers(RuleBasedStateMachine):
     """A pool of handles over one lake, and the model that says what readers must see."""
 
-    servers: dict[str, Any] = {}  # noqa: RUF012 - read only
+    servers: Mapping[str, Any] = {}
 
     def __init__(self) -> None:
         super().__init__()
         self.tables: dict[Names, Table] = {}
         self.left: list[Table] = []
         self.outside: list[Table] = []
+        self.sources: frozenset[Table] = frozenset()
         self.foreign: dict[str, bytes] = {}
         self.handles: list[Handle] = []
         self.pending: list[Pending] = []
-        self.stores: dict[str, str | None] = {}
+        self.stores: dict[str, str] = {}
         self.catalogs: list[lancekeep.Catalog] = []
         self.numbers = count(1)
         self.steps = 0
@@ -181,8 +176,9 @@ class Readers(RuleBasedStateMachine):
     def name_of(self, table: Table) -> Names | None:
         return next((name for name, found in self.tables.items() if found is table), None)
 
-    def dependents(self, table: Table) -> list[Table]:
-        return [found for found in (*self.tables.values(), *self.left) if table in found.sources]
+    def is_source(self, table: Table) -> bool:
+        """Whether a clone was ever made of it: what a refused writer of the clone has staged still names its files."""
+        return table in self.sources
 
     def enter(self, name: Names, state: State, sources: frozenset[Table] = frozenset()) -> None:
         found = self.catalogs[0].find_table(name)
@@ -191,6 +187,10 @@ class Readers(RuleBasedStateMachine):
         table.main.versions[self.lake.plain(uri).version] = state
         table.main.kept.add(table.main.latest)
         self.tables[name] = table
+
+    def is_occupied(self, name: Names) -> bool:
+        """Whether files lie in the V1 directory of a name; those of a refused writer make it a declared table."""
+        return self.mode != "v2" and len(name) == 1 and self.lake.holds(f"{name[0]}.lance")
 
     def forget_table(self, name: Names) -> None:
         """A drop. Clones that no catalog knows lose what they read."""
@@ -225,16 +225,32 @@ class Readers(RuleBasedStateMachine):
             OUTCOMES[f"{what}: refused"] += 1
             self.require_unchanged(what, error)
             return False
-        if not all(map(self.is_live, targets)):
-            assert all(target.is_without_effect for target in targets), (
-                f"{what}: acknowledged, and its table was dropped, moved out of the catalog, or is another table now"
-            )
-            return False
         OUTCOMES[f"{what}: done"] += 1
         for target in targets:
-            after = target.change.after(target.history.state, target.seen, target.given)
-            target.history.add(self.stored(target.table, target.branch).version, after)
+            if self.is_live(target):
+                after = target.change.after(target.history.state, target.seen, target.given)
+                target.history.add(self.stored(target.table, target.branch).version, after)
+            else:
+                self.land_in_successor(target, what)
         return True
+
+    def land_in_successor(self, target: Target, what: str) -> None:
+        """Expect an acknowledged commit of a table that is gone in the table which was recreated at its path.
+
+        A handle that pylance opened by itself does not say which version it has read, and pylance makes some changes
+        anew on the latest version at its path (ADR 30). The rows must then be those of the new table with the change.
+        """
+        there = [table for table in self.tables.values() if table.uri == target.uri]
+        history = there[0].history(target.branch) if there else None
+        rebased = target.change.rebased and target.native and history is not None
+        assert rebased or target.is_without_effect, (
+            f"{what}: acknowledged, and its table was dropped, moved out of the catalog, or is another table now"
+        )
+        if history is not None:
+            seen = history.versions.get(target.version, target.seen)
+            same_rows = history.state if target.is_without_effect and target.change is not CHANGES["restore"] else None
+            after = same_rows or target.change.after(history.state, seen, target.given)
+            history.add(self.stored(there[0], target.branch).version, after)
 
     def require_unchanged(self, what: str, error: Exception) -> None:
         found = self.entries()
@@ -267,11 +283,17 @@ class Readers(RuleBasedStateMachine):
         name = self.pick(self.names, at)
         state = State().put([next(self.numbers) for _ in range(2)], value)
         rows = pa.table({column: [row[i] for row in state.rows.values()] for i, column in enumerate(state.columns)})
-        occupied = len(name) == 1 and self.mode != "v2" and self.lake.holds(f"{name[0]}.lance")
+        occupied = self.is_occupied(name)
 
         def act() -> None:
             if native:
-                lance.write_dataset(rows, namespace_client=self.namespace, table_id=list(name), mode="create")
+                lance.write_dataset(
+                    rows,
+                    namespace_client=self.namespace,
+                    table_id=list(name),
+                    mode="create",
+                    storage_options=self.lake.native_options,
+                )
             else:
                 self.catalogs[value % 2].write(name, rows)
 
@@ -284,9 +306,9 @@ class Readers(RuleBasedStateMachine):
     @rule(at=FEW)
     def drop(self, at: int) -> None:
         name = self.named(at)
-        if name is None or (self.dependents(self.tables[name]) and not fixed("B1")):
+        if name is None:
             return
-        needed = bool(self.dependents(self.tables[name]))
+        needed = self.is_source(self.tables[name])
         if self.attempt(lambda: self.catalogs[at % 2].drop_table(name), may_refuse=needed, what="drop"):
             self.forget_table(name)
 
@@ -307,11 +329,9 @@ class Readers(RuleBasedStateMachine):
         if name is None or goal is None:
             return
         table = self.tables[name]
-        needed = bool(self.dependents(table))
+        needed = self.is_source(table)
         moves = self.mode == "compatible" and table.path == f"{name[-1]}.lance"
-        if needed and moves and not fixed("B1"):
-            return
-        may_refuse = self.mode == "v1" or (moves and (needed or bool(table.branches)))
+        may_refuse = self.mode == "v1" or self.is_occupied(goal) or (moves and (needed or bool(table.branches)))
         catalog = self.catalogs[at % 2]
         if self.attempt(lambda: catalog.rename_table(name, goal), may_refuse=may_refuse, what="rename"):
             del self.tables[name]
@@ -338,7 +358,7 @@ class Readers(RuleBasedStateMachine):
             return
         table = self.pick(self.left, at)
         act = lambda: self.catalogs[at % 2].register_table(name, table.path)  # noqa: E731
-        if self.attempt(act, may_refuse=self.mode == "v1", what="register"):
+        if self.attempt(act, may_refuse=self.mode == "v1" or self.is_occupied(name), what="register"):
             self.left.remove(table)
             self.tables[name] = table
 
@@ -347,7 +367,7 @@ class Readers(RuleBasedStateMachine):
     def clone(self, at: int, into: int, place: int, version: int) -> None:
         """Make a shallow clone by plain pylance: outside of the catalog, or inside and enter it."""
         name, goal = self.named(at), self.free(into)
-        if name is None or goal is None:
+        if name is None or goal is None or self.is_occupied(goal):
             return
         table = self.tables[name]
         reference = self.pick(sorted(table.main.kept), version)
@@ -361,6 +381,7 @@ class Readers(RuleBasedStateMachine):
         source = self.lake.plain(table.uri)
         made = source.shallow_clone(uri, reference=reference, storage_options=self.lake.native_options)
         state, sources = table.main.versions[reference], table.sources | {table}
+        self.sources |= sources
         if chosen is None:
             clone = Table(uri, uri, History({made.version: state}, {made.version}), sources=sources)
             self.outside.append(clone)
@@ -383,7 +404,8 @@ class Readers(RuleBasedStateMachine):
         history = table.history(of)
         assert history is not None
         version = min(history.kept) if old else None
-        if native and of is None:
+        native &= of is None
+        if native:
             dataset = lance.dataset(
                 namespace_client=self.namespace,
                 table_id=list(name),
@@ -392,9 +414,19 @@ class Readers(RuleBasedStateMachine):
             )
         else:
             dataset = self.catalogs[at % 2].open(name, version, branch=of)
-        self.handles = [*self.handles[-5:], Handle(dataset, table, of, history, name, table.uri, self.era)]
+        self.handles = [*self.handles[-5:], Handle(dataset, table, of, history, name, table.uri, self.era, native)]
+
+    def adopt_heir(self, handle: Handle) -> None:
+        """Let a handle of a deleted branch stand for its successor where both are the same version of the parent."""
+        heir = handle.table.history(handle.branch)
+        begin = handle.dataset.version
+        if heir is None or not begin == min(heir.versions) == min(handle.history.versions):
+            return
+        if heir.versions[begin] == handle.history.versions[begin]:
+            handle.history = heir
 
     def change(self, handle: Handle, name: str, value: int) -> None:
+        self.adopt_heir(handle)
         seen = handle.history.versions.get(handle.dataset.version)
         gone = not self.is_live(handle) or handle.uri != handle.table.uri
         if seen is None or (self.kind == "none" and gone):
@@ -405,10 +437,11 @@ class Readers(RuleBasedStateMachine):
             and self.tables.get(handle.name) is handle.table
             and handle.era == self.era
         )
-        if not current and not fixed("A1"):
-            return
         given, change = self.given(seen, value), CHANGES[name]
-        target = Target(handle.table, handle.branch, handle.history, change, given, seen)
+        version = handle.dataset.version
+        target = Target(
+            handle.table, handle.uri, version, handle.branch, handle.history, change, given, seen, handle.native
+        )
         stale = "" if current else " by a stale handle"
         self.commit(lambda: change.act(handle.dataset, given), [target], must=current, what=f"{name}{stale}")
 
@@ -458,14 +491,15 @@ class Readers(RuleBasedStateMachine):
 
     def target(self, name: Names, change: str, value: int) -> Target:
         table = self.tables[name]
-        return Target(table, None, table.main, CHANGES[change], self.given(table.main.state, value), table.main.state)
+        main, given = table.main, self.given(table.main.state, value)
+        return Target(table, table.uri, main.latest, None, main, CHANGES[change], given, main.state)
 
     @precondition(has_tables)
     @rule(at=FEW, value=FEW, meanwhile=st.sampled_from(("drop", "recreate", "rename", "write", "create_branch")))
     def slow_append(self, at: int, value: int, meanwhile: str) -> None:
         """Append a stream of rows, in the middle of which the table is dropped, recreated, renamed or changed."""
         name = self.named(at)
-        if name is None or self.kind == "none" or not fixed("A1"):
+        if name is None or self.kind == "none":
             return
         target = self.target(name, "append", value)
         rows = target.given.rows(target.seen.columns)
@@ -530,7 +564,7 @@ class Readers(RuleBasedStateMachine):
             if not isinstance(outcome, Committed):
                 raise lancekeep.VersionTaken(str(outcome))
 
-        self.pending.append(Pending([target], finish, staged.version))
+        self.pending.append(Pending([target], finish))
 
     @precondition(has_tables)
     @rule(at=FEW, other=FEW, value=FEW)
@@ -555,13 +589,8 @@ class Readers(RuleBasedStateMachine):
         pending = self.pick(self.pending, at)
         self.pending.remove(pending)
         targets = pending.targets
-        current = all(self.is_live(each) and each.seen is each.history.state for each in targets)
-        if not current and not fixed("A1"):
-            return
         if self.kind == "none" and not all(map(self.is_live, targets)):
             return
-        if pending.exactly is not None and current and targets[0].history.latest + 1 != pending.exactly:
-            current = False
         self.commit(pending.finish, targets, must=False, what="finish a commit")
 
     # -- branches and tags ------------------------------------------------------------------------------------------
@@ -642,10 +671,6 @@ class Readers(RuleBasedStateMachine):
         self.judge(everything=True)
 
     def repair(self, at: int, remove_tables: bool = False) -> None:
-        if self.foreign and not fixed("B4"):
-            return
-        if remove_tables and any(map(self.dependents, self.left)) and not fixed("B1"):
-            return
         self.catalogs[at % 2].fsck(repair=True, grace=0, deep=at % 3 > 0, remove_tables=remove_tables)
         self.settle_grace()
         if remove_tables:
@@ -666,8 +691,6 @@ class Readers(RuleBasedStateMachine):
 
     def change_commit_store(self, at: int, back: bool = False) -> None:
         """Move to another commit store, or back to one that the catalog has left before."""
-        if not fixed("A3") and (back or self.pending or self.handles):
-            return
         left = [url for url in self.stores if url != self.lake.store]
         store = left[0] if back and left else self.lake.new_store(self.pick(sorted(REMEMBERING - {"redis"}), at))
         self.stores[str(self.lake.store)] = self.lake.kind
@@ -691,7 +714,7 @@ class Readers(RuleBasedStateMachine):
     def write_past_the_store(self, at: int, value: int, branch: int) -> None:
         """Append by a native writer that knows nothing of the commit store."""
         name = self.named(at)
-        if name is None or (self.kind in REMEMBERING and not fixed("E2")):
+        if name is None:
             return
         table = self.tables[name]
         of = self.pick([None, *table.branches], branch)
@@ -708,7 +731,7 @@ class Readers(RuleBasedStateMachine):
     def lose_rows(self, at: int, rows: int, branch: int) -> None:
         """The commit store forgets its last rows of a table, as after a restart from a snapshot."""
         name = self.named(at)
-        if name is None or self.kind not in REMEMBERING or not fixed("E1"):
+        if name is None or self.kind not in REMEMBERING:
             return
         table = self.tables[name]
         of = self.pick([None, *table.branches], branch)

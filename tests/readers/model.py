@@ -111,11 +111,13 @@ class Given:
 class Change:
     """A change of a dataset as pylance makes it, and the state that it makes of the latest one.
 
-    after: from the latest state and the state that the handle reads.
+    after: from the latest state and the state that the handle reads. rebased: pylance makes the change anew on whatever
+    is at the handle's path, which may be a table that was recreated there.
     """
 
     act: Callable[[Any, Given], object]
     after: Callable[[State, State, Given], State]
+    rebased: bool = False
 
 
 def _columns(dataset: Any) -> tuple[str, ...]:
@@ -123,7 +125,9 @@ def _columns(dataset: Any) -> tuple[str, ...]:
 
 
 def _append(latest: State, seen: State, given: Given) -> State:
-    return latest.put(given.ids, given.value)
+    """Columns that the writer does not know are null."""
+    values = [given.value if column in seen.columns else None for column in latest.columns[1:]]
+    return attrs.evolve(latest, rows={**latest.rows, **{number: (number, *values) for number in given.ids}})
 
 
 def _overwrite(latest: State, seen: State, given: Given) -> State:
@@ -174,10 +178,10 @@ def _remove_last_column(dataset: Any, given: Given) -> None:
 
 
 CHANGES: Mapping[str, Change] = {
-    "append": Change(lambda ds, given: ds.insert(given.rows(_columns(ds))), _append),
-    "write": Change(lambda ds, given: lance.write_dataset(given.rows(_columns(ds)), ds, mode="append"), _append),
+    "append": Change(lambda ds, given: ds.insert(given.rows(_columns(ds))), _append, True),
+    "write": Change(lambda ds, given: lance.write_dataset(given.rows(_columns(ds)), ds, mode="append"), _append, True),
     "overwrite": Change(
-        lambda ds, given: lance.write_dataset(given.rows(("id", "value")), ds, mode="overwrite"), _overwrite
+        lambda ds, given: lance.write_dataset(given.rows(("id", "value")), ds, mode="overwrite"), _overwrite, True
     ),
     "delete": Change(lambda ds, given: ds.delete(f"id = {given.chosen}"), _delete),
     "update": Change(lambda ds, given: ds.update({"value": str(given.value)}, where=f"id = {given.chosen}"), _update),
@@ -186,5 +190,5 @@ CHANGES: Mapping[str, Change] = {
     "drop column": Change(_remove_last_column, _drop_column),
     "compact": Change(lambda ds, given: ds.optimize.compact_files(), _same),
     "index": Change(lambda ds, given: ds.create_scalar_index("id", "BTREE"), _same),
-    "restore": Change(lambda ds, given: ds.restore(), lambda latest, seen, given: seen),
+    "restore": Change(lambda ds, given: ds.restore(), lambda latest, seen, given: seen, True),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from itertools import count
 from typing import Any
 
@@ -41,7 +42,7 @@ class Lake:
     storage_options: dict[str, str]
 
     @staticmethod
-    def make(mode: str, kind: str, servers: dict[str, Any] | None = None) -> Lake:
+    def make(mode: str, kind: str, servers: Mapping[str, Any] | None = None) -> Lake:
         """Make a lake on a tmpfs; ``servers``: the URL of Redis, or a root with storage options on S3."""
         shm = "/dev/shm"
         directory = tempfile.mkdtemp(prefix="readers-", dir=shm if os.path.isdir(shm) else None)

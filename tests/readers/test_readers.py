@@ -7,31 +7,38 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
+from uuid import uuid4
 
 import pytest
+from deployments import bucket, s3_options
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, run_state_machine_as_test
 from readers.machine import OUTCOMES, Readers
 from readers.stores import MODES, STORES
 
-EXAMPLES = int(os.environ.get("LANCEKEEP_READERS", "20"))
+SEED = int(os.environ.get("LANCEKEEP_SEED", "0"))
+EXAMPLES = int(os.environ.get("LANCEKEEP_READERS", "12"))
 PHASES = (Phase.generate,) if "LANCEKEEP_READERS_NO_SHRINK" in os.environ else (Phase.generate, Phase.shrink)
 STEPS = int(os.environ.get("LANCEKEEP_READERS_STEPS", "30"))
 
 
-def machine_of(mode: str) -> type[Readers]:
+def machine_of(mode: str, kinds: Sequence[str] = STORES, servers: Mapping[str, Any] | None = None) -> type[Readers]:
     class Machine(Readers):
-        @initialize(mode=st.just(mode), kind=st.sampled_from(STORES), foreign=st.booleans())
+        @initialize(mode=st.just(mode), kind=st.sampled_from(kinds), foreign=st.booleans())
         def begin(self, mode: str, kind: str, foreign: bool) -> None:
             super().begin(mode, kind, foreign)
+
+    Machine.servers = servers or {}
 
     return Machine
 
 
 def run(machine: type[Readers], number: int, examples: int, **more: Any) -> None:
     """Run so many examples from a seed."""
+    print(f"seed {number}, {examples} examples", flush=True)
     budget = settings(
         max_examples=examples,
         stateful_step_count=STEPS,
@@ -49,9 +56,19 @@ def run(machine: type[Readers], number: int, examples: int, **more: Any) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_every_reader_sees_what_was_acknowledged(mode: str) -> None:
-    number = int(os.environ.get("LANCEKEEP_SEED", "0"))
-    print(f"mode {mode}, seed {number}, {EXAMPLES} examples")
-    run(machine_of(mode), number, EXAMPLES)
+    run(machine_of(mode), SEED, EXAMPLES)
+
+
+@pytest.mark.slow
+def test_every_reader_sees_what_was_acknowledged_over_redis(redis_url: str) -> None:
+    run(machine_of("compatible", ("redis",), {"redis": redis_url}), SEED, max(EXAMPLES // 12, 1))
+
+
+@pytest.mark.slow
+def test_every_reader_sees_what_was_acknowledged_on_s3(moto_endpoint: str) -> None:
+    lakes = bucket(moto_endpoint)
+    servers = {"root": lambda: f"s3://{lakes}/{uuid4().hex}/lake", "storage_options": s3_options(moto_endpoint)}
+    run(machine_of("compatible", ("sqlite", "conditional-put"), servers), SEED, max(EXAMPLES // 12, 1))
 
 
 if "LANCEKEEP_SOAK_MINUTES" in os.environ:  # `make soak`; a test that is skipped would have failed in CI
@@ -62,7 +79,6 @@ if "LANCEKEEP_SOAK_MINUTES" in os.environ:  # `make soak`; a test that is skippe
         runs = 0
         while time.monotonic() < end:
             mode = MODES[runs % len(MODES)]
-            print(f"mode {mode}, seed {number + runs}", flush=True)
             run(machine_of(mode), number + runs, 10)
             runs += 1
         print("\n".join(f"{outcome}: {times}" for outcome, times in sorted(OUTCOMES.items())))
