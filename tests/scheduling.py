@@ -17,6 +17,8 @@ class TogetherOrAlone(LoadScopeScheduling):  # type: ignore[misc] # xdist has no
         file = PurePath(nodeid.partition("::")[0]).stem
         if file.startswith("test_spark"):
             return "spark"  # one session
+        if file == "test_lance_ray":
+            return "ray"  # one instance
         if file == "test_model":
             return "model"  # each setting is explored once
         if file == "test_packaging":
