@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import lru_cache
 from threading import Condition, Lock, RLock
 
 import attrs
@@ -290,7 +291,7 @@ class LanceManifestStore:
         return self._objects.head(self._name(number)) is not None
 
     def _name(self, number: int) -> str:
-        return f"{self._key}/{VERSIONS}/{self._scheme.final_name(number)}"
+        return f"{self._key}/{VERSIONS}/{_final_name(self._scheme, number)}"
 
     # -- committing ---------------------------------------------------------------------------------------------
 
@@ -435,6 +436,11 @@ class LanceManifestStore:
             self._cleaned = self._clock()
             self._cleaner = self._cleaner or ThreadPoolExecutor(max_workers=1, thread_name_prefix="lancekeep-clean-up")
             self._cleaner.submit(self.optimize if self._index_inline else self.clean_up)
+
+
+@lru_cache(maxsize=64)
+def _final_name(scheme: NamingScheme, number: int) -> str:
+    return scheme.final_name(number)
 
 
 def _locked() -> Lock:
