@@ -67,7 +67,8 @@ OUTSIDE: set[Transition] = {
     (State.ADOPT_PREDECESSOR, Kind.REFUSED),
     (State.DISCARD, Kind.DONE),
     (State.DISCARD, Kind.FAULT),
-    # Only a branch begins behind other versions.
+    # Only a branch begins behind other versions: a writer that finds any does not commit version 1.
+    (State.RESERVE_FIRST, Kind.OVERTAKEN),
     (State.RESERVE_FIRST, Kind.PREDECESSOR_STAGED),
     (State.RESERVE_FIRST, Kind.PREDECESSOR_MISSING),
     # Somebody removed a staged manifest that he should not have.
