@@ -325,6 +325,25 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             ],
         ),
         (
+            "an outage surfaces as bad input or damage, or a definite refusal as an unknown outcome",
+            "an audit of this project",
+            [
+                "integration/test_store_outages.py::*",
+                "contracts/test_redis_errors.py::*",
+                "contracts/test_commit_stores.py::test_each_code_of_dynamodb_has_its_meaning",
+            ],
+        ),
+        (
+            "two buckets share one DynamoDB table, and one deletes the rows of the other",
+            "an audit of this project",
+            ["contracts/test_commit_stores.py::test_shared_table_is_refused_to_a_second_bucket"],
+        ),
+        (
+            "an S3 server keeps the condition of a create for one client after the other only",
+            "an audit of this project",
+            ["integration/test_certify.py::test_server_that_checks_first_and_writes_then_is_refused"],
+        ),
+        (
             "drop, rename, repair and clean-up remove files that shallow clones read",
             "an audit of this project",
             ["integration/test_clones.py::*", "readers/test_readers.py::test_every_reader_sees_what_was_acknowledged"],
