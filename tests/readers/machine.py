@@ -113,6 +113,7 @@ class Readers(RuleBasedStateMachine):
         self.numbers = count(1)
         self.steps = 0
         self.era = 0
+        self.gone = False
 
     # -- beginning and end ------------------------------------------------------------------------------------------
 
@@ -194,6 +195,7 @@ class Readers(RuleBasedStateMachine):
 
     def forget_table(self, name: Names) -> None:
         """A drop. Clones that no catalog knows lose what they read."""
+        self.gone = True
         gone = self.tables.pop(name)
         self.outside = [clone for clone in self.outside if gone not in clone.sources]
 
@@ -334,6 +336,7 @@ class Readers(RuleBasedStateMachine):
         may_refuse = self.mode == "v1" or self.is_occupied(goal) or (moves and (needed or bool(table.branches)))
         catalog = self.catalogs[at % 2]
         if self.attempt(lambda: catalog.rename_table(name, goal), may_refuse=may_refuse, what="rename"):
+            self.gone = True
             del self.tables[name]
             self.tables[goal] = table
             found = catalog.find_table(goal)
@@ -348,6 +351,7 @@ class Readers(RuleBasedStateMachine):
         if name is None:
             return
         if self.attempt(lambda: self.catalogs[at % 2].deregister_table(name), may_refuse=False, what="deregister"):
+            self.gone = True
             self.left.append(self.tables.pop(name))
 
     @precondition(lambda self: self.left)
@@ -692,7 +696,8 @@ class Readers(RuleBasedStateMachine):
     def change_commit_store(self, at: int, back: bool = False) -> None:
         """Move to another commit store, or back to one that the catalog has left before."""
         left = [url for url in self.stores if url != self.lake.store]
-        store = left[0] if back and left else self.lake.new_store(self.pick(sorted(REMEMBERING - {"redis"}), at))
+        back = back and bool(left) and not self.gone  # fences of removed tables stay in the store that was left
+        store = left[0] if back else self.lake.new_store(self.pick(sorted(REMEMBERING - {"redis"}), at))
         self.stores[str(self.lake.store)] = self.lake.kind
         assert store is not None
         if self.attempt(lambda: self.catalogs[0].change_commit_store(store), may_refuse=back, what="change store"):
