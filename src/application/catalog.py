@@ -393,9 +393,7 @@ class Catalog:
             altered[:] = [attrs.evolve(before, properties=properties)]
             return alter_table(view, object_id, changes)
 
-        entry = self.view().find(object_id.key) if self._v1_names else None
-        if entry is not None and entry.listed and entry.location:
-            self._clones.record_dataset(entry.location)  # the manifest table is about to answer for it
+        self._record_listed(object_id)
         self._apply(decide)
         return altered[0]
 
@@ -436,7 +434,9 @@ class Catalog:
 
     def deregister_table(self, identifier: Identifier) -> Table:
         """Remove a table from the catalog and leave its files and versions alone. Raises `TableNotFound`."""
-        return self._remove(ObjectId.of(identifier))
+        object_id = ObjectId.of(identifier)
+        self._record_listed(object_id)
+        return self._remove(object_id)
 
     def drop_table(self, identifier: Identifier, *, force: bool = False) -> Table:
         """Remove a table, its files and its versions; commits to it are refused from then on.
@@ -1235,6 +1235,12 @@ class Catalog:
             f"the table {table.id} was renamed or dropped while version {version} was committed at "
             f"{table.location!r}. Look under its new name whether the version is there, before you write it again."
         )
+
+    def _record_listed(self, object_id: ObjectId) -> None:
+        """Record a table as a clone before its V1 directory, where nothing has done so, stops to answer for it."""
+        entry = self.view().find(object_id.key) if self._v1_names else None
+        if entry is not None and entry.listed and entry.location:
+            self._clones.record_dataset(entry.location)
 
     def _record_clone(self, root: DatasetRoot, content: bytes) -> None:
         """Record the dataset of a manifest that is about to be committed at the datasets whose files it reads."""

@@ -178,6 +178,16 @@ def test_source_that_is_deregistered_is_kept_as_long_as_a_clone_is_registered(la
     assert catalog.fsck(grace=0).findings == ()
 
 
+@pytest.mark.parametrize("mode", ["v1", "compatible"])
+def test_source_of_a_deregistered_clone_in_a_v1_directory_is_kept(lake: Lake, mode: str) -> None:
+    catalog = lake.connect(mode)
+    catalog.write("t", rows(1, 2))
+    lake.clone(catalog.find_table("t").location, "c.lance")
+    catalog.deregister_table("c")
+    refused(lambda: catalog.drop_table("t"), "t", "c")
+    assert lake.rows("c.lance") == [1, 2]
+
+
 def test_cleanup_keeps_what_deregistered_clones_in_nested_locations_read(lake: Lake) -> None:
     catalog = lake.connect("v2")
     catalog.write("t", rows(1, 2))
