@@ -65,6 +65,7 @@ class Handle:
     uri: str
     era: int
     native: bool
+    kind: str
 
 
 @attrs.define(eq=False)
@@ -418,7 +419,10 @@ class Readers(RuleBasedStateMachine):
             )
         else:
             dataset = self.catalogs[at % 2].open(name, version, branch=of)
-        self.handles = [*self.handles[-5:], Handle(dataset, table, of, history, name, table.uri, self.era, native)]
+        self.handles = [
+            *self.handles[-5:],
+            Handle(dataset, table, of, history, name, table.uri, self.era, native, self.kind),
+        ]
 
     def adopt_heir(self, handle: Handle) -> None:
         """Let a handle of a deleted branch stand for its successor where both are the same version of the parent."""
@@ -433,7 +437,7 @@ class Readers(RuleBasedStateMachine):
         self.adopt_heir(handle)
         seen = handle.history.versions.get(handle.dataset.version)
         gone = not self.is_live(handle) or handle.uri != handle.table.uri
-        if seen is None or (self.kind == "none" and gone):
+        if seen is None or (handle.kind == "none" and gone):
             return  # without a commit store pylance commits past the catalog
         current = (
             self.is_live(handle)
