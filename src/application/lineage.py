@@ -68,7 +68,7 @@ class Lineage:
         except (IndexError, ValueError):
             return Descendant(staged.base_uri, staged.version, None, generation)
         descendant = Descendant(staged.base_uri, staged.version, manifest, generation)
-        if staged.version > 1:
+        if staged.version > 1 or base is not None:
             try:
                 self._compare(root, staged, manifest, change, base)
             except CommitRefused as error:

@@ -193,6 +193,18 @@ def test_an_old_plan_commits_nothing_to_a_recreated_table(catalog: Catalog, vers
     assert stored(catalog) == before
 
 
+def test_an_old_plan_brings_no_dropped_table_back(catalog: Catalog) -> None:
+    """A writer that is refused leaves its files, by which V1 readers see a declared table under the old name."""
+    catalog.write("t", rows(10))
+    plan = catalog.begin_write("t", rows(0).schema, "overwrite")
+    fragments = lance.fragment.write_fragments(rows(20), plan.uri, schema=plan.schema, mode=plan.fragment_mode)
+    catalog.drop_table("t")
+    lance.fragment.write_fragments(rows(30), plan.uri, schema=plan.schema, mode=plan.fragment_mode)
+    with pytest.raises(lancekeep.LancekeepError):
+        catalog.commit_fragments(plan, fragments)
+    assert "t" not in [str(table) for table in catalog.list_all_tables(include_declared=False)]
+
+
 @pytest.mark.parametrize("versions", [1, 3])
 def test_a_transaction_commits_nothing_to_a_recreated_table(tmp_path: Path, versions: int) -> None:
     with lancekeep.connect(str(tmp_path / "lake"), commit_store=url("sqlite", tmp_path)) as catalog:

@@ -360,7 +360,8 @@ class LanceEngine:
 
     def _managed(self, table: ObjectId) -> bool:
         request = DescribeTableRequest(id=list(table.names))
-        return self._namespace.describe_table(request).managed_versioning is True
+        with _translated(table, _Channel(self._namespace)):
+            return self._namespace.describe_table(request).managed_versioning is True
 
 
 def _table_of_frame(data: Any) -> pa.Table:
