@@ -323,6 +323,7 @@ class Readers(RuleBasedStateMachine):
             return
         self.drop(at)
         if name not in self.tables:
+            self.shown = self.entries()
             self.create(self.names.index(name), value, native)
 
     @precondition(has_tables)
@@ -439,6 +440,8 @@ class Readers(RuleBasedStateMachine):
         gone = not self.is_live(handle) or handle.uri != handle.table.uri
         if seen is None or (handle.kind == "none" and gone):
             return  # without a commit store pylance commits past the catalog
+        if handle.dataset.version not in handle.history.kept:
+            return  # `older_than` has to be longer than anything that reads an old version (docs/maintenance.md)
         current = (
             self.is_live(handle)
             and handle.dataset.version == handle.history.latest
