@@ -49,6 +49,11 @@ class Adoption:
             return self.adopt(root)  # a concurrent writer removed versions, or dropped the table
         return self.adopt(root) if self.forget_vanished(root, rows) else rows[0]
 
+    def any_final(self, root: DatasetRoot) -> bool:
+        """Return whether a final manifest lies in the history's directory."""
+        names = (ManifestName.parse(key.rpartition("/")[2]) for key in self._listed(root))
+        return any(name is not None and not name.is_staged for name in names)
+
     def following(self, row: VersionRow) -> ObjectInfo | None:
         """Return the final manifest of the version after ``row``; None if there is none."""
         return self._objects.head(_sibling(row, row.version + 1))

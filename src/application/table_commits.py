@@ -425,6 +425,8 @@ class TableCommits:
         row, ahead = self.retry.call(lambda: self._look(root))
         if row is None:
             return self.retry.call(lambda: self._adoption.adopt(root))
+        if self._is_outlived(root, row):
+            return None
         latest = self.finalise(row)
         if latest is None:  # removed since: there may be later versions, or none
             return self.latest(root)
@@ -467,8 +469,18 @@ class TableCommits:
         """Return whether the dataset has any version; `latest` says which."""
         row = self.retry.call(lambda: self.rows.latest(root.base_uri))
         if row is not None and row.moved_to is not None:
+            if self._is_outlived(root, row):
+                return False
             raise moved(row)
         return row is not None or self.retry.call(lambda: self._adoption.adopt(root)) is not None
+
+    def _is_outlived(self, root: DatasetRoot, row: VersionRow) -> bool:
+        """Return whether a row is the fence of a table that was dropped after its versions moved to another store.
+
+        The catalog may have returned to this store since, where nothing removed the fence. Commits still meet it until
+        the name is dropped or declared.
+        """
+        return row.moved_to is not None and not self.retry.call(partial(self._adoption.any_final, root))
 
     def unrecorded(self, rows: Sequence[VersionRow]) -> bool:
         """Return whether versions without rows follow any of these rows, each the latest of its history."""

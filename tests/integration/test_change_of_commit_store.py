@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import lance
 import pyarrow as pa
@@ -68,3 +69,23 @@ def test_a_commit_in_flight_during_the_move_is_visible_or_refused(tmp_path: Path
     assert numbers(reader) == [1] + [2] * acknowledged
     reader.write("t", rows(3), "append")
     assert numbers(reader) == [1] + [2] * acknowledged + [3]
+
+
+@pytest.mark.parametrize("mode", ["v1", "compatible"])
+def test_a_table_that_was_dropped_under_another_store_blocks_nothing_after_the_return(
+    tmp_path: Path, mode: str
+) -> None:
+    stores = [f"sqlite://{tmp_path}/{name}.db" for name in ("first", "second")]
+    with lancekeep.connect(str(tmp_path / "lake"), mode=mode, commit_store=stores[0]) as catalog:
+        catalog.write("a", pa.table({"n": [1]}))
+        catalog.write("b", pa.table({"n": [2]}))
+        catalog.change_commit_store(stores[1])
+        catalog.drop_table("b")
+        catalog.change_commit_store(stores[0])
+        stray = tmp_path / "lake" / "b.lance" / "data" / f"{uuid4()}.lance"  # as a writer that was refused leaves it
+        stray.parent.mkdir(parents=True)
+        stray.write_bytes(b"rows")
+        assert [str(table) for table in catalog.list_all_tables(include_declared=False)] == ["a"]
+        catalog.drop_table("b")
+        catalog.write("b", pa.table({"n": [3]}))
+        assert catalog.open("b").to_table().to_pydict() == {"n": [3]}
