@@ -51,6 +51,9 @@ _KEEPS_EVERYTHING = {
 }
 """Operations after which every fragment of the version before is still part of the table."""
 
+_KEEPS_COLUMNS = (_KEEPS_EVERYTHING - {Operation.PROJECT}) | {Operation.DELETE, Operation.UPDATE}
+"""Operations that take no data file from a fragment they change, unless they give it another."""
+
 _NAMES_WHAT_IT_REMOVES = {Operation.DELETE, Operation.UPDATE, Operation.REWRITE}
 
 _NAMES_WHAT_IT_CREATES = _KEEPS_EVERYTHING | {Operation.DELETE, Operation.REWRITE}
@@ -199,6 +202,8 @@ def require_descent(staged: Manifest, previous: Manifest, change: Change) -> str
     unexplained = []
     for fragment in map(Fragment.of, new):
         if fragment.files & gone.get(fragment.id, frozenset()):
+            if change.operation in _KEEPS_COLUMNS and fragment.files < gone[fragment.id]:
+                raise CommitRefused(f"fragment {fragment.id} lacks a data file that it has in that version")
             del gone[fragment.id]  # changed in place: it has a deletion file or another column now
         elif not fragment.files <= created:
             unexplained.append(fragment)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +193,20 @@ def test_an_old_plan_commits_nothing_to_a_recreated_table(catalog: Catalog, vers
     with pytest.raises(LancekeepError):
         catalog.commit_fragments(plan, fragments)
     assert stored(catalog) == before
+
+
+@pytest.mark.parametrize("change", ["update", "delete"])
+def test_a_handle_older_than_a_clean_up_takes_no_column_away(catalog: Catalog, change: str) -> None:
+    """The engine finds no conflict if the versions in between are gone."""
+    catalog.write("t", rows(10))
+    held = catalog.open("t")
+    catalog.open("t").add_columns({"more": "x + 1"})
+    catalog.write("t", catalog.open("t").to_table().slice(0, 1), "append")
+    catalog.cleanup(timedelta(0), grace=timedelta(0))
+    with suppress(OSError):
+        held.delete("x = 11") if change == "delete" else held.update({"y": "2"}, where="x = 11")
+    found = catalog.open("t").to_table()
+    assert found["more"].to_pylist() == [value + 1 for value in found["x"].to_pylist()]
 
 
 def test_an_old_plan_brings_no_dropped_table_back(catalog: Catalog) -> None:
