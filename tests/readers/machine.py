@@ -114,7 +114,6 @@ class Readers(RuleBasedStateMachine):
         self.numbers = count(1)
         self.steps = 0
         self.era = 0
-        self.gone = False
 
     # -- beginning and end ------------------------------------------------------------------------------------------
 
@@ -196,7 +195,6 @@ class Readers(RuleBasedStateMachine):
 
     def forget_table(self, name: Names) -> None:
         """A drop. Clones that no catalog knows lose what they read."""
-        self.gone = True
         gone = self.tables.pop(name)
         self.outside = [clone for clone in self.outside if gone not in clone.sources]
 
@@ -338,7 +336,6 @@ class Readers(RuleBasedStateMachine):
         may_refuse = self.mode == "v1" or self.is_occupied(goal) or (moves and (needed or bool(table.branches)))
         catalog = self.catalogs[at % 2]
         if self.attempt(lambda: catalog.rename_table(name, goal), may_refuse=may_refuse, what="rename"):
-            self.gone = True
             del self.tables[name]
             self.tables[goal] = table
             found = catalog.find_table(goal)
@@ -353,7 +350,6 @@ class Readers(RuleBasedStateMachine):
         if name is None:
             return
         if self.attempt(lambda: self.catalogs[at % 2].deregister_table(name), may_refuse=False, what="deregister"):
-            self.gone = True
             self.left.append(self.tables.pop(name))
 
     @precondition(lambda self: self.left)
@@ -440,8 +436,6 @@ class Readers(RuleBasedStateMachine):
         gone = not self.is_live(handle) or handle.uri != handle.table.uri
         if seen is None or (handle.kind == "none" and gone):
             return  # without a commit store pylance commits past the catalog
-        if handle.dataset.version not in handle.history.kept:
-            return  # `older_than` has to be longer than anything that reads an old version (docs/maintenance.md)
         current = (
             self.is_live(handle)
             and handle.dataset.version == handle.history.latest
@@ -703,7 +697,7 @@ class Readers(RuleBasedStateMachine):
     def change_commit_store(self, at: int, back: bool = False) -> None:
         """Move to another commit store, or back to one that the catalog has left before."""
         left = [url for url in self.stores if url != self.lake.store]
-        back = back and bool(left) and not self.gone  # fences of removed tables stay in the store that was left
+        back = back and bool(left)
         store = left[0] if back else self.lake.new_store(self.pick(sorted(REMEMBERING - {"redis"}), at))
         self.stores[str(self.lake.store)] = self.lake.kind
         assert store is not None
