@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from itertools import count, pairwise, takewhile
 
 from lancekeep.application.checked_rows import HistoryRows
@@ -166,6 +167,7 @@ def _described(infos: Iterable[ObjectInfo]) -> list[tuple[int, str, int]]:
     return [(name.version, info.key, info.size) for name, info in names if name is not None]
 
 
+@lru_cache(4096)
 def _sibling(row: VersionRow, version: int) -> str:
     """Return the key of the final manifest of another version of the same history."""
     scheme = scheme_of(row)

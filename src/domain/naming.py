@@ -17,6 +17,7 @@ import json
 import re
 from collections.abc import Iterable
 from enum import Enum
+from functools import lru_cache
 
 import attrs
 
@@ -52,6 +53,7 @@ class ManifestName:
     uuid: str | None = None
 
     @staticmethod
+    @lru_cache(4096)  # every read of a row parses the same few names
     def parse(name: str) -> ManifestName | None:
         """Understand ``name`` (without its directory); None where it is not the name of a version's manifest.
 

@@ -679,7 +679,9 @@ class Readers(RuleBasedStateMachine):
         self.catalogs[at % 2].fsck(repair=True, grace=0, deep=at % 3 > 0, remove_tables=remove_tables)
         self.settle_grace()
         if remove_tables:
-            self.left = [table for table in self.left if self.lake.holds(f"{table.path}/_versions")]
+            removed = {table for table in self.left if not self.lake.holds(f"{table.path}/_versions")}
+            self.left = [table for table in self.left if table not in removed]
+            self.outside = [clone for clone in self.outside if not removed & clone.sources]  # the catalog knows none
         self.judge(everything=True)
 
     def migrate(self, at: int, optimize: bool = False) -> None:

@@ -91,7 +91,7 @@ def request_of(model: type[Model], given: object) -> Model:
         raise errors.InvalidInput(
             f"the request is of type {type(given).__name__}; expected a {model.__name__} or a dict with its fields"
         )
-    known = set(model.model_fields) | {field.alias for field in model.model_fields.values()}
+    known = _fields_of(model)
     unknown = [name for name, value in fields.items() if name not in known and value is not None]
     if unknown:
         raise errors.InvalidInput(
@@ -105,6 +105,11 @@ def request_of(model: type[Model], given: object) -> Model:
         raise errors.InvalidInput(
             f"{model.__name__}: the field {place!r} is malformed: {first['msg']}; found {_shown(first['input'])}"
         ) from error
+
+
+@functools.cache
+def _fields_of(model: type[BaseModel]) -> frozenset[str | None]:
+    return frozenset((*model.model_fields, *(field.alias for field in model.model_fields.values())))
 
 
 def _operation(method: Callable[P, R], *, of_version: bool) -> Callable[P, R]:
