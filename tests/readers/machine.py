@@ -431,6 +431,8 @@ class Readers(RuleBasedStateMachine):
             handle.history = heir
 
     def change(self, handle: Handle, name: str, value: int) -> None:
+        if name == "compact" and handle.branch is not None:
+            return  # pylance 14 looks for the index that it remaps in the parent's directory (docs/interoperability.md)
         self.adopt_heir(handle)
         seen = handle.history.versions.get(handle.dataset.version)
         gone = not self.is_live(handle) or handle.uri != handle.table.uri
