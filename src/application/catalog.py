@@ -1278,7 +1278,7 @@ class Catalog:
             entry = view.find(listed.key)
             if entry is not None and entry.listed and entry.location == directory:
                 looks += 1
-                if self._clones.latest_reads(directory, table.location):
+                if self._clones.ends_read(directory, table.location):
                     yield directory
                 if looks >= _LISTED_LOOKS:
                     return

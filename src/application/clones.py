@@ -103,10 +103,12 @@ class Clones:
         """Whether any manifest of a dataset reads files of the source; a damaged manifest counts as a reader."""
         return any(self._reads(key, source) for key in self._manifests(location))
 
-    def latest_reads(self, location: str, source: str) -> bool:
-        """Whether the first manifest in the listing of a dataset (V2 naming: the latest) reads files of the source."""
-        newest = next(iter(self._manifests(location)), None)
-        return newest is not None and self._reads(newest, source)
+    def ends_read(self, location: str, source: str) -> bool:
+        """Whether the newest or the oldest version of a dataset, or of one of its branches, reads files of the source.
+
+        A clone that was overwritten reads its source by its older versions alone.
+        """
+        return any(_reads(content, name, source) for name, content in self._ends(location))
 
     def protected(self, doomed: Collection[str], datasets: Iterable[str]) -> dict[str, str]:
         """Return the doomed locations that a dataset reads which stays, each with one such dataset.
@@ -152,10 +154,9 @@ class Clones:
     # -- inside -------------------------------------------------------------------------------------------------
 
     def _reads(self, key: str, source: str) -> bool:
-        try:
-            return any(same_dataset(path, source) for path in self._bases_of(key))
-        except Damaged:
-            return True
+        with suppress(ObjectNotFound):
+            return _reads(self._retry(partial(self.objects.get, key)), key, source)
+        return False
 
     def _bases(self, location: str) -> set[str]:
         found = set[str]()
@@ -253,6 +254,14 @@ class Clones:
 
     def _retry(self, act: Callable[[], T]) -> T:
         return self.retry.call(act)
+
+
+def _reads(content: bytes, name: str, source: str) -> bool:
+    """Whether a manifest reads files of the source; a damaged one counts as a reader."""
+    try:
+        return may_be_clone(content) and any(same_dataset(base, source) for base in _examples(content, name))
+    except Damaged:
+        return True
 
 
 def _examples(content: bytes, name: str) -> dict[str, str]:

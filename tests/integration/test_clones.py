@@ -179,6 +179,17 @@ def test_source_that_is_deregistered_is_kept_as_long_as_a_clone_is_registered(la
 
 
 @pytest.mark.parametrize("mode", ["v1", "compatible"])
+def test_source_of_an_overwritten_clone_in_a_v1_directory_is_kept(lake: Lake, mode: str) -> None:
+    """Its older version still reads the source; no manifest that was committed through the catalog did."""
+    catalog = lake.connect(mode)
+    catalog.write("t", rows(1, 2))
+    lake.clone(catalog.find_table("t").location, "c.lance")
+    catalog.write("c", rows(3), "overwrite")
+    refused(lambda: catalog.drop_table("t"), "t", "c")
+    assert catalog.open("c", version=1).to_table()["a"].to_pylist() == [1, 2]
+
+
+@pytest.mark.parametrize("mode", ["v1", "compatible"])
 def test_source_of_a_deregistered_clone_in_a_v1_directory_is_kept(lake: Lake, mode: str) -> None:
     catalog = lake.connect(mode)
     catalog.write("t", rows(1, 2))
