@@ -1349,7 +1349,7 @@ class Catalog:
         paths = () if copied else (key.removeprefix(below) for key in keys)
         foreign = {below + path for path in foreign_files(paths)}
         kept = {*foreign, hides} if foreign else foreign
-        for key in sorted(set(keys) - kept, key=lambda key: (key == hides, not key.startswith(root.versions_key))):
+        for key in sorted(set(keys) - kept, key=lambda key: (key == hides, not key.startswith(root.versions_key), key)):
             self._objects.delete(key)
         self._objects.prune(root.key)
 
