@@ -444,6 +444,8 @@ class Readers(RuleBasedStateMachine):
             and self.tables.get(handle.name) is handle.table
             and handle.era == self.era
         )
+        if name == "compact" and not current:
+            return  # pylance commits the reservation of fragments first, which stays if the compaction is refused
         given, change = self.given(seen, value), CHANGES[name]
         version = handle.dataset.version
         target = Target(
