@@ -442,6 +442,7 @@ class Readers(RuleBasedStateMachine):
             self.is_live(handle)
             and handle.dataset.version == handle.history.latest
             and self.tables.get(handle.name) is handle.table
+            and handle.uri == handle.table.uri  # else it moved, and came back under its name at another place
             and handle.era == self.era
         )
         if name == "compact" and not current:
