@@ -254,7 +254,7 @@ class Catalog:
 
         Raises `NamespaceNotFound`, `NamespaceNotEmpty`; `Refused` if a clone outside of the namespace reads files of a
         table in it, unless ``force``; `Damaged` once all is dropped save the data of a table to which a symbolic link
-        leads, or that became the source of a clone meanwhile.
+        leads, or that has become the source of a clone since.
         """
         object_id = ObjectId.of(identifier)
         dropped: list[Namespace] = []
@@ -1256,7 +1256,7 @@ class Catalog:
                 raise self._needed(table, readers, advice)
 
     def _keep_needed(self, table: Table, doomed: Sequence[Table]) -> None:
-        """Raises `Damaged` if a table whose entry is gone has become the source of a clone meanwhile."""
+        """Raises `Damaged` if a table whose entry is gone has become the source of a clone since."""
         readers = set(self._clones.recorded_readers(table.location)) - {other.location for other in doomed}
         if readers:
             raise Damaged(

@@ -270,7 +270,7 @@ class FilesCommitStore:
             try:
                 yield
             finally:
-                fcntl.flock(file, fcntl.LOCK_UN)  # a process forked meanwhile keeps the file open
+                fcntl.flock(file, fcntl.LOCK_UN)  # a process forked since keeps the file open
         finally:
             os.close(file)
 
