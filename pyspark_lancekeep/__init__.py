@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from lancekeep.adapters.spark.daemon import freeze_imports
-from lancekeep.adapters.spark.source import LancekeepSource
 from lancekeep.application.catalog import Catalog
+from lancekeep.entrypoints.spark.daemon import freeze_imports
+from lancekeep.entrypoints.spark.source import LancekeepSource
 
 __all__ = ["DefaultSource"]
 

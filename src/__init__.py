@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lancekeep.application.catalog import Catalog, Description, HistoryEntry
     from lancekeep.application.certification import Certificate, Check, Result
-    from lancekeep.application.cleanup import CleanupReport, NotCleaned, TableCleanup
-    from lancekeep.application.maintenance import Finding, FsckReport
-    from lancekeep.application.migration import MigrationProgress, MigrationReport
-    from lancekeep.application.partitions import PartitionedNamespace, Scan
+    from lancekeep.application.partitions.namespace import PartitionedNamespace, Scan
     from lancekeep.application.transactions import Snapshot, Transaction
+    from lancekeep.application.upkeep.cleanup import CleanupReport, NotCleaned, TableCleanup
+    from lancekeep.application.upkeep.fsck import Finding, FsckReport
+    from lancekeep.application.upkeep.migration import MigrationProgress, MigrationReport
     from lancekeep.composition import DirectoryNamespace, certify, connect
     from lancekeep.domain.batch import AllCommitted
     from lancekeep.domain.commit import Committed, CommitToken, Conflict, Outcome, Unknown
@@ -123,10 +123,10 @@ __all__ = [
 _HOMES = {
     "lancekeep.application.catalog": "Catalog Description HistoryEntry",
     "lancekeep.application.certification": "Certificate Check Result",
-    "lancekeep.application.cleanup": "CleanupReport NotCleaned TableCleanup",
-    "lancekeep.application.maintenance": "Finding FsckReport",
-    "lancekeep.application.migration": "MigrationProgress MigrationReport",
-    "lancekeep.application.partitions": "PartitionedNamespace Scan",
+    "lancekeep.application.upkeep.cleanup": "CleanupReport NotCleaned TableCleanup",
+    "lancekeep.application.upkeep.fsck": "Finding FsckReport",
+    "lancekeep.application.upkeep.migration": "MigrationProgress MigrationReport",
+    "lancekeep.application.partitions.namespace": "PartitionedNamespace Scan",
     "lancekeep.application.transactions": "Snapshot Transaction",
     "lancekeep.composition": "certify connect DirectoryNamespace",
     "lancekeep.domain.batch": "AllCommitted",

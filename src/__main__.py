@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import lancekeep
-from lancekeep.adapters.cli import main as run
+from lancekeep.entrypoints.cli import main as run
 
 
 def main() -> None:

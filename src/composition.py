@@ -18,8 +18,6 @@ from lancekeep.adapters.manifest_stores.compatible import CompatibleManifestStor
 from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListing
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
 from lancekeep.adapters.manifest_stores.table_indexes import refresh_indexes
-from lancekeep.adapters.namespace_api.boundary import translating
-from lancekeep.adapters.namespace_api.catalog_namespace import CatalogNamespace
 from lancekeep.adapters.object_stores import open_object_store, uri_for_lance
 from lancekeep.application.catalog import COMMIT_STORE_PROPERTY, Catalog
 from lancekeep.application.certification import Certificate, Progress, measure
@@ -30,6 +28,8 @@ from lancekeep.domain.errors import InvalidInput, UnsafeStore, UnsafeStoreWarnin
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.lineage import Base
 from lancekeep.domain.table import MANIFEST_DIRECTORY
+from lancekeep.entrypoints.namespace.boundary import translating
+from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.manifest_store import ManifestStore
 from lancekeep.ports.object_store import ObjectStore

@@ -9,15 +9,15 @@ Start Spark first and connect afterwards: starting it forks, and a process that 
 
 from __future__ import annotations
 
-from lancekeep.adapters.spark.jobs.backfill import backfill
-from lancekeep.adapters.spark.jobs.compact import compact
-from lancekeep.adapters.spark.jobs.files import require_sources
-from lancekeep.adapters.spark.jobs.index import index
-from lancekeep.adapters.spark.jobs.ingest import ingest
-from lancekeep.adapters.spark.jobs.session import columns_of, session, ship
-from lancekeep.adapters.spark.jobs.tasks import Summary
-from lancekeep.adapters.spark.jobs.upsert import changes_in, upsert
-from lancekeep.adapters.spark.jobs.verify import Problem, Verification, VerifiedTable, verify
+from lancekeep.entrypoints.spark.jobs.backfill import backfill
+from lancekeep.entrypoints.spark.jobs.compact import compact
+from lancekeep.entrypoints.spark.jobs.files import require_sources
+from lancekeep.entrypoints.spark.jobs.index import index
+from lancekeep.entrypoints.spark.jobs.ingest import ingest
+from lancekeep.entrypoints.spark.jobs.session import columns_of, session, ship
+from lancekeep.entrypoints.spark.jobs.tasks import Summary
+from lancekeep.entrypoints.spark.jobs.upsert import changes_in, upsert
+from lancekeep.entrypoints.spark.jobs.verify import Problem, Verification, VerifiedTable, verify
 
 __all__ = [
     "Problem",

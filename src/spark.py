@@ -102,6 +102,6 @@ def _why_not(spark: SparkSession) -> str | None:
 
 def _sql() -> ModuleType:
     """Loaded where it can be used: a client of Spark Connect may have no py4j."""
-    from lancekeep.adapters.spark.sql import install
+    from lancekeep.entrypoints.spark.sql import install
 
     return install

@@ -12,10 +12,10 @@ from lancekeep.adapters.commit_stores.memory import MemoryCommitStore
 from lancekeep.adapters.manifest_stores.memory import MemoryManifestStore
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
 from lancekeep.application.catalog import Catalog
-from lancekeep.application.cleanup import Cleanup, CleanupReport
-from lancekeep.application.maintenance import FsckReport
 from lancekeep.application.retry import Retry
 from lancekeep.application.table_commits import TableCommits
+from lancekeep.application.upkeep.cleanup import Cleanup, CleanupReport
+from lancekeep.application.upkeep.fsck import FsckReport
 from lancekeep.domain.catalog import Put
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry

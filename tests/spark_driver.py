@@ -32,7 +32,7 @@ from pyspark.sql.types import StructType
 
 import lancekeep
 import lancekeep.spark
-from lancekeep.adapters.spark.streaming import StreamWriter, WrittenByQuery
+from lancekeep.entrypoints.spark.streaming import StreamWriter, WrittenByQuery
 from lancekeep.jobs import backfill, compact, ingest, ship, upsert
 from pyspark_lancekeep import DefaultSource
 

@@ -14,16 +14,16 @@ from urllib.parse import unquote
 import attrs
 
 from lancekeep.application.batch_commits import BatchCommits
-from lancekeep.application.cleanup import Cleanup, CleanupReport
-from lancekeep.application.clones import Clones
-from lancekeep.application.maintenance import Fsck, FsckReport, Progress
-from lancekeep.application.migration import MigrationProgress, MigrationReport, migrate
-from lancekeep.application.partitions import PartitionedNamespace
-from lancekeep.application.relocation import Relocation
-from lancekeep.application.table_checks import TableChecks
+from lancekeep.application.partitions.namespace import PartitionedNamespace
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.application.tokens import parse_token
 from lancekeep.application.transactions import NewVersion, Snapshot, Transaction, take_snapshot
+from lancekeep.application.upkeep.cleanup import Cleanup, CleanupReport
+from lancekeep.application.upkeep.clones import Clones
+from lancekeep.application.upkeep.fsck import Fsck, FsckReport, Progress
+from lancekeep.application.upkeep.migration import MigrationProgress, MigrationReport, migrate
+from lancekeep.application.upkeep.relocation import Relocation
+from lancekeep.application.upkeep.table_checks import TableChecks
 from lancekeep.domain.batch import AllCommitted, BatchOutcome
 from lancekeep.domain.catalog import CatalogView, Change, SetProperties, page
 from lancekeep.domain.commit import Committed, CommitToken, Conflict, Outcome, Unknown

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from writers import open_namespace, perform
 
 import lancekeep
-from lancekeep.application.maintenance import Kind
+from lancekeep.application.upkeep.fsck import Kind
 
 Names = tuple[str, ...]
 Rows = list[int] | None

@@ -15,7 +15,7 @@ import pytest
 from writers import PATIENCE, Answer, Call, Peers, answer, open_namespace
 
 import lancekeep
-from lancekeep.application.maintenance import Kind
+from lancekeep.application.upkeep.fsck import Kind
 
 ROWS = pa.table({"a": pa.array([1, 2, 3], pa.int64())})
 MORE = pa.table({"a": pa.array([4], pa.int64())})

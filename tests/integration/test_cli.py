@@ -20,8 +20,8 @@ from deployments import bucket, s3_options
 from lying import ignoring_conditions
 
 import lancekeep
-from lancekeep.adapters.cli import lancekeep as command
-from lancekeep.adapters.cli.options import Stores, as_json, assume_yes, stores
+from lancekeep.entrypoints.cli import lancekeep as command
+from lancekeep.entrypoints.cli.options import Stores, as_json, assume_yes, stores
 
 PROGRAM = [sys.executable, "-m", "lancekeep"]
 

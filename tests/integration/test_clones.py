@@ -14,7 +14,7 @@ import pytest
 from deployments import bucket, s3_options
 
 import lancekeep
-from lancekeep.application.maintenance import Kind
+from lancekeep.application.upkeep.fsck import Kind
 
 KINDS = ("sqlite", "storage-managed", "conditional-put", "sqlite on s3")
 

@@ -24,7 +24,7 @@ from lance.namespace import DirectoryNamespace as NativeNamespace
 
 import lancekeep
 from lancekeep.adapters.manifest_stores.columns import SCHEMA
-from lancekeep.application.maintenance import Kind
+from lancekeep.application.upkeep.fsck import Kind
 from lancekeep.domain.catalog import AddColumns
 from lancekeep.domain.identifiers import ObjectId
 

@@ -20,7 +20,7 @@ import redis
 from deployments import Deployment, deployment
 
 import lancekeep
-from lancekeep.application.maintenance import Kind
+from lancekeep.application.upkeep.fsck import Kind
 from lancekeep.domain.commit import CommitToken, StagedManifest
 from lancekeep.domain.naming import NamingScheme
 

@@ -13,8 +13,8 @@ from deployments import bucket, s3_options
 
 import lancekeep
 from lancekeep.adapters.object_stores import open_object_store
-from lancekeep.application.maintenance import Kind
-from lancekeep.application.relocation import Relocation
+from lancekeep.application.upkeep.fsck import Kind
+from lancekeep.application.upkeep.relocation import Relocation
 from lancekeep.domain.table import RESERVED_MARKER
 
 

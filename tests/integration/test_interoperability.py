@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from writers import Answer, Peers, answer, open_namespace
 
-from lancekeep.application.maintenance import Kind
+from lancekeep.application.upkeep.fsck import Kind
 
 ROWS = pa.table({"a": pa.array([1, 2, 3], pa.int64())})
 MORE = pa.table({"a": pa.array([4], pa.int64())})

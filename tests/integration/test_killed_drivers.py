@@ -15,7 +15,7 @@ import pytest
 from spark_driver import CLUSTER, KINDS, ROWS, Driver, connect
 
 import lancekeep
-from lancekeep.application.maintenance import Kind
+from lancekeep.application.upkeep.fsck import Kind
 
 pytestmark = [
     pytest.mark.slow,

@@ -14,9 +14,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 import lancekeep
-from lancekeep.adapters.cli import lancekeep as commands
 from lancekeep.domain.commit import CommitToken, StagedManifest
 from lancekeep.domain.naming import NamingScheme
+from lancekeep.entrypoints.cli import lancekeep as commands
 
 ROWS = pa.table({"a": [1, 2, 3]})
 

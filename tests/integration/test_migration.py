@@ -16,7 +16,7 @@ from deployments import bucket, s3_options
 from lance.namespace import DirectoryNamespace as NativeNamespace
 
 import lancekeep
-from lancekeep.application.migration import MigrationProgress
+from lancekeep.application.upkeep.migration import MigrationProgress
 from lancekeep.domain.table import DEREGISTERED_MARKER
 
 TABLE = pa.table({"a": pa.array([1, 2, 3], pa.int64())})

@@ -19,7 +19,7 @@ from lance.namespace import DirectoryNamespace as NativeNamespace
 from lance_namespace import errors as api_errors
 
 import lancekeep
-from lancekeep.application.relocation import Relocation
+from lancekeep.application.upkeep.relocation import Relocation
 from lancekeep.ports.object_store import ObjectInfo
 
 TABLE = pa.table({"a": pa.array([1, 2, 3], pa.int64())})

@@ -34,7 +34,7 @@ from lancekeep import (
     Refused,
     Unsupported,
 )
-from lancekeep.application.partitions import WrittenPartition
+from lancekeep.application.partitions.namespace import WrittenPartition
 
 SCHEMA = pa.schema(
     [pa.field("id", pa.int64(), nullable=False), ("ts", pa.timestamp("us", "UTC")), ("country", pa.string())]

@@ -17,7 +17,7 @@ from faults import Crash, Faulty
 
 import lancekeep
 from lancekeep.adapters.object_stores import open_object_store
-from lancekeep.application.maintenance import Kind
+from lancekeep.application.upkeep.fsck import Kind
 from lancekeep.domain.naming import NamingScheme
 from lancekeep.domain.version_row import VersionRow
 from lancekeep.ports.object_store import ObjectStore

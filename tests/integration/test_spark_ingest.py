@@ -17,9 +17,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import lancekeep
-from lancekeep.adapters.spark.ingest import ingest
-from lancekeep.adapters.spark.partitions import read_partitioned, write_partitioned
-from lancekeep.application.partition_values import partition_arrays
+from lancekeep.application.partitions.values import partition_arrays
+from lancekeep.entrypoints.spark.ingest import ingest
+from lancekeep.entrypoints.spark.partitions import read_partitioned, write_partitioned
 
 pytestmark = [
     pytest.mark.slow,

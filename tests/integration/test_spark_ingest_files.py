@@ -20,9 +20,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import lancekeep
-from lancekeep.adapters.spark.jobs.files import Piece, list_files
-from lancekeep.adapters.spark.jobs.ingested import RUN_PROPERTY, IngestedFiles
-from lancekeep.adapters.spark.jobs.readers import Wanted, inspect, read
+from lancekeep.entrypoints.spark.jobs.files import Piece, list_files
+from lancekeep.entrypoints.spark.jobs.ingested import RUN_PROPERTY, IngestedFiles
+from lancekeep.entrypoints.spark.jobs.readers import Wanted, inspect, read
 from lancekeep.jobs import Summary, ingest
 
 pytestmark = [
@@ -451,7 +451,7 @@ def test_an_array_of_records_is_read_piece_by_piece(
 ) -> None:
     rows = [{"id": number, "n": number * 1.5, "s": 'é, ]"\\ ' * (number % 5)} for number in range(40)]
     file = tmp_path / "a.json"
-    monkeypatch.setattr("lancekeep.adapters.spark.jobs.readers._CHUNK", chunk)
+    monkeypatch.setattr("lancekeep.entrypoints.spark.jobs.readers._CHUNK", chunk)
     schema = pa.schema([("id", pa.int64()), ("n", pa.float64()), ("s", pa.string())])
     told: list[str] = []
 

@@ -24,7 +24,7 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 import lancekeep
-from lancekeep.adapters.cli import lancekeep as commands
+from lancekeep.entrypoints.cli import lancekeep as commands
 from lancekeep.jobs import backfill, compact, index, ingest, upsert, verify
 
 pytestmark = [

@@ -20,9 +20,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
 import lancekeep
-from lancekeep.adapters.spark.jobs import tasks
-from lancekeep.adapters.spark.jobs.index import sample_rate
-from lancekeep.adapters.spark.reading import (
+from lancekeep.domain.manifest import fields
+from lancekeep.entrypoints.spark.jobs import tasks
+from lancekeep.entrypoints.spark.jobs.index import sample_rate
+from lancekeep.entrypoints.spark.reading import (
     MOST_PARTITIONS,
     Fragment,
     Part,
@@ -32,7 +33,6 @@ from lancekeep.adapters.spark.reading import (
     partitions,
     stored_fragments,
 )
-from lancekeep.domain.manifest import fields
 from lancekeep.jobs import ingest, upsert
 from pyspark_lancekeep import DefaultSource
 

@@ -18,7 +18,7 @@ from pyspark.sql import datasource as source
 from pyspark.sql.types import StructType
 
 import lancekeep
-from lancekeep.adapters.spark.filters import pushed
+from lancekeep.entrypoints.spark.filters import pushed
 from pyspark_lancekeep import DefaultSource
 
 pytestmark = [

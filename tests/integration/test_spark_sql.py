@@ -27,10 +27,10 @@ from pyspark.sql import SparkSession
 
 import lancekeep
 import lancekeep.spark
-from lancekeep.adapters.spark.ingest import ingest
-from lancekeep.adapters.spark.sql import scan
-from lancekeep.adapters.spark.sql.predicates import translated
 from lancekeep.domain.commit import StagedManifest
+from lancekeep.entrypoints.spark.ingest import ingest
+from lancekeep.entrypoints.spark.sql import scan
+from lancekeep.entrypoints.spark.sql.predicates import translated
 
 pytestmark = [
     pytest.mark.slow,

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
 import lancekeep
-from lancekeep.adapters.spark.streaming import BATCH, QUERY, StreamReader, StreamWriter, WrittenByQuery
+from lancekeep.entrypoints.spark.streaming import BATCH, QUERY, StreamReader, StreamWriter, WrittenByQuery
 from pyspark_lancekeep import DefaultSource
 
 pytestmark = [
@@ -247,7 +247,7 @@ def writer(options: Mapping[str, str], *, complete: bool = False, **more: str) -
 
 def written(sink: StreamWriter, *ids: int, query: str = "q") -> list[Any]:
     """What a task answers that has written these rows."""
-    from lancekeep.adapters.spark.writing import write_batches
+    from lancekeep.entrypoints.spark.writing import write_batches
 
     rows = pa.record_batch({"id": pa.array(ids, pa.int64())})
     return [WrittenByQuery(write_batches([rows], sink._plan), query)]

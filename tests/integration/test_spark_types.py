@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, StringType, StructField, StructType, VariantType
 
 import lancekeep
-from lancekeep.adapters.spark.arrow_types import arrow_schema, spark_schema
+from lancekeep.entrypoints.spark.arrow_types import arrow_schema, spark_schema
 from pyspark_lancekeep import DefaultSource
 
 pytestmark = [

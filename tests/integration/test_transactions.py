@@ -27,10 +27,10 @@ from processes import PROCESSES
 
 import lancekeep
 from contracts.object_store import race
-from lancekeep.adapters.cli import lancekeep as commands
 from lancekeep.application.retry import Retry
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain.naming import NamingScheme
+from lancekeep.entrypoints.cli import lancekeep as commands
 
 KILLS = int(os.environ.get("LANCEKEEP_KILLS", "2"))
 PAGE = Path(__file__).parents[2] / "docs" / "transactions.md"

@@ -48,7 +48,7 @@ def _by_position(written: Any, manifest: Any, content: bytes) -> Any:
 
 
 _ADOPTION = "lancekeep.application.adoption.Adoption"
-_CLONES = "lancekeep.application.clones.Clones"
+_CLONES = "lancekeep.application.upkeep.clones.Clones"
 _CLONE_IN_ROOT, _CLONE_BELOW = "clone at=0 into=0 place=0 version=0", "clone at=0 into=0 place=1 version=0"
 
 FAULTS: Mapping[str, Fault] = {
@@ -105,9 +105,9 @@ FAULTS: Mapping[str, Fault] = {
         "sqlite",
         ("put_foreign_file at=2", "repair at=0"),
         {
-            "lancekeep.application.maintenance.foreign_files": _nothing,
+            "lancekeep.application.upkeep.fsck.foreign_files": _nothing,
             "lancekeep.application.catalog.foreign_files": _nothing,
-            "lancekeep.application.maintenance.is_mark": lambda name: True,
+            "lancekeep.application.upkeep.fsck.is_mark": lambda name: True,
         },
     ),
     "columns of the manifest table are mapped by position": Fault(

@@ -25,9 +25,9 @@ from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListin
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
 from lancekeep.application import table_commits
 from lancekeep.application.catalog import Catalog
-from lancekeep.application.maintenance import FsckReport, Kind
 from lancekeep.application.retry import Retry
 from lancekeep.application.table_commits import TableCommits
+from lancekeep.application.upkeep.fsck import FsckReport, Kind
 from lancekeep.domain.catalog import SetProperties
 from lancekeep.domain.commit import Committed, Conflict, Unknown
 from lancekeep.domain.errors import (

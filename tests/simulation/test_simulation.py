@@ -20,7 +20,7 @@ import lancekeep.application.catalog as catalogs
 import lancekeep.application.table_commits as table_commits
 from lancekeep.adapters.manifest_stores import lance_table, table_cleanup
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
-from lancekeep.application.relocation import Relocation
+from lancekeep.application.upkeep.relocation import Relocation
 from lancekeep.domain.commit import DONE, Event, Kind
 from lancekeep.domain.errors import StoreUnavailable
 from lancekeep.domain.naming import final_path

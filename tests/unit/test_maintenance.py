@@ -11,7 +11,7 @@ from memory_catalogs import DATA, MANIFEST, STAGED, TRANSACTION, World
 
 import lancekeep
 from lancekeep.adapters.object_stores.local import LocalObjectStore
-from lancekeep.application.maintenance import FsckReport, Kind
+from lancekeep.application.upkeep.fsck import FsckReport, Kind
 from lancekeep.domain.catalog import Put
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import InvalidInput

@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lancekeep import Damaged, InvalidInput, PartitionBy, PartitionField, PartitionSpec, Refused, Transform
-from lancekeep.application.arrow_json import exact_schema_text, schema_json, schema_of
-from lancekeep.application.partition_values import (
+from lancekeep.application.partitions.arrow_json import exact_schema_text, schema_json, schema_of
+from lancekeep.application.partitions.values import (
     expression,
     is_understood,
     keeps,

@@ -8,7 +8,7 @@ from pathlib import Path
 import lancekeep
 
 SOURCES = Path(lancekeep.__file__).parent
-WITHIN_ONE_SPARK_JOB = {"adapters/spark/sql/workers.py"}
+WITHIN_ONE_SPARK_JOB = {"entrypoints/spark/sql/workers.py"}
 """The protocol of Spark's own Python data sources: partitions and messages between the driver and its executors."""
 EXECUTE = {"load", "loads", "Unpickler", "eval", "exec", "read_pickle", "unpickle"}
 MODULES = {"pickle", "cloudpickle", "marshal", "shelve", "dill", "joblib"}

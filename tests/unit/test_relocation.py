@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from lancekeep.adapters.commit_stores.memory import MemoryCommitStore
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
-from lancekeep.application.relocation import Relocation
 from lancekeep.application.retry import Retry
 from lancekeep.application.table_commits import TableCommits
+from lancekeep.application.upkeep.relocation import Relocation
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.naming import NamingScheme
 from lancekeep.ports.object_store import ObjectInfo

@@ -1,0 +1,439 @@
+"""Old versions of tables, and the files that nothing needs any more: `Catalog.cleanup`.
+
+First versions go, of every table in turn: rows of the commit store, then manifests. Then all manifests that have
+appeared meanwhile are looked at, and files go that no manifest names. So wherever it is stopped, a version that can be
+seen can be read, and the next run completes what is left.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import TypeVar
+
+import attrs
+
+from lancekeep.application.table_commits import TableCommits
+from lancekeep.application.upkeep.fsck import Progress, require_span
+from lancekeep.domain.catalog import CatalogView
+from lancekeep.domain.dataset_files import DIRECTORIES, REFERENCES, Place, Reference, names_in
+from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.layout import BRANCHES, VERSIONS, DatasetRoot
+from lancekeep.domain.manifest_entry import TABLE
+from lancekeep.domain.naming import ManifestName, final_versions
+from lancekeep.domain.partitions import published_version
+from lancekeep.domain.table import Table
+from lancekeep.ports.object_store import ObjectInfo, ObjectStore
+
+T = TypeVar("T")
+
+
+@attrs.frozen
+class TableCleanup:
+    """What goes, or has gone, of one table or, where ``branch`` is not empty, of one of its branches.
+
+    versions: by number, rows and manifests. kept: how many versions stay. rows: of versions whose manifest somebody
+    else has removed. staged: manifests of commits that were never finished. files: of data, deletions, indices and
+    transactions. bytes: of all that.
+    """
+
+    table: str
+    branch: str
+    versions: tuple[int, ...]
+    kept: int
+    rows: int
+    staged: int
+    files: int
+    bytes: int
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.versions or self.rows or self.staged or self.files)
+
+
+@attrs.frozen
+class NotCleaned:
+    """A table of which nothing was removed, or no files, and why."""
+
+    table: str
+    reason: str
+
+
+@attrs.frozen
+class CleanupReport:
+    """What a clean-up did or, with ``dry_run``, would do; tables of which nothing goes are left out.
+
+    manifest_versions: how many old versions of the catalog's own table went; nobody counts them beforehand.
+    """
+
+    tables: tuple[TableCleanup, ...]
+    skipped: tuple[NotCleaned, ...]
+    dry_run: bool
+    manifest_versions: int = 0
+
+    @property
+    def versions(self) -> int:
+        return sum(len(table.versions) for table in self.tables)
+
+    @property
+    def files(self) -> int:
+        return sum(table.files for table in self.tables)
+
+    @property
+    def bytes(self) -> int:
+        return sum(table.bytes for table in self.tables)
+
+    def __str__(self) -> str:
+        done = "would be removed" if self.dry_run else "removed"
+        lines = [f"{self.versions} versions and {self.files} files {done}, {self.bytes} bytes"]
+        lines += (
+            f"  {'@'.join(filter(None, (table.table, table.branch)))}: {len(table.versions)} versions, "
+            f"{table.staged} unfinished commits, {table.files} files; {table.kept} versions stay"
+            for table in self.tables
+        )
+        lines += (f"  skipped: {skipped.table}: {skipped.reason}" for skipped in self.skipped)
+        return "\n".join(lines)
+
+
+@attrs.define
+class _Branch:
+    """A table's own history ("") or that of a branch: what lies there, and what of it goes.
+
+    others: manifests that are no versions, detached ones for instance; they stay. files: with their random names, among
+    them those of which no writer came to the end.
+    """
+
+    name: str
+    root: DatasetRoot
+    versions: dict[int, ObjectInfo] = attrs.field(factory=dict)
+    staged: list[ObjectInfo] = attrs.field(factory=list)
+    others: list[ObjectInfo] = attrs.field(factory=list)
+    files: list[tuple[bytes, ObjectInfo]] = attrs.field(factory=list)
+    doomed: list[int] = attrs.field(factory=list)
+    dangling: list[int] = attrs.field(factory=list)
+    abandoned: list[ObjectInfo] = attrs.field(factory=list)
+    unneeded: list[tuple[bytes, ObjectInfo]] = attrs.field(factory=list)
+
+    def add_manifest(self, name: str, info: ObjectInfo) -> None:
+        parsed = ManifestName.parse(name)
+        if parsed is None:
+            if ".manifest" in name:
+                self.others.append(info)
+        elif parsed.is_generated:
+            self.staged.append(info)
+        elif parsed.is_staged:  # a copy that a user made; it stays
+            self.others.append(info)
+        else:
+            self.others += [self.versions[parsed.version]] if parsed.version in self.versions else []
+            self.versions[parsed.version] = info
+
+    def spare(self) -> None:
+        """Nothing goes."""
+        self.doomed, self.dangling, self.abandoned, self.unneeded = [], [], [], []
+
+
+@attrs.define
+class _Dataset:
+    """A table with its branches.
+
+    selected: it is to be cleaned; otherwise it is only looked at for what it needs. refusal: why nothing may go of it.
+    object_id: under which the catalog has it.
+    """
+
+    name: str
+    root: DatasetRoot
+    selected: bool
+    branches: dict[str, _Branch] = attrs.field(factory=dict)
+    refusal: str = ""
+    object_id: ObjectId | None = None
+
+    def refuse(self, reason: str) -> None:
+        self.refusal = self.refusal or reason
+        for branch in self.branches.values():
+            branch.spare()
+
+
+@attrs.define
+class Cleanup:
+    """One clean-up.
+
+    tables: those to clean; None for all. unowned: `Clones.unowned_datasets`. The other arguments are those of
+    `Catalog.cleanup`.
+    """
+
+    view: Callable[[], CatalogView]
+    place: Callable[[Table], DatasetRoot]
+    commits: TableCommits
+    root_key: str
+    older_than: timedelta
+    keep: int
+    grace: timedelta
+    tables: Collection[ObjectId] | None
+    progress: Progress
+    unowned: Callable[[Collection[str]], Iterator[str]]
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    _newest: datetime | None = None
+    _needed: set[bytes] = attrs.field(factory=set)
+    _read: set[ObjectInfo] = attrs.field(factory=set)
+
+    def run(self, *, dry_run: bool) -> CleanupReport:
+        """Plan, and do it unless ``dry_run``."""
+        require_span(self.older_than, "older_than")
+        require_span(self.grace)
+        if self.keep < 1:
+            raise InvalidInput(f"keep is {self.keep}; the latest version always stays, so it is at least 1")
+        datasets = list(self._look())
+        self._choose(datasets)
+        if not dry_run:
+            self._remove_versions([dataset for dataset in datasets if dataset.selected])
+            self._remove_files([dataset for dataset in datasets if dataset.selected])
+        cleaned = (_cleaned(dataset, branch) for dataset in datasets for branch in dataset.branches.values())
+        skipped = (NotCleaned(dataset.name, dataset.refusal) for dataset in datasets if dataset.selected)
+        return CleanupReport(
+            tuple(table for table in cleaned if not table.is_empty),
+            tuple(table for table in skipped if table.reason),
+            dry_run,
+        )
+
+    # -- looking ------------------------------------------------------------------------------------------------
+
+    def _look(self) -> Iterator[_Dataset]:
+        """Every table, then datasets that no entry refers to: a deregistered clone may be registered again."""
+        entries = list(self.view().all_of(TABLE))
+        taken = set[str]()
+        for at, entry in enumerate(entries):
+            object_id = ObjectId.from_key(entry.object_id)
+            self.progress(at, len(entries), f"looking at {object_id}")
+            selected = self.tables is None or object_id in self.tables
+            try:
+                table = Table.from_entry(entry)
+            except Damaged as error:
+                yield _Dataset(str(object_id), DatasetRoot("", ""), selected, refusal=str(error))
+                continue
+            taken.add(table.location)
+            yield self._filled(self._placed(table, selected))
+        for location in self.unowned(taken):
+            yield self._filled(_Dataset(location, self._root(location), selected=False))
+
+    def _placed(self, table: Table, selected: bool) -> _Dataset:
+        """A table and where it lies; nothing goes of one that is reached by a symbolic link, which may be a clone."""
+        try:
+            return _Dataset(str(table.id), self.place(table), selected, object_id=table.id)
+        except Damaged as error:
+            return _Dataset(str(table.id), self._root(table.location), selected, refusal=str(error))
+
+    def _root(self, location: str) -> DatasetRoot:
+        key = f"{self.root_key}/{location}" if self.root_key else location
+        return DatasetRoot(key, self._objects.root_uri + key)
+
+    def _filled(self, dataset: _Dataset) -> _Dataset:
+        """With what lies in the table's directory; where it is not to be cleaned, only with its manifests."""
+        prefix, cleaned = f"{dataset.root.key}/", dataset.selected and not dataset.refusal
+        parts = ("",) if cleaned else (f"{VERSIONS}/", f"{BRANCHES}/")
+        for info in (info for part in parts for info in self._listed(prefix + part)):
+            place = Place.of(info.key[len(prefix) :])
+            if place is None:
+                continue
+            root = dataset.root.branch(place.branch or None)
+            branch = dataset.branches.setdefault(place.branch, _Branch(place.branch, root))
+            if place.directory == VERSIONS and not place.is_unfinished:
+                branch.add_manifest(place.rest, info)
+            elif cleaned and place.own_name is not None:
+                branch.files.append((place.own_name, info))
+        if cleaned:
+            own = dataset.branches.setdefault("", _Branch("", dataset.root))
+            unfinished = self._retry(lambda: list(self._objects.unfinished(prefix)))
+            own.files += [(info.key.encode(), info) for info in unfinished]
+        return dataset
+
+    def _references(self, dataset: _Dataset) -> set[Reference]:
+        """What the tags and branches of a table, and its entry, refer to now. Raises `Damaged`."""
+        found = set()
+        entry = None if dataset.object_id is None else self.view().find(dataset.object_id.key)
+        published = None if entry is None else published_version(entry)
+        if published is not None:
+            found.add(published)
+        for info in self._list(f"{dataset.root.key}/{REFERENCES}/"):
+            with suppress(ObjectNotFound):  # deleted since it was listed
+                found.add(Reference.parse(self._objects.get(info.key), info.key))
+        return found
+
+    # -- choosing -----------------------------------------------------------------------------------------------
+
+    def _choose(self, datasets: Sequence[_Dataset]) -> None:
+        branches = [branch for dataset in datasets for branch in dataset.branches.values()]
+        times = [info.modified for branch in branches for info in branch.versions.values() if info.modified]
+        self._newest = min(max(times), self.now()) if times else None
+        doomed = set[bytes]()
+        for at, dataset in enumerate(datasets):
+            self.progress(at, len(datasets), f"reading the manifests of {dataset.name}")
+            if dataset.selected and not dataset.refusal:
+                try:
+                    self._choose_versions(dataset)
+                    gone = [
+                        branch.versions[version] for branch in dataset.branches.values() for version in branch.doomed
+                    ]
+                    doomed.update(*map(self._names, gone))
+                except Damaged as error:
+                    dataset.refuse(f"{error}. Nothing of the table is removed")
+            self._need(dataset)
+        for dataset in datasets:
+            for branch in dataset.branches.values() if not dataset.refusal else ():
+                branch.unneeded = [
+                    (name, info)
+                    for name, info in branch.files
+                    if name not in self._needed and (name in doomed or self._is_older(info, self.grace))
+                ]
+
+    def _choose_versions(self, dataset: _Dataset) -> None:
+        held = self._references(dataset)
+        for branch in dataset.branches.values():
+            final_versions((info.key.rpartition("/")[2] for info in branch.versions.values()), branch.root.base_uri)
+            branch.doomed = [version for version in self._old(branch) if Reference(branch.name, version) not in held]
+            branch.abandoned = [
+                info
+                for info in branch.staged
+                if self._is_older(info, self.grace) and not self._is_claimed(branch, info)
+            ]
+            branch.dangling = self._dangling(branch)
+
+    def _old(self, branch: _Branch) -> Iterator[int]:
+        """The oldest versions, as far as each has long been overtaken: until then it was what readers opened."""
+        versions = sorted(branch.versions)
+        for version, successor in pairwise(versions[: len(versions) - self.keep + 1]):
+            if not all(self._is_older(branch.versions[one], self.older_than) for one in (version, successor)):
+                return
+            yield version
+
+    def _is_claimed(self, branch: _Branch, staged: ObjectInfo) -> bool:
+        """Whether a row points at a staged manifest, which then is a version in all but its name."""
+        name = ManifestName.parse(staged.key.rpartition("/")[2])
+        assert name is not None  # it would not count as staged
+        row = self._retry(lambda: self.commits.rows.get(branch.root.base_uri, name.version))
+        return row is not None and row.path == staged.key
+
+    def _dangling(self, branch: _Branch) -> list[int]:
+        """Versions below the latest that have a row and no manifest: the engine's own clean-up tells nobody."""
+        latest, rows = max(branch.versions, default=0), self.commits.rows
+        below = self._retry(lambda: rows.list(branch.root.base_uri, after=latest, limit=None, descending=True))
+        gone = (row for row in below if row.is_final and row.version not in branch.versions)
+        return [row.version for row in gone if self._objects.head(row.path) is None]
+
+    def _need(self, dataset: _Dataset) -> None:
+        """Take note of what manifests name that stay and were not read before; a damaged one may name anything."""
+        refusal = dataset.refusal
+        for branch in dataset.branches.values():
+            gone = {*(branch.versions[version] for version in branch.doomed), *branch.abandoned}
+            for info in {*branch.versions.values(), *branch.others, *branch.staged} - gone - self._read:
+                try:
+                    self._needed |= self._names(info)
+                except Damaged as error:
+                    if info not in branch.staged:  # what is staged and no manifest is refused as a version, too
+                        dataset.refuse(f"{error}. Nothing of the table is removed")
+                self._read.add(info)
+        if dataset.refusal != refusal:
+            self._need(dataset)  # what was to go stays, too
+
+    def _names(self, manifest: ObjectInfo) -> set[bytes]:
+        try:
+            return names_in(self._retry(lambda: self._objects.get(manifest.key)), manifest.key)
+        except ObjectNotFound:  # removed since it was listed: by another clean-up, or since its commit is finished
+            return set()
+
+    def _is_older(self, info: ObjectInfo, span: timedelta) -> bool:
+        """By the storage's own times, the newest of which stands for now; an unknown age counts as young."""
+        return info.modified is not None and self._newest is not None and self._newest - info.modified >= span
+
+    # -- removing -----------------------------------------------------------------------------------------------
+
+    def _remove_versions(self, datasets: Sequence[_Dataset]) -> None:
+        for at, dataset in enumerate(datasets):
+            self.progress(at, len(datasets), f"removing versions of {dataset.name}")
+            for branch in dataset.branches.values():
+                try:
+                    self._recheck(dataset, branch)
+                except Damaged as error:
+                    dataset.refuse(str(error))
+                self._remove_versions_of(branch)
+        self.commits.forget()
+
+    def _recheck(self, dataset: _Dataset, branch: _Branch) -> None:
+        """Spare versions to which a tag or branch refers by now, and all where the table was made anew meanwhile."""
+        branch.abandoned = [info for info in branch.abandoned if not self._is_claimed(branch, info)]
+        if not branch.doomed:
+            return
+        present = set(self._list(branch.root.versions_key))
+        if branch.versions[max(branch.versions)] not in present:
+            branch.spare()
+        held = self._references(dataset)
+        branch.doomed = [
+            version
+            for version in branch.doomed
+            if branch.versions[version] in present and Reference(branch.name, version) not in held
+        ]
+
+    def _remove_versions_of(self, branch: _Branch) -> None:
+        """Rows first: a manifest without a row is a version that can be read, and found by the next run."""
+        forgotten = [*branch.doomed, *branch.dangling]
+        if forgotten:
+            self._retry(lambda: self.commits.rows.delete(branch.root.base_uri, forgotten))
+        for info in (*(branch.versions[version] for version in branch.doomed), *branch.abandoned):
+            self._delete(info)
+        if branch.doomed:  # a concurrent reader may have entered the row of a manifest that was still there
+            self._retry(lambda: self.commits.rows.delete(branch.root.base_uri, branch.doomed))
+
+    def _remove_files(self, datasets: Sequence[_Dataset]) -> None:
+        """Remove what is still not needed once everything was looked at that came to be since the first look."""
+        torn = {}
+        for dataset in self._look():
+            self._need(dataset)
+            torn[dataset.root] = dataset.refusal
+        for at, dataset in enumerate(datasets):
+            self.progress(at, len(datasets), f"removing files of {dataset.name}")
+            dataset.refusal = dataset.refusal or torn.get(dataset.root, "")
+            for branch in dataset.branches.values():
+                unneeded = () if dataset.refusal else branch.unneeded
+                branch.unneeded = [(name, info) for name, info in unneeded if name not in self._needed]
+                for _, info in branch.unneeded:
+                    self._delete(info)
+                for directory in {posixpath.dirname(info.key) for _, info in branch.unneeded}:
+                    if posixpath.basename(directory) not in DIRECTORIES:  # that of an index, say
+                        self._objects.prune(directory)
+
+    def _listed(self, prefix: str) -> list[ObjectInfo]:
+        """As `_list`; nothing for a location that the storage cannot have."""
+        with suppress(InvalidInput):
+            return self._list(prefix)
+        return []
+
+    def _list(self, prefix: str) -> list[ObjectInfo]:
+        return self._retry(lambda: list(self._objects.list(prefix)))
+
+    def _delete(self, info: ObjectInfo) -> None:
+        self._retry(lambda: self._objects.delete(info.key))
+
+    def _retry(self, act: Callable[[], T]) -> T:
+        return self.commits.retry.call(act)
+
+    @property
+    def _objects(self) -> ObjectStore:
+        return self.commits.objects
+
+
+def _cleaned(dataset: _Dataset, branch: _Branch) -> TableCleanup:
+    manifests = [branch.versions[version] for version in branch.doomed]
+    gone = [*manifests, *branch.abandoned, *(info for _, info in branch.unneeded)]
+    return TableCleanup(
+        dataset.name,
+        branch.name,
+        tuple(branch.doomed),
+        len(branch.versions) - len(branch.doomed),
+        len(branch.dangling),
+        len(branch.abandoned),
+        len(branch.unneeded),
+        sum(info.size for info in gone),
+    )

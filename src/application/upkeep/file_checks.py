@@ -1,0 +1,174 @@
+"""Whether the files that versions read exist, and have the size that their manifest says."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import attrs
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap
+
+from lancekeep.application.upkeep.clones import Clones
+from lancekeep.domain.dataset_files import DATA, DELETIONS, INDICES
+from lancekeep.domain.errors import Damaged, ObjectNotFound
+from lancekeep.domain.file_references import FileReference, file_references
+from lancekeep.domain.layout import DatasetRoot
+from lancekeep.ports.object_store import ObjectInfo
+
+_BATCH = 4096
+_UNKNOWN = -1
+_NAMED_FAULTS = 1000
+"""How many faulty files of a table are confirmed and counted; the rest is likely to have the same cause."""
+
+
+@attrs.frozen
+class Version:
+    """A version to check: the root of its history, its number and the key of its manifest."""
+
+    root: DatasetRoot
+    number: int
+    key: str
+
+
+@attrs.frozen
+class FileFault:
+    """A file that a version reads and cannot. missing: it does not exist; else ``reason`` says what is wrong."""
+
+    version: Version
+    key: str
+    missing: bool
+    reason: str
+
+
+@attrs.frozen
+class FileChecks:
+    """Compares manifests with listings.
+
+    Memory: one manifest, and 17 bytes for each file that the checked versions name, whatever lies in the directories.
+    """
+
+    clones: Clones
+
+    def faults(
+        self, table: DatasetRoot, versions: Sequence[Version], tell: Callable[[int], object] = lambda count: None
+    ) -> Iterator[FileFault]:
+        """Yield the files that versions of a table and its branches name, and that are missing or not whole.
+
+        ``tell``: called with the number of objects that were compared. A version whose manifest cannot be read is
+        passed over, and so are files outside of this object store.
+        """
+        bases: dict[tuple[str, str], str | None] = {}
+        named = _Named.of((key, reference.size) for _, key, reference in self._references(versions, bases))
+        prefixes = [f"{table.key}/"]
+        for base in {base for base in bases.values() if base is not None and not f"{base}/".startswith(prefixes[0])}:
+            prefixes += (f"{base}/{directory}/" for directory in (DATA, DELETIONS, INDICES))
+        listed = (info for prefix in prefixes for info in self.clones.objects.list(prefix))
+        count = 0
+        while some := list(islice(listed, _BATCH)):
+            named.find(some)
+            count += len(some)
+            tell(count)
+        found = self._faulty(versions, bases, named)
+        yield from islice(found, _NAMED_FAULTS)
+
+    def _faulty(
+        self, versions: Sequence[Version], bases: dict[tuple[str, str], str | None], named: _Named
+    ) -> Iterator[FileFault]:
+        for version, key, reference in self._references(versions, bases):
+            whole = named.is_whole(key)
+            if not whole or reference.deleted is not None:
+                fault = self._fault(version, key, reference)
+                if fault is not None and self.clones.objects.head(version.key) is not None:
+                    yield fault
+
+    def _fault(self, version: Version, key: str, reference: FileReference) -> FileFault | None:
+        """Look again: the file, or the whole version, may have come or gone since the listing."""
+        objects, retry = self.clones.objects, self.clones.retry
+        if key.endswith("/"):
+            held = retry.call(lambda: next(objects.list(key), None)) is not None
+            return None if held else FileFault(version, key, True, "is missing")
+        info = retry.call(partial(objects.head, key))
+        if info is None:
+            return FileFault(version, key, True, "is missing")
+        if reference.size is not None and info.size != reference.size:
+            reason = f"has {info.size:,} bytes, and its manifest says {reference.size:,}"
+            return FileFault(version, key, False, reason)
+        if reference.deleted is not None:
+            with suppress(ObjectNotFound):
+                rows = _deleted_rows(retry.call(partial(objects.get, key)), key)
+                if rows != reference.deleted:
+                    held_rows = "cannot be read" if rows is None else f"names {rows:,} rows"
+                    return FileFault(version, key, False, f"{held_rows}, and its manifest says {reference.deleted:,}")
+        return None
+
+    def _references(
+        self, versions: Iterable[Version], bases: dict[tuple[str, str], str | None]
+    ) -> Iterator[tuple[Version, str, FileReference]]:
+        """The files of versions with their keys; ``bases`` remembers where base paths lie."""
+        for version in versions:
+            with suppress(ObjectNotFound, Damaged):
+                content = self.clones.retry.call(partial(self.clones.objects.get, version.key))
+                for reference in file_references(content, version.key):
+                    if reference.base is None:
+                        yield version, f"{version.root.key}/{reference.path}", reference
+                        continue
+                    known = (version.root.key, reference.base)
+                    if known not in bases:
+                        bases[known] = self.clones.base_key(version.root.key, reference.base, reference.path)
+                    if bases[known] is not None:
+                        yield version, f"{bases[known]}/{reference.path}", reference
+
+
+@attrs.define
+class _Named:
+    """The files that manifests name, by the hashes of their keys."""
+
+    hashes: Any
+    sizes: Any
+    whole: Any
+
+    @staticmethod
+    def of(files: Iterable[tuple[str, int | None]]) -> _Named:
+        pairs = ((hash(key), _UNKNOWN if size is None else size) for key, size in files)
+        found = np.fromiter(pairs, dtype=[("hash", np.int64), ("size", np.int64)])
+        hashes, first = np.unique(found["hash"], return_index=True)
+        return _Named(hashes, found["size"][first], np.zeros(len(hashes), dtype=bool))
+
+    def find(self, infos: Sequence[ObjectInfo]) -> None:
+        """Compare listed objects with the files."""
+        if not len(self.hashes):
+            return
+        pairs = [(hash(info.key), info.size) for info in infos]
+        pairs += [(hash(_index_directory(info.key)), _UNKNOWN) for info in infos if f"/{INDICES}/" in info.key]
+        hashes = np.array([known for known, _ in pairs], dtype=np.int64)
+        sizes = np.array([size for _, size in pairs], dtype=np.int64)
+        at = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
+        same = self.hashes[at] == hashes
+        expected = self.sizes[at]
+        self.whole[at[same & ((expected == _UNKNOWN) | (expected == sizes))]] = True
+
+    def is_whole(self, key: str) -> bool:
+        """Whether the file was listed, with the size that its manifest says."""
+        at = int(np.searchsorted(self.hashes, hash(key)))
+        return bool(at < len(self.hashes) and self.hashes[at] == hash(key) and self.whole[at])
+
+
+def _index_directory(key: str) -> str:
+    above, _, below = key.rpartition(f"/{INDICES}/")
+    return f"{above}/{INDICES}/{below.partition('/')[0]}/"
+
+
+def _deleted_rows(content: bytes, key: str) -> int | None:
+    """The number of rows that a deletion file names; None if it cannot be read."""
+    try:
+        if key.endswith(".bin"):
+            return len(BitMap.deserialize(content))
+        return int(pa.ipc.open_file(io.BytesIO(content)).read_all().num_rows)
+    except (pa.ArrowException, ValueError, OSError):
+        return None

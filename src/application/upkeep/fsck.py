@@ -1,0 +1,407 @@
+"""Looking a catalog and its directory over for what does not fit together: `Catalog.fsck`."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+
+import attrs
+
+from lancekeep.application.upkeep.clones import Clones
+from lancekeep.domain.catalog import CatalogView, SetProperties, ancestors
+from lancekeep.domain.dataset_files import DIRECTORIES
+from lancekeep.domain.directory_contents import foreign_files, is_mark, is_own
+from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.layout import BRANCHES, VERSIONS
+from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
+from lancekeep.domain.naming import ManifestName
+from lancekeep.domain.table import (
+    DEREGISTERED_MARKER,
+    MANIFEST_DIRECTORY,
+    MOVING_MARKER,
+    Table,
+    is_at,
+    v1_table,
+)
+from lancekeep.ports.manifest_store import Decision
+from lancekeep.ports.object_store import ObjectInfo, ObjectStore
+
+_HASHED = re.compile(r"[0-9a-f]{8}_[^/]+")
+Progress = Callable[[int, int, str], None]
+"""Told how many steps are done, of how many, and what comes next."""
+
+
+class Kind(Enum):
+    """What does not fit, or is worth knowing: of an entry, of a directory, of a file, then of a table or branch."""
+
+    MALFORMED = "malformed entry"
+    DUPLICATE = "duplicate object id"
+    ORPHAN = "orphan"
+    UNUSABLE = "unusable location"
+    OVERLAP = "overlapping directories"
+    DANGLING = "dangling entry"
+    HIDDEN = "hidden table"
+    EMPTY = "empty directory"
+    UNREFERENCED = "unreferenced directory"
+    UNREGISTERED = "unregistered table"
+    DEREGISTERED = "deregistered table"
+    FOREIGN = "foreign directory"
+    FOREIGN_FILE = "foreign file"
+    LEFTOVER = "leftover file"
+
+    STUCK = "stuck commit"
+    FOREIGN_ROW = "foreign row"
+    LOST = "missing version"
+    UNRECORDED = "unrecorded version"
+    STAGED = "leftover staged manifest"
+    GAP = "version gap"
+    UNKNOWN = "unknown name"
+    MIXED = "mixed naming schemes"
+    HEAD = "damaged head"
+    MISSING_FILE = "missing file"
+    DAMAGED_FILE = "damaged file"
+    TAG = "dangling tag"
+    BRANCH = "dangling branch"
+    UNRECORDED_CLONE = "unrecorded clone"
+    STALE_RECORD = "stale record of a clone"
+
+
+_TABLES = (Kind.UNREGISTERED, Kind.DEREGISTERED)
+
+
+@attrs.frozen
+class Finding:
+    """Something that ``fsck`` found.
+
+    object: an identifier (``table@branch`` for a branch), or a path relative to the root. meaning: what it is and
+    what to do, for people. repair: what ``repair`` does about it; empty where it does nothing. repaired: whether that
+    has been done.
+    """
+
+    kind: Kind
+    object: str
+    meaning: str
+    repair: str = ""
+    repaired: bool = False
+
+    def __str__(self) -> str:
+        remedy = f"; {'repaired' if self.repaired else 'repair'}: {self.repair}" if self.repair else ""
+        return f"{self.kind.value}: {self.object}: {self.meaning}{remedy}"
+
+
+@attrs.frozen
+class FsckReport:
+    """What ``fsck`` found in so many entries of the catalog, directories of its root, and tables it looked into."""
+
+    findings: tuple[Finding, ...]
+    entries: int
+    directories: int
+    tables: int = 0
+
+    def __str__(self) -> str:
+        looked = [f"{self.entries} entries", f"{self.directories} directories"]
+        looked += [f"{self.tables} tables"] if self.tables else []
+        head = f"{' and '.join(looked)}: {len(self.findings)} findings"
+        return "\n".join([head, *(f"  {finding}" for finding in self.findings)])
+
+
+@attrs.frozen
+class Fsck:
+    """One look over a catalog.
+
+    view: the catalog as it is whenever this is called. apply: what changes it. leftovers: `ManifestStore.leftovers`.
+    remove: what removes a table's rows and files. remove_leftovers: what removes these objects from a directory that is
+    no table's. clones: those of the catalog. grace, remove_tables: see `Catalog.fsck`. now: a clock.
+    """
+
+    view: Callable[[], CatalogView]
+    apply: Callable[[Decision], object]
+    leftovers: Callable[[], Sequence[ObjectInfo]]
+    remove: Callable[[Table], object]
+    remove_leftovers: Callable[[Table, Sequence[str]], object]
+    clones: Clones
+    objects: ObjectStore
+    root_key: str
+    grace: timedelta
+    remove_tables: bool = False
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    def run(self, *, repair: bool) -> FsckReport:
+        """Look at everything; with ``repair`` put right what can be put right without a loss."""
+        require_span(self.grace)
+        directories = list(self._directories(""))  # before the entries: a table that is made meanwhile is no finding
+        view = self.view()
+        entries = list(view.descendants(ObjectId()))
+        located = {posixpath.normpath(entry.location) for entry in entries if entry.location}
+        found = [
+            *_without_names(view.unnamed),
+            *_misfits(entries),
+            *self._of_entries(entry for entry in entries if entry.object_type == TABLE and not entry.listed),
+            *self._of_directories(directories, located),
+        ]
+        findings = self._needed(found, located)
+        leftovers = self._of_manifest()
+        if repair:
+            if leftovers:
+                self.apply(lambda view: [SetProperties({})])
+            findings = [self._repaired(finding) for finding in findings]
+            leftovers = self._removed(leftovers)
+        return FsckReport((*findings, *leftovers.values()), len(entries), len(directories))
+
+    def _of_entries(self, entries: Iterable[ManifestEntry]) -> Iterator[Finding]:
+        """Findings on single tables and the directories that are theirs."""
+        for entry in entries:
+            if entry.defect is not None:
+                continue
+            name = str(ObjectId.from_key(entry.object_id))
+            try:
+                location = Table.from_entry(entry).location
+                linked = self.objects.passes_link(self._key(location), self.root_key)
+                holds = linked or next(self.objects.list(f"{self._key(location)}/"), None) is not None
+            except (Damaged, InvalidInput) as error:
+                yield Finding(Kind.UNUSABLE, name, str(error))
+                continue
+            if linked:
+                meaning = f"a symbolic link leads to its directory {location!r}; put the directory itself there"
+                yield Finding(Kind.UNUSABLE, name, meaning)
+            elif not holds:
+                meaning = f"its directory {location!r} holds nothing; write its first version, or drop it"
+                yield Finding(Kind.DANGLING, name, meaning)
+            elif v1_table(location) == ObjectId.from_key(entry.object_id) and (marker := self._hiding(location)):
+                meaning = f"a marker hides the table {name} from V1 readers: its removal was begun and not finished"
+                yield self._unless_young(Finding(Kind.HIDDEN, location, meaning, "remove the marker"), [marker])
+
+    def _of_directories(self, directories: Iterable[str], located: set[str]) -> Iterator[Finding]:
+        """Findings on directories that no entry refers to; those that lie above a table are looked into."""
+        above = {directory for location in located for directory in ancestors(location)} - located
+        waiting = [iter(directories)]  # not by recursion: a location may have thousands of levels
+        while waiting:
+            directory = next(waiting[-1], None)
+            if directory is None:
+                waiting.pop()
+            elif directory in above:
+                waiting.append(self._directories(directory))
+            elif directory not in located:
+                finding, _ = self._unreferenced(directory)
+                if finding.kind is not Kind.EMPTY or finding.repair:  # an empty directory of a user is no finding
+                    yield finding
+
+    def _needed(self, findings: Sequence[Finding], located: set[str]) -> list[Finding]:
+        """The findings; directories whose files a clone reads that stays are not removed."""
+        readers: dict[str, str] = {}
+        if any(finding.kind in _TABLES and finding.repair for finding in findings):
+            doomed = {finding.object for finding in findings if finding.kind in _TABLES and finding.repair}
+            readers = self.clones.protected(doomed, {*located, *self.clones.unowned_datasets(located)})
+        for finding in findings:
+            if finding.kind is Kind.UNREFERENCED and finding.repair:
+                recorded = self.clones.recorded_readers(finding.object)
+                if recorded:
+                    readers[finding.object] = recorded[0]
+        return [self._unless_read(finding, readers.get(finding.object)) for finding in findings]
+
+    def _unless_read(self, finding: Finding, reader: str | None) -> Finding:
+        if reader is None or not finding.repair:
+            return finding
+        meaning = f"{finding.meaning}. Its files stay, because the clone {reader!r} reads them"
+        return attrs.evolve(finding, meaning=meaning, repair="")
+
+    def _of_manifest(self) -> dict[str, Finding]:
+        """Findings on files of the catalog's own table, by their keys.
+
+        They may be of a version that is about to be published, or that was decided in a commit store by a writer who
+        died. So before anything is removed, ``run`` makes a change that changes nothing: it comes behind the one, and
+        is too late for the other, however long its writer was held up.
+        """
+        findings = {}
+        for info in self.leftovers():
+            path = info.key.removeprefix(f"{self.root_key}/")
+            meaning = "no version of the catalog's own table needs it: an operation that was stopped left it"
+            found = Finding(Kind.LEFTOVER, path, meaning, "remove the file")
+            if foreign_files([path.removeprefix(f"{MANIFEST_DIRECTORY}/")]):
+                found = Finding(Kind.FOREIGN_FILE, path, "neither Lance nor Lancekeep wrote it; repair leaves it")
+            findings[info.key] = self._unless_young(found, [info])
+        return findings
+
+    def _removed(self, leftovers: Mapping[str, Finding]) -> dict[str, Finding]:
+        """Those findings, done with as far as they still hold."""
+        still = {info.key for info in self.leftovers()}
+        done = {key for key, finding in leftovers.items() if finding.repair and key in still}
+        for key in done:
+            self.objects.delete(key)
+            directory = posixpath.dirname(key)
+            if posixpath.basename(directory) not in DIRECTORIES:  # that of an index
+                self.objects.prune(directory)
+        return {key: attrs.evolve(finding, repaired=key in done) for key, finding in leftovers.items()}
+
+    def _unreferenced(self, directory: str) -> tuple[Finding, list[str]]:
+        """Classify a directory that no entry refers to; also return the keys of its objects.
+
+        Repair removes only what Lance or Lancekeep wrote: every file has to be known, and one has to prove it.
+        """
+        key = f"{self._key(directory)}/"
+        infos = [*self.objects.list(key), *self.objects.unfinished(key)]
+        names = [info.key[len(key) :] for info in infos]
+        foreign = foreign_files(names)
+        own_name = _HASHED.fullmatch(directory) is not None or v1_table(directory) is not None
+        if not infos:
+            return Finding(Kind.EMPTY, directory, "it holds no object", "remove the directory" if own_name else ""), []
+        if MOVING_MARKER in names and not foreign and self._still_at_its_source(key, names):
+            meaning = "the copy of a table that a rename left when it was stopped; the table is where it was"
+            found = Finding(Kind.UNREFERENCED, directory, meaning, "remove the directory")
+        elif any(name.startswith((f"{VERSIONS}/", f"{BRANCHES}/")) and _is_committed(name) for name in names):
+            kind = Kind.DEREGISTERED if DEREGISTERED_MARKER in names else Kind.UNREGISTERED
+            meaning = "a table that no entry refers to; register_table enters it (V1 tables: migrate does, too)"
+            if foreign:
+                meaning += f". It is never removed as a whole: {_described(foreign)}"
+            found = Finding(kind, directory, meaning, "remove the table" if self.remove_tables and not foreign else "")
+        elif foreign:
+            meaning = f"no entry refers to it, and repair leaves it: {_described(foreign)}"
+            return Finding(Kind.FOREIGN, directory, meaning), []
+        elif own_name or all(map(is_own, names)):
+            meaning = "no entry refers to it, and it is no table: an operation that lost or was stopped left it"
+            repair = "remove the directory" if any(map(is_mark, names)) else ""
+            found = Finding(Kind.UNREFERENCED, directory, meaning, repair)
+        else:
+            meaning = "no entry refers to it, and a catalog does not make such directories"
+            return Finding(Kind.FOREIGN, directory, meaning), []
+        return self._unless_young(found, infos), [info.key for info in infos]
+
+    def _still_at_its_source(self, key: str, names: Iterable[str]) -> bool:
+        """Whether the table that is copied to a directory is in the catalog where it came from, with all its versions.
+
+        (The marker alone does not say it: a table that moved, was deregistered, and whose name is another's by now.)
+        """
+        content = self._content(f"{key}{MOVING_MARKER}")
+        source = (content or b"").decode(errors="replace")
+        if not is_at(self.view(), source):
+            return False
+        copied = filter(_is_committed, names)
+        return all(self._content(f"{self._key(source)}/{name}") == self._content(f"{key}{name}") for name in copied)
+
+    def _content(self, key: str) -> bytes | None:
+        try:
+            return self.objects.get(key)
+        except ObjectNotFound:
+            return None
+
+    # -- repair -------------------------------------------------------------------------------------------------
+
+    def _repaired(self, finding: Finding) -> Finding:
+        """The finding, done with if it still holds at a last look, the catalog's word coming last."""
+        if not finding.repair:
+            return finding
+        directory = finding.object
+        if finding.kind is Kind.HIDDEN:
+            owner = self.view().owner_of(directory)
+            if owner is None or owner.location != directory:
+                return finding
+            self.objects.delete(f"{self._key(directory)}/{DEREGISTERED_MARKER}")
+        else:
+            found, keys = self._unreferenced(directory)
+            view = self.view()
+            if found != finding or view.owner_of(directory) is not None:
+                return finding
+            if any(is_at(view, reader) for reader in self.clones.recorded_readers(directory)):
+                return finding
+            table = Table(ObjectId((directory,)), directory, {})
+            if finding.kind is Kind.UNREFERENCED:
+                self.remove_leftovers(table, keys)
+            elif finding.kind is not Kind.EMPTY:
+                self.remove(table)
+            else:  # no object is looked for: another may just have put one there
+                self.objects.prune(self._key(directory))
+                if directory in self._directories(posixpath.dirname(directory)):
+                    return finding  # that, or files that are no objects, lie in it
+        return attrs.evolve(finding, repaired=True)
+
+    def _unless_young(self, finding: Finding, infos: Sequence[ObjectInfo]) -> Finding:
+        return unless_young(finding, infos, self.grace, self.now())
+
+    # -- places -------------------------------------------------------------------------------------------------
+
+    def _hiding(self, location: str) -> ObjectInfo | None:
+        return self.objects.head(f"{self._key(location)}/{DEREGISTERED_MARKER}")
+
+    def _directories(self, above: str) -> Iterator[str]:
+        key = self._key(above)
+        names = self.objects.directories(f"{key}/" if key else "")
+        return (f"{above}/{name}".lstrip("/") for name in names if above or name != MANIFEST_DIRECTORY)
+
+    def _key(self, location: str) -> str:
+        return "/".join(filter(None, (self.root_key, location)))
+
+
+def require_span(span: timedelta, name: str = "grace") -> None:
+    """Raises `InvalidInput`, naming it, for a span below 0."""
+    if span < timedelta(0):
+        raise InvalidInput(f"{name} is {span}; it is a time span, at least 0")
+
+
+def unless_young(finding: Finding, infos: Sequence[ObjectInfo], grace: timedelta, now: datetime) -> Finding:
+    """The finding without its repair where something may still be under way; an unknown age counts as young."""
+    if not finding.repair or not grace:
+        return finding
+    if all(info.modified is not None and info.modified <= now - grace for info in infos):
+        return finding
+    meaning = f"{finding.meaning} (it is younger than {grace}, so someone may still be at it)"
+    return attrs.evolve(finding, meaning=meaning, repair="")
+
+
+def _without_names(rows: int) -> Iterator[Finding]:
+    if rows:
+        meaning = (
+            f"{rows} rows without an object id or an object type; they are no entries. Remove them with pylance: "
+            'delete("object_id IS NULL OR object_type IS NULL")'
+        )
+        yield Finding(Kind.MALFORMED, MANIFEST_DIRECTORY, meaning)
+
+
+def _misfits(entries: Iterable[ManifestEntry]) -> Iterator[Finding]:
+    """Findings on entries that do not go together; native writers can make them."""
+    entries = list(entries)
+    namespaces = {entry.object_id for entry in entries if entry.object_type == NAMESPACE}
+    owners: dict[str, str] = {}
+    seen: set[str] = set()
+    for entry in entries:
+        name = ObjectId.from_key(entry.object_id)
+        if entry.defect is not None:
+            yield Finding(Kind.MALFORMED, str(name), entry.defect)
+            continue
+        if entry.object_id in seen:
+            yield Finding(Kind.DUPLICATE, str(name), "more than one entry has it; drop it and register its table again")
+        seen.add(entry.object_id)
+        if not name.parent.is_root and name.parent.key not in namespaces:
+            yield Finding(Kind.ORPHAN, str(name), f"there is no namespace {name.parent}; create it, or drop {name}")
+        if entry.location:
+            location = posixpath.normpath(entry.location)
+            if location in owners:
+                yield _overlap(name, owners[location], location)
+            owners.setdefault(location, entry.object_id)
+    for location, object_id in owners.items():
+        for directory in ancestors(location.rpartition("/")[0]):
+            if directory in owners:
+                yield _overlap(ObjectId.from_key(object_id), owners[directory], location)
+
+
+def _overlap(name: ObjectId, other: str, location: str) -> Finding:
+    meaning = (
+        f"its directory {location!r} is that of {ObjectId.from_key(other)}, or lies in it: dropping one removes files "
+        "of both; deregister one of them"
+    )
+    return Finding(Kind.OVERLAP, str(name), meaning)
+
+
+def _described(foreign: Sequence[str]) -> str:
+    count = "1 file" if len(foreign) == 1 else f"{len(foreign)} files"
+    return f"it holds {count} that neither Lance nor Lancekeep wrote, {foreign[0]!r} for example"
+
+
+def _is_committed(name: str) -> bool:
+    """Whether a file of a directory is a final manifest, of whichever table or branch in it."""
+    directory, _, file_name = name.rpartition("/")
+    parsed = ManifestName.parse(file_name)
+    return posixpath.basename(directory) == VERSIONS and parsed is not None and not parsed.is_staged

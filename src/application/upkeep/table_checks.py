@@ -1,0 +1,479 @@
+"""Looking tables over for what does not fit together: their manifests, their rows, their tags and branches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from functools import partial
+from itertools import pairwise
+from urllib.parse import unquote
+
+import attrs
+
+from lancekeep.application.table_commits import TableCommits
+from lancekeep.application.upkeep.clones import Clones
+from lancekeep.application.upkeep.file_checks import FileChecks, FileFault, Version
+from lancekeep.application.upkeep.fsck import Finding, FsckReport, Kind, Progress, require_span, unless_young
+from lancekeep.domain.dataset_files import REFERENCES, Place, Reference, names_in
+from lancekeep.domain.directory_contents import is_versions_file
+from lancekeep.domain.errors import Damaged, ObjectNotFound
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.layout import BRANCHES, VERSIONS, DatasetRoot
+from lancekeep.domain.naming import ManifestName, NamingScheme, final_versions
+from lancekeep.domain.table import Table
+from lancekeep.domain.version_row import VersionRow
+from lancekeep.ports.object_store import ObjectInfo, ObjectStore
+
+_OLDER = 10
+"""How many older versions are searched for one that is whole."""
+
+Repair = Callable[[], bool]
+"""Puts a finding right if it still holds; whether it did."""
+
+
+@attrs.frozen
+class _History:
+    """What lies in ``_versions`` of a table or branch, and the rows of the commit store, which were read later.
+
+    title: how findings name it. unfinished: what the engine was writing when it was stopped. foreign: rows that name
+    something else than a manifest of this history. unreadable: why the rows could not be read.
+    """
+
+    title: str
+    root: DatasetRoot
+    finals: Mapping[int, ObjectInfo]
+    staged: Sequence[ObjectInfo]
+    unfinished: Sequence[ObjectInfo]
+    unknown: Sequence[str]
+    rows: Mapping[int, VersionRow]
+    foreign: Sequence[VersionRow] = ()
+    unreadable: str = ""
+
+    @property
+    def latest(self) -> int:
+        return max((*self.finals, *self.rows), default=0)
+
+
+@attrs.frozen
+class TableChecks:
+    """A look at single tables.
+
+    managed: their versions have rows. grace, now: as in `Fsck`. restore: what makes an older version of a table the
+    latest. accept_loss: repair may give up a version that was committed and cannot be read.
+    """
+
+    commits: TableCommits
+    clones: Clones
+    managed: bool
+    grace: timedelta
+    now: Callable[[], datetime]
+    restore: Callable[[ObjectId, int], object]
+    accept_loss: bool = False
+
+    def run(
+        self, tables: Sequence[Table], place: Callable[[Table], DatasetRoot], *, repair: bool, progress: Progress
+    ) -> FsckReport:
+        """Look into tables; ``place`` says where they lie. Raises `InvalidInput`."""
+        require_span(self.grace)
+        findings: list[Finding] = []
+        for at, table in enumerate(tables):
+            progress(at, len(tables), str(table.id))
+            tell = partial(_tell, progress, at, len(tables), str(table.id))
+            findings += self._of_table(table.id, place(table), tell, repair=repair)
+        return FsckReport(tuple(findings), 0, 0, len(tables))
+
+    def _of_table(
+        self, name: ObjectId, root: DatasetRoot, tell: Callable[[int], object], *, repair: bool
+    ) -> Iterator[Finding]:
+        """What does not fit in a table and its branches, with ``repair`` put right where nothing is lost by it."""
+        references = dict(self._references(root))
+        held = {reference for reference in references.values() if reference is not None}
+        branches = self._branches(root)
+        histories: dict[str, _History | None] = {}
+        for branch in branches:
+            title = str(name) if not branch else f"{name}@{branch}"
+            try:
+                histories[branch] = self._history(title, root.branch(branch or None))
+            except Damaged as error:
+                histories[branch] = None
+                yield Finding(Kind.MIXED, title, str(error))
+        sound = [(branch, history) for branch, history in histories.items() if history is not None]
+        found = [
+            *(one for branch, history in sound for one in self._of_history(branch, history, held)),
+            *self._of_references(str(name), references, histories),
+            *self._unfinished(str(name), self._objects.unfinished(f"{root.key}/")),
+            *self._of_clones(str(name), self.clones.location(root.key)),
+            *self._of_files(name, root, dict(sound), held, tell),
+        ]
+        for finding, act in found:
+            repaired = repair and finding.repair != "" and act is not None and act()
+            yield attrs.evolve(finding, repaired=repaired)
+
+    # -- looking ------------------------------------------------------------------------------------------------
+
+    def _branches(self, root: DatasetRoot) -> list[str]:
+        places = (Place.of(info.key[len(root.key) + 1 :]) for info in self._objects.list(f"{root.key}/{BRANCHES}/"))
+        return ["", *sorted({place.branch for place in places if place is not None and place.directory == VERSIONS})]
+
+    def _history(self, title: str, root: DatasetRoot) -> _History:
+        infos = {info.key[len(root.versions_key) :]: info for info in self._objects.list(root.versions_key)}
+        final_versions(infos, root.base_uri)
+        unfinished = [infos.pop(name) for name in list(infos) if Place("", VERSIONS, name).is_unfinished]
+        parsed = {name: ManifestName.parse(name) for name in infos}
+        names = {name: None if one and one.is_staged and not one.is_generated else one for name, one in parsed.items()}
+        rows, foreign, unreadable = self._rows(root)
+        return _History(
+            title,
+            root,
+            {one.version: infos[name] for name, one in names.items() if one and not one.is_staged},
+            [infos[name] for name, one in names.items() if one and one.is_staged],
+            unfinished,
+            [name for name, one in names.items() if one is None and not is_versions_file(name)],
+            {row.version: row for row in rows if row.moved_to is None},
+            foreign,
+            unreadable,
+        )
+
+    def _rows(self, root: DatasetRoot) -> tuple[Sequence[VersionRow], Sequence[VersionRow], str]:
+        """Return the sound rows, the foreign ones, and why the commit store cannot read them, if it cannot."""
+        if not self.managed:
+            return [], [], ""
+        try:
+            return *self.commits.rows.sort_out(root.base_uri), ""
+        except Damaged as error:
+            return [], [], str(error)
+
+    def _references(self, root: DatasetRoot) -> Iterator[tuple[str, Reference | None]]:
+        """Tags and branches by their keys; None for what cannot be read."""
+        for info in self._objects.list(f"{root.key}/{REFERENCES}/"):
+            try:
+                yield info.key, Reference.parse(self._objects.get(info.key), info.key)
+            except ObjectNotFound:
+                continue
+            except Damaged:
+                yield info.key, None
+
+    # -- histories ----------------------------------------------------------------------------------------------
+
+    def _of_history(
+        self, branch: str, history: _History, held: set[Reference]
+    ) -> Iterator[tuple[Finding, Repair | None]]:
+        for name in history.unknown:
+            meaning = f"{name} in {VERSIONS}/ is no manifest's name; nothing reads it, remove it if it is not yours"
+            yield Finding(Kind.UNKNOWN, history.title, meaning), None
+        if history.unreadable:
+            yield Finding(Kind.FOREIGN_ROW, history.title, history.unreadable), None
+        for row in history.foreign:
+            meaning = f"the row of version {row.version} names {row.path!r:.200}, which is not that version's manifest"
+            found = Finding(Kind.FOREIGN_ROW, history.title, meaning, "remove the row")
+            yield found, partial(self._remove_row, history.root, row)
+        yield from self._of_rows(history)
+        if history.rows:  # a table that nobody has used through the catalog yet has none
+            yield from self._unrecorded(history)
+        yield from self._leftovers(history)
+        yield from _gaps(branch, history, held)
+        if history.finals:
+            yield from self._of_head(history)
+
+    def _of_rows(self, history: _History) -> Iterator[tuple[Finding, Repair | None]]:
+        """Rows whose commit was not finished, and rows of versions that are not there."""
+        for version, row in history.rows.items():
+            if version in history.finals and row.is_final:
+                continue
+            row = self.commits.rows.get(row.base_uri, version) or row  # it may have been finished since
+            final = history.root.manifest_key(version, _scheme(history))
+            if not row.is_final and (self._exists(row.path) or self._exists(final)):
+                meaning = f"version {version} is decided and not published: its row points at {row.path!r}"
+                yield (
+                    Finding(Kind.STUCK, history.title, meaning, "publish it, as the next reader would"),
+                    partial(self._publish, row),
+                )
+            elif not self._exists(row.path) and not self._exists(final):
+                yield self._lost(history, row)
+
+    def _lost(self, history: _History, row: VersionRow) -> tuple[Finding, Repair | None]:
+        where = f"version {row.version} is recorded at {row.path!r}, where nothing lies"
+        if row.version == history.latest and row.is_final:
+            return self._given_up(
+                Kind.LOST, history, f"{where}: the latest version is lost", partial(self._forget, row)
+            )
+        reason = "it was cleaned up without its row" if row.is_final else "it was never published, and blocks the table"
+        repair = Finding(Kind.LOST, history.title, f"{where}: {reason}", "forget the row")
+        return repair, partial(self._forget, row)
+
+    def _given_up(self, kind: Kind, history: _History, what: str, act: Repair) -> tuple[Finding, Repair]:
+        """A latest version that cannot be read: a backup brings it back, or the caller gives it up."""
+        older = max((version for version in history.finals if version < history.latest), default=None)
+        if older is None:
+            way = "forget the versions that are gone"
+            then = (
+                "Then write(…, mode='overwrite') makes a new first version; `lancekeep drop` removes the table instead"
+            )
+        else:
+            way, then = f"go back to version {older}", f"That gives up what version {history.latest} committed"
+        meaning = (
+            f"{what}. Put the manifest back from a backup. Without one, `lancekeep repair --deep --accept-loss` "
+            f"(fsck(repair=True, accept_loss=True)) would {way}. {then}"
+        )
+        return Finding(kind, history.title, meaning, way if self.accept_loss else ""), act
+
+    def _unrecorded(self, history: _History) -> Iterator[tuple[Finding, Repair | None]]:
+        """Manifests without rows: the store lost them, or a removal or an adoption was stopped half way."""
+        newest = max(history.rows)
+        foreign = {row.version for row in history.foreign}
+        outdated = newest not in history.finals  # rows of before a clean-up, which left versions above a gap
+        for version, info in sorted(history.finals.items()):
+            if version in history.rows or version in foreign:
+                continue
+            if self.commits.rows.get(history.root.base_uri, version) is not None:
+                continue
+            meaning = f"version {version} lies at {info.key!r}, and the commit store has no row of it"
+            row = VersionRow(history.root.base_uri, version, info.key, info.size)
+            followed = all(one in history.finals for one in range(newest + 1, version))
+            if version > newest and not followed and not outdated:
+                meaning += "; versions before it are missing, so that no writer comes past it. Move the file away"
+                yield Finding(Kind.UNRECORDED, history.title, meaning), None
+            else:
+                yield Finding(Kind.UNRECORDED, history.title, meaning, "enter the row"), partial(self._record, row)
+
+    def _leftovers(self, history: _History) -> Iterator[tuple[Finding, Repair | None]]:
+        """Staged manifests to which no row points: what lost, or what a writer has not come to commit, or to end."""
+        yield from self._unfinished(history.title, history.unfinished)
+        for info in history.staged:
+            name = ManifestName.parse(info.key.rpartition("/")[2])
+            row = history.rows.get(name.version) if name else None
+            if name is None or (row is not None and row.path == info.key):
+                continue
+            if name.version <= max(history.finals, default=0):
+                meaning = f"{info.key!r} lost version {name.version} to another commit, or was published"
+                found = Finding(Kind.STAGED, history.title, meaning, "remove it")
+            else:
+                meaning = (
+                    f"{info.key!r} is a commit of version {name.version} that nobody finished: resolve settles it for "
+                    "whoever has its token, and cleanup removes it in the end"
+                )
+                found = Finding(Kind.STAGED, history.title, meaning)
+            yield unless_young(found, [info], self.grace, self.now()), partial(self._remove, info)
+
+    def _unfinished(self, title: str, infos: Iterable[ObjectInfo]) -> Iterator[tuple[Finding, Repair | None]]:
+        for info in infos:
+            meaning = f"{info.key!r} was being written when its writer was stopped"
+            found = Finding(Kind.LEFTOVER, title, meaning, "remove it")
+            yield unless_young(found, [info], self.grace, self.now()), partial(self._remove, info)
+
+    def _of_head(self, history: _History) -> Iterator[tuple[Finding, Repair | None]]:
+        info = history.finals[max(history.finals)]
+        try:
+            names_in(self._objects.get(info.key), info.key)
+        except ObjectNotFound:
+            return  # the table is being dropped
+        except Damaged as error:
+            what = f"the latest manifest cannot be read ({info.size} bytes): {error}"
+            yield self._given_up(Kind.HEAD, history, what, partial(self._remove_damaged, history.root, info))
+
+    # -- files --------------------------------------------------------------------------------------------------
+
+    def _of_files(
+        self,
+        name: ObjectId,
+        root: DatasetRoot,
+        histories: Mapping[str, _History],
+        held: set[Reference],
+        tell: Callable[[int], object],
+    ) -> Iterator[tuple[Finding, Repair | None]]:
+        """Files that the latest version of a history, or a tagged version, names and that cannot be read."""
+        wanted = {Reference(branch, max(history.finals)) for branch, history in histories.items() if history.finals}
+        wanted |= {one for one in held if one.branch in histories and one.version in histories[one.branch].finals}
+        versions = [self._version(histories, one) for one in sorted(wanted, key=lambda one: (one.branch, one.version))]
+        checks = FileChecks(self.clones)
+        found: dict[tuple[Version, bool], list[FileFault]] = {}
+        for fault in checks.faults(root, versions, tell):
+            found.setdefault((fault.version, fault.missing), []).append(fault)
+        titles = {history.root: history for history in histories.values()}
+        for (version, missing), faults in found.items():
+            history = titles[version.root]
+            what = (
+                f"version {version.number} cannot be read completely: {faults[0].key!r} {faults[0].reason}"
+                + (f", and so do {len(faults) - 1} other files" if len(faults) > 1 else "")
+                + ". Put the files back from a backup"
+            )
+            kind = Kind.MISSING_FILE if missing else Kind.DAMAGED_FILE
+            if version.number != max(history.finals):
+                yield Finding(kind, history.title, f"{what}, or delete the tag or branch that holds it"), None
+                continue
+            older = self._whole(checks, root, history)
+            if older is None:
+                yield Finding(kind, history.title, f"{what}; none of the last versions is whole"), None
+            elif version.root != root:
+                yield Finding(kind, history.title, f"{what}, or restore version {older} of the branch"), None
+            else:
+                way = f"restore version {older}"
+                meaning = (
+                    f"{what}. Without one, `lancekeep repair --deep --accept-loss` "
+                    f"(fsck(repair=True, accept_loss=True)) would {way} as a new version. That gives up what was "
+                    "committed since"
+                )
+                yield (
+                    Finding(kind, history.title, meaning, way if self.accept_loss else ""),
+                    partial(self._restore, name, version, older),
+                )
+
+    def _version(self, histories: Mapping[str, _History], wanted: Reference) -> Version:
+        history = histories[wanted.branch]
+        return Version(history.root, wanted.version, history.finals[wanted.version].key)
+
+    def _whole(self, checks: FileChecks, root: DatasetRoot, history: _History) -> int | None:
+        """The latest of a few older versions whose files are all there; None if there is none."""
+        for number in sorted(history.finals, reverse=True)[1 : 1 + _OLDER]:
+            version = Version(history.root, number, history.finals[number].key)
+            if self._is_manifest(version.key) and next(checks.faults(root, [version]), None) is None:
+                return number
+        return None
+
+    def _is_manifest(self, key: str) -> bool:
+        try:
+            names_in(self._objects.get(key), key)
+        except (ObjectNotFound, Damaged):
+            return False
+        return True
+
+    def _restore(self, name: ObjectId, damaged: Version, older: int) -> bool:
+        """Make an older version the latest, unless another has been committed since it was found damaged."""
+        latest = self.commits.latest(damaged.root)
+        if latest is None or latest.version != damaged.number:
+            return False
+        self.restore(name, older)
+        return True
+
+    def _remove_damaged(self, root: DatasetRoot, info: ObjectInfo) -> bool:
+        """Remove a latest version whose manifest cannot be read, the row first; one that was put back stays."""
+        name = ManifestName.parse(info.key.rpartition("/")[2])
+        if name is None or self._is_manifest(info.key) or self._objects.head(info.key) is None:
+            return False
+        self.commits.rows.delete(root.base_uri, [name.version])
+        self._objects.delete(info.key)
+        self.commits.forget()
+        return True
+
+    def _of_clones(self, name: str, location: str) -> Iterator[tuple[Finding, Repair | None]]:
+        """Records by which a source knows its clones, at odds with what their manifests say."""
+        for source in self.clones.missing_records(location):
+            meaning = f"the table is a clone that reads files of {source!r}, which has no record of it"
+            yield (
+                Finding(
+                    Kind.UNRECORDED_CLONE, name, f"{meaning}: dropping that table would not be refused", "record it"
+                ),
+                partial(self.clones.add_record, source, location),
+            )
+        for key, clone in self.clones.records(location):
+            if not self.clones.reads(clone, location):
+                meaning = f"the record {key!r} names {clone!r}, which reads no file of the table"
+                yield (
+                    Finding(Kind.STALE_RECORD, name, meaning, "remove the record"),
+                    partial(self._delete_record, key, clone, location),
+                )
+
+    # -- tags and branches --------------------------------------------------------------------------------------
+
+    def _of_references(
+        self, name: str, references: Mapping[str, Reference | None], histories: Mapping[str, _History | None]
+    ) -> Iterator[tuple[Finding, Repair | None]]:
+        for key, reference in references.items():
+            _, _, path = key.partition(f"/{REFERENCES}/")
+            kind, _, title = unquote(path).removesuffix(".json").partition("/")
+            subject = f"the {'tag' if kind == 'tags' else 'branch'} {title!r}"
+            found = Kind.TAG if kind == "tags" else Kind.BRANCH
+            if reference is None:
+                meaning = f"{subject} cannot be read: {key!r} is not what it should be; delete it and make it again"
+                yield Finding(found, name, meaning), None
+            elif kind == "tags" and not _has(histories, reference):
+                place = f"version {reference.version}" + (f" of {reference.branch}" if reference.branch else "")
+                yield (
+                    Finding(found, name, f"{subject} points at {place}, which is gone", "delete the tag"),
+                    partial(self._delete_reference, key, reference),
+                )
+            elif kind != "tags" and not _has(histories, Reference(title, 0)):
+                yield Finding(found, name, f"{subject} has no version; delete it with the engine"), None
+
+    # -- repair -------------------------------------------------------------------------------------------------
+
+    def _publish(self, row: VersionRow) -> bool:
+        published = self.commits.finalise(row)
+        return published is not None and published.is_final
+
+    def _remove_row(self, root: DatasetRoot, row: VersionRow) -> bool:
+        """Remove a foreign row, and enter the version's own row if its manifest is there."""
+        if row not in self.commits.rows.sort_out(root.base_uri)[1]:
+            return False
+        self.commits.rows.delete(root.base_uri, [row.version])
+        final = self.commits.final_object(root, row.version)
+        if final is not None:
+            self._record(final)
+        return True
+
+    def _forget(self, row: VersionRow) -> bool:
+        """HEAD before forgetting a row: what is there may be read."""
+        if self.commits.rows.get(row.base_uri, row.version) != row or self._exists(row.path):
+            return False
+        self.commits.rows.delete(row.base_uri, [row.version])
+        self.commits.forget()
+        return True
+
+    def _record(self, row: VersionRow) -> bool:
+        if not self._exists(row.path):
+            return False
+        self.commits.rows.record([row])
+        return True
+
+    def _remove(self, info: ObjectInfo) -> bool:
+        self._objects.delete(info.key)
+        return True
+
+    def _delete_record(self, key: str, clone: str, location: str) -> bool:
+        if self.clones.reads(clone, location):
+            return False
+        self._objects.delete(key)
+        return True
+
+    def _delete_reference(self, key: str, reference: Reference) -> bool:
+        with suppress(ObjectNotFound, Damaged):
+            if Reference.parse(self._objects.get(key), key) == reference:
+                self._objects.delete(key)
+                return True
+        return False
+
+    def _exists(self, key: str) -> bool:
+        return self._objects.head(key) is not None
+
+    @property
+    def _objects(self) -> ObjectStore:
+        return self.commits.objects
+
+
+def _tell(progress: Progress, done: int, total: int, name: str, count: int) -> None:
+    progress(done, total, f"{name}, {count:,} files")
+
+
+def _gaps(branch: str, history: _History, held: set[Reference]) -> Iterator[tuple[Finding, None]]:
+    """Versions missing between others; above one that a tag or branch holds a clean-up leaves such a gap."""
+    for before, after in pairwise(sorted(history.finals)):
+        if after != before + 1 and Reference(branch, before) not in held:
+            meaning = (
+                f"versions {before + 1} to {after - 1} are missing between others: deleted one by one, or lost; later "
+                "versions do not need them"
+            )
+            yield Finding(Kind.GAP, history.title, meaning), None
+
+
+def _has(histories: Mapping[str, _History | None], reference: Reference) -> bool:
+    """Whether there is such a version, or any for 0; of a history that could not be understood nothing is said."""
+    if reference.branch not in histories:
+        return False
+    history = histories[reference.branch]
+    return history is None or (reference.version in history.finals if reference.version else bool(history.finals))
+
+
+def _scheme(history: _History) -> NamingScheme:
+    scheme, _ = final_versions((info.key.rpartition("/")[2] for info in history.finals.values()), history.title)
+    return scheme or NamingScheme.V2

@@ -1,0 +1,53 @@
+"""``lancekeep certify``: whether a user's own stores keep what Lancekeep rests on."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+import attrs
+import click
+
+from lancekeep.application.certification import Certificate
+from lancekeep.entrypoints.cli.console import WRONG, print_json, print_line, print_table, progress
+from lancekeep.entrypoints.cli.options import Doors, Stores, as_json, stores
+
+
+@click.command()
+@as_json
+@stores
+@click.pass_context
+def certify(context: click.Context, chosen: Stores, as_json: bool) -> None:
+    """Measure whether the storage at ROOT and a commit store keep what commits rest on.
+
+    Writes below ROOT/.lancekeep-certify-<uuid>/ and removes it again. Exit code 1: do not use them as they are.
+    """
+    doors: Doors = context.obj
+    with progress("certify") as tell:
+        certificate = doors.certify(**chosen.given, progress=tell)
+    if as_json:
+        print_json(_document(certificate))
+    else:
+        _print(certificate)
+    if not certificate.safe:
+        context.exit(WRONG)
+
+
+def _print(certificate: Certificate) -> None:
+    print_line(f"{certificate.root} with {certificate.commit_store or 'no commit store'}")
+    for subject, checks in groupby(certificate.checks, lambda check: check.subject):
+        rows = [(check.name, check.result.value, check.evidence) for check in checks]
+        print_table(subject, ("check", "result", "evidence"), rows)
+    if certificate.safe:
+        print_line("Nothing was found that would lose a commit.")
+    else:
+        print_line(f"Not safe: {', '.join(check.name for check in certificate.failed)} failed.")
+
+
+def _document(certificate: Certificate) -> dict[str, object]:
+    checks = [{**attrs.asdict(check), "result": check.result.value} for check in certificate.checks]
+    return {
+        "root": certificate.root,
+        "commit_store": certificate.commit_store or None,
+        "safe": certificate.safe,
+        "checks": checks,
+    }

@@ -1,0 +1,76 @@
+"""``lancekeep drop`` and ``lancekeep deregister``: taking a table out of a catalog, with its files or without."""
+
+from __future__ import annotations
+
+import click
+
+from lancekeep.application.catalog import Catalog
+from lancekeep.entrypoints.cli.console import WRONG, print_json, print_line
+from lancekeep.entrypoints.cli.options import Doors, Stores, as_json, assume_yes, stores
+from lancekeep.entrypoints.cli.upkeep import mode
+
+
+@click.command()
+@as_json
+@assume_yes
+@click.option("--force", is_flag=True, help="Drop it even if shallow clones read its files.")
+@mode
+@stores
+@click.argument("table")
+@click.pass_context
+def drop(
+    context: click.Context, chosen: Stores, table: str, mode: str, force: bool, assume_yes: bool, as_json: bool
+) -> None:
+    """Remove TABLE from the catalog at ROOT, with its files and versions.
+
+    Files that neither Lance nor Lancekeep wrote stay. Without --yes it only shows what it would do. Exit code 1:
+    shallow clones read files of the table; --force drops it all the same, and they cannot be read afterwards.
+    """
+    doors: Doors = context.obj
+    with chosen.catalog(doors, mode=mode) as catalog:
+        clones = catalog.clones_of(table)
+        document = {**_described(catalog, table), "clones": clones, "applied": assume_yes}
+        if assume_yes:
+            catalog.drop_table(table, force=force)
+    if as_json:
+        print_json(document)
+    else:
+        print_line(f"{'Dropped' if assume_yes else 'Would drop'} {table} and the files at {document['location']}")
+        if clones:
+            print_line(f"Shallow clones that read them: {', '.join(clones)}")
+        if not assume_yes:
+            print_line("Nothing was changed: do it with --yes" + (" --force" if clones else ""))
+    if clones and not assume_yes and not force:
+        context.exit(WRONG)
+
+
+@click.command()
+@as_json
+@assume_yes
+@mode
+@stores
+@click.argument("table")
+@click.pass_context
+def deregister(context: click.Context, chosen: Stores, table: str, mode: str, assume_yes: bool, as_json: bool) -> None:
+    """Remove TABLE from the catalog at ROOT, and leave its files where they are.
+
+    Without --yes it only shows what it would do. Catalog.register_table enters it again.
+    """
+    doors: Doors = context.obj
+    with chosen.catalog(doors, mode=mode) as catalog:
+        document = {**_described(catalog, table), "applied": assume_yes}
+        if assume_yes:
+            catalog.deregister_table(table)
+    if as_json:
+        print_json(document)
+        return
+    print_line(
+        f"{'Deregistered' if assume_yes else 'Would deregister'} {table}; its files stay at {document['location']}"
+    )
+    if not assume_yes:
+        print_line("Nothing was changed: do it with --yes")
+
+
+def _described(catalog: Catalog, table: str) -> dict[str, object]:
+    found = catalog.find_table(table)
+    return {"table": str(found.id), "location": catalog.uri(found)}

@@ -1,0 +1,53 @@
+"""``lancekeep migrate``: entering the tables of a V1 directory in the manifest."""
+
+from __future__ import annotations
+
+import click
+
+from lancekeep.application.upkeep.migration import MigrationProgress, MigrationReport
+from lancekeep.entrypoints.cli.console import print_json, print_line, print_table, progress
+from lancekeep.entrypoints.cli.options import Doors, Stores, as_json, assume_yes, stores
+
+
+@click.command()
+@as_json
+@assume_yes
+@click.option("--batch", type=click.IntRange(1), default=1000, show_default=True, help="Tables in one atomic change.")
+@stores
+@click.pass_context
+def migrate(context: click.Context, chosen: Stores, batch: int, assume_yes: bool, as_json: bool) -> None:
+    """Enter every V1 table of the directory ROOT in its manifest, so that the catalog can be opened as V2.
+
+    Without --yes it only shows which. Files stay where they are, and others may go on. Stopped, it is completed by
+    running it again.
+    """
+    doors: Doors = context.obj
+    with chosen.catalog(doors) as catalog, progress("migrate") as tell:
+
+        def told(step: MigrationProgress) -> None:
+            tell(step.registered + step.skipped, step.total, f"{step.registered} registered")
+
+        report = catalog.migrate(dry_run=not assume_yes, batch=batch, progress=told)
+    if as_json:
+        print_json(_document(report))
+    else:
+        _print(report)
+
+
+def _print(report: MigrationReport) -> None:
+    done = "would be registered" if report.dry_run else "registered"
+    rows = [(str(table), done, "") for table in report.registered]
+    rows += [(skipped.location, "skipped", skipped.reason) for skipped in report.skipped]
+    if rows:
+        print_table("V1 tables", ("table", "result", "reason"), rows)
+    print_line(str(report).partition("\n")[0])
+    if report.dry_run and report.registered:
+        print_line("Nothing was changed: do it with --yes")
+
+
+def _document(report: MigrationReport) -> dict[str, object]:
+    return {
+        "registered": [str(table) for table in report.registered],
+        "skipped": [{"location": skipped.location, "reason": skipped.reason} for skipped in report.skipped],
+        "dry_run": report.dry_run,
+    }

@@ -1,0 +1,51 @@
+"""``lancekeep resolve``: what became of a commit whose outcome was unknown."""
+
+from __future__ import annotations
+
+import click
+
+from lancekeep.domain.batch import AllCommitted
+from lancekeep.domain.commit import Committed, Conflict
+from lancekeep.entrypoints.cli.console import UNREACHABLE, WRONG, print_json, print_line
+from lancekeep.entrypoints.cli.options import Doors, Stores, as_json, stores
+from lancekeep.entrypoints.cli.upkeep import mode
+
+
+@click.command()
+@as_json
+@mode
+@stores
+@click.argument("token")
+@click.pass_context
+def resolve(context: click.Context, chosen: Stores, token: str, mode: str, as_json: bool) -> None:
+    """Settle the commit of TOKEN, which came with the error CommitUnknown, in the catalog at ROOT.
+
+    Completes it where its version is still free. Exit code 1: the version is another's, nothing was committed; 3: the
+    stores still do not answer, try again.
+    """
+    doors: Doors = context.obj
+    with chosen.catalog(doors, mode=mode) as catalog:
+        outcome = catalog.resolve(token)
+    match outcome:
+        case Committed():
+            document: dict[str, object] = {"outcome": "committed", "version": outcome.version, "path": outcome.path}
+            line, code = f"Committed: version {outcome.version}, {outcome.path}", 0
+        case AllCommitted():
+            versions = [{"version": each.version, "path": each.path} for each in outcome.versions]
+            document = {"outcome": "committed", "versions": versions}
+            line, code = (
+                "Committed: " + "; ".join(f"version {each.version}, {each.path}" for each in outcome.versions),
+                0,
+            )
+        case Conflict():
+            winner = None if outcome.winner is None else outcome.winner.path
+            document = {"outcome": "conflict", "winner": winner}
+            line, code = f"Not committed: the version went to {winner or 'another'}. Write again.", WRONG
+        case _:
+            document = {"outcome": "unknown", "reason": outcome.reason, "token": str(outcome.token)}
+            line, code = f"Still unknown: {outcome.reason}. Nothing was removed; try again later.", UNREACHABLE
+    if as_json:
+        print_json(document)
+    else:
+        print_line(line)
+    context.exit(code)

@@ -1,0 +1,168 @@
+"""Batch reads and writes of ``format("lancekeep")``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import attrs
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceReader, Filter, InputPartition, WriterCommitMessage
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from lancekeep.application.catalog import Catalog
+from lancekeep.domain.errors import CommitUnknown, ConcurrentModification, TableNotFound
+from lancekeep.entrypoints.spark.filters import pushed
+from lancekeep.entrypoints.spark.options import Options
+from lancekeep.entrypoints.spark.reading import (
+    MOST_PARTITIONS,
+    FragmentReader,
+    Snapshot,
+    first_rows,
+    partitions,
+    stored_fragments,
+)
+from lancekeep.entrypoints.spark.writing import target_schema, write_batches
+from lancekeep.ports.table_engine import WritePlan
+
+
+def open_version(catalog: Catalog, options: Options) -> Any:
+    """The version of the table that the options name, as a ``LanceDataset``. Raises as `Catalog.open`."""
+    tag, branch = options.values.get("tag"), options.values.get("branch")
+    return catalog.open(options.table, options.number("version"), tag=tag, branch=branch)
+
+
+# -- reading --------------------------------------------------------------------------------------------------------
+
+
+class Fragments(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, runs: Sequence[range], limit: int | None = None) -> None:
+        self.runs = runs
+        self.limit = limit
+
+
+class BatchReader(DataSourceReader):
+    """One version, pinned when the query is planned."""
+
+    def __init__(self, options: Options, open_catalog: Callable[[], Catalog], schema: StructType) -> None:
+        with open_catalog() as catalog:
+            dataset = open_version(catalog, options)
+            snapshot = Snapshot.of(catalog, dataset, options.values.get("branch"))
+        limit = options.number("limit")
+        self._stored: pa.Schema = dataset.schema
+        wanted = to_arrow_schema(schema, timezone="UTC")
+        self._reader = FragmentReader.of(snapshot, self._stored, wanted, options.number("batch_size"))
+        self._limited = limit is not None
+        most = options.number("max_partitions") or MOST_PARTITIONS
+        parts = partitions(stored_fragments(dataset), dataset.count_rows(), most)
+        if limit is not None:
+            self._partitions = [Fragments(part.runs, part.rows) for part in first_rows(parts, limit)]
+        else:
+            self._partitions = [Fragments(part.runs) for part in parts]
+        self.pushFilters = _Offer(self._push)  # type: ignore[method-assign]  # set for one reader: see `_Offer`
+
+    def _push(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take what the scanner can do; Spark does what comes back. A limit counts rows before any filter."""
+        if self._limited:
+            return filters
+        taken = [(condition, pushed(condition, self._stored)) for condition in filters]
+        conditions = [condition.sql for _, condition in taken if condition is not None]
+        self._reader = attrs.evolve(self._reader, filter=" AND ".join(conditions) or None)
+        return [given for given, condition in taken if condition is None or not condition.exact]
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return self._partitions or [Fragments([])]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Fragments)
+        return self._reader.read(partition.runs, partition.limit)
+
+
+class _Offer:
+    """Filters are taken where Spark offers them.
+
+    With ``spark.sql.python.filterPushdown.enabled`` off, its default, Spark offers none, and refuses a reader that has
+    a `pushFilters` of its own; ``__func__`` is what it looks at.
+    """
+
+    __func__ = staticmethod(DataSourceReader.pushFilters)
+
+    def __init__(self, push: Callable[[list[Filter]], Iterable[Filter]]) -> None:
+        self._push = push
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        return self._push(filters)
+
+
+# -- writing --------------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Written(WriterCommitMessage):
+    """The fragments of one task, as JSON."""
+
+    fragments: list[str]
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """One write is one commit. An append, too, makes a table that is not there, as with Spark's own formats."""
+
+    def __init__(
+        self, options: Options, open_catalog: Callable[[], Catalog], schema: StructType, overwrite: bool
+    ) -> None:
+        self._open = open_catalog
+        with open_catalog() as catalog:
+            existing = existing_schema(catalog, options.table)
+            wanted = target_schema(schema, existing, options.below("vector."), overwrite=overwrite)
+            self._creates = existing is None and not overwrite
+            if self._creates:
+                self._plan = begin_first_write(catalog, options.table, wanted)
+            else:
+                self._plan = catalog.begin_write(options.table, wanted, "overwrite" if overwrite else "append")
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return Written(write_batches(iterator, self._plan))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        with self._open() as catalog:
+            try:
+                catalog.commit_fragments(self._plan, fragments_of(messages), exactly=self._creates)
+            except CommitUnknown:
+                raise
+            except Exception:
+                catalog.abandon_write(self._plan)
+                raise
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Where every task is through, `commit` has been tried, and has cleaned up unless the outcome is unknown."""
+        if None in messages:
+            with self._open() as catalog:
+                catalog.abandon_write(self._plan)
+
+
+def existing_schema(catalog: Catalog, table: str) -> pa.Schema | None:
+    """What the table stores; None where there is none yet, or one without a version."""
+    with suppress(TableNotFound):
+        if catalog.describe_table(table).version is not None:
+            return catalog.open(table).schema
+    return None
+
+
+def begin_first_write(catalog: Catalog, table: str, schema: pa.Schema) -> WritePlan:
+    """Prepare version 1 of a table, declared already or not; to be committed ``exactly``.
+
+    Raises `ConcurrentModification` where another has just made it.
+    """
+    plan = catalog.begin_write(table, schema, "overwrite")
+    if plan.read_version:
+        raise ConcurrentModification(f"{table}: another has just made the table; nothing was written. Write again.")
+    return plan
+
+
+def fragments_of(messages: Iterable[WriterCommitMessage | None]) -> list[str]:
+    """The fragments of all tasks."""
+    return [fragment for message in messages if isinstance(message, Written) for fragment in message.fragments]

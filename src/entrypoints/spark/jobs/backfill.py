@@ -1,0 +1,285 @@
+"""Columns computed from others by a Python function, fragment by fragment on the workers, and committed once."""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Sequence
+from functools import partial
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import lance
+import pyarrow as pa
+from lance.file import LanceFileSession
+from lance.schema import LanceSchema
+from pyarrow import fs
+
+from lancekeep.application.catalog import Catalog, Identifier
+from lancekeep.application.upkeep.fsck import Progress
+from lancekeep.domain.errors import ConcurrentModification, InvalidInput
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.entrypoints.spark.jobs.files import absolute, place
+from lancekeep.entrypoints.spark.jobs.tasks import Clock, Summary, quiet, run
+from lancekeep.entrypoints.spark.reading import READ_AHEAD, Snapshot, batch_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Function = Callable[[pa.RecordBatch], "pa.Array | pa.RecordBatch"]
+
+_ATTEMPTS = 20
+
+
+def backfill(
+    spark: SparkSession,
+    catalog: Catalog,
+    table: Identifier,
+    columns: str | Sequence[str],
+    function: Function,
+    *,
+    reads: Sequence[str] | None = None,
+    batch_rows: int | None = None,
+    checkpoint: str | None = None,
+    progress: Progress = quiet,
+) -> Summary:
+    """Add columns, or compute existing ones again, as one version; no other column is read or written.
+
+    function: gets a batch and returns the column (an Arrow array), or all of them (a record batch), as many rows in the
+    same order and of one type for the whole table. It is pickled, and runs in the workers. reads: the columns it gets;
+    all that are not computed when left out. batch_rows: of what it gets, at most.
+    checkpoint: a folder in which finished fragments are remembered, so that a stopped job does not compute them again.
+    It belongs to one function: empty it when the function changes.
+
+    Fragments that are appended meanwhile are computed before the commit, which is made against one version; fragments
+    that lost rows meanwhile are not computed again. Again, it computes again: to the same values, if the function does.
+    Raises `InvalidInput` (the function failed, for one), `TableNotFound`, `Retryable`, `ConcurrentModification`; then
+    nothing was committed.
+    """
+    clock = Clock()
+    name, targets = ObjectId.of(table), (columns,) if isinstance(columns, str) else tuple(columns)
+    done: dict[str, _Computed] = {}
+    rows = size = reused = 0
+    for _ in range(_ATTEMPTS):
+        dataset = catalog.open(name)
+        work = _Work(
+            Snapshot.of(catalog, dataset), targets, _sources(dataset, targets, reads, str(name)), function,
+            targets[0] in dataset.schema.names, batch_rows, absolute(checkpoint), str(dataset.lance_schema),
+        )  # fmt: skip
+        fragments = [fragment.metadata for fragment in dataset.get_fragments()]
+        if not fragments:
+            raise InvalidInput(f"{name} has no rows yet; there is nothing to compute from")
+        missing = [fragment for fragment in fragments if work.key(fragment) not in done]
+        computed = run(
+            spark, str(name), "backfill", [fragment.id for fragment in missing], partial(_compute, work=work), progress
+        )
+        done |= {work.key(fragment): result for fragment, result in zip(missing, computed, strict=True)}
+        rows += sum(fragment.num_rows for fragment in missing)
+        size += sum(result.bytes for result in computed)
+        reused += sum(result.reused for result in computed)
+        operation = _operation([(fragment, done[work.key(fragment)]) for fragment in fragments], work, str(name))
+        transaction = lance.Transaction(dataset.version, operation)
+
+        def commit(latest: lance.LanceDataset, transaction: lance.Transaction = transaction) -> lance.LanceDataset:
+            return lance.LanceDataset.commit(latest, transaction)
+
+        try:
+            committed = catalog.commit_change(name, commit, after=dataset.version)
+        except ConcurrentModification:
+            continue
+        counts = {"fragments": len(fragments), "fragments computed before": reused}
+        return Summary("backfill", str(name), rows, size, clock.seconds, dataset.version, committed.version, counts)
+    raise ConcurrentModification(f"{name}: others kept changing it; nothing was committed")
+
+
+@attrs.frozen
+class _Computed:
+    """What came of a fragment. files: of the fragment with the new columns, as JSON. schema, fields: of the table."""
+
+    files: Any
+    schema: Any
+    fields: tuple[int, ...]
+    bytes: int
+    reused: bool = False
+
+
+@attrs.frozen
+class _Work:
+    """What a task has to know. exists: the columns are there, and are computed again."""
+
+    snapshot: Snapshot
+    columns: tuple[str, ...]
+    reads: tuple[str, ...]
+    function: Function
+    exists: bool
+    batch_rows: int | None
+    checkpoint: str | None
+    schema: str
+
+    def key(self, fragment: lance.FragmentMetadata) -> str:
+        """The same as long as the fragment's values and the table's columns are: deleting rows does not change it."""
+        about = [self.snapshot.uri, self.schema, self.columns, self.reads, fragment.id, fragment.to_json()["files"]]
+        return blake2b(json.dumps(about).encode(), digest_size=16).hexdigest()
+
+
+def _sources(dataset: Any, targets: tuple[str, ...], reads: Sequence[str] | None, name: str) -> tuple[str, ...]:
+    """The columns that the function gets. Raises `InvalidInput`."""
+    known = dataset.schema.names
+    present = [column for column in targets if column in known]
+    if not targets or (present and len(present) != len(targets)):
+        raise InvalidInput(f"{name} has {', '.join(present) or 'no column'}: add new columns, or compute all again")
+    chosen = tuple(reads) if reads is not None else tuple(column for column in known if column not in targets)
+    unknown = [column for column in chosen if column not in known]
+    if unknown:
+        raise InvalidInput(f"{name} has no column {unknown[0]!r}; its columns are {', '.join(known)}")
+    if not chosen:
+        raise InvalidInput("name at least one column that the function reads")
+    return chosen
+
+
+def _operation(
+    results: list[tuple[lance.FragmentMetadata, _Computed]], work: _Work, name: str
+) -> lance.LanceOperation.BaseOperation:
+    """Every fragment as it is now, rows that were deleted meanwhile out, with the files that were computed."""
+    if len({str(result.schema) for _, result in results}) > 1:
+        raise InvalidInput(f"{name}: the function gave {', '.join(work.columns)} in several types; return one")
+    fragments = [
+        lance.FragmentMetadata.from_json(json.dumps(fragment.to_json() | {"files": result.files}))
+        for fragment, result in results
+    ]
+    first = results[0][1]
+    if work.exists:
+        return lance.LanceOperation.Update(updated_fragments=fragments, fields_modified=list(first.fields))
+    return lance.LanceOperation.Merge(fragments, first.schema)
+
+
+# -- in the workers -------------------------------------------------------------------------------------------------
+
+
+def _compute(fragment_id: int, work: _Work) -> _Computed:
+    dataset = work.snapshot.open()
+    fragment = dataset.get_fragment(fragment_id)
+    key = work.key(fragment.metadata)
+    remembered = _remembered(work, key, fragment.metadata)
+    if remembered is not None:
+        return remembered
+    if work.batch_rows is None:
+        work = attrs.evolve(work, batch_rows=batch_rows(dataset.schema, work.reads, [fragment]))
+    if work.exists:
+        values = _read_computed(dataset, fragment, work)
+        metadata, fields = fragment.update_columns(values)
+        result = _Computed(metadata.to_json()["files"], None, tuple(fields), values.nbytes)
+    else:
+        result = _add_columns(fragment, work)
+    _remember(work, key, result)
+    return result
+
+
+def _add_columns(fragment: Any, work: _Work) -> _Computed:
+    failures: list[Exception] = []
+    read = 0
+
+    def added(batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The native engine makes an error of its own of what a function raises; the error itself is kept."""
+        nonlocal read
+        read += batch.nbytes
+        try:
+            return _called(work, batch)
+        except Exception as error:
+            failures.append(error)
+            raise
+
+    try:
+        metadata, schema = fragment.merge_columns(added, columns=list(work.reads), batch_size=work.batch_rows)
+    except Exception as error:
+        raise (failures[0] if failures else error) from None
+    return _Computed(metadata.to_json()["files"], schema, (), read)
+
+
+def _read_computed(dataset: Any, fragment: Any, work: _Work) -> pa.Table:
+    schema = pa.schema([pa.field("_rowid", pa.uint64()), *(dataset.schema.field(column) for column in work.columns)])
+    parts = []
+    scanner = dataset.scanner(
+        columns=list(work.reads), fragments=[fragment], with_row_id=True, batch_size=work.batch_rows,
+        **READ_AHEAD,
+    )  # fmt: skip
+    for batch in scanner.to_batches():
+        computed = _called(work, batch.select(list(work.reads)))
+        arrays = [computed.column(column).cast(schema.field(column).type) for column in work.columns]
+        parts.append(pa.RecordBatch.from_arrays([batch.column("_rowid"), *arrays], schema=schema))
+    return pa.Table.from_batches(parts, schema)
+
+
+def _called(work: _Work, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """What the function makes of a batch, if it is what was promised. Raises `InvalidInput`, for its errors, too."""
+    try:
+        result = work.function(batch)
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise InvalidInput(f"the function failed with {reason}") from error
+    if isinstance(result, pa.ChunkedArray):
+        result = result.combine_chunks()
+    if isinstance(result, pa.Array) and len(work.columns) == 1:
+        result = pa.RecordBatch.from_arrays([result], names=list(work.columns))
+    if not isinstance(result, pa.RecordBatch) or sorted(result.schema.names) != sorted(work.columns):
+        found = result.schema.names if isinstance(result, pa.RecordBatch) else type(result).__name__
+        raise InvalidInput(f"the function has to return {', '.join(work.columns)} in Arrow's arrays; it gave {found}")
+    if result.num_rows != batch.num_rows:
+        raise InvalidInput(f"the function made {result.num_rows} rows of {batch.num_rows}; it has to keep them all")
+    return result.select(list(work.columns))
+
+
+def _remembered(work: _Work, key: str, fragment: lance.FragmentMetadata) -> _Computed | None:
+    """Return what an earlier run computed, while its files exist; None for contents that no run has written."""
+    if work.checkpoint is None:
+        return None
+    store, path = place(work.checkpoint)
+    file = f"{path}/{key}.json"
+    if store.get_file_info(file).type != fs.FileType.File:
+        return None
+    with store.open_input_stream(file) as stream:
+        content = stream.read()
+    try:
+        found = json.loads(content)
+        schema = None if work.exists else _decoded(found["schema"])
+        result = _Computed(found["files"], schema, tuple(map(int, found["fields"])), 0, reused=True)
+        lance.FragmentMetadata.from_json(json.dumps(fragment.to_json() | {"files": result.files}))
+        own = {each["path"] for each in fragment.to_json()["files"]}
+        new = [each["path"] for each in result.files if each["path"] not in own]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+    if not new or not all(map(_DATA_FILE.fullmatch, new)):
+        return None
+    session = LanceFileSession(work.snapshot.uri, work.snapshot.storage_options or None)
+    return result if all(session.contains(f"data/{name}") for name in new) else None
+
+
+_DATA_FILE = re.compile(r"[\w-]+\.lance")
+
+
+def _remember(work: _Work, key: str, result: _Computed) -> None:
+    if work.checkpoint is None:
+        return
+    store, path = place(work.checkpoint)
+    store.create_dir(path, recursive=True)
+    schema = None if result.schema is None else _encoded(result.schema)
+    content = json.dumps({"files": result.files, "schema": schema, "fields": result.fields}).encode()
+    with store.open_output_stream(f"{path}/{key}.part") as stream:
+        stream.write(content)
+    store.move(f"{path}/{key}.part", f"{path}/{key}.json")  # whole, or not at all
+
+
+def _encoded(schema: LanceSchema) -> list[str]:
+    """Return the schema, field ids included, as its metadata and the protobuf message of each field."""
+    reduced: Any = schema.__reduce__()  # a function and its arguments
+    metadata, *fields = reduced[1]
+    return [metadata, *(b64encode(field).decode() for field in fields)]
+
+
+def _decoded(encoded: Any) -> LanceSchema:
+    """Raise `ValueError`, `TypeError` or `KeyError` for what `_encoded` has not written."""
+    metadata, *fields = encoded
+    schema: LanceSchema = LanceSchema._from_protos(metadata, *(b64decode(field, validate=True) for field in fields))
+    return schema

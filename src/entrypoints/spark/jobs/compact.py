@@ -1,0 +1,79 @@
+"""Small fragments into large ones, deleted rows out: rewritten by the workers, committed once."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import lance
+from lance.optimize import Compaction, CompactionOptions, CompactionTask, RewriteResult
+
+from lancekeep.application.catalog import Catalog, Identifier
+from lancekeep.application.upkeep.fsck import Progress
+from lancekeep.domain.errors import ConcurrentModification, InvalidInput
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.entrypoints.spark.jobs.tasks import Clock, Summary, quiet, run
+from lancekeep.entrypoints.spark.reading import BATCH_BYTES, BATCH_ROWS, Snapshot, stored_fragments
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_ATTEMPTS = 5
+
+
+def compact(
+    spark: SparkSession,
+    catalog: Catalog,
+    table: Identifier,
+    *,
+    target_rows: int = 1 << 20,
+    progress: Progress = quiet,
+) -> Summary:
+    """Rewrite neighbouring fragments of fewer than ``target_rows`` rows, and those with many deleted ones.
+
+    Appends go on meanwhile. A delete, update or index that touches the same fragments wins, and the rest is planned
+    again, five times. Again, it finds nothing to do. Raises `InvalidInput`, `TableNotFound`, `Retryable`,
+    `ConcurrentModification`; then nothing was committed.
+    """
+    if target_rows < 1:
+        raise InvalidInput("target_rows is 1 or more")
+    clock = Clock()
+    name = ObjectId.of(table)
+    before = catalog.open(name).version
+    options: CompactionOptions = {"target_rows_per_fragment": target_rows}
+    for _ in range(_ATTEMPTS):
+        dataset = catalog.open(name)
+        options["batch_size"] = _batch_rows(dataset)
+        plan = Compaction.plan(dataset, options)
+        if not plan.num_tasks():
+            return Summary("compact", str(name), 0, 0, clock.seconds, before, before)
+        old = [fragment for task in plan.tasks for fragment in task.fragments]
+        rewrite = partial(_rewrite, snapshot=Snapshot.of(catalog, dataset))
+        rewritten = run(spark, str(name), "compact", plan.tasks, rewrite, progress)
+
+        def commit(latest: lance.LanceDataset, rewritten: list[RewriteResult] = rewritten) -> lance.LanceDataset:
+            Compaction.commit(latest, rewritten)
+            return latest
+
+        try:
+            committed = catalog.commit_change(name, commit)
+        except ConcurrentModification:
+            continue
+        counts = {
+            "fragments removed": sum(result.metrics.fragments_removed for result in rewritten),
+            "fragments added": sum(result.metrics.fragments_added for result in rewritten),
+        }
+        rows = sum(fragment.physical_rows - (fragment.num_deletions or 0) for fragment in old)
+        size = sum(file.file_size_bytes or 0 for fragment in old for file in fragment.files)
+        return Summary("compact", str(name), rows, size, clock.seconds, before, committed.version, counts)
+    raise ConcurrentModification(f"{name}: others kept changing what was rewritten; nothing was committed")
+
+
+def _batch_rows(dataset: Any) -> int:
+    """Of how many rows a batch is that is rewritten, by the size of the average row."""
+    size = sum(fragment.size or 0 for fragment in stored_fragments(dataset))
+    return max(1, min(BATCH_ROWS, BATCH_BYTES * int(dataset.count_rows()) // max(1, size)))
+
+
+def _rewrite(task: CompactionTask, snapshot: Snapshot) -> RewriteResult:
+    return task.execute(snapshot.open())

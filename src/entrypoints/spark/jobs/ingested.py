@@ -1,0 +1,176 @@
+"""Which files a table has taken in: a record beside the table, decided by the table's own commits.
+
+A run enters its files under the version that it is about to commit, and names itself in that version's transaction. So
+one commit makes the rows and the entry valid; whoever finds an entry that nobody has settled reads that one
+transaction. No version can be had twice, hence an entry whose version went to somebody else is void for good.
+
+Entries are Arrow files in ``_ingested/`` below the table: they go with the table when it is dropped or renamed, and
+clean-up leaves them alone. See ADR 25.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from hashlib import blake2b
+from typing import Any, TypeVar
+
+import attrs
+import pyarrow as pa
+
+from lancekeep.application.catalog import Catalog
+from lancekeep.domain.errors import Damaged, ObjectNotFound, Refused
+from lancekeep.domain.table import Table
+from lancekeep.entrypoints.spark.jobs.files import SourceFile
+
+T = TypeVar("T")
+
+RUN_PROPERTY = "lancekeep.ingest"
+"""The property of a transaction that names the run whose rows it brought."""
+
+_SCHEMA = pa.schema([("uri", pa.string()), ("state", pa.string()), ("version", pa.int64())])
+_MOST_ENTRIES = 16
+_PENDING, _SETTLED = "a-pending", "b-settled"  # in this order: who lists while one becomes the other sees either
+_REPLACES = b"replaces"
+
+
+@attrs.frozen
+class _Entry:
+    key: str
+    version: int
+    run: str
+    status: str
+
+    @staticmethod
+    def parse(key: str) -> _Entry:
+        version, run, status = key.rpartition("/")[2].removesuffix(".arrow").split(".")
+        return _Entry(key, int(version), run, status)
+
+
+class IngestedFiles:
+    """The record of one table. Instances may be used again after others have changed the table."""
+
+    def __init__(self, catalog: Catalog, table: Table) -> None:
+        self._objects = catalog.commits.objects
+        self._retry = catalog.commits.retry
+        self._table = table
+        self._prefix = f"{catalog.dataset_root(table).key}/_ingested/"
+
+    def read(self, dataset: Any) -> pa.Table:
+        """The files that ``dataset``, a version of the table, has taken in: uri, state, and version of the commit.
+
+        Settles what stopped runs have left. Raises `Refused` where that cannot be told any more.
+        """
+        while True:
+            try:
+                return self._read(dataset)
+            except ObjectNotFound:  # another has settled it, or put entries together, meanwhile
+                continue
+
+    def propose(self, version: int, run: str, files: Iterable[SourceFile], *, replaces: bool) -> None:
+        """Enter files under a version that this run is about to commit; replaces: all earlier files are out."""
+        rows = [{"uri": file.uri, "state": file.state, "version": version} for file in files]
+        self._put(self._key(version, run, _PENDING), pa.Table.from_pylist(rows, _SCHEMA), replaces)
+
+    def settle(self, version: int, run: str) -> None:
+        """Have what was proposed hold, once it is committed. Idempotent."""
+        self._settle(_Entry(self._key(version, run, _PENDING), version, run, _PENDING))
+
+    def _read(self, dataset: Any) -> pa.Table:
+        known = _SCHEMA.empty_table()
+        settled = []
+        for entry in self._entries():
+            if entry.version > dataset.version:
+                continue  # the run is under way, or was stopped before its commit
+            if entry.status == _PENDING:
+                if not self._holds(dataset, entry):
+                    self._call(self._objects.delete, entry.key)
+                    continue
+                entry = self._settle(entry)
+            files = _decoded(self._call(self._objects.get, entry.key), entry.key)
+            replaces = _REPLACES in (files.schema.metadata or {})
+            files = files.replace_schema_metadata()
+            known = files if replaces else pa.concat_tables([known, files])
+            settled.append(entry)
+        known = _latest(known)
+        if len(settled) > _MOST_ENTRIES:
+            self._put_together(settled, known)
+        return known
+
+    def _entries(self) -> list[_Entry]:
+        """In the order of their versions; looked at twice, so that none is missed that is just renamed."""
+        seen = None
+        while True:
+            keys = self._call(lambda: [info.key for info in self._objects.list(self._prefix)])
+            if keys == seen:
+                return sorted(map(_Entry.parse, keys), key=lambda entry: (entry.version, entry.run))
+            seen = keys
+
+    def _holds(self, dataset: Any, entry: _Entry) -> bool:
+        """Whether the run has committed the version that it entered its files under."""
+        try:
+            transaction = dataset.read_transaction(entry.version)
+        except TypeError:  # pylance 14 cannot build the one operation that rewrites indexes: no ingest
+            return False
+        except (OSError, ValueError) as error:
+            raise Refused(
+                f"{self._table.id}: version {entry.version} is gone, so it cannot be told whether the run {entry.run} "
+                f"committed it before it was stopped. Look whether its rows are there; then rename {entry.key} from "
+                f"{_PENDING} to {_SETTLED}, or remove it"
+            ) from error
+        return transaction is not None and (transaction.transaction_properties or {}).get(RUN_PROPERTY) == entry.run
+
+    def _settle(self, entry: _Entry) -> _Entry:
+        key = self._key(entry.version, entry.run, _SETTLED)
+        self._call(self._objects.put, key, self._call(self._objects.get, entry.key))
+        self._call(self._objects.delete, entry.key)
+        return attrs.evolve(entry, key=key, status=_SETTLED)
+
+    def _put_together(self, entries: list[_Entry], files: pa.Table) -> None:
+        """One entry in place of many, so that reading stays cheap. Doing it twice, or in part, does no harm."""
+        last = entries[-1]
+        key = self._key(last.version, f"{last.run}-and-before", _SETTLED)
+        self._put(key, files, True)
+        for entry in entries:
+            if entry.key != key:
+                self._call(self._objects.delete, entry.key)
+
+    def _put(self, key: str, files: pa.Table, replaces: bool) -> None:
+        sink = pa.BufferOutputStream()
+        schema = _SCHEMA.with_metadata({_REPLACES: b""} if replaces else {})
+        with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+            writer.write_table(files.cast(schema))
+        self._call(self._objects.put, key, sink.getvalue().to_pybytes())
+
+    def _call(self, act: Callable[..., T], *arguments: Any) -> T:
+        return self._retry.call(partial(act, *arguments))
+
+    def _key(self, version: int, run: str, status: str) -> str:
+        return f"{self._prefix}{version:020}.{run}.{status}.arrow"
+
+
+def _decoded(content: bytes, key: str) -> pa.Table:
+    try:
+        files = pa.ipc.open_file(content).read_all()
+    except pa.ArrowException as error:
+        raise Damaged(
+            f"{key} is no record of ingested files: {error}. Restore it from a backup, or remove it"
+        ) from error
+    if files.schema != _SCHEMA:
+        raise Damaged(f"{key} is no record of ingested files; its columns are {', '.join(files.schema.names)}")
+    return files
+
+
+def run_of(files: Iterable[SourceFile], purpose: str) -> str:
+    """The name of a run: the same for the same files as they are now, so that the same bad records are kept once."""
+    digest = blake2b(purpose.encode(), digest_size=16)
+    for file in files:
+        digest.update(f"\n{file.uri} {file.state}".encode())
+    return digest.hexdigest()
+
+
+def _latest(files: pa.Table) -> pa.Table:
+    """Each file as it was taken in last."""
+    places = files["uri"].to_pylist()
+    last = {uri: at for at, uri in enumerate(places)}
+    return files if len(last) == len(places) else files.take(sorted(last.values()))

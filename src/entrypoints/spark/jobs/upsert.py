@@ -1,0 +1,211 @@
+"""Rows into a table by key: those that are there are updated, the others added, as one version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import lance
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lancekeep.application.catalog import Catalog, Identifier
+from lancekeep.domain.errors import ConcurrentModification, InvalidInput
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.entrypoints.spark.arrow_types import fit
+from lancekeep.entrypoints.spark.failures import translated
+from lancekeep.entrypoints.spark.jobs.staged import StagedRows
+from lancekeep.entrypoints.spark.jobs.tasks import Clock, Summary
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+DUPLICATES = ("refuse", "last")
+
+_ATTEMPTS = 50
+
+
+def upsert(
+    catalog: Catalog,
+    table: Identifier,
+    source: DataFrame | pa.Table,
+    on: str | list[str],
+    *,
+    duplicates: str = "refuse",
+) -> Summary:
+    """Update the rows whose key is in ``source`` and add the others, as one version.
+
+    source: with all columns of the table, by name. Its rows are written first, of a DataFrame by Spark's tasks, and the
+    driver looks for their keys alone (ADR 27). on: the columns of the key; nulls in it are refused; rows of the table
+    that share a key become one. duplicates: of a key in the source, ``refuse``, or have the ``last`` row win, which
+    only a pyarrow table has an order for.
+
+    Built and committed against one version: where others commit meanwhile, it is built again, so that two upserts
+    never add one key twice. Again, it changes no row; it does make a version. Raises `InvalidInput`, `TableNotFound`,
+    and as `Catalog.write`; then nothing was committed.
+    """
+    clock = Clock()
+    name, keys = ObjectId.of(table), [on] if isinstance(on, str) else list(on)
+    if duplicates not in DUPLICATES:
+        raise InvalidInput(f"unknown rule for duplicates {duplicates!r}; choose {', '.join(DUPLICATES)}")
+    if duplicates == "last" and not isinstance(source, pa.Table):
+        raise InvalidInput(
+            "the rows of a DataFrame have no order: reduce them to one for each key, or give an Arrow table"
+        )
+    dataset = catalog.open(name)
+    columns = str(dataset.lance_schema)  # with the ids that the staged files have
+    rows = _staged(catalog, dataset, name, source, keys, duplicates)
+    for _ in range(_ATTEMPTS):
+        dataset = catalog.open(name)
+        if not rows.rows:
+            return Summary("upsert", str(name), 0, 0, clock.seconds, dataset.version, dataset.version)
+        if str(dataset.lance_schema) != columns:
+            raise ConcurrentModification(
+                f"{name}: its columns were changed meanwhile; nothing was committed. Run it again"
+            )
+        transaction, updated = _built(dataset, rows, keys)
+
+        def commit(latest: lance.LanceDataset, transaction: lance.Transaction = transaction) -> lance.LanceDataset:
+            return lance.LanceDataset.commit(latest, transaction)
+
+        try:
+            committed = catalog.commit_change(name, commit, after=dataset.version)
+        except ConcurrentModification:
+            continue
+        counts = {"updated": updated, "inserted": max(0, rows.rows - updated)}
+        return Summary(
+            "upsert", str(name), rows.rows, rows.size, clock.seconds, dataset.version, committed.version, counts
+        )
+    raise ConcurrentModification(f"{name}: others kept changing it; nothing was committed")
+
+
+def changes_in(spark: SparkSession, sources: Sequence[str], format: str) -> DataFrame:  # noqa: A002 - Spark's word
+    """Files as a DataFrame to upsert; format as Spark takes it. Raises `InvalidInput`."""
+    with translated(", ".join(sources)):
+        return spark.read.format(format).load(list(sources))
+
+
+def _staged(
+    catalog: Catalog, dataset: Any, name: ObjectId, source: Any, keys: list[str], duplicates: str
+) -> StagedRows:
+    """The source, written and checked: each key once, and none of them null. Raises `InvalidInput`."""
+    schema = dataset.schema
+    if isinstance(source, pa.Table):
+        _require_columns(source.column_names, schema, keys, str(name))
+        fitted = pa.Table.from_batches([fit(batch, schema) for batch in source.to_batches()], schema)
+        table = _keyed(fitted, keys, duplicates, str(name))
+        return StagedRows.of_table(table, catalog.begin_write(name, schema, "append"))
+    if not hasattr(source, "mapInArrow"):
+        raise InvalidInput(f"cannot upsert a {type(source).__qualname__}; give a Spark DataFrame or a pyarrow Table")
+    _require_columns(source.columns, schema, keys, str(name))
+    staged = StagedRows.of_frame(source, catalog.begin_write(name, schema, "append"))
+    if staged.rows:
+        found, lacking = staged.keys(source, keys)
+        _require_keys(staged.rows, found, lacking, str(name))
+    return staged
+
+
+def _require_columns(given: Sequence[str], schema: pa.Schema, keys: list[str], name: str) -> None:
+    problems = [f"{column!r} is missing" for column in schema.names if column not in given]
+    problems += [f"{column!r} is not a column of the table" for column in given if column not in schema.names]
+    if problems:
+        raise InvalidInput(f"{name}: the source does not fit; nothing was written: {'; '.join(problems)}")
+    unknown = [key for key in keys if key not in schema.names]
+    if unknown or not keys:
+        raise InvalidInput(
+            f"{name} has no column {unknown[0]!r} for a key" if unknown else "name the columns of the key"
+        )
+
+
+def _require_keys(rows: int, found: int, lacking: Mapping[str, int], name: str) -> None:
+    """Each key once, and none of them null."""
+    for key, nulls in lacking.items():
+        if nulls:
+            raise InvalidInput(f"{name}: {nulls} rows of the source have no {key!r}, which is of the key")
+    if found < rows:
+        raise InvalidInput(
+            f"{name}: {rows} rows of the source have {found} keys; have each once, or say duplicates='last'"
+        )
+
+
+def _keyed(rows: pa.Table, keys: list[str], duplicates: str, name: str) -> pa.Table:
+    """Each key once, and none of them null. Raises `InvalidInput`."""
+    same = rows.select(keys)
+    for key in _floating(rows.schema, keys):
+        same = same.set_column(same.column_names.index(key), key, pc.add(same[key], 0.0))  # -0.0 as 0.0
+    numbered = same.append_column("lancekeep_at", pa.array(range(rows.num_rows), pa.int64()))
+    last = numbered.group_by(keys).aggregate([("lancekeep_at", "max")])
+    found = rows.num_rows if duplicates == "last" else last.num_rows
+    _require_keys(rows.num_rows, found, {key: rows[key].null_count for key in keys}, name)
+    if last.num_rows == rows.num_rows:
+        return rows
+    places = last["lancekeep_at_max"].combine_chunks()
+    return rows.take(places.take(pc.sort_indices(places)))
+
+
+def _built(dataset: Any, rows: StagedRows, keys: list[str]) -> tuple[lance.Transaction, int]:
+    """What takes the rows of these keys out and puts the staged ones in, and how many it takes out.
+
+    Only keys are read here. Where rows have ids that stay with them, those of updated rows are kept by reading all.
+    """
+    merge = dataset.merge_insert(keys)
+    floating = _floating(dataset.schema, keys)
+    try:
+        if dataset.has_stable_row_ids:
+            merge = merge.when_matched_update_all().when_not_matched_insert_all()
+            zeros = {key: _stored_zero(dataset, key) for key in floating}
+            source = _mapped(rows.reader(dataset.schema.names), lambda batch: _with_stored_zeros(batch, zeros))
+            transaction, stats = merge.execute_uncommitted(source)
+            return transaction, stats["num_updated_rows"]
+        matched = _mapped(rows.reader(keys), lambda batch: _with_both_zeros(batch, floating))
+        removal, stats = merge.when_matched_delete().execute_uncommitted(matched)
+    except ValueError as error:
+        raise InvalidInput(f"the rows cannot be merged by {', '.join(keys)}: {error}") from error
+    operation = replace(removal.operation, new_fragments=rows.fragments)
+    return lance.Transaction(dataset.version, operation), stats["num_deleted_rows"]
+
+
+# -- zeros: to Lance 0.0 and -0.0 are two keys, to SQL one ------------------------------------------------------------
+
+
+def _floating(schema: pa.Schema, keys: list[str]) -> list[str]:
+    return [key for key in keys if pa.types.is_floating(schema.field(key).type)]
+
+
+def _mapped(
+    reader: pa.RecordBatchReader, change: Callable[[pa.RecordBatch], Iterable[pa.RecordBatch]]
+) -> pa.RecordBatchReader:
+    return pa.RecordBatchReader.from_batches(reader.schema, (part for batch in reader for part in change(batch)))
+
+
+def _with_both_zeros(batch: pa.RecordBatch, keys: list[str]) -> Iterable[pa.RecordBatch]:
+    """Return the keys of a batch, each that has a zero with the other zero, too."""
+    parts = [batch]
+    for key in keys:
+        for part in list(parts):
+            zeros = part.filter(pc.equal(part[key], 0))
+            if zeros.num_rows:
+                parts.append(
+                    zeros.set_column(batch.schema.get_field_index(key), batch.schema.field(key), pc.negate(zeros[key]))
+                )
+    return parts
+
+
+def _stored_zero(dataset: Any, key: str) -> pa.Scalar | None:
+    """Return the zero that a column of the table has; None where it has none."""
+    quoted = f"`{key}`"
+    found = pc.unique(dataset.to_table([key], filter=f"{quoted} >= -0.0 AND {quoted} <= 0.0")[key]).drop_null()
+    if len(found) > 1:
+        raise InvalidInput(f"the key {key!r} has both 0.0 and -0.0 in the table, which are equal: update one of them")
+    return found[0] if len(found) else None
+
+
+def _with_stored_zeros(batch: pa.RecordBatch, zeros: Mapping[str, pa.Scalar | None]) -> Iterable[pa.RecordBatch]:
+    """Return a batch with the zeros that the table has in its keys."""
+    for key, zero in zeros.items():
+        if zero is not None:
+            field = batch.schema.field(key)
+            same = pc.if_else(pc.fill_null(pc.equal(batch[key], 0), False), zero, batch[key])
+            batch = batch.set_column(batch.schema.get_field_index(key), field, same)
+    return [batch]

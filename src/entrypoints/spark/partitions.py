@@ -1,0 +1,185 @@
+"""Spark DataFrames into and out of a partitioned namespace.
+
+Writing shuffles the rows by their partition values, so that one task has all rows of a partition; executors write
+fragments, and the driver makes one commit per partition and one publication of all. Reading is one task per partition
+that the filter leaves, each at its published version. Executors get URIs and storage options, never a catalog.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, groupby, pairwise
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import lance
+import numpy as np
+import pyarrow as pa
+
+from lancekeep.application.partitions.namespace import (
+    APPEND,
+    PartitionedNamespace,
+    PartitionWritePlan,
+    WrittenPartition,
+)
+from lancekeep.application.partitions.values import expression, is_understood, partition_arrays, split
+from lancekeep.domain.errors import MissingExtra
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.partitions import Partition, key_of
+from lancekeep.entrypoints.spark.arrow_types import arrow_schema, as_spark_sees, fit, require_fit
+from lancekeep.entrypoints.spark.daemon import freeze_imports
+from lancekeep.entrypoints.spark.ingest import collected
+from lancekeep.entrypoints.spark.writing import write_batches
+
+try:
+    from pyspark.sql.pandas.types import from_arrow_schema
+    from pyspark.sql.types import StringType, StructField, StructType
+except ImportError as error:
+    raise MissingExtra("this needs PySpark: pip install 'lancekeep[spark]'") from error
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+_KEY = "__lancekeep_partition"
+"""The column by which rows are shuffled: the partition values as text."""
+
+
+def write_partitioned(frame: DataFrame, namespace: PartitionedNamespace, mode: str = APPEND) -> list[Partition]:
+    """Write a DataFrame to the partitions its rows belong to, and publish all in one step; those partitions then.
+
+    mode: as in `PartitionedNamespace.write`. Columns are matched by name.
+
+    Raises before any task runs: `InvalidInput` where the DataFrame does not fit the schema, `Refused`. From the tasks:
+    `InvalidInput` where a value does not fit, `Retryable`; then nothing was published. Then as
+    `PartitionedNamespace.write`.
+    """
+    plan = namespace.begin_write(mode)
+    require_fit(arrow_schema(frame.schema), plan.schema)
+    columns = StructType([*frame.schema.fields, StructField(_KEY, StringType())])
+    keyed = frame.mapInArrow(lambda batches: _keyed(batches, plan), columns)
+    shuffled = keyed.repartition(_KEY).sortWithinPartitions(_KEY)
+    rows = collected(shuffled, lambda batches: _written(batches, plan), _WRITTEN, "the partitions")
+    return namespace.publish(plan, [_decoded(row, plan) for row in rows])
+
+
+def read_partitioned(
+    spark: SparkSession,
+    namespace: PartitionedNamespace,
+    filter: Any = None,  # noqa: A002 - the word that a caller reads
+    columns: Sequence[str] | None = None,
+) -> DataFrame:
+    """The rows that satisfy a filter, from the partitions that can hold any, as published at this moment.
+
+    filter: as in `PartitionedNamespace.scan`. Lazy: tasks read when the DataFrame is used, at the versions of now.
+    Raises as `PartitionedNamespace.scan` does.
+    """
+    scan = namespace.scan(filter)
+    chosen = scan.select(columns)
+    seen = pa.schema([pa.field(field.name, as_spark_sees(field.type)) for field in chosen])
+    places = tuple(_place(namespace, each) for each in scan.partitions)
+    tasks = spark.createDataFrame([(at,) for at in range(len(places))], "at int").repartition(max(1, len(places)), "at")
+    read = _Read(scan.schema, scan.filter, tuple(chosen.names), seen, places)
+    return tasks.mapInArrow(read, from_arrow_schema(seen, prefer_timestamp_ntz=True))
+
+
+def _keyed(batches: Iterable[pa.RecordBatch], plan: PartitionWritePlan) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        rows = pa.Table.from_batches([batch])
+        for values, part in split(rows, _values(batch, plan)):
+            key = pa.array([repr(key_of(values))] * part.num_rows, pa.string())
+            yield from part.append_column(_KEY, key).combine_chunks().to_batches()
+
+
+def _values(batch: pa.RecordBatch, plan: PartitionWritePlan) -> list[pa.Array]:
+    fitted = pa.Table.from_batches([fit(batch, plan.schema)])
+    return partition_arrays(fitted, plan.spec, plan.schema)
+
+
+def _written(batches: Iterable[pa.RecordBatch], plan: PartitionWritePlan) -> Iterator[pa.RecordBatch]:
+    for _, runs in groupby(_runs(batches), key=itemgetter(0)):
+        parts = (rows for _, rows in runs)
+        first = next(parts)
+        arrays = _values(first.slice(0, 1), plan)
+        place, location = plan.place(tuple(column[0].as_py() for column in arrays))
+        fragments = write_batches(chain([first], parts), place)
+        values = pa.RecordBatch.from_arrays(arrays, names=[str(at) for at in range(len(arrays))])
+        row = {"names": list(place.table.names), "location": location, "fragments": fragments}
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, values.schema) as stream:
+            stream.write_batch(values)
+        yield pa.RecordBatch.from_pydict({"place": [json.dumps(row)], "values": [sink.getvalue().to_pybytes()]})
+
+
+_WRITTEN = "place string, values binary"
+"""What a task answers for each partition: its name, location and fragments as JSON, its values as an Arrow stream."""
+
+
+def _decoded(row: Row, plan: PartitionWritePlan) -> WrittenPartition:
+    found = json.loads(row.place)
+    [batch] = pa.ipc.open_stream(bytes(row["values"]))
+    values = tuple(column[0].as_py() for column in batch.columns)
+    location = found["location"]
+    place = plan.place(values)[0] if location is None else plan.at(ObjectId(tuple(found["names"])), location)
+    return WrittenPartition(values, tuple(found["fragments"]), place, location)
+
+
+def _runs(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Rows of the same key that follow one another, with it."""
+    for batch in batches:
+        keys = batch.column(_KEY)
+        rows = batch.drop_columns([_KEY])
+        codes = keys.dictionary_encode().indices.to_numpy()
+        starts = [*np.flatnonzero(np.diff(codes, prepend=-1)).tolist(), len(codes)]
+        for start, end in pairwise(starts):
+            yield keys[start].as_py(), rows.slice(start, end - start)
+
+
+@attrs.frozen
+class _Place:
+    """A partition at its published version, for a task to open; it pickles."""
+
+    uri: str
+    storage_options: dict[str, str] = attrs.field(repr=False)
+    version: int | None
+    branch: str | None
+    tag: str | None
+
+    def open(self) -> Any:
+        version = self.tag if self.branch is None and self.tag is not None else self.version
+        options = self.storage_options or None
+        if self.branch is None:
+            return lance.dataset(self.uri, version=version, storage_options=options)
+        return lance.dataset(self.uri, storage_options=options).checkout_version((self.branch, self.version))
+
+
+def _place(namespace: PartitionedNamespace, partition: Partition) -> _Place:
+    uri, options = namespace.place(partition)
+    return _Place(uri, dict(options), partition.version, partition.branch, partition.tag)
+
+
+@attrs.frozen
+class _Read:
+    """What a task does to read partitions; it pickles. Rows are positions in ``places``."""
+
+    schema: pa.Schema
+    filter: Any
+    names: tuple[str, ...]
+    seen: pa.Schema
+    places: tuple[_Place, ...]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        freeze_imports()
+        condition = expression(self.filter, self.schema)
+        for place in (self.places[at] for batch in batches for at in batch.column("at").to_pylist()):
+            dataset = place.open()
+            if condition is None or is_understood(self.filter, self.schema):
+                found = dataset.to_batches(columns=list(self.names), filter=condition)
+            else:
+                tables = (pa.Table.from_batches([batch]).filter(condition) for batch in dataset.to_batches())
+                found = (batch for table in tables for batch in table.to_batches())
+            for batch in found:
+                yield pa.RecordBatch.from_arrays(
+                    [batch.column(field.name).cast(field.type) for field in self.seen], schema=self.seen
+                )

@@ -1,0 +1,252 @@
+"""Fragments of one version of a table, read by Spark's tasks.
+
+The driver side opens the table through the catalog once; tasks open that very version by its location, and no catalog.
+What is planned stays small however many fragments there are: it names runs of them, and has a limited number of parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import attrs
+import lance
+import pyarrow as pa
+
+from lancekeep.application.catalog import Catalog
+from lancekeep.domain.errors import InvalidInput, Refused
+from lancekeep.domain.manifest import FragmentEntry, fragment_entries, transaction_name
+from lancekeep.entrypoints.spark.arrow_types import as_spark_sees, as_spark_takes, require_quotable
+from lancekeep.entrypoints.spark.daemon import freeze_imports
+from lancekeep.entrypoints.spark.projection import Origin, origins_by_name, projected
+
+ROWS_OF_A_PARTITION = 100_000
+"""Fragments next to each other are read by one task until they hold so many rows."""
+MOST_PARTITIONS = 4096
+"""Of a table for which that would make more tasks, each reads more rows."""
+
+READ_AHEAD: dict[str, Any] = {"io_buffer_size": 32 << 20, "batch_readahead": 4}
+"""Bytes that a scan reads, and batches that it decodes, ahead of its reader; left out, two gigabytes and 16."""
+BATCH_ROWS, BATCH_BYTES = 8192, 2 << 20
+
+
+@attrs.frozen
+class Snapshot:
+    """A version of a table as tasks read it; it pickles, and knows nothing of the catalog.
+
+    The location and the number do not identify a version: a table that is dropped and created again may have both.
+    """
+
+    uri: str
+    version: int
+    identity: str
+    storage_options: dict[str, str] = attrs.field(repr=False)
+    branch: str | None = None
+
+    @staticmethod
+    def of(catalog: Catalog, dataset: Any, branch: str | None = None) -> Snapshot:
+        return Snapshot(dataset.uri, dataset.version, identity(dataset), dict(catalog.storage_options), branch)
+
+    def open(self) -> Any:
+        """Open the version. Raises `Refused` if the location now holds another table."""
+        options = self.storage_options or None
+        if self.branch is None:
+            dataset = lance.dataset(self.uri, version=self.version, storage_options=options)
+        else:
+            dataset = lance.dataset(self.uri, storage_options=options).checkout_version((self.branch, self.version))
+        if identity(dataset) != self.identity:
+            raise Refused(
+                f"version {self.version} of {self.uri} is not the version that the query was planned for: the table "
+                "was dropped and created again. Run the query again."
+            )
+        return dataset
+
+
+class Fragment(NamedTuple):
+    """A fragment as it is planned with. rows: without deleted ones. size: in bytes, of whole rows; None if unknown."""
+
+    id: int
+    rows: int
+    size: int | None
+
+
+def identity(dataset: Any) -> str:
+    """Return what no other version of any table has: the name of its transaction, or a digest of its manifest."""
+    manifest = _manifest(dataset)
+    return transaction_name(manifest) or blake2b(manifest, digest_size=16).hexdigest()
+
+
+def entries(dataset: Any) -> Iterator[FragmentEntry]:
+    """What the manifest says of each fragment, without an object of the engine's for it."""
+    return fragment_entries(_manifest(dataset))
+
+
+def _manifest(dataset: Any) -> memoryview:
+    return memoryview(dataset.__getstate__()[_MANIFEST])
+
+
+_MANIFEST = 3
+"""Where the state of a pickled ``LanceDataset`` has its manifest."""
+
+
+def stored_fragments(dataset: Any, found: Iterable[FragmentEntry] | None = None) -> Iterator[Fragment]:
+    """The fragments in their order, or those of ``found``; rows that an old manifest does not tell are counted."""
+    for entry in entries(dataset) if found is None else found:
+        rows = entry.rows if entry.rows is not None else dataset.get_fragment(entry.id).count_rows()
+        yield Fragment(entry.id, rows, entry.size)
+
+
+@attrs.frozen
+class FragmentReader:
+    """Reads fragments of one version as batches of exactly ``schema``, Spark's Arrow types; it pickles.
+
+    filter: in SQL of Lance's scanner; rows for which it is not true are left out. batch_size: rows of a batch at most.
+    origins: of the columns of ``schema``, where some are not stored as such.
+    """
+
+    snapshot: Snapshot
+    schema: pa.Schema
+    filter: str | None = None
+    batch_size: int | None = None
+    origins: tuple[Origin, ...] | None = None
+
+    @staticmethod
+    def of(snapshot: Snapshot, stored: pa.Schema, schema: pa.Schema, batch_size: int | None = None) -> FragmentReader:
+        """Reads the columns of ``schema``, or parts of them.
+
+        Raises `InvalidInput` where ``stored`` has none of that name and type.
+        """
+        require_types(stored, schema)
+        return FragmentReader(snapshot, schema, batch_size=batch_size, origins=origins_by_name(stored, schema))
+
+    def read(self, runs: Sequence[range], limit: int | None = None) -> Iterator[pa.RecordBatch]:
+        """The rows of the fragments in their order, ``limit`` at most."""
+        freeze_imports()
+        if not runs:
+            return
+        dataset = self.snapshot.open()
+        fragments = [dataset.get_fragment(number) for run in runs for number in run]
+        names = self._stored_names
+        scanner = dataset.scanner(
+            columns=names,
+            with_row_id=not names,  # a batch without columns has no rows
+            filter=self.filter,
+            limit=limit,
+            batch_size=self.batch_size or batch_rows(dataset.schema, names, fragments),
+            fragments=fragments,
+            scan_in_order=True,
+            **READ_AHEAD,
+        )
+        for batch in scanner.to_batches():
+            if batch.num_rows:
+                chosen = batch if self.origins is None else projected(batch, self.origins, self.schema)
+                yield as_spark_takes(chosen, self.schema)
+
+    @property
+    def _stored_names(self) -> list[str]:
+        if self.origins is None:
+            return list(self.schema.names)
+        return [origin.name for origin in self.origins if origin.name is not None]
+
+
+def batch_rows(stored: pa.Schema, names: Iterable[str], fragments: Iterable[Any]) -> int:
+    """Of how many rows a batch of these columns has about 2 MB, 8,192 at most.
+
+    Values of no fixed size, such as images, are taken to be as large as the rows of the fragments are on average: the
+    engine decodes whole batches, several at a time, whatever ``batch_size_bytes`` it is told.
+    """
+    bits = [_bits(stored.field(name).type) for name in names]
+    width = sum(filter(None, bits)) // 8
+    if None in bits:
+        width = max([width, *map(_average_row, fragments)])
+    return max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, width)))
+
+
+def _bits(kind: pa.DataType) -> int | None:
+    """Of one value; None where values differ in their size."""
+    if pa.types.is_fixed_size_list(kind):
+        bits = _bits(kind.value_type)
+        return None if bits is None else bits * kind.list_size
+    if pa.types.is_struct(kind):
+        inner = [_bits(field.type) for field in kind]
+        return None if None in inner else sum(filter(None, inner))
+    if pa.types.is_dictionary(kind):
+        return None
+    try:
+        return int(kind.bit_width)
+    except ValueError:
+        return None
+
+
+def _average_row(fragment: Any) -> int:
+    metadata = fragment.metadata
+    size = sum(file.file_size_bytes or 0 for file in metadata.files)
+    return int(size // max(1, metadata.physical_rows))
+
+
+def require_columns(stored: pa.Schema, names: Iterable[str]) -> None:
+    """Raises `InvalidInput` unless the table has columns of these names."""
+    unknown = [name for name in names if name not in stored.names]
+    if unknown:
+        raise InvalidInput(f"the table has no column {unknown[0]!r}; it has {', '.join(stored.names)}")
+
+
+def require_types(stored: pa.Schema, wanted: pa.Schema) -> None:
+    """Nullability aside: Spark may know more, or less, about it. A struct may lack fields that the stored one has."""
+    require_columns(stored, wanted.names)
+    require_quotable(wanted.names)
+    for field in wanted:
+        seen = as_spark_sees(stored.field(field.name).type)
+        if not _is_part(as_spark_sees(field.type), seen):
+            raise InvalidInput(
+                f"the column {field.name!r} of the table is {seen} in Spark; it was asked for as {field.type}"
+            )
+
+
+def _is_part(wanted: pa.DataType, seen: pa.DataType) -> bool:
+    if pa.types.is_struct(wanted) and pa.types.is_struct(seen):
+        known = {child.name: child.type for child in seen}
+        return all(child.name in known and _is_part(child.type, known[child.name]) for child in wanted)
+    if pa.types.is_list(wanted) and pa.types.is_list(seen):
+        return _is_part(wanted.value_type, seen.value_type)
+    if pa.types.is_map(wanted) and pa.types.is_map(seen):
+        return _is_part(wanted.key_type, seen.key_type) and _is_part(wanted.item_type, seen.item_type)
+    return bool(wanted == seen)
+
+
+class Part(NamedTuple):
+    """What one task reads: runs of the ids of fragments, which hold so many rows."""
+
+    runs: list[range]
+    rows: int
+
+
+def partitions(fragments: Iterable[Fragment], rows: int, most: int = MOST_PARTITIONS) -> Iterator[Part]:
+    """A part for each task: neighbours together while they are small, and no more than ``most``. rows: of them all."""
+    share = max(ROWS_OF_A_PARTITION, -(-rows // most))
+    part = Part([], 0)
+    for fragment in fragments:
+        part = Part(_extended(part.runs, fragment.id), part.rows + fragment.rows)
+        if part.rows >= share:
+            yield part
+            part = Part([], 0)
+    if part.runs:
+        yield part
+
+
+def _extended(runs: list[range], number: int) -> list[range]:
+    if runs and runs[-1].stop == number:
+        runs[-1] = range(runs[-1].start, number + 1)
+    else:
+        runs.append(range(number, number + 1))
+    return runs
+
+
+def first_rows(parts: Iterable[Part], limit: int) -> Iterator[Part]:
+    """Of parts, in their order, those that hold the first ``limit`` rows, with how many to take of each."""
+    for part in parts:
+        if limit <= 0:
+            break
+        yield part._replace(rows=min(limit, part.rows))
+        limit -= part.rows

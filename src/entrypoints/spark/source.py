@@ -1,0 +1,67 @@
+"""``format("lancekeep")``: what of `batch` and `streaming` does the work.
+
+Spark makes these objects in processes of its own, where nothing is left of the user's, so each opens the catalog anew
+from the options. Tasks get no catalog: they read one pinned version, or write fragments, and what they wrote is one
+commit of the driver's.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+)
+from pyspark.sql.types import StructType
+
+from lancekeep.entrypoints.spark.arrow_types import spark_schema
+from lancekeep.entrypoints.spark.batch import BatchReader, BatchWriter, open_version
+from lancekeep.entrypoints.spark.options import BATCH_READ, BATCH_WRITE, STREAM_READ, STREAM_WRITE, Connect, Options
+from lancekeep.entrypoints.spark.reading import require_columns
+from lancekeep.entrypoints.spark.streaming import StreamReader, StreamWriter
+
+
+class LancekeepSource(DataSource):
+    """The data source; ``connect`` is ``lancekeep.connect``, set where it is registered (`pyspark_lancekeep`)."""
+
+    connect: ClassVar[Connect]
+
+    @classmethod
+    def name(cls) -> str:
+        return "lancekeep"
+
+    def schema(self) -> StructType:
+        """Spark asks before a read without a schema of its own, and for CREATE TABLE."""
+        declared = Options.declared(self.options)
+        if declared is not None:
+            declared.require_no_secret()
+        options = declared or Options.of(self.options, *BATCH_READ, *STREAM_READ)
+        with options.opener(self.connect)() as catalog:
+            stored = open_version(catalog, options).schema
+            root_uri = catalog.root_uri
+        if options.columns is not None:
+            require_columns(stored, options.columns)
+            stored = pa.schema([stored.field(name) for name in options.columns])
+        seen = spark_schema(stored)
+        return seen if declared is None else declared.kept_in(seen, root_uri)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = Options.of_read(self.options, schema, *BATCH_READ)
+        return BatchReader(options, options.opener(self.connect), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        options = Options.of(self.options, *BATCH_WRITE)
+        return BatchWriter(options, options.opener(self.connect), schema, overwrite)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - the name is Spark's
+        options = Options.of_read(self.options, schema, *STREAM_READ)
+        return StreamReader(options, options.opener(self.connect), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        options = Options.of(self.options, *STREAM_WRITE)
+        return StreamWriter(options, options.opener(self.connect), schema, overwrite)

@@ -1,0 +1,289 @@
+"""A catalog as Spark's SQL sees it: namespaces, tables, and DDL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar
+
+from pyspark.sql.types import StructType
+
+from lancekeep.application.catalog import Catalog
+from lancekeep.domain.errors import (
+    InvalidInput,
+    NamespaceAlreadyExists,
+    NamespaceNotEmpty,
+    NamespaceNotFound,
+    TableAlreadyExists,
+    TableNotFound,
+    Unsupported,
+    VersionNotFound,
+)
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.entrypoints.spark.sql.alter import alter
+from lancekeep.entrypoints.spark.sql.columns import is_vector_property, stored_schema
+from lancekeep.entrypoints.spark.sql.jvm import CATALOG, Jvm, Proxy, struct
+from lancekeep.entrypoints.spark.sql.streams import Streams
+from lancekeep.entrypoints.spark.sql.table import PROVIDER, STORE_SHOWN, VERSION_SHOWN, SqlTable, StagedTable
+
+_PROVIDERS = (PROVIDER, "lance")
+
+
+class SqlCatalog(Proxy):
+    """The catalog that SQL knows as ``name``."""
+
+    class Java:
+        implements = (CATALOG + "StagingTableCatalog", CATALOG + "SupportsNamespaces")
+
+    _declared: ClassVar = {
+        "listNamespaces": (NamespaceNotFound,),
+        "loadNamespaceMetadata": (NamespaceNotFound,),
+        "createNamespace": (NamespaceAlreadyExists,),
+        "alterNamespace": (NamespaceNotFound,),
+        "dropNamespace": (NamespaceNotFound, NamespaceNotEmpty),
+        "listTables": (NamespaceNotFound,),
+        "listTableSummaries": (NamespaceNotFound,),
+        "loadTable": (TableNotFound,),
+        "createTable": (TableAlreadyExists, NamespaceNotFound),
+        "createTableLike": (TableAlreadyExists, NamespaceNotFound),
+        "alterTable": (TableNotFound,),
+        "renameTable": (TableNotFound, TableAlreadyExists),
+        "stageCreate": (TableAlreadyExists, NamespaceNotFound),
+        "stageReplace": (TableNotFound, NamespaceNotFound),
+        "stageCreateOrReplace": (NamespaceNotFound,),
+    }
+
+    def __init__(self, jvm: Jvm, name: str, catalog: Catalog, streams: Streams) -> None:
+        self._jvm = jvm
+        self._name = name
+        self._catalog = catalog
+        self._streams = streams
+
+    def __repr__(self) -> str:
+        return f"{self._name}: {self._catalog!r}"
+
+    def initialize(self, name: str, options: Any) -> None:
+        pass
+
+    def name(self) -> str:
+        return self._name
+
+    def defaultNamespace(self) -> Any:  # noqa: N802
+        return self._jvm.strings([])
+
+    def capabilities(self) -> Any:
+        return self._jvm.set([])
+
+    def tableStateOptionKeys(self) -> Any:  # noqa: N802
+        return self._jvm.set([])
+
+    def changelogStateOptionKeys(self) -> Any:  # noqa: N802
+        return self._jvm.set([])
+
+    def supportedCustomMetrics(self) -> Any:  # noqa: N802
+        return self._jvm.array("org.apache.spark.sql.connector.metric.CustomMetric", [])
+
+    def useNullableQuerySchema(self) -> bool:  # noqa: N802
+        return True
+
+    # -- namespaces ---------------------------------------------------------------------------------------------
+
+    def listNamespaces(self, namespace: Any = ()) -> Any:  # noqa: N802
+        parent = ObjectId.of(list(namespace))
+        return self._jvm.paths((*parent.names, name) for name in self._catalog.list_namespaces(parent))
+
+    def namespaceExists(self, namespace: Any) -> bool:  # noqa: N802
+        return self._catalog.namespace_exists(list(namespace))
+
+    def loadNamespaceMetadata(self, namespace: Any) -> Any:  # noqa: N802
+        return self._jvm.map(self._catalog.describe_namespace(list(namespace)).properties)
+
+    def createNamespace(self, namespace: Any, metadata: Any) -> None:  # noqa: N802
+        self._catalog.create_namespace(list(namespace), _definition(metadata, "a namespace"))
+
+    def alterNamespace(self, namespace: Any, changes: Iterable[Any]) -> None:  # noqa: N802
+        properties: dict[str, str | None] = {}
+        for change in changes:
+            kind = change.getClass().getSimpleName()
+            if kind not in ("SetProperty", "RemoveProperty"):
+                raise Unsupported(f"a namespace cannot be altered by {kind}")
+            properties[change.property()] = change.value() if kind == "SetProperty" else None
+        given = _definition({key: value for key, value in properties.items() if value is not None}, "a namespace")
+        removed = [key for key, value in properties.items() if value is None]
+        self._catalog.alter_namespace(list(namespace), given, removed)
+
+    def dropNamespace(self, namespace: Any, cascade: bool) -> bool:  # noqa: N802
+        self._catalog.drop_namespace(list(namespace), cascade=cascade)
+        return True
+
+    # -- tables -------------------------------------------------------------------------------------------------
+
+    def listTables(self, namespace: Any) -> Any:  # noqa: N802
+        kind = self._jvm.java(CATALOG + "Identifier")
+        return self._jvm.array(CATALOG + "Identifier", [kind.of(namespace, name) for name in self._tables(namespace)])
+
+    def listTableSummaries(self, namespace: Any) -> Any:  # noqa: N802
+        identifier, summary = self._jvm.java(CATALOG + "Identifier"), self._jvm.java(CATALOG + "TableSummary")
+        return self._jvm.array(
+            CATALOG + "TableSummary",
+            [
+                summary.of(identifier.of(namespace, name), summary.MANAGED_TABLE_TYPE)
+                for name in self._tables(namespace)
+            ],
+        )
+
+    def tableExists(self, identifier: Any) -> bool:  # noqa: N802
+        return self._catalog.table_exists(_object_id(identifier))
+
+    def loadTable(self, identifier: Any, context: Any = None, options: Any = None) -> SqlTable:  # noqa: N802
+        """``context`` is a version, a timestamp, what a statement is about to do, or all of it in one."""
+        table = _object_id(identifier)
+        version, moment = _time_travel(context)
+        try:
+            if moment is not None:
+                dataset = self._catalog.open(table, self._version_at(table, moment))
+            elif version is not None and not version.isdecimal():
+                dataset = self._catalog.open(table, tag=version)
+            else:
+                dataset = self._catalog.open(table, None if version is None else int(version))
+        except VersionNotFound as error:
+            if version is None and moment is None:
+                raise TableNotFound(str(error)) from error
+            raise InvalidInput(str(error)) from error
+        return SqlTable(self._jvm, self._shown(table), self._catalog, table, dataset, self._streams)
+
+    def loadChangelog(self, identifier: Any, context: Any, options: Any) -> Any:  # noqa: N802
+        raise Unsupported(f"{self._shown(_object_id(identifier))}: changes cannot be read by SQL")
+
+    def invalidateTable(self, identifier: Any) -> None:  # noqa: N802
+        pass
+
+    def createTable(self, identifier: Any, *definition: Any) -> SqlTable:  # noqa: N802
+        return self._create(identifier, *self._definition(definition))
+
+    def createTableLike(self, identifier: Any, info: Any, source: Any) -> SqlTable:  # noqa: N802
+        """Columns and comments are those of the source, and vectors, if it is a table of such a catalog."""
+        columns, properties = self._definition((info,))
+        vectors = {key: value for key, value in dict(source.properties()).items() if is_vector_property(key)}
+        return self._create(identifier, columns, {**vectors, **properties})
+
+    def alterTable(self, identifier: Any, changes: Iterable[Any]) -> SqlTable:  # noqa: N802
+        table = _object_id(identifier)
+        alter(self._catalog, table, list(changes))
+        return self.loadTable(identifier)
+
+    def dropTable(self, identifier: Any) -> bool:  # noqa: N802
+        try:
+            self._catalog.drop_table(_object_id(identifier))
+        except TableNotFound:
+            return False
+        return True
+
+    def purgeTable(self, identifier: Any) -> bool:  # noqa: N802 - files go at once, anyway
+        return self.dropTable(identifier)
+
+    def renameTable(self, source: Any, target: Any) -> None:  # noqa: N802
+        wanted = _object_id(target)
+        if len(wanted.names) > 1 and wanted.names[0] == self._name:  # Spark takes this catalog's name for a namespace
+            wanted = ObjectId(wanted.names[1:])
+        self._catalog.rename_table(_object_id(source), wanted)
+
+    # -- tables with their first rows -----------------------------------------------------------------------------
+
+    def stageCreate(self, identifier: Any, *definition: Any) -> StagedTable:  # noqa: N802
+        return self._stage(identifier, definition, replaces=False)
+
+    def stageReplace(self, identifier: Any, *definition: Any) -> StagedTable:  # noqa: N802
+        self._catalog.find_table(_object_id(identifier))
+        return self._stage(identifier, definition, replaces=True)
+
+    def stageCreateOrReplace(self, identifier: Any, *definition: Any) -> StagedTable:  # noqa: N802
+        replaces = self._catalog.table_exists(_object_id(identifier))
+        return self._stage(identifier, definition, replaces=replaces)
+
+    def _stage(self, identifier: Any, definition: tuple[Any, ...], *, replaces: bool) -> StagedTable:
+        table = _object_id(identifier)
+        columns, properties = self._definition(definition)
+        schema = stored_schema(columns, properties)
+        return StagedTable(
+            self._jvm, self._shown(table), self._catalog, table, schema, _kept(properties), replaces=replaces
+        )
+
+    def _create(self, identifier: Any, columns: StructType, properties: Mapping[str, str]) -> SqlTable:
+        rows = stored_schema(columns, properties).empty_table()
+        self._catalog.write(_object_id(identifier), rows, properties=_kept(properties))
+        return self.loadTable(identifier)
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    def _shown(self, table: ObjectId) -> str:
+        return ".".join((self._name, *table.names))
+
+    def _tables(self, namespace: Any) -> list[str]:
+        return self._catalog.list_tables(list(namespace), include_declared=False)
+
+    def _definition(self, definition: tuple[Any, ...]) -> tuple[StructType, dict[str, str]]:
+        """Columns and properties, from a ``TableInfo`` or from its parts."""
+        (info,) = definition
+        if len(info.partitions()):
+            raise Unsupported(
+                "PARTITIONED BY and CLUSTERED BY are not supported: Lance tables have no partitions, and find rows by "
+                "statistics and indexes instead. Leave it out."
+            )
+        return struct(info.schema()), _definition(info.properties(), "a table")
+
+    def _version_at(self, table: ObjectId, moment: datetime) -> int:
+        """The version that was the latest at a time. Raises `VersionNotFound`."""
+        versions = self._catalog.open(table).versions()
+        before = [one["version"] for one in versions if one["timestamp"].astimezone(UTC) <= moment]
+        if not before:
+            raise VersionNotFound(f"{self._shown(table)} has no version as old as {moment:%Y-%m-%d %H:%M:%S.%f} UTC")
+        return int(max(before))
+
+
+def _object_id(identifier: Any) -> ObjectId:
+    return ObjectId.of([*identifier.namespace(), identifier.name()])
+
+
+def _time_travel(context: Any) -> tuple[str | None, datetime | None]:
+    """Version or tag, and time, of the forms in which ``loadTable`` is told about them."""
+    if isinstance(context, str):
+        return context, None
+    if isinstance(context, int):
+        return None, datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=context)
+    if context is None or context.getClass().getSimpleName() != "TableContext":
+        return None, None  # a set of privileges, of which there are none here
+    travel = context.timeTravel()
+    if not travel.isPresent():
+        return None, None
+    if travel.get().getClass().getSimpleName() == "AsOfVersion":
+        return _time_travel(travel.get().version())
+    return _time_travel(travel.get().micros())
+
+
+def _definition(properties: Any, of_what: str) -> dict[str, str]:
+    """Properties as the user gave them. Raises `Unsupported` for a clause that became a property and has no effect."""
+    given = dict(properties)
+    given.pop("owner", None)  # Spark's addition: the name of the process's user
+    provider = given.pop("provider", PROVIDER)
+    if provider not in _PROVIDERS:
+        raise InvalidInput(
+            f"USING {provider}: tables here are Lance tables. Leave USING out or say USING {PROVIDER}. saveAsTable "
+            f"names Spark's default where nothing is said: say format('{PROVIDER}'), or use writeTo"
+        )
+    for clause, name in (("LOCATION", "location"), ("EXTERNAL", "external"), ("COLLATION", "collation")):
+        if name in given:
+            raise Unsupported(
+                f"{clause} of {of_what} is not supported: the catalog chooses where things lie, and "
+                "catalog.register_table enters tables that lie below its root already. Leave it out."
+            )
+    options = sorted(name.removeprefix("option.") for name in given if name.startswith("option."))
+    if options:
+        raise InvalidInput(f"there is no option {', '.join(options)}; use TBLPROPERTIES for properties of your own")
+    return given
+
+
+def _kept(properties: Mapping[str, str]) -> dict[str, str]:
+    """The properties that are stored; the others are in the columns' types, or show a table's state."""
+    shown = (VERSION_SHOWN, STORE_SHOWN, "is_managed_location", "table_type")
+    return {name: value for name, value in properties.items() if name not in shown and not is_vector_property(name)}

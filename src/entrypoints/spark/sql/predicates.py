@@ -1,0 +1,128 @@
+"""Conditions of SQL as filters of the engine: those that choose exactly the same rows in both, and no others.
+
+A condition that is handed to the engine is not looked at again by Spark, and a DELETE removes what it is true for. So
+every part of one is true, false or unknown just where Spark says so: they may be negated and combined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, NoReturn
+
+import pyarrow as pa
+
+from lancekeep.entrypoints.spark.filters import as_literal
+
+_COMPARISONS = {"=": "=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_TEXT_FUNCTIONS = {"STARTS_WITH": "starts_with", "ENDS_WITH": "ends_with", "CONTAINS": "contains"}
+_EPOCH = datetime(1970, 1, 1)
+
+
+class Untranslatable(Exception):
+    """Spark has to evaluate the condition itself."""
+
+
+def translated(predicate: Any, dataset: Any) -> str | None:
+    """A ``Predicate`` of Spark as a filter of a ``lance.LanceDataset``, or None where only Spark can evaluate it."""
+    try:
+        text = _condition(predicate, dataset.schema)
+        dataset.scanner(filter=text).explain_plan()  # the engine's own word that it understands it
+    except (Untranslatable, ValueError, OSError):
+        return None
+    return text
+
+
+def conjunction(filters: Sequence[str]) -> str | None:
+    return " AND ".join(filters) or None
+
+
+def _condition(predicate: Any, schema: pa.Schema) -> str:
+    name = str(predicate.name())
+    children = list(predicate.children())
+    if name in _COMPARISONS:
+        left, right = children
+        if _is(left, "LiteralValue"):
+            left, right, name = right, left, _MIRRORED.get(name, name)
+        return _comparison(_COMPARISONS[name], left, right, schema)
+    match name:
+        case "AND" | "OR":
+            return f"({f' {name} '.join(_condition(child, schema) for child in children)})"
+        case "NOT":
+            return f"(NOT {_condition(children[0], schema)})"
+        case "IS_NULL" | "IS_NOT_NULL":
+            return f"({_column(children[0], schema)[0]} {name.replace('_', ' ')})"
+        case "<=>":  # never unknown
+            column = _column(children[0], schema)[0]
+            return f"({column} IS NOT NULL AND {_comparison('=', children[0], children[1], schema)})"
+        case "IN":
+            column, stored = _column(children[0], schema)
+            values = [_value(child, stored) for child in children[1:]]
+            return f"({column} IN ({', '.join(values)}))" if values else "false"
+        case "STARTS_WITH" | "ENDS_WITH" | "CONTAINS":
+            column, stored = _column(children[0], schema)
+            if pa.types.is_string(stored):
+                return f"{_TEXT_FUNCTIONS[name]}({column}, {_value(children[1], stored)})"
+        case "ALWAYS_TRUE" | "ALWAYS_FALSE":
+            return name.removeprefix("ALWAYS_").lower()
+    return _refuse(name)
+
+
+def _comparison(operator: str, left: Any, right: Any, schema: pa.Schema) -> str:
+    column, stored = _column(left, schema)
+    text = f"{column} {operator} {_value(right, stored)}"
+    if not pa.types.is_floating(stored) or operator in ("=", "!="):
+        return f"({text})"
+    # To Spark a NaN is more than any number; to the engine a negative one is less.
+    return f"({text} OR isnan({column}))" if ">" in operator else f"({text} AND NOT isnan({column}))"
+
+
+def _column(expression: Any, schema: pa.Schema) -> tuple[str, pa.DataType]:
+    """A column, or a field of nested structs, as the engine writes it, and its stored type."""
+    if not _is(expression, "FieldReference"):
+        _refuse(expression.getClass().getSimpleName())
+    names = list(expression.fieldNames())
+    fields: Any = schema
+    for name in names:
+        if name not in [field.name for field in fields] or "`" in name or "." in name:
+            _refuse(name)
+        stored = fields.field(name).type
+        fields = stored if pa.types.is_struct(stored) else ()
+    return ".".join(f"`{name}`" for name in names), stored
+
+
+def _value(expression: Any, stored: pa.DataType) -> str:
+    if not _is(expression, "LiteralValue"):
+        _refuse(expression.getClass().getSimpleName())
+    text = as_literal(_held(expression.value(), expression.dataType().typeName()), stored)
+    return _refuse(f"a value for {stored}") if text is None else text
+
+
+def _held(value: Any, kind: str) -> Any:
+    """A value as Python has it; Spark holds days since 1970 for a date, and microseconds in UTC for a timestamp."""
+    if value is None:
+        return None
+    try:
+        match kind.partition("(")[0]:
+            case "decimal":
+                return value.toJavaBigDecimal()
+            case "string":
+                return str(value.toString())
+            case "date":
+                return date(1970, 1, 1) + timedelta(days=value)
+            case "timestamp":
+                return _EPOCH.replace(tzinfo=UTC) + timedelta(microseconds=value)
+            case "timestamp_ntz":
+                return _EPOCH + timedelta(microseconds=value)
+    except OverflowError:  # before the year 1 or after 9999
+        _refuse(kind)
+    return value
+
+
+def _is(expression: Any, name: str) -> bool:
+    return bool(expression.getClass().getSimpleName() == name)
+
+
+def _refuse(what: str) -> NoReturn:
+    raise Untranslatable(what)

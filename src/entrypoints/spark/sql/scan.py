@@ -1,0 +1,286 @@
+"""SELECT: columns, filters, limits and counts go to the engine; executors read fragments of one pinned version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any
+
+import attrs
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import LongType, StructType
+
+from lancekeep.domain.errors import Unsupported
+from lancekeep.entrypoints.spark.daemon import freeze_imports
+from lancekeep.entrypoints.spark.reading import FragmentReader, Snapshot, stored_fragments
+from lancekeep.entrypoints.spark.reading import partitions as neighbours
+from lancekeep.entrypoints.spark.sql.jvm import READ, Jvm, Proxy, struct
+from lancekeep.entrypoints.spark.sql.predicates import conjunction, translated
+from lancekeep.entrypoints.spark.sql.streams import refuse_options
+from lancekeep.entrypoints.spark.sql.workers import partitions, reader_factory
+
+ToStream = Callable[[Any, Mapping[str, str], str], Any]
+"""A schema, options and the place of a checkpoint as a ``MicroBatchStream``."""
+
+
+class ScanBuilder(Proxy):
+    """Takes over what Spark offers of a query: filters, then a count, columns or a limit."""
+
+    class Java:
+        implements = (
+            READ + "SupportsPushDownV2Filters",
+            READ + "SupportsPushDownAggregates",
+            READ + "SupportsPushDownRequiredColumns",
+            READ + "SupportsPushDownLimit",
+        )
+
+    def __init__(
+        self,
+        jvm: Jvm,
+        name: str,
+        dataset: Any,
+        snapshot: Snapshot,
+        schema: StructType,
+        options: Mapping[str, str],
+        stream: ToStream,
+    ) -> None:
+        self._jvm = jvm
+        self._name = name
+        self._dataset = dataset
+        self._snapshot = snapshot
+        self._schema = schema
+        self._options = options
+        self._stream = stream
+        self._filters: list[str] = []
+        self._pushed: list[Any] = []
+        self._limit: int | None = None
+        self._counts = False
+
+    def pushPredicates(self, predicates: Iterable[Any]) -> Any:  # noqa: N802 - Java's names, here and below
+        rest = []
+        for predicate in predicates:
+            text = translated(predicate, self._dataset)
+            if text is None:
+                rest.append(predicate)
+            else:
+                self._filters.append(text)
+                self._pushed.append(predicate)
+        return self._predicates(rest)
+
+    def pushedPredicates(self) -> Any:  # noqa: N802
+        return self._predicates(self._pushed)
+
+    def supportsIterativePushdown(self) -> bool:  # noqa: N802
+        return False
+
+    def pushAggregation(self, aggregation: Any) -> bool:  # noqa: N802
+        """``count(*)`` of the table, or of what the filters leave."""
+        kinds = [one.getClass().getSimpleName() for one in aggregation.aggregateExpressions()]
+        self._counts = kinds == ["CountStar"] and not len(aggregation.groupByExpressions())
+        return self._counts
+
+    def supportCompletePushDown(self, aggregation: Any) -> bool:  # noqa: N802
+        return not self._filters
+
+    def pruneColumns(self, schema: Any) -> None:  # noqa: N802
+        self._schema = struct(schema)
+
+    def pushLimit(self, limit: int) -> bool:  # noqa: N802
+        self._limit = limit
+        return True
+
+    def isPartiallyPushed(self) -> bool:  # noqa: N802 - each task stops at the limit, and Spark once more
+        return True
+
+    def build(self) -> Any:
+        """The scan, which says in EXPLAIN what was taken over."""
+        if self._counts and not self._filters:
+            refuse_options(self._name, self._options)
+            return Count(self._jvm, self._name, self._dataset.count_rows())
+        filters = conjunction(self._filters)
+        said = [f"{self._name} version {self._dataset.version}"]
+        said += ["counted" if self._counts else f"columns [{', '.join(self._schema.names)}]"]
+        said += [f"filter {filters}"] if filters else []
+        said += [f"limit {self._limit}"] if self._limit is not None else []
+        schema = _COUNT if self._counts else self._schema
+        batch = Batch(self._jvm, self._jvm.struct(schema), self._dataset, self._task(filters))
+        return Scan(batch, ", ".join(said), partial(refuse_options, self._name, self._options), self._to_stream)
+
+    def _to_stream(self, schema: Any, checkpoint: str) -> Any:
+        return self._stream(schema, self._options, checkpoint)
+
+    def _task(self, filters: str | None) -> Callable[[Sequence[range]], Iterator[pa.RecordBatch]]:
+        """What reads fragments on the executors."""
+        if self._counts or not self._schema.names:
+            return Counter(self._snapshot, filters, self._limit, per_row=not self._counts).read
+        wanted = to_arrow_schema(self._schema, timezone="UTC")
+        reader = attrs.evolve(FragmentReader.of(self._snapshot, self._dataset.schema, wanted), filter=filters)
+        return partial(reader.read, limit=self._limit)
+
+    def _predicates(self, predicates: Sequence[Any]) -> Any:
+        return self._jvm.array("org.apache.spark.sql.connector.expressions.filter.Predicate", predicates)
+
+
+_COUNT = StructType().add("count(*)", LongType(), nullable=False)
+
+
+class _Scan(Proxy):
+    def __init__(self, jvm: Jvm, schema: Any) -> None:
+        self._jvm = jvm
+        self._schema = schema
+
+    def readSchema(self) -> Any:  # noqa: N802
+        return self._schema
+
+    def supportedCustomMetrics(self) -> Any:  # noqa: N802
+        return self._jvm.array("org.apache.spark.sql.connector.metric.CustomMetric", [])
+
+    def reportDriverMetrics(self) -> Any:  # noqa: N802
+        return self._jvm.array("org.apache.spark.sql.connector.metric.CustomTaskMetric", [])
+
+    def columnarSupportMode(self) -> Any:  # noqa: N802
+        return self._jvm.java(READ + "Scan$ColumnarSupportMode").UNSUPPORTED
+
+    def toMicroBatchStream(self, checkpoint: str) -> Any:  # noqa: N802
+        raise Unsupported("a count is no stream")
+
+    def toContinuousStream(self, checkpoint: str) -> Any:  # noqa: N802
+        raise Unsupported("continuous processing is not supported; use a trigger that makes micro-batches")
+
+
+class Scan(_Scan):
+    """What a query reads, in a batch or as a stream."""
+
+    class Java:
+        implements = (READ + "SupportsReportStatistics",)
+
+    def __init__(
+        self, batch: Batch, description: str, require_batch: Callable[[], None], to_stream: Callable[[Any, str], Any]
+    ) -> None:
+        super().__init__(batch._jvm, batch._schema)
+        self._batch = batch
+        self._description = description
+        self._require_batch = require_batch
+        self._to_stream = to_stream
+
+    def description(self) -> str:
+        return self._description
+
+    def toBatch(self) -> Batch:  # noqa: N802
+        self._require_batch()
+        return self._batch
+
+    def toMicroBatchStream(self, checkpoint: str) -> Any:  # noqa: N802
+        return self._to_stream(self._schema, checkpoint)
+
+    def estimateStatistics(self) -> Any:  # noqa: N802
+        return self._statistics
+
+    @cached_property
+    def _statistics(self) -> Statistics:
+        """Made once: Spark asks several times, and each time all fragments would be gone through."""
+        return Statistics(self._jvm, self._batch._dataset)
+
+    def estimateSizeInBytes(self) -> Any:  # noqa: N802
+        return self.estimateStatistics().sizeInBytes()
+
+    def reflectsFullyPushedDownFilters(self) -> bool:  # noqa: N802
+        return False
+
+
+class Statistics(Proxy):
+    """Of the whole table, from its manifest; Spark broadcasts a small one to join it."""
+
+    class Java:
+        implements = (READ + "Statistics",)
+
+    def __init__(self, jvm: Jvm, dataset: Any) -> None:
+        self._jvm = jvm
+        self._rows = dataset.count_rows()
+        self._size: int | None = 0
+        for fragment in stored_fragments(dataset):
+            if fragment.size is None:
+                self._size = None
+                break
+            self._size += fragment.size
+
+    def sizeInBytes(self) -> Any:  # noqa: N802
+        optional = self._jvm.java("java.util.OptionalLong")
+        return optional.empty() if self._size is None else optional.of(self._size)
+
+    def numRows(self) -> Any:  # noqa: N802
+        return self._jvm.java("java.util.OptionalLong").of(self._rows)
+
+    def columnStats(self) -> Any:  # noqa: N802
+        return self._jvm.map({})
+
+
+class Batch(Proxy):
+    """The tasks of a scan, which share one pinned version of the table."""
+
+    class Java:
+        implements = (READ + "Batch",)
+
+    def __init__(
+        self, jvm: Jvm, schema: Any, dataset: Any, read: Callable[[Sequence[range]], Iterator[pa.RecordBatch]]
+    ) -> None:
+        self._jvm = jvm
+        self._schema = schema
+        self._dataset = dataset
+        self._read = read
+
+    def planInputPartitions(self) -> Any:  # noqa: N802
+        parts = neighbours(stored_fragments(self._dataset), self._dataset.count_rows())
+        return partitions(self._jvm, [part.runs for part in parts])
+
+    def createReaderFactory(self) -> Any:  # noqa: N802
+        return reader_factory(self._jvm, self._read, self._schema)
+
+
+@attrs.frozen
+class Counter:
+    """Counts rows of fragments, and reads none; it pickles. per_row: answer with as many rows without columns."""
+
+    snapshot: Snapshot
+    filter: str | None
+    limit: int | None
+    per_row: bool
+
+    def read(self, runs: Sequence[range]) -> Iterator[pa.RecordBatch]:
+        freeze_imports()
+        dataset = self.snapshot.open()
+        rows = sum(dataset.get_fragment(number).count_rows(self.filter) for run in runs for number in run)
+        if not self.per_row:
+            yield pa.RecordBatch.from_arrays([pa.array([rows], pa.int64())], schema=to_arrow_schema(_COUNT))
+            return
+        rows = rows if self.limit is None else min(rows, self.limit)
+        for start in range(0, rows, _EMPTY_ROWS):
+            empty = pa.array([{}] * min(_EMPTY_ROWS, rows - start), pa.struct([]))
+            yield pa.RecordBatch.from_struct_array(empty)
+
+
+_EMPTY_ROWS = 65_536
+
+
+class Count(_Scan):
+    """The number of rows, from the manifest: no task runs."""
+
+    class Java:
+        implements = (READ + "LocalScan",)
+
+    def __init__(self, jvm: Jvm, name: str, rows: int) -> None:
+        super().__init__(jvm, jvm.struct(_COUNT))
+        self._name = name
+        self._rows = rows
+
+    def description(self) -> str:
+        return f"{self._name}, number of rows from its manifest"
+
+    def toBatch(self) -> Any:  # noqa: N802
+        raise Unsupported("a local scan has no batch")
+
+    def rows(self) -> Any:
+        row = self._jvm.java("org.apache.spark.sql.catalyst.expressions.GenericInternalRow")(1)
+        row.setLong(0, self._rows)
+        return self._jvm.array("org.apache.spark.sql.catalyst.InternalRow", [row])

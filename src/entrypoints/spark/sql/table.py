@@ -1,0 +1,271 @@
+"""A table as Spark's SQL sees it: one version to read, and all of its versions to add to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from lancekeep.application.catalog import Catalog
+from lancekeep.domain.errors import CommitUnknown, TableNotFound, Unsupported
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.entrypoints.spark.arrow_types import require_quotable
+from lancekeep.entrypoints.spark.reading import Snapshot
+from lancekeep.entrypoints.spark.sql.columns import spark_schema, vector_properties
+from lancekeep.entrypoints.spark.sql.jvm import CATALOG, WRITE, Jvm, Proxy
+from lancekeep.entrypoints.spark.sql.predicates import conjunction, translated
+from lancekeep.entrypoints.spark.sql.scan import ScanBuilder
+from lancekeep.entrypoints.spark.sql.streams import FORMAT, Streams, given_options
+from lancekeep.entrypoints.spark.sql.write import Insert
+from lancekeep.ports.table_engine import WriteMode, WritePlan
+
+PROVIDER = FORMAT
+VERSION_SHOWN, STORE_SHOWN = "lancekeep.version", "lancekeep.commit_store"
+"""Properties that DESCRIBE shows of a table's state; they are not part of its definition."""
+
+
+class _Relation(Proxy):
+    """What existing and staged tables have in common."""
+
+    def __init__(self, jvm: Jvm, name: str, schema: pa.Schema, properties: Mapping[str, str]) -> None:
+        self._jvm = jvm
+        self._name = name
+        self._stored = schema
+        self._columns = spark_schema(schema)
+        self._schema = jvm.struct(self._columns)
+        self._properties = {**properties, **vector_properties(schema), "provider": PROVIDER}
+
+    def __repr__(self) -> str:
+        return self._name
+
+    def name(self) -> str:
+        return self._name
+
+    def id(self) -> str | None:
+        return None
+
+    def version(self) -> str | None:
+        return None
+
+    def schema(self) -> Any:
+        return self._schema
+
+    def columns(self) -> Any:
+        return self._jvm.java(CATALOG + "CatalogV2Util").structTypeToV2Columns(self._schema, False)
+
+    def partitioning(self) -> Any:
+        return self._jvm.array("org.apache.spark.sql.connector.expressions.Transform", [])
+
+    def properties(self) -> Any:
+        return self._jvm.map(self._properties)
+
+    def constraints(self) -> Any:
+        return self._jvm.array(CATALOG + "constraints.Constraint", [])
+
+    def capabilities(self) -> Any:
+        kinds = self._jvm.java(CATALOG + "TableCapability")
+        return self._jvm.set(
+            [
+                kinds.BATCH_READ,
+                kinds.BATCH_WRITE,
+                kinds.TRUNCATE,
+                kinds.OVERWRITE_DYNAMIC,
+                kinds.MICRO_BATCH_READ,
+                kinds.STREAMING_WRITE,
+            ]
+        )
+
+    def supportedCustomMetrics(self) -> Any:  # noqa: N802
+        return self._jvm.array("org.apache.spark.sql.connector.metric.CustomMetric", [])
+
+    def reportDriverMetrics(self) -> Any:  # noqa: N802
+        return self._jvm.array("org.apache.spark.sql.connector.metric.CustomTaskMetric", [])
+
+    def newWriteBuilder(self, info: Any) -> Any:  # noqa: N802
+        return Insert(self._jvm, self._name, self, info)
+
+    def _begin(self, mode: WriteMode) -> WritePlan:
+        raise NotImplementedError
+
+    def _commit(self, plan: WritePlan, fragments: list[str]) -> None:
+        raise NotImplementedError
+
+    def _stream(self, info: Any, replaces: bool) -> Any:
+        raise Unsupported(f"{self._name}: a stream goes to a table that is there")
+
+
+class SqlTable(_Relation):
+    """A table at one version. Row-level operations are offered in order to refuse them: see `Refusal`."""
+
+    class Java:
+        implements = (
+            CATALOG + "SupportsRead",
+            CATALOG + "SupportsWrite",
+            CATALOG + "SupportsDeleteV2",
+            CATALOG + "SupportsRowLevelOperations",
+        )
+
+    def __init__(self, jvm: Jvm, name: str, catalog: Catalog, table: ObjectId, dataset: Any, streams: Streams) -> None:
+        described = catalog.describe_table(table)
+        shown = {"location": described.uri, "is_managed_location": "true", VERSION_SHOWN: str(dataset.version)}
+        if described.managed:
+            shown[STORE_SHOWN] = catalog.commits.rows.url
+        super().__init__(jvm, name, dataset.schema, {**described.properties, **shown})
+        self._catalog = catalog
+        self._table = table
+        self._dataset = dataset
+        self._streams = streams
+
+    def id(self) -> str | None:
+        return self._properties["location"]
+
+    def version(self) -> str | None:
+        return str(self._dataset.version)
+
+    def newScanBuilder(self, options: Any) -> Any:  # noqa: N802
+        stream = partial(self._streams.read, self._table)
+        snapshot = Snapshot.of(self._catalog, self._dataset)
+        options = given_options(options)
+        return ScanBuilder(self._jvm, self._name, self._dataset, snapshot, self._columns, options, stream)
+
+    def canDeleteWhere(self, predicates: Iterable[Any]) -> bool:  # noqa: N802
+        return all(translated(predicate, self._dataset) is not None for predicate in predicates)
+
+    def deleteWhere(self, predicates: Iterable[Any], options: Any = None) -> None:  # noqa: N802
+        filters = [translated(predicate, self._dataset) for predicate in predicates]
+        if None in filters:
+            raise self._refused("DELETE")
+        self._delete(conjunction([text for text in filters if text]) or "true")
+
+    def truncateTable(self, options: Any = None) -> bool:  # noqa: N802
+        self._delete("true")
+        return True
+
+    def newRowLevelOperationBuilder(self, info: Any) -> Any:  # noqa: N802
+        command = info.command().toString()
+        if command != "DELETE":
+            raise self._refused(command)
+        return Refusal(self._jvm, self._name, info.command(), self._refused(command))
+
+    def _delete(self, condition: str) -> None:
+        def act(dataset: Any) -> Any:
+            dataset.delete(condition)
+            return dataset
+
+        self._catalog.commit_change(self._table, act)
+
+    def _refused(self, command: str) -> Unsupported:
+        opened = f"catalog.open({str(self._table)!r})"
+        instead = {
+            "DELETE": f"{opened}.delete('<condition>')",
+            "UPDATE": f"{opened}.update({{'<column>': '<expression>'}}, where='<condition>')",
+            "MERGE": f"lancekeep.jobs.upsert(catalog, {str(self._table)!r}, frame, on='<key>'); to delete rows, "
+            f"{opened}.delete('<condition>')",
+        }
+        why = " with a subquery, or a condition that only Spark understands," if command == "DELETE" else ""
+        return Unsupported(
+            f"{self._name}: {command}{why} cannot be run by SQL; nothing was changed. Use Python, where `catalog` is "
+            f"what lancekeep.spark.install returned: {instead[command]}"
+        )
+
+    def _begin(self, mode: WriteMode) -> WritePlan:
+        require_quotable(self._stored.names)
+        plan = self._catalog.begin_write(self._table, self._stored, mode.value)
+        if plan.declared:  # an overwrite makes a table that is not there
+            self._catalog.abandon_write(plan)
+            raise TableNotFound(f"{self._name} was dropped meanwhile; nothing was written")
+        return plan
+
+    def _commit(self, plan: WritePlan, fragments: list[str]) -> None:
+        self._catalog.commit_fragments(plan, fragments)
+
+    def _stream(self, info: Any, replaces: bool) -> Any:
+        return self._streams.write(self._table, info, replaces=replaces)
+
+
+class Refusal(Proxy):
+    """A DELETE that Spark would have to carry out row by row, refused where it would begin to read or to write.
+
+    Spark asks for a row-level operation before it knows whether the table can delete by condition alone; where it can,
+    this is dropped. Spark's writers for Python answer nothing for rows of a row-level operation, so that a commit of
+    one would leave an empty table: there is no way from here to a write.
+    """
+
+    class Java:
+        implements = (WRITE + "RowLevelOperationBuilder", WRITE + "RowLevelOperation")
+
+    def __init__(self, jvm: Jvm, name: str, command: Any, reason: Unsupported) -> None:
+        self._jvm = jvm
+        self._name = name
+        self._command = command
+        self._reason = reason
+
+    def build(self) -> Refusal:
+        return self
+
+    def description(self) -> str:
+        return f"refused: {self._name}"
+
+    def command(self) -> Any:
+        return self._command
+
+    def requiredMetadataAttributes(self) -> Any:  # noqa: N802
+        return self._jvm.array("org.apache.spark.sql.connector.expressions.NamedReference", [])
+
+    def newScanBuilder(self, options: Any) -> Any:  # noqa: N802
+        raise self._reason
+
+    def newWriteBuilder(self, info: Any) -> Any:  # noqa: N802
+        raise self._reason
+
+
+class StagedTable(_Relation):
+    """A table of CREATE or REPLACE … AS SELECT: nobody sees it before its rows are committed with it."""
+
+    class Java:
+        implements = (CATALOG + "StagedTable", CATALOG + "SupportsWrite")
+
+    def __init__(
+        self,
+        jvm: Jvm,
+        name: str,
+        catalog: Catalog,
+        table: ObjectId,
+        schema: pa.Schema,
+        properties: Mapping[str, str],
+        *,
+        replaces: bool,
+    ) -> None:
+        super().__init__(jvm, name, schema, properties)
+        self._catalog = catalog
+        self._table = table
+        self._wanted = dict(properties)
+        self._fragments: list[str] = []
+        self._unknown = False
+        self._replaces = replaces
+        mode = WriteMode.OVERWRITE if replaces else WriteMode.CREATE
+        self._plan = catalog.begin_write(table, schema, mode.value, properties=None if replaces else properties)
+
+    def commitStagedChanges(self) -> None:  # noqa: N802
+        try:
+            self._catalog.commit_fragments(self._plan, self._fragments)
+        except CommitUnknown:
+            self._unknown = True
+            raise
+        if self._replaces:
+            before = self._catalog.find_table(self._table).properties
+            if before != self._wanted:
+                self._catalog.alter_table(self._table, self._wanted, before.keys() - self._wanted.keys())
+
+    def abortStagedChanges(self) -> None:  # noqa: N802
+        """Follows a query that failed, and a commit that did, too."""
+        if not self._unknown:
+            self._catalog.abandon_write(self._plan)
+
+    def _begin(self, mode: WriteMode) -> WritePlan:
+        return self._plan
+
+    def _commit(self, plan: WritePlan, fragments: list[str]) -> None:
+        self._fragments = fragments

@@ -1,0 +1,96 @@
+"""INSERT: executors write fragments, and the driver's process makes them one version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from lancekeep.entrypoints.spark.sql.jvm import WRITE, Jvm, Proxy
+from lancekeep.entrypoints.spark.sql.streams import given_options, refuse_options
+from lancekeep.entrypoints.spark.sql.workers import Batches, messages, writer_factory
+from lancekeep.entrypoints.spark.writing import write_batches
+from lancekeep.ports.table_engine import WriteMode, WritePlan
+
+
+class Target(Protocol):
+    """Where rows go."""
+
+    def _begin(self, mode: WriteMode) -> WritePlan: ...
+
+    def _commit(self, plan: WritePlan, fragments: list[str]) -> None: ...
+
+    def _stream(self, info: Any, replaces: bool) -> Any: ...
+
+
+class Insert(Proxy):
+    """One INSERT, in the three roles that Spark gives it one after the other; with TRUNCATE it replaces all rows."""
+
+    class Java:
+        implements = (
+            WRITE + "SupportsTruncate",
+            WRITE + "SupportsDynamicOverwrite",
+            WRITE + "Write",
+            WRITE + "BatchWrite",
+        )
+
+    def __init__(self, jvm: Jvm, name: str, target: Target, info: Any) -> None:
+        self._jvm = jvm
+        self._name = name
+        self._target = target
+        self._info = info
+        self._mode = WriteMode.APPEND
+        self._plan: WritePlan | None = None
+
+    def truncate(self) -> Insert:
+        self._mode = WriteMode.OVERWRITE
+        return self
+
+    def overwriteDynamicPartitions(self) -> Insert:  # noqa: N802 - without partitions, that is everything
+        return self.truncate()
+
+    def build(self) -> Insert:
+        return self
+
+    def buildForBatch(self) -> Insert:  # noqa: N802
+        return self
+
+    def buildForStreaming(self) -> Any:  # noqa: N802
+        return self.toStreaming()
+
+    def description(self) -> str:
+        return f"{self._mode.value} {self._name}"
+
+    def toBatch(self) -> Insert:  # noqa: N802
+        refuse_options(self._name, given_options(self._info.options()))
+        return self
+
+    def toStreaming(self) -> Any:  # noqa: N802
+        return self._target._stream(self._info, self._mode is WriteMode.OVERWRITE)
+
+    def supportedCustomMetrics(self) -> Any:  # noqa: N802
+        return self._jvm.array("org.apache.spark.sql.connector.metric.CustomMetric", [])
+
+    def reportDriverMetrics(self) -> Any:  # noqa: N802
+        return self._jvm.array("org.apache.spark.sql.connector.metric.CustomTaskMetric", [])
+
+    def createBatchWriterFactory(self, info: Any) -> Any:  # noqa: N802
+        plan = self._plan = self._target._begin(self._mode)
+
+        def write(batches: Batches) -> list[str]:
+            return write_batches(batches, plan)
+
+        return writer_factory(self._jvm, write, self._info.schema())
+
+    def useCommitCoordinator(self) -> bool:  # noqa: N802
+        return True
+
+    def onDataWriterCommit(self, message: Any) -> None:  # noqa: N802
+        pass
+
+    def commit(self, answers: Iterable[Any], summary: Any = None) -> None:
+        assert self._plan is not None
+        fragments = [fragment for written in messages(answers) for fragment in written]
+        self._target._commit(self._plan, fragments)
+
+    def abort(self, answers: Iterable[Any]) -> None:
+        """What tasks have written is seen by nobody, and stays until it is cleaned up."""

@@ -1,0 +1,407 @@
+"""Streams of ``format("lancekeep")``: versions of a table as a source, and a sink that commits each batch once.
+
+Offsets of the source are versions: what a version appended is a part of the stream. Of the sink, each batch is one
+version, whose transaction carries the query's id and the batch's; docs/adr/0023 says why that is enough. Both name
+versions by number and by transaction, because a table that is dropped and created again has the numbers, too (ADR 36).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, cast
+
+import attrs
+import lance
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from lancekeep.application.catalog import Catalog
+from lancekeep.domain.errors import (
+    ConcurrentModification,
+    InvalidInput,
+    Refused,
+    VersionNotFound,
+    VersionTaken,
+)
+from lancekeep.domain.manifest import FragmentEntry
+from lancekeep.entrypoints.spark.batch import Written, begin_first_write, existing_schema, fragments_of
+from lancekeep.entrypoints.spark.options import Options
+from lancekeep.entrypoints.spark.projection import SchemaHistory, lacks, origins_by_id
+from lancekeep.entrypoints.spark.reading import (
+    MOST_PARTITIONS,
+    Fragment,
+    FragmentReader,
+    Snapshot,
+    entries,
+    identity,
+    partitions,
+    require_types,
+    stored_fragments,
+)
+from lancekeep.entrypoints.spark.writing import target_schema, write_batches
+
+Offset = dict[str, Any]
+"""``version``: everything up to it has been read. ``transaction``: the identity of that version (`identity`).
+
+Version 0, and the offsets of checkpoints that an earlier release wrote, have no identity.
+"""
+
+
+# -- the source -----------------------------------------------------------------------------------------------------
+
+
+class VersionFragments(InputPartition):
+    """What one task reads: fragments as one version has them."""
+
+    def __init__(self, reader: FragmentReader | None, runs: Sequence[range]) -> None:
+        self.reader = reader
+        self.runs = runs
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The rows that each version appended; without ``starting_version`` first all rows that there are.
+
+    Version 0 comes before the table's rows as they are when the stream begins. Rows of old versions come in the columns
+    that the table has when the stream starts: see `SchemaHistory`.
+    """
+
+    def __init__(self, options: Options, open_catalog: Callable[[], Catalog], schema: StructType) -> None:
+        self._options = options
+        self._open = open_catalog
+        self._catalog: Catalog | None = None  # Spark pickles readers that have not been asked anything
+        self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self._end: int | None = None
+        self._checked: Offset | None = None
+        self._history = SchemaHistory(self._version)
+        self._current: int | None = None
+        self._skips = options.flag("skip_change_commits")
+        self._max_versions = options.number("max_versions_per_trigger")
+        self._max_rows = options.number("max_rows_per_trigger")
+
+    def initialOffset(self) -> Offset:  # noqa: N802 - here and below the names are Spark's
+        start = self._options.values.get("starting_version")
+        if start is None:
+            return {"version": 0}
+        latest = self._latest()
+        if start == "latest":
+            return self._offset(latest)
+        first = cast(int, self._options.number("starting_version"))
+        if first > latest + 1:
+            raise InvalidInput(f"starting_version is {first}, and the latest version of {self._table} is {latest}")
+        try:
+            return self._offset(first - 1)
+        except VersionNotFound:  # was cleaned up; reading the first version raises the error if it is needed
+            return {"version": first - 1}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._end = self._latest()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        """The versions of the next batch: all, or as many as the options allow, at least one."""
+        read = start["version"]
+        latest = self._latest()
+        if latest < read:
+            raise self._replaced(read)
+        if start != self._checked:  # once for each offset: a query without news polls many times a second
+            self._require_same(start)
+            self._checked = start
+        end = latest if self._end is None else max(read, min(self._end, latest))
+        if end > read and not self._begins_with_all(read):
+            if self._max_versions is not None:
+                end = min(end, read + self._max_versions)
+            if self._max_rows is not None:
+                end = self._within(start, end, self._max_rows)
+        self._checked = start if end == read else self._offset(end)
+        return self._checked
+
+    def reportLatestOffset(self) -> Offset:  # noqa: N802
+        return {"version": self._latest()}
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        read, last = start["version"], end["version"]
+        parts: list[InputPartition] = []
+        if self._begins_with_all(read) and last > read:
+            dataset = self._require_same(end)
+            parts += self._parts(dataset, stored_fragments(dataset), dataset.count_rows())
+        else:
+            for dataset, appended in self._appended(start, end):
+                parts += self._parts(dataset, appended, sum(fragment.rows for fragment in appended))
+        return parts or [VersionFragments(None, [])]  # a task tells a sink which query this is, rows or none
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, VersionFragments)
+        return iter(()) if partition.reader is None else partition.reader.read(partition.runs)
+
+    def commit(self, end: Offset) -> None:
+        """Nothing to let go: a version stays until it is cleaned up."""
+
+    def stop(self) -> None:
+        if self._catalog is not None:
+            self._catalog.close()
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    @property
+    def _table(self) -> str:
+        return self._options.table
+
+    def _begins_with_all(self, read: int) -> bool:
+        return read == 0 and "starting_version" not in self._options.values
+
+    def _opened(self) -> Catalog:
+        if self._catalog is None:
+            self._catalog = self._open()
+        return self._catalog
+
+    def _latest(self) -> int:
+        return self._opened().describe_table(self._table).version or 0
+
+    def _version(self, version: int) -> Any:
+        try:
+            return self._opened().open(self._table, version)
+        except VersionNotFound as error:
+            raise VersionNotFound(
+                f"version {version} of {self._table}, which the stream still needs, was cleaned up. Keep "
+                "versions longer than a stream may stand still; now begin with a new checkpoint, at what the table "
+                "holds or at a starting_version that is left."
+            ) from error
+
+    def _offset(self, version: int) -> Offset:
+        if not version:
+            return {"version": 0}
+        return {"version": version, "transaction": identity(self._version(version))}
+
+    def _require_same(self, offset: Offset) -> Any:
+        """Open the version of an offset; None for version 0. Raises `Refused` if it is a version of another table."""
+        version = offset["version"]
+        if not version:
+            return None
+        dataset = self._version(version)
+        if offset.get("transaction") not in (None, identity(dataset)):
+            raise self._replaced(version)
+        return dataset
+
+    def _replaced(self, version: int) -> Refused:
+        return Refused(
+            f"{self._table} is not the table that the stream has read up to version {version}: it was dropped and "
+            "created again. Start the query with a new checkpoint; it then reads the new table from the beginning, or "
+            "from the option starting_version."
+        )
+
+    def _parts(self, dataset: Any, fragments: Iterable[Fragment], rows: int) -> list[InputPartition]:
+        most = self._options.number("max_partitions") or MOST_PARTITIONS
+        chosen = list(partitions(fragments, rows, most))
+        if not chosen:
+            return []
+        reader = self._reader(dataset)
+        return [VersionFragments(reader, part.runs) for part in chosen]
+
+    def _reader(self, dataset: Any) -> FragmentReader:
+        """Read a version in the columns of the stream, which are those of the table when the stream starts."""
+        if self._current is None:
+            self._current = self._latest()
+            require_types(self._version(self._current).schema, self._schema)
+        columns, old = self._history.schema(self._current), self._history.schema(dataset.version)
+        snapshot = Snapshot.of(self._opened(), dataset)
+        batch_size = self._options.number("batch_size")
+        if columns == old:
+            return FragmentReader.of(snapshot, dataset.schema, self._schema, batch_size)
+        ids = self._history.ids(self._current, dataset.version)
+        origins = origins_by_id(self._schema, columns, old, ids)
+        if dataset.version > self._current and any(map(lacks, origins)):
+            raise InvalidInput(
+                f"version {dataset.version} of {self._table} dropped a column that the stream reads. Load the table "
+                "again and restart the query with its checkpoint."
+            )
+        return FragmentReader(snapshot, self._schema, batch_size=batch_size, origins=origins)
+
+    def _appended(self, start: Offset, end: Offset) -> Iterator[tuple[Any, list[Fragment]]]:
+        """Yield each version after ``start`` up to ``end`` with the fragments that it added.
+
+        Raises:
+            Refused: A version changed rows of earlier ones, or an offset is one of another table.
+        """
+        before = self._require_same(start)
+        for version in range(start["version"] + 1, end["version"] + 1):
+            dataset = self._version(version) if version < end["version"] else self._require_same(end)
+            yield dataset, self._added(before, dataset)
+            before = dataset
+
+    def _added(self, before: Any, dataset: Any) -> list[Fragment]:
+        after = entries(dataset)
+        if all(_same(old, next(after, None)) for old in (entries(before) if before is not None else ())):
+            return list(stored_fragments(dataset, after))  # what comes behind those that were there
+        if not self._skips and not _keeps_rows(dataset, dataset.version):
+            raise Refused(
+                f"version {dataset.version} of {self._table} is no append: it changed or removed rows. A stream has no "
+                "way to say so: read with skip_change_commits=true to pass over such versions, rows that they added "
+                "included, or begin with a new checkpoint."
+            )
+        return []
+
+    def _within(self, start: Offset, end: int, rows: int) -> int:
+        """The last version up to which no more than ``rows`` are appended; the next version where that is none."""
+        for dataset, appended in self._appended(start, {"version": end}):
+            rows -= sum(fragment.rows for fragment in appended)
+            if rows < 0:
+                read: int = start["version"]
+                return max(int(dataset.version) - 1, read + 1)
+        return end
+
+
+def _same(before: FragmentEntry, after: FragmentEntry | None) -> bool:
+    return after is not None and before.content == after.content
+
+
+def _keeps_rows(dataset: Any, version: int) -> bool:
+    """Whether a version that changed fragments left the rows as they were: a compaction, or other columns."""
+    try:
+        transaction = dataset.read_transaction(version)
+    except TypeError:  # pylance 14 cannot build the operation of a compaction that rewrites indexes
+        return True
+    operations = lance.LanceOperation
+    return transaction is not None and isinstance(transaction.operation, operations.Rewrite | operations.Merge)
+
+
+# -- the sink -------------------------------------------------------------------------------------------------------
+
+QUERY, BATCH = "lancekeep.stream.query", "lancekeep.stream.batch"
+"""Properties of the transaction that commits a batch: the query's id, which its checkpoint keeps, and the batch's."""
+
+_ATTEMPTS = 100
+
+
+@attrs.frozen
+class WrittenByQuery(Written):
+    """The fragments of one task of a streaming query."""
+
+    query: str
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Each batch with rows is one version, committed once, however often Spark runs the batch.
+
+    The first batch of a query is a version with or without rows: a table without a version of the query is not the
+    table to which earlier batches were written. A table that is not there is made, empty, before the first batch. In
+    output mode ``complete`` a batch replaces the rows of the table.
+    """
+
+    def __init__(
+        self, options: Options, open_catalog: Callable[[], Catalog], schema: StructType, overwrite: bool
+    ) -> None:
+        self._open = open_catalog
+        self._table = options.table
+        self._mode = "overwrite" if overwrite else "append"
+        self._ignores_removed = options.flag("ignore_removed_versions")
+        with open_catalog() as catalog:
+            existing = existing_schema(catalog, self._table)
+            wanted = target_schema(schema, existing, options.below("vector."), overwrite=overwrite)
+            if existing is None:
+                with suppress(ConcurrentModification):  # another has made it; appends tell whether they fit
+                    catalog.commit_fragments(begin_first_write(catalog, self._table, wanted), [], exactly=True)
+            self._plan = catalog.begin_write(self._table, wanted, self._mode)
+            self._identity = identity(catalog.open(self._table, self._plan.read_version))
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenByQuery:
+        context = TaskContext.get()
+        query = None if context is None else context.getLocalProperty("sql.streaming.queryId")
+        if query is None:
+            raise Refused("Spark does not say which streaming query this is, so no batch of it could be committed once")
+        return WrittenByQuery(write_batches(iterator, self._plan), query)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Idempotent: a batch that is in the table already, committed by whichever process, is not committed again.
+
+        The check and the commit are one: the commit is for the version behind the one that was looked at, or none.
+        """
+        fragments = fragments_of(messages)
+        queries = {message.query for message in messages if isinstance(message, WrittenByQuery)}
+        if not queries or (self._mode == "append" and not fragments and batchId):
+            return
+        (query,) = queries
+        looked_at = 0
+        with self._open() as catalog:
+            for _ in range(_ATTEMPTS):
+                plan = catalog.begin_write(self._table, self._plan.schema, self._mode)
+                dataset = catalog.open(self._table, plan.read_version)
+                self._require_same(catalog, dataset)
+                if self._is_committed(dataset, looked_at, query, batchId):
+                    return
+                looked_at = plan.read_version
+                with suppress(ConcurrentModification, VersionTaken):
+                    catalog.commit_fragments(
+                        plan, fragments, properties={QUERY: query, BATCH: str(batchId)}, exactly=True
+                    )
+                    return
+        raise ConcurrentModification(
+            f"{self._table}: others kept committing before batch {batchId}; nothing was committed"
+        )
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """What tasks have written is seen by nobody, and stays until it is cleaned up."""
+
+    def _require_same(self, catalog: Catalog, dataset: Any) -> None:
+        """Raise `Refused` if the table was dropped and created again since the tasks were given their plan."""
+        version = self._plan.read_version
+        with suppress(VersionNotFound):  # was cleaned up
+            if (
+                identity(dataset if dataset.version == version else catalog.open(self._table, version))
+                == self._identity
+            ):
+                return
+            raise Refused(
+                f"{self._table} was dropped and created again while a batch was written; nothing was committed. Start "
+                "the query with a new checkpoint to write all rows of its source to the new table."
+            )
+
+    def _is_committed(self, dataset: Any, looked_at: int, query: str, batch: int) -> bool:
+        """Whether the batch is in a version behind ``looked_at``: the query's last commit tells, which is a look away.
+
+        Raises `Refused` where versions are gone in which it might have been, or where the query has no version in the
+        table; batch 0 is taken for a query's first.
+        """
+        for version in range(dataset.version, looked_at, -1):
+            properties = _properties(dataset, version)
+            if properties is None:
+                if batch == 0 or self._ignores_removed:
+                    return False
+                raise Refused(
+                    f"whether batch {batch} of the query {query} is in {self._table} cannot be known: versions up to "
+                    f"{version} were cleaned up, and none since is the query's. If it is not, go on with the option "
+                    "ignore_removed_versions=true; keep versions longer than a query stands still."
+                )
+            if properties.get(QUERY) == query:
+                return int(properties[BATCH]) >= batch
+        if batch and not looked_at and not self._ignores_removed:
+            raise Refused(
+                f"{self._table} holds no batch of the query {query}, whose next batch is {batch}: the table was "
+                "dropped and created again. Start the query with a new checkpoint to write all rows of its source, or "
+                "continue with the option ignore_removed_versions=true to write only the rows that are left."
+            )
+        return False
+
+
+def _properties(dataset: Any, version: int) -> Mapping[str, str] | None:
+    """Those of a version's transaction; None where the version was removed."""
+    try:
+        transaction = dataset.read_transaction(version)
+    except TypeError:  # a compaction, as above
+        return {}
+    except OSError as error:
+        if "not found" in str(error):
+            return None
+        raise
+    return {} if transaction is None else transaction.transaction_properties or {}

@@ -1,0 +1,114 @@
+"""Fragments written by Spark's tasks, and the columns that a table gets or has to be offered.
+
+A task that fails leaves no file behind (the native writer removes what it had written), and a retried task counts once:
+the driver commits what the successful attempts answered.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import lance.fragment
+import pyarrow as pa
+
+from lancekeep.domain.errors import InvalidInput
+from lancekeep.entrypoints.spark.arrow_types import (
+    arrow_schema,
+    as_spark_sees,
+    fit,
+    require_fit,
+    require_storable,
+    vector_lengths,
+    with_vectors,
+)
+from lancekeep.entrypoints.spark.daemon import freeze_imports
+from lancekeep.ports.table_engine import WritePlan
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+def target_schema(
+    frame: StructType, existing: pa.Schema | None, vectors: Mapping[str, str], *, overwrite: bool
+) -> pa.Schema:
+    """What the table stores when a DataFrame is written to it.
+
+    An append follows the ``existing`` columns. A new table gets Spark's types, all nullable; an overwritten one too,
+    save for columns that already store what the DataFrame has, such as vectors. vectors: the length of vectors by
+    column, lower case; a column's metadata (`VECTOR_LENGTH`) may say it, too.
+
+    Raises `InvalidInput` where the DataFrame does not fit.
+    """
+    offered = arrow_schema(frame)
+    require_storable(offered)
+    lengths = _lengths(frame, vectors)
+    if existing is not None and not overwrite:
+        require_fit(offered, existing)
+        _require_lengths(existing, {name: lengths[name] for name in lengths if name.lower() in vectors})
+        return existing
+    for index, field in enumerate(offered):
+        if existing is None or field.name not in existing.names:
+            continue
+        stored = existing.field(field.name)
+        if as_spark_sees(stored.type) == field.type and lengths.get(field.name) in (None, _length(stored.type)):
+            lengths.pop(field.name, None)
+            offered = offered.set(index, stored.with_nullable(True))
+    return with_vectors(offered, lengths)
+
+
+def _lengths(frame: StructType, vectors: Mapping[str, str]) -> dict[str, str]:
+    """The length of the vectors of each column that has some: options before metadata."""
+    unknown = [name for name in vectors if name not in (column.lower() for column in frame.names)]
+    if unknown:
+        raise InvalidInput(
+            f"the DataFrame has no column {unknown[0]!r} to store as vectors, only: {', '.join(frame.names)}"
+        )
+    return vector_lengths(frame) | {name: vectors[name.lower()] for name in frame.names if name.lower() in vectors}
+
+
+def _length(stored: pa.DataType) -> str | None:
+    return str(stored.list_size) if pa.types.is_fixed_size_list(stored) else None
+
+
+def _require_lengths(existing: pa.Schema, lengths: Mapping[str, str]) -> None:
+    for name, length in lengths.items():
+        stored = existing.field(name).type
+        if _length(stored) != length:
+            raise InvalidInput(f"the column {name!r} of the table is {stored}; vectors of length {length} do not fit")
+
+
+def write_batches(batches: Iterable[pa.RecordBatch], plan: WritePlan) -> list[str]:
+    """Write one partition as fragments and return their metadata as JSON; an empty partition writes nothing.
+
+    Raises `InvalidInput` where a value does not fit the table; whatever fails, no file stays.
+    """
+    freeze_imports()
+    filled = (batch for batch in batches if batch.num_rows)
+    first = next(filled, None)
+    if first is None:
+        return []
+    failures: list[Exception] = []
+
+    def fitted() -> Iterator[pa.RecordBatch]:
+        """The native writer turns what a reader raises into an ``OSError`` with its text; the error itself is kept."""
+        try:
+            yield fit(first, plan.schema)
+            for batch in filled:
+                yield fit(batch, plan.schema)
+        except Exception as error:
+            failures.append(error)
+            raise
+
+    try:
+        fragments = lance.fragment.write_fragments(
+            pa.RecordBatchReader.from_batches(plan.schema, fitted()),
+            plan.uri,
+            schema=plan.schema,
+            mode=plan.fragment_mode,
+            storage_options=dict(plan.storage_options) or None,
+        )
+    except Exception as error:
+        raise (failures[0] if failures else error) from None
+    return [json.dumps(fragment.to_json()) for fragment in fragments]
