@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 from packaging.requirements import Requirement
 
 REPOSITORY = Path(__file__).parents[2]
-PACKAGES = {"src": "lancekeep", "pyspark_lancekeep": "pyspark_lancekeep"}
+PACKAGES = {"src": "lancekeep", "pyspark_lancekeep": "pyspark_lancekeep", "pytest_lancekeep": "pytest_lancekeep"}
 
 
 @pytest.fixture(scope="module")
@@ -87,3 +88,19 @@ def test_every_public_name_is_loaded_from_its_home_and_listed() -> None:
 def test_importing_lancekeep_is_lazy(heavy: str) -> None:
     program = f"import lancekeep, sys; sys.exit({heavy!r} in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_pytest_of_another_project_loads_nothing_of_lancekeep(tmp_path: Path) -> None:
+    test = """
+import sys
+
+def test_modules(pytestconfig):
+    assert pytestconfig.getoption("--lance-namespace") is None  # the plugin is loaded
+    assert {"pytest_lancekeep"} == {name for name in sys.modules if "lancekeep" in name and "editable" not in name}
+    assert not {"attr", "lance", "numpy", "pyarrow"} & set(sys.modules)
+"""
+    (tmp_path / "test_modules.py").write_text(test)
+    alone = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:hypothesispytest", "-p", "no:cacheprovider"]
+    run = subprocess.run(command, cwd=tmp_path, env=alone, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
