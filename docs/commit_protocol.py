@@ -44,9 +44,9 @@ def diagram(states: list[State]) -> list[str]:
             lines.append(f'    {name(state)}["{name(state)}<br/><i>{EFFECTS[state].name.lower()}</i>"]')
         else:
             lines.append(f"    {name(state)}([{name(state).upper()}])")
-    for (before, kind), after in TRANSITIONS.items():
-        if before in states and kind.name != "FAULT":
-            lines.append(f"    {name(before)} -- {kind.name.lower()} --> {name(after)}")
+    for (before, reply), after in TRANSITIONS.items():
+        if before in states and reply.name != "FAULT":
+            lines.append(f"    {name(before)} -- {reply.name.lower()} --> {name(after)}")
     return [*lines, "```", ""]
 
 
@@ -72,7 +72,7 @@ def page() -> str:
         "|---|---|",
     ]
     lines += [
-        f"| {name(s)} | {name(after).upper()} |" for (s, kind), after in TRANSITIONS.items() if kind.name == "FAULT"
+        f"| {name(s)} | {name(after).upper()} |" for (s, reply), after in TRANSITIONS.items() if reply.name == "FAULT"
     ]
     return "\n".join(lines) + "\n"
 

@@ -86,9 +86,9 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             ],
         ),
     ],
-    "Staging and finalising": [
+    "Staging and finalizing": [
         (
-            "two finalisers publish ETags in the wrong order",
+            "two finalizers publish ETags in the wrong order",
             "lance#8499",
             ["model/test_model.py::test_every_invariant_holds_in_every_state"],
         ),
@@ -101,7 +101,7 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             ],
         ),
         (
-            "staging vanishes under a reader while another finalises",
+            "staging vanishes under a reader while another finalizes",
             "lance#5515, delta-rs#2452",
             [
                 "model/test_model.py::test_every_invariant_holds_in_every_state",

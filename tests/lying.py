@@ -203,7 +203,7 @@ def _leaves_gaps(rows: Any, row: Any, *, first: bool) -> Any:
     return Reserved() if isinstance(answer, NotReady) else answer
 
 
-def _finalises_what_is_not_there(rows: Any, row: Any) -> bool:
+def _finalizes_what_is_not_there(rows: Any, row: Any) -> bool:
     if not MemoryCommitStore.finalize(rows, row):
         MemoryCommitStore.record(rows, [row])
     return True
@@ -248,7 +248,7 @@ ROW_LIES: Mapping[str, tuple[str, Overrides]] = {
     "own success as a conflict": ("reserve_repeated", {"reserve": _does_not_know_its_own}),
     "parts of a batch": ("reserve_all_race", {"reserve_all": _reserves_what_is_free}),
     "gaps": ("no_gap", {"reserve": _leaves_gaps}),
-    "rows made by finalising": ("finalize_existing_only", {"finalize": _finalises_what_is_not_there}),
+    "rows made by finalizing": ("finalize_existing_only", {"finalize": _finalizes_what_is_not_there}),
     "rows from a cache": ("read_your_writes", {"get": _sees_its_own_rows_only}),
     "9 after 10": ("latest", {"latest": _latest_by_name}),
     "a list out of order": ("list_order", {"list": _lists_by_name}),

@@ -30,9 +30,9 @@ from lancekeep.domain.commit import (
     Conflict,
     Effect,
     Event,
-    Kind,
     Outcome,
     Progress,
+    Reply,
     StagedManifest,
     State,
     Unknown,
@@ -103,7 +103,7 @@ class TableCommits:
         self._effects: Mapping[Effect, Callable[[Progress, bytes | None], Event]] = {
             Effect.RESERVE: self._reserve,
             Effect.RESERVE_FIRST: self._reserve_first,
-            Effect.FINALISE_MET: self._finalise_met,
+            Effect.FINALIZE_MET: self._finalize_met,
             Effect.FIND_PREDECESSOR: self._find_predecessor,
             Effect.RECORD_PREDECESSOR: self._record_predecessor,
             Effect.COPY: self._copy,
@@ -168,7 +168,7 @@ class TableCommits:
         if isinstance(outcome, Unknown):
             raise StoreUnavailable(f"{name}: whether it was committed could not be learnt: {outcome.reason}")
         if isinstance(outcome, Conflict) and outcome.winner is not None:
-            self.finalise(outcome.winner)
+            self.finalize(outcome.winner)
         return isinstance(outcome, Committed)
 
     def resolve(self, token: CommitToken) -> Outcome:
@@ -296,9 +296,9 @@ class TableCommits:
         reservation = self.rows.reserve(progress.row, first=True)
         return understand(progress.staged, reservation, repeated=progress.repeated)
 
-    def _finalise_met(self, progress: Progress, _: bytes | None) -> Event:
+    def _finalize_met(self, progress: Progress, _: bytes | None) -> Event:
         assert progress.met is not None
-        self.finalise(progress.met)
+        self.finalize(progress.met)
         return DONE
 
     def _find_predecessor(self, progress: Progress, _: bytes | None) -> Event:
@@ -347,9 +347,9 @@ class TableCommits:
             return ABSENT
         own = final == content if content is not None else _digest(final) == progress.staged.digest
         if own:
-            return Event(Kind.SAME)
+            return Event(Reply.SAME)
         winner = attrs.evolve(progress.final_row, size=len(final), committer="")
-        return Event(Kind.DIFFERENT, winner, len(final))
+        return Event(Reply.DIFFERENT, winner, len(final))
 
     def _finalize_row(self, progress: Progress, _: bytes | None) -> Event:
         return DONE if self.rows.finalize(progress.final_row) else ABSENT
@@ -363,7 +363,7 @@ class TableCommits:
         return DONE
 
     def _find_staged(self, progress: Progress, _: bytes | None) -> Event:
-        return Event(Kind.ABSENT if self.objects.head(progress.row.path) is None else Kind.PRESENT)
+        return Event(Reply.ABSENT if self.objects.head(progress.row.path) is None else Reply.PRESENT)
 
     def _withdraw_row(self, progress: Progress, _: bytes | None) -> Event:
         """Take the own reservation back, as long as it is one; another's row stays."""
@@ -375,19 +375,19 @@ class TableCommits:
 
     def _measure_final(self, progress: Progress, _: bytes | None) -> Event:
         info = self.objects.head(progress.final_row.path)
-        return ABSENT if info is None else Event(Kind.PRESENT, size=info.size)
+        return ABSENT if info is None else Event(Reply.PRESENT, size=info.size)
 
     def _get_row(self, progress: Progress, _: bytes | None) -> Event:
         row = self.rows.get(progress.row.base_uri, progress.row.version)
         if row is None:
             return ABSENT
         if row.is_final:
-            return Event(Kind.FINAL, row)
-        return Event(Kind.UNCHANGED if row.path == progress.row.path else Kind.CHANGED, row)
+            return Event(Reply.FINAL, row)
+        return Event(Reply.UNCHANGED if row.path == progress.row.path else Reply.CHANGED, row)
 
     # -- reading ------------------------------------------------------------------------------------------------
 
-    def finalise(self, row: VersionRow) -> VersionRow | None:
+    def finalize(self, row: VersionRow) -> VersionRow | None:
         """Bring a row that may be staged to its final path ("External Store Reader"); None where it is gone.
 
         Raises:
@@ -401,7 +401,7 @@ class TableCommits:
             raise moved(row)
         progress, fault = self.run(begin_help(row), None, self.retry.deadline())
         match progress.state:
-            case State.FINALISED:
+            case State.FINALIZED:
                 final = progress.row if progress.row.is_final else progress.final_row
                 self._remember(final)
                 return final
@@ -427,7 +427,7 @@ class TableCommits:
             return self.retry.call(lambda: self._adoption.adopt(root))
         if self._is_outlived(root, row):
             return None
-        latest = self.finalise(row)
+        latest = self.finalize(row)
         if latest is None:  # removed since: there may be later versions, or none
             return self.latest(root)
         if root.is_branch and self.retry.call(partial(self.objects.head, latest.path)) is None:
@@ -437,7 +437,7 @@ class TableCommits:
             if row is None or row.version < latest.version:
                 return self.latest(root)  # dropped or made anew since
             if row.version > latest.version:
-                newer = self.finalise(row)
+                newer = self.finalize(row)
             else:
                 newer = self.retry.call(partial(self._adoption.catch_up, root, latest))
                 if newer == latest:
@@ -500,7 +500,7 @@ class TableCommits:
             return remembered
         row = self.retry.call(lambda: self.rows.get(root.base_uri, version))
         if row is not None:
-            return self.finalise(row)
+            return self.finalize(row)
         latest = self.latest(root)
         if latest is None or version > latest.version:
             return None
@@ -526,7 +526,7 @@ class TableCommits:
                 return self.rows.list(root.base_uri, after=after, limit=limit, descending=descending)
             return rows
 
-        return [final for final in map(self.finalise, self.retry.call(act)) if final is not None]
+        return [final for final in map(self.finalize, self.retry.call(act)) if final is not None]
 
     def created(self, root: DatasetRoot, rows: Sequence[VersionRow]) -> dict[int, datetime]:
         """Return when final versions were created, by the clock of the storage, where the storage tells it.
@@ -698,7 +698,7 @@ class TableCommits:
             if latest is not None:
                 if latest.moved_to == new_store:
                     return
-                latest = self.finalise(latest)
+                latest = self.finalize(latest)
             fence = VersionRow.fence(root.base_uri, latest.version + 1 if latest else 1, new_store)
             if isinstance(self.rows.reserve(fence, first=latest is None), Reserved):
                 return

@@ -322,7 +322,7 @@ def _versions_at_one_moment(catalog: Catalog, tables: Sequence[Table]) -> list[i
     latest: list[VersionRow] = []
     for row, root in zip(rows, roots, strict=True):
         # A table without rows may have versions that its store does not know yet: the next look will see them.
-        finished = commits.latest(root) if row is None else commits.finalise(row)
+        finished = commits.latest(root) if row is None else commits.finalize(row)
         if (row is None) != (finished is None):
             return None
         if row is not None and finished is not None:

@@ -20,8 +20,8 @@ from lancekeep.domain.commit import (
     Committed,
     Conflict,
     Event,
-    Kind,
     Progress,
+    Reply,
     State,
     Unknown,
     advance,
@@ -94,5 +94,5 @@ def answered(members: Sequence[Progress], reservation: BatchReservation) -> list
 
 def agreed(members: Sequence[Progress]) -> list[Progress]:
     """The members once it is decided whose the versions are: those that were ready hear it from the others."""
-    news = {Standing.OURS: RESERVED, Standing.LOST: Event(Kind.TAKEN)}[standing(members)]
+    news = {Standing.OURS: RESERVED, Standing.LOST: Event(Reply.TAKEN)}[standing(members)]
     return [advance(member, news) if WAITS[member.state] is Standing.READY else member for member in members]

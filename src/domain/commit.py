@@ -157,12 +157,12 @@ class State(_Symbol):
     # a writer with a staged manifest of its own
     RESERVE = auto()
     RESERVE_FIRST = auto()
-    FINALISE_PREDECESSOR = auto()
+    FINALIZE_PREDECESSOR = auto()
     FIND_PREDECESSOR = auto()
     ADOPT_PREDECESSOR = auto()
-    RECOGNISE = auto()
+    RECOGNIZE = auto()
     OVERTAKEN = auto()
-    FINALISE_HOLDER = auto()
+    FINALIZE_HOLDER = auto()
     COPY = auto()
     COMPARE = auto()
     PUBLISH = auto()
@@ -190,7 +190,7 @@ class State(_Symbol):
     GAP = auto()
     MOVED = auto()
     REFUSED = auto()
-    FINALISED = auto()
+    FINALIZED = auto()
     VANISHED = auto()
     UNREADABLE = auto()
     LOST = auto()
@@ -201,7 +201,7 @@ class Effect(_Symbol):
 
     RESERVE = auto()
     RESERVE_FIRST = auto()
-    FINALISE_MET = auto()
+    FINALIZE_MET = auto()
     FIND_PREDECESSOR = auto()
     RECORD_PREDECESSOR = auto()
     COPY = auto()
@@ -215,7 +215,7 @@ class Effect(_Symbol):
     GET_ROW = auto()
 
 
-class Kind(_Symbol):
+class Reply(_Symbol):
     """What came of an effect."""
 
     RESERVED = auto()
@@ -244,132 +244,132 @@ class Kind(_Symbol):
 class Event:
     """What came of an effect, with the row that was met and the size of the final object where they matter."""
 
-    kind: Kind
+    reply: Reply
     row: VersionRow | None = None
     size: int | None = None
 
 
-TRANSITIONS: Final[Mapping[tuple[State, Kind], State]] = {
+TRANSITIONS: Final[Mapping[tuple[State, Reply], State]] = {
     # Who gets the version?
-    (State.RESERVE, Kind.RESERVED): State.COPY,
-    (State.RESERVE, Kind.TAKEN): State.ABANDON,
-    (State.RESERVE, Kind.PERHAPS_OWN): State.RECOGNISE,
-    (State.RESERVE, Kind.OVERTAKEN): State.OVERTAKEN,
-    (State.RESERVE, Kind.CONTESTED): State.FINALISE_HOLDER,
-    (State.RESERVE, Kind.PREDECESSOR_STAGED): State.FINALISE_PREDECESSOR,
-    (State.RESERVE, Kind.PREDECESSOR_MISSING): State.FIND_PREDECESSOR,
-    (State.RESERVE, Kind.MOVED): State.MOVED,
-    (State.RESERVE, Kind.FAULT): State.UNKNOWN,
-    (State.RESERVE_FIRST, Kind.RESERVED): State.COPY,
-    (State.RESERVE_FIRST, Kind.TAKEN): State.ABANDON,
-    (State.RESERVE_FIRST, Kind.PERHAPS_OWN): State.RECOGNISE,
-    (State.RESERVE_FIRST, Kind.OVERTAKEN): State.OVERTAKEN,
-    (State.RESERVE_FIRST, Kind.CONTESTED): State.FINALISE_HOLDER,
-    (State.RESERVE_FIRST, Kind.PREDECESSOR_STAGED): State.FINALISE_PREDECESSOR,
-    (State.RESERVE_FIRST, Kind.PREDECESSOR_MISSING): State.FIND_PREDECESSOR,
-    (State.RESERVE_FIRST, Kind.MOVED): State.MOVED,
-    (State.RESERVE_FIRST, Kind.FAULT): State.UNKNOWN,
+    (State.RESERVE, Reply.RESERVED): State.COPY,
+    (State.RESERVE, Reply.TAKEN): State.ABANDON,
+    (State.RESERVE, Reply.PERHAPS_OWN): State.RECOGNIZE,
+    (State.RESERVE, Reply.OVERTAKEN): State.OVERTAKEN,
+    (State.RESERVE, Reply.CONTESTED): State.FINALIZE_HOLDER,
+    (State.RESERVE, Reply.PREDECESSOR_STAGED): State.FINALIZE_PREDECESSOR,
+    (State.RESERVE, Reply.PREDECESSOR_MISSING): State.FIND_PREDECESSOR,
+    (State.RESERVE, Reply.MOVED): State.MOVED,
+    (State.RESERVE, Reply.FAULT): State.UNKNOWN,
+    (State.RESERVE_FIRST, Reply.RESERVED): State.COPY,
+    (State.RESERVE_FIRST, Reply.TAKEN): State.ABANDON,
+    (State.RESERVE_FIRST, Reply.PERHAPS_OWN): State.RECOGNIZE,
+    (State.RESERVE_FIRST, Reply.OVERTAKEN): State.OVERTAKEN,
+    (State.RESERVE_FIRST, Reply.CONTESTED): State.FINALIZE_HOLDER,
+    (State.RESERVE_FIRST, Reply.PREDECESSOR_STAGED): State.FINALIZE_PREDECESSOR,
+    (State.RESERVE_FIRST, Reply.PREDECESSOR_MISSING): State.FIND_PREDECESSOR,
+    (State.RESERVE_FIRST, Reply.MOVED): State.MOVED,
+    (State.RESERVE_FIRST, Reply.FAULT): State.UNKNOWN,
     # The version before it is not final, or has no row: finish it, or take over what lies there.
-    (State.FINALISE_PREDECESSOR, Kind.DONE): State.RESERVE,
-    (State.FINALISE_PREDECESSOR, Kind.FAULT): State.UNKNOWN,
-    (State.FIND_PREDECESSOR, Kind.PRESENT): State.ADOPT_PREDECESSOR,
-    (State.FIND_PREDECESSOR, Kind.MAY_BEGIN): State.RESERVE_FIRST,
-    (State.FIND_PREDECESSOR, Kind.ABSENT): State.GAP,
-    (State.FIND_PREDECESSOR, Kind.FAULT): State.UNKNOWN,
-    (State.ADOPT_PREDECESSOR, Kind.DONE): State.RESERVE,
-    (State.ADOPT_PREDECESSOR, Kind.FAULT): State.UNKNOWN,
+    (State.FINALIZE_PREDECESSOR, Reply.DONE): State.RESERVE,
+    (State.FINALIZE_PREDECESSOR, Reply.FAULT): State.UNKNOWN,
+    (State.FIND_PREDECESSOR, Reply.PRESENT): State.ADOPT_PREDECESSOR,
+    (State.FIND_PREDECESSOR, Reply.MAY_BEGIN): State.RESERVE_FIRST,
+    (State.FIND_PREDECESSOR, Reply.ABSENT): State.GAP,
+    (State.FIND_PREDECESSOR, Reply.FAULT): State.UNKNOWN,
+    (State.ADOPT_PREDECESSOR, Reply.DONE): State.RESERVE,
+    (State.ADOPT_PREDECESSOR, Reply.FAULT): State.UNKNOWN,
     # The row is final, or gone, and may have been our own: a reply was lost and a reader finished the commit meanwhile.
     # Where the version was cleaned up since, nobody can say any more whose it was.
-    (State.RECOGNISE, Kind.SAME): State.CLEAN,
-    (State.RECOGNISE, Kind.DIFFERENT): State.ABANDON,
-    (State.RECOGNISE, Kind.ABSENT): State.UNKNOWN,
-    (State.RECOGNISE, Kind.FAULT): State.UNKNOWN,
+    (State.RECOGNIZE, Reply.SAME): State.CLEAN,
+    (State.RECOGNIZE, Reply.DIFFERENT): State.ABANDON,
+    (State.RECOGNIZE, Reply.ABSENT): State.UNKNOWN,
+    (State.RECOGNIZE, Reply.FAULT): State.UNKNOWN,
     # The row is gone, later ones stand, and this writer asks for the first time: only a caller or a driver that
     # repeated itself unseen can have committed before.
-    (State.OVERTAKEN, Kind.SAME): State.CLEAN,
-    (State.OVERTAKEN, Kind.DIFFERENT): State.ABANDON,
-    (State.OVERTAKEN, Kind.ABSENT): State.ABANDON,
-    (State.OVERTAKEN, Kind.FAULT): State.UNKNOWN,
+    (State.OVERTAKEN, Reply.SAME): State.CLEAN,
+    (State.OVERTAKEN, Reply.DIFFERENT): State.ABANDON,
+    (State.OVERTAKEN, Reply.ABSENT): State.ABANDON,
+    (State.OVERTAKEN, Reply.FAULT): State.UNKNOWN,
     # Another's row is under way, but this writer may have copied before the store lost its own: let the version become
     # final, and then see whose it is.
-    (State.FINALISE_HOLDER, Kind.DONE): State.RECOGNISE,
-    (State.FINALISE_HOLDER, Kind.FAULT): State.UNKNOWN,
+    (State.FINALIZE_HOLDER, Reply.DONE): State.RECOGNIZE,
+    (State.FINALIZE_HOLDER, Reply.FAULT): State.UNKNOWN,
     # The version is ours: bring it under its final name, then say so in the row.
-    (State.COPY, Kind.DONE): State.PUBLISH,
-    (State.COPY, Kind.EXISTS): State.COMPARE,
-    (State.COPY, Kind.ABSENT): State.COMPARE,
-    (State.COPY, Kind.FAULT): State.UNKNOWN,
-    (State.COMPARE, Kind.SAME): State.PUBLISH,
-    (State.COMPARE, Kind.DIFFERENT): State.REPAIR,
-    (State.COMPARE, Kind.ABSENT): State.WITHDRAW,
-    (State.COMPARE, Kind.FAULT): State.UNKNOWN,
-    (State.PUBLISH, Kind.DONE): State.CLEAN,
-    (State.PUBLISH, Kind.ABSENT): State.RESTORE,
-    (State.PUBLISH, Kind.FAULT): State.COMMITTED,  # the final object is ours; the next participant sets the row right
-    (State.RESTORE, Kind.DONE): State.CLEAN,
-    (State.RESTORE, Kind.FAULT): State.COMMITTED,
-    (State.CLEAN, Kind.DONE): State.COMMITTED,
-    (State.CLEAN, Kind.FAULT): State.COMMITTED,
+    (State.COPY, Reply.DONE): State.PUBLISH,
+    (State.COPY, Reply.EXISTS): State.COMPARE,
+    (State.COPY, Reply.ABSENT): State.COMPARE,
+    (State.COPY, Reply.FAULT): State.UNKNOWN,
+    (State.COMPARE, Reply.SAME): State.PUBLISH,
+    (State.COMPARE, Reply.DIFFERENT): State.REPAIR,
+    (State.COMPARE, Reply.ABSENT): State.WITHDRAW,
+    (State.COMPARE, Reply.FAULT): State.UNKNOWN,
+    (State.PUBLISH, Reply.DONE): State.CLEAN,
+    (State.PUBLISH, Reply.ABSENT): State.RESTORE,
+    (State.PUBLISH, Reply.FAULT): State.COMMITTED,  # the final object is ours; the next participant sets the row right
+    (State.RESTORE, Reply.DONE): State.CLEAN,
+    (State.RESTORE, Reply.FAULT): State.COMMITTED,
+    (State.CLEAN, Reply.DONE): State.COMMITTED,
+    (State.CLEAN, Reply.FAULT): State.COMMITTED,
     # The final object holds another's bytes: publish what is there, and step back.
-    (State.REPAIR, Kind.DONE): State.ABANDON,
-    (State.REPAIR, Kind.ABSENT): State.REPAIR_LOST_ROW,
-    (State.REPAIR, Kind.FAULT): State.CONFLICT,
-    (State.REPAIR_LOST_ROW, Kind.DONE): State.ABANDON,
-    (State.REPAIR_LOST_ROW, Kind.FAULT): State.CONFLICT,
-    (State.ABANDON, Kind.DONE): State.CONFLICT,
-    (State.ABANDON, Kind.FAULT): State.CONFLICT,
+    (State.REPAIR, Reply.DONE): State.ABANDON,
+    (State.REPAIR, Reply.ABSENT): State.REPAIR_LOST_ROW,
+    (State.REPAIR, Reply.FAULT): State.CONFLICT,
+    (State.REPAIR_LOST_ROW, Reply.DONE): State.ABANDON,
+    (State.REPAIR_LOST_ROW, Reply.FAULT): State.CONFLICT,
+    (State.ABANDON, Reply.DONE): State.CONFLICT,
+    (State.ABANDON, Reply.FAULT): State.CONFLICT,
     # A commit lost sight of. With its staged manifest still there it is simply tried again: that is idempotent.
     # Without, a reservation would point at nothing, so the final object alone can answer.
-    (State.FIND_STAGED, Kind.PRESENT): State.RESERVE,
-    (State.FIND_STAGED, Kind.ABSENT): State.SETTLE,
-    (State.FIND_STAGED, Kind.FAULT): State.UNKNOWN,
-    (State.SETTLE, Kind.SAME): State.PUBLISH,
-    (State.SETTLE, Kind.DIFFERENT): State.CONFLICT,
-    (State.SETTLE, Kind.ABSENT): State.WITHDRAW,
-    (State.SETTLE, Kind.FAULT): State.UNKNOWN,
+    (State.FIND_STAGED, Reply.PRESENT): State.RESERVE,
+    (State.FIND_STAGED, Reply.ABSENT): State.SETTLE,
+    (State.FIND_STAGED, Reply.FAULT): State.UNKNOWN,
+    (State.SETTLE, Reply.SAME): State.PUBLISH,
+    (State.SETTLE, Reply.DIFFERENT): State.CONFLICT,
+    (State.SETTLE, Reply.ABSENT): State.WITHDRAW,
+    (State.SETTLE, Reply.FAULT): State.UNKNOWN,
     # A store refused before anything of this writer was written: nothing of its commit remains.
-    (State.RESERVE, Kind.REFUSED): State.DISCARD,
-    (State.RESERVE_FIRST, Kind.REFUSED): State.DISCARD,
-    (State.FINALISE_PREDECESSOR, Kind.REFUSED): State.DISCARD,
-    (State.FIND_PREDECESSOR, Kind.REFUSED): State.DISCARD,
-    (State.ADOPT_PREDECESSOR, Kind.REFUSED): State.DISCARD,
-    (State.DISCARD, Kind.DONE): State.REFUSED,
-    (State.DISCARD, Kind.FAULT): State.REFUSED,
+    (State.RESERVE, Reply.REFUSED): State.DISCARD,
+    (State.RESERVE_FIRST, Reply.REFUSED): State.DISCARD,
+    (State.FINALIZE_PREDECESSOR, Reply.REFUSED): State.DISCARD,
+    (State.FIND_PREDECESSOR, Reply.REFUSED): State.DISCARD,
+    (State.ADOPT_PREDECESSOR, Reply.REFUSED): State.DISCARD,
+    (State.DISCARD, Reply.DONE): State.REFUSED,
+    (State.DISCARD, Reply.FAULT): State.REFUSED,
     # Neither is there: nobody can say whether the version was there, and was cleaned up, or went with its table. A
     # reservation that points at nothing is in everybody's way, so it is taken back.
-    (State.WITHDRAW, Kind.DONE): State.UNKNOWN,
-    (State.WITHDRAW, Kind.FAULT): State.UNKNOWN,
+    (State.WITHDRAW, Reply.DONE): State.UNKNOWN,
+    (State.WITHDRAW, Reply.FAULT): State.UNKNOWN,
     # Somebody left a staged row: roll it forward. The final object decides what the row says.
-    (State.HELP_COPY, Kind.DONE): State.HELP_MEASURE,
-    (State.HELP_COPY, Kind.EXISTS): State.HELP_MEASURE,
-    (State.HELP_COPY, Kind.ABSENT): State.HELP_MEASURE,
-    (State.HELP_COPY, Kind.FAULT): State.UNREADABLE,
-    (State.HELP_MEASURE, Kind.PRESENT): State.HELP_PUBLISH,
-    (State.HELP_MEASURE, Kind.ABSENT): State.HELP_REREAD,
-    (State.HELP_MEASURE, Kind.FAULT): State.UNREADABLE,
-    (State.HELP_REREAD, Kind.FINAL): State.FINALISED,
-    (State.HELP_REREAD, Kind.CHANGED): State.HELP_COPY,
-    (State.HELP_REREAD, Kind.UNCHANGED): State.LOST,
-    (State.HELP_REREAD, Kind.ABSENT): State.VANISHED,
-    (State.HELP_REREAD, Kind.FAULT): State.UNREADABLE,
-    (State.HELP_PUBLISH, Kind.DONE): State.HELP_CLEAN,
-    (State.HELP_PUBLISH, Kind.ABSENT): State.HELP_RESTORE,
-    (State.HELP_PUBLISH, Kind.FAULT): State.UNREADABLE,  # "return error if synchronization fails"
-    (State.HELP_RESTORE, Kind.DONE): State.HELP_CLEAN,
-    (State.HELP_RESTORE, Kind.FAULT): State.UNREADABLE,
-    (State.HELP_CLEAN, Kind.DONE): State.FINALISED,
-    (State.HELP_CLEAN, Kind.FAULT): State.FINALISED,
+    (State.HELP_COPY, Reply.DONE): State.HELP_MEASURE,
+    (State.HELP_COPY, Reply.EXISTS): State.HELP_MEASURE,
+    (State.HELP_COPY, Reply.ABSENT): State.HELP_MEASURE,
+    (State.HELP_COPY, Reply.FAULT): State.UNREADABLE,
+    (State.HELP_MEASURE, Reply.PRESENT): State.HELP_PUBLISH,
+    (State.HELP_MEASURE, Reply.ABSENT): State.HELP_REREAD,
+    (State.HELP_MEASURE, Reply.FAULT): State.UNREADABLE,
+    (State.HELP_REREAD, Reply.FINAL): State.FINALIZED,
+    (State.HELP_REREAD, Reply.CHANGED): State.HELP_COPY,
+    (State.HELP_REREAD, Reply.UNCHANGED): State.LOST,
+    (State.HELP_REREAD, Reply.ABSENT): State.VANISHED,
+    (State.HELP_REREAD, Reply.FAULT): State.UNREADABLE,
+    (State.HELP_PUBLISH, Reply.DONE): State.HELP_CLEAN,
+    (State.HELP_PUBLISH, Reply.ABSENT): State.HELP_RESTORE,
+    (State.HELP_PUBLISH, Reply.FAULT): State.UNREADABLE,  # "return error if synchronization fails"
+    (State.HELP_RESTORE, Reply.DONE): State.HELP_CLEAN,
+    (State.HELP_RESTORE, Reply.FAULT): State.UNREADABLE,
+    (State.HELP_CLEAN, Reply.DONE): State.FINALIZED,
+    (State.HELP_CLEAN, Reply.FAULT): State.FINALIZED,
 }
 
 EFFECTS: Final[Mapping[State, Effect]] = {
     State.RESERVE: Effect.RESERVE,
     State.RESERVE_FIRST: Effect.RESERVE_FIRST,
-    State.FINALISE_PREDECESSOR: Effect.FINALISE_MET,
+    State.FINALIZE_PREDECESSOR: Effect.FINALIZE_MET,
     State.FIND_PREDECESSOR: Effect.FIND_PREDECESSOR,
     State.ADOPT_PREDECESSOR: Effect.RECORD_PREDECESSOR,
-    State.RECOGNISE: Effect.COMPARE,
+    State.RECOGNIZE: Effect.COMPARE,
     State.OVERTAKEN: Effect.COMPARE,
-    State.FINALISE_HOLDER: Effect.FINALISE_MET,
+    State.FINALIZE_HOLDER: Effect.FINALIZE_MET,
     State.COPY: Effect.COPY,
     State.COMPARE: Effect.COMPARE,
     State.PUBLISH: Effect.FINALIZE_ROW,
@@ -422,12 +422,12 @@ class Progress:
         return VersionRow(row.base_uri, row.version, final_path(row.path), size, row.committer)
 
 
-DONE: Final = Event(Kind.DONE)
-EXISTS: Final = Event(Kind.EXISTS)
-ABSENT: Final = Event(Kind.ABSENT)
-FAULT: Final = Event(Kind.FAULT)
-REFUSED: Final = Event(Kind.REFUSED)
-RESERVED: Final = Event(Kind.RESERVED)
+DONE: Final = Event(Reply.DONE)
+EXISTS: Final = Event(Reply.EXISTS)
+ABSENT: Final = Event(Reply.ABSENT)
+FAULT: Final = Event(Reply.FAULT)
+REFUSED: Final = Event(Reply.REFUSED)
+RESERVED: Final = Event(Reply.RESERVED)
 
 
 def begin_commit(staged: StagedManifest) -> Progress:
@@ -455,7 +455,7 @@ def failed(progress: Progress, error: LancekeepError, *, asked_before: bool) -> 
     """
     definite = isinstance(error, (InvalidInput, NotFound, Refused, Damaged)) and not isinstance(error, ObjectNotFound)
     definite = definite and not asked_before
-    return REFUSED if definite and (progress.state, Kind.REFUSED) in TRANSITIONS else FAULT
+    return REFUSED if definite and (progress.state, Reply.REFUSED) in TRANSITIONS else FAULT
 
 
 def advance(progress: Progress, event: Event) -> Progress:
@@ -464,10 +464,10 @@ def advance(progress: Progress, event: Event) -> Progress:
     Raises:
         RuntimeError: the event cannot follow from the state's effect; nothing changes. That is a fault of the runner.
     """
-    following = TRANSITIONS.get((progress.state, event.kind))
+    following = TRANSITIONS.get((progress.state, event.reply))
     if following is None:
-        raise RuntimeError(f"{event.kind} cannot follow from {progress.state}")
-    if progress.staged is None and event.kind in (Kind.CHANGED, Kind.FINAL) and event.row is not None:
+        raise RuntimeError(f"{event.reply} cannot follow from {progress.state}")
+    if progress.staged is None and event.reply in (Reply.CHANGED, Reply.FINAL) and event.row is not None:
         return Progress(following, event.row)
     met = progress.met if event.row is None else event.row
     size = progress.size if event.size is None else event.size
@@ -485,23 +485,23 @@ def understand(staged: StagedManifest, reservation: Reservation, *, repeated: bo
         return _understand_not_ready(staged, reservation.latest, repeated)
     holder = reservation.row
     if holder.moved_to is not None:
-        return Event(Kind.MOVED, holder)
+        return Event(Reply.MOVED, holder)
     if repeated and not holder.is_final:
-        return Event(Kind.CONTESTED, holder)
+        return Event(Reply.CONTESTED, holder)
     own_size = holder.is_final and holder.size == staged.size
-    return Event(Kind.PERHAPS_OWN if own_size else Kind.TAKEN, holder)
+    return Event(Reply.PERHAPS_OWN if own_size else Reply.TAKEN, holder)
 
 
 def _understand_not_ready(staged: StagedManifest, latest: VersionRow | None, repeated: bool) -> Event:
     if latest is None:
-        return Event(Kind.PREDECESSOR_MISSING)
+        return Event(Reply.PREDECESSOR_MISSING)
     if latest.moved_to is not None:
-        return Event(Kind.MOVED, latest)
+        return Event(Reply.MOVED, latest)
     if latest.version >= staged.version:  # the version was decided; its row was cleaned up, or lost
-        return Event(Kind.PERHAPS_OWN if repeated else Kind.OVERTAKEN, latest)
+        return Event(Reply.PERHAPS_OWN if repeated else Reply.OVERTAKEN, latest)
     if latest.version == staged.version - 1 and not latest.is_final:
-        return Event(Kind.PREDECESSOR_STAGED, latest)
-    return Event(Kind.PREDECESSOR_MISSING, latest)
+        return Event(Reply.PREDECESSOR_STAGED, latest)
+    return Event(Reply.PREDECESSOR_MISSING, latest)
 
 
 def found_predecessor(progress: Progress, present: bool) -> Event:
@@ -511,6 +511,6 @@ def found_predecessor(progress: Progress, present: bool) -> Event:
     version, which is right for the beginning of a history and a gap anywhere else.
     """
     if present:
-        return Event(Kind.PRESENT)
+        return Event(Reply.PRESENT)
     begins = progress.staged is not None and progress.staged.begins and progress.met is None
-    return Event(Kind.MAY_BEGIN if begins else Kind.ABSENT)
+    return Event(Reply.MAY_BEGIN if begins else Reply.ABSENT)

@@ -203,7 +203,7 @@ class CommitStoreContract:
         assert writer.store.get(base_uri, 1) == final
 
     def test_finalize_after_a_delete_creates_no_row(self, site: Site, base_uri: str) -> None:
-        """A writer that was held up finalises the row of a table that was dropped, or of a version that was."""
+        """A writer that was held up finalizes the row of a table that was dropped, or of a version that was."""
         ours, theirs = Writer.at(site), Writer.at(site)
         with closing(ours.store), closing(theirs.store):
             for versions in (None, [1]):

@@ -43,7 +43,7 @@ NEITHER = ObjectStoreGuarantees(atomic_create=False, atomic_copy=False, durable=
 class Setting:
     """Who takes part, and what may go wrong.
 
-    writers: for each, how many commits it wants. hasty: further writers, with one commit, that do not finalise what
+    writers: for each, how many commits it wants. hasty: further writers, with one commit, that do not finalize what
     they read. versions: how many there are at the beginning. faults: calls that may have no reply, with or without
     their effect. losses: rows that the commit store may forget. failovers: how often it may fall back to an earlier
     state. padded: manifests of one version differ in size. store: what the object store promises.

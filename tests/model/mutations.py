@@ -24,8 +24,8 @@ from lancekeep.domain.commit import (
     TRANSITIONS,
     Effect,
     Event,
-    Kind,
     Progress,
+    Reply,
     StagedManifest,
     State,
     understand,
@@ -49,7 +49,7 @@ class Mutation:
     found: str
 
 
-def transitions(changed: dict[tuple[State, Kind], State]) -> Callable[[pytest.MonkeyPatch], None]:
+def transitions(changed: dict[tuple[State, Reply], State]) -> Callable[[pytest.MonkeyPatch], None]:
     return lambda patch: patch.setattr(commit, "TRANSITIONS", {**TRANSITIONS, **changed})
 
 
@@ -67,8 +67,8 @@ _COMPARE = TableCommits._compare
 def _compares_sizes(self: TableCommits, progress: Progress, _: bytes | None) -> Event:
     final = self.objects.head(progress.final_row.path)
     if final is None:
-        return Event(Kind.ABSENT)
-    return Event(Kind.SAME if final.size == progress.row.size else Kind.DIFFERENT, size=final.size)
+        return Event(Reply.ABSENT)
+    return Event(Reply.SAME if final.size == progress.row.size else Reply.DIFFERENT, size=final.size)
 
 
 def _overwrites(before: World, source: str, target: str) -> tuple[World, object]:
@@ -105,16 +105,16 @@ def nothing(_: pytest.MonkeyPatch) -> None:
 def copies_first(patch: pytest.MonkeyPatch) -> None:
     effects({State.RESERVE: Effect.COPY, State.COPY: Effect.RESERVE})(patch)
     of_a_claim = {
-        (State.COPY, kind): after
-        for (state, kind), after in TRANSITIONS.items()
+        (State.COPY, reply): after
+        for (state, reply), after in TRANSITIONS.items()
         if state is State.RESERVE and after is not State.COPY
     }
     of_a_copy = {
-        (State.RESERVE, Kind.DONE): State.COPY,
-        (State.RESERVE, Kind.EXISTS): State.ABANDON,
-        (State.RESERVE, Kind.ABSENT): State.UNKNOWN,
+        (State.RESERVE, Reply.DONE): State.COPY,
+        (State.RESERVE, Reply.EXISTS): State.ABANDON,
+        (State.RESERVE, Reply.ABSENT): State.UNKNOWN,
     }
-    transitions({**of_a_claim, **of_a_copy, (State.COPY, Kind.RESERVED): State.PUBLISH})(patch)
+    transitions({**of_a_claim, **of_a_copy, (State.COPY, Reply.RESERVED): State.PUBLISH})(patch)
 
 
 def asks_as_if_for_the_first_time(patch: pytest.MonkeyPatch) -> None:
@@ -129,10 +129,10 @@ MUTATIONS = [
         "the row is published before the manifest is copied",
         transitions(
             {
-                (State.RESERVE, Kind.RESERVED): State.PUBLISH,
-                (State.PUBLISH, Kind.DONE): State.COPY,
-                (State.COPY, Kind.DONE): State.CLEAN,
-                (State.COMPARE, Kind.SAME): State.CLEAN,
+                (State.RESERVE, Reply.RESERVED): State.PUBLISH,
+                (State.PUBLISH, Reply.DONE): State.COPY,
+                (State.COPY, Reply.DONE): State.CLEAN,
+                (State.COMPARE, Reply.SAME): State.CLEAN,
             }
         ),
         TWO,
@@ -148,9 +148,9 @@ MUTATIONS = [
         "the staged manifest is removed before the copy",
         transitions(
             {
-                (State.RESERVE, Kind.RESERVED): State.CLEAN,
-                (State.CLEAN, Kind.DONE): State.COPY,
-                (State.PUBLISH, Kind.DONE): State.COMMITTED,
+                (State.RESERVE, Reply.RESERVED): State.CLEAN,
+                (State.CLEAN, Reply.DONE): State.COPY,
+                (State.PUBLISH, Reply.DONE): State.COMMITTED,
             }
         ),
         TWO,
@@ -158,7 +158,7 @@ MUTATIONS = [
     ),
     Mutation(
         "the copy is left out",
-        transitions({(State.RESERVE, Kind.RESERVED): State.PUBLISH}),
+        transitions({(State.RESERVE, Reply.RESERVED): State.PUBLISH}),
         TWO,
         "is final, and its object is missing",
     ),
@@ -183,49 +183,49 @@ MUTATIONS = [
     Mutation("sizes are compared instead of contents", runner("_compare", _compares_sizes), FORGETFUL, "was told"),
     Mutation(
         "another's bytes under the final name are published as the own",
-        transitions({(State.COMPARE, Kind.DIFFERENT): State.PUBLISH}),
+        transitions({(State.COMPARE, Reply.DIFFERENT): State.PUBLISH}),
         FORGETFUL,
         "committed was told",
     ),
     Mutation(
         "what exists under the final name is taken for the own",
-        transitions({(State.COPY, Kind.EXISTS): State.PUBLISH}),
+        transitions({(State.COPY, Reply.EXISTS): State.PUBLISH}),
         FORGETFUL,
         "committed was told",
     ),
     Mutation(
         "a fault of the reservation is called a conflict",
-        transitions({(State.RESERVE, Kind.FAULT): State.CONFLICT}),
+        transitions({(State.RESERVE, Reply.FAULT): State.CONFLICT}),
         UNRELIABLE,
         "was told that 2a<a lost",
     ),
     Mutation(
         "a fault of the copy is called a conflict",
-        transitions({(State.COPY, Kind.FAULT): State.CONFLICT}),
+        transitions({(State.COPY, Reply.FAULT): State.CONFLICT}),
         UNRELIABLE,
         "was told that 2a<a lost",
     ),
     Mutation(
         "the staged manifest is removed after a fault",
-        transitions({(State.RESERVE, Kind.FAULT): State.ABANDON, (State.ABANDON, Kind.DONE): State.UNKNOWN}),
+        transitions({(State.RESERVE, Reply.FAULT): State.ABANDON, (State.ABANDON, Reply.DONE): State.UNKNOWN}),
         UNRELIABLE,
         "unknown was told after",
     ),
     Mutation(
         "the own commit is not recognised once a reader has finished it",
-        transitions({(State.RESERVE, Kind.PERHAPS_OWN): State.ABANDON}),
+        transitions({(State.RESERVE, Reply.PERHAPS_OWN): State.ABANDON}),
         Setting((1, 1), faults=1),
         "was told that 2a<a lost",
     ),
     Mutation(
         "a final row of the own size is taken for the own",
-        transitions({(State.RESERVE, Kind.PERHAPS_OWN): State.CLEAN}),
+        transitions({(State.RESERVE, Reply.PERHAPS_OWN): State.CLEAN}),
         TWO,
         "committed was told",
     ),
     Mutation(
         "a lost row is not put back",
-        transitions({(State.PUBLISH, Kind.ABSENT): State.CLEAN}),
+        transitions({(State.PUBLISH, Reply.ABSENT): State.CLEAN}),
         FORGETFUL,
         "was found lost and not put back",
     ),
@@ -249,13 +249,13 @@ MUTATIONS = [
     ),
     Mutation(
         "a helper does not look what lies under the final name",
-        transitions({(State.HELP_COPY, Kind.EXISTS): State.HELP_PUBLISH}),
+        transitions({(State.HELP_COPY, Reply.EXISTS): State.HELP_PUBLISH}),
         attrs.evolve(FORGETFUL, padded=True),
         "is final, and its object is",
     ),
     Mutation(
-        "the predecessor is not finalised",
-        transitions({(State.RESERVE, Kind.PREDECESSOR_STAGED): State.COPY}),
+        "the predecessor is not finalized",
+        transitions({(State.RESERVE, Reply.PREDECESSOR_STAGED): State.COPY}),
         HASTY,
         "a gap",
     ),
@@ -273,7 +273,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a commit that was cleaned up is called lost when it is resolved",
-        transitions({(State.SETTLE, Kind.ABSENT): State.CONFLICT}),
+        transitions({(State.SETTLE, Reply.ABSENT): State.CONFLICT}),
         Setting((1, 1), cleaners=1),
         "lost",
     ),

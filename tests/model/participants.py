@@ -136,7 +136,7 @@ class Programme(Protocol):
 class Append:
     """A writer: read the latest version, build the next one on it, stage it.
 
-    hasty: it takes the row as it is and does not finalise it, as a writer of another make may.
+    hasty: it takes the row as it is and does not finalize it, as a writer of another make may.
     """
 
     left: int
@@ -214,7 +214,7 @@ def _after(commit: Commit, outcome: Outcome, tape: Tape) -> Programme | None:
 
 @attrs.frozen(cache_hash=True)
 class Read:
-    """A reader that finalises what it meets, and opens it.
+    """A reader that finalizes what it meets, and opens it.
 
     Unless it trusts the rows, it has to see what was final when it began.
     """

@@ -13,9 +13,9 @@ import pytest
 from model.checker import CREATES, NEITHER, Checker, Report, Setting
 
 from lancekeep.application import table_commits
-from lancekeep.domain.commit import TRANSITIONS, Event, Kind, Progress, State, advance
+from lancekeep.domain.commit import TRANSITIONS, Event, Progress, Reply, State, advance
 
-Transition = tuple[State, Kind]
+Transition = tuple[State, Reply]
 
 SETTINGS = {
     Setting((1, 1, 1), readers=1): 500_000,
@@ -57,29 +57,29 @@ LARGE = {
 
 OUTSIDE: set[Transition] = {
     # No history moves to another commit store in the model.
-    (State.RESERVE, Kind.MOVED),
-    (State.RESERVE_FIRST, Kind.MOVED),
+    (State.RESERVE, Reply.MOVED),
+    (State.RESERVE_FIRST, Reply.MOVED),
     # No store of the model refuses for good: credentials, rights and capabilities do not change there.
-    (State.RESERVE, Kind.REFUSED),
-    (State.RESERVE_FIRST, Kind.REFUSED),
-    (State.FINALISE_PREDECESSOR, Kind.REFUSED),
-    (State.FIND_PREDECESSOR, Kind.REFUSED),
-    (State.ADOPT_PREDECESSOR, Kind.REFUSED),
-    (State.DISCARD, Kind.DONE),
-    (State.DISCARD, Kind.FAULT),
+    (State.RESERVE, Reply.REFUSED),
+    (State.RESERVE_FIRST, Reply.REFUSED),
+    (State.FINALIZE_PREDECESSOR, Reply.REFUSED),
+    (State.FIND_PREDECESSOR, Reply.REFUSED),
+    (State.ADOPT_PREDECESSOR, Reply.REFUSED),
+    (State.DISCARD, Reply.DONE),
+    (State.DISCARD, Reply.FAULT),
     # Only a branch begins behind other versions: a writer that finds any does not commit version 1.
-    (State.RESERVE_FIRST, Kind.OVERTAKEN),
-    (State.RESERVE_FIRST, Kind.PREDECESSOR_STAGED),
-    (State.RESERVE_FIRST, Kind.PREDECESSOR_MISSING),
+    (State.RESERVE_FIRST, Reply.OVERTAKEN),
+    (State.RESERVE_FIRST, Reply.PREDECESSOR_STAGED),
+    (State.RESERVE_FIRST, Reply.PREDECESSOR_MISSING),
     # Somebody removed a staged manifest that he should not have.
-    (State.HELP_REREAD, Kind.UNCHANGED),
-    (State.HELP_REREAD, Kind.CHANGED),
+    (State.HELP_REREAD, Reply.UNCHANGED),
+    (State.HELP_REREAD, Reply.CHANGED),
     # More faults, or losses, at once than there are in these settings.
-    (State.FINALISE_PREDECESSOR, Kind.FAULT),
-    (State.FINALISE_HOLDER, Kind.FAULT),
-    (State.OVERTAKEN, Kind.FAULT),
-    (State.REPAIR_LOST_ROW, Kind.FAULT),
-    (State.HELP_REREAD, Kind.FAULT),
+    (State.FINALIZE_PREDECESSOR, Reply.FAULT),
+    (State.FINALIZE_HOLDER, Reply.FAULT),
+    (State.OVERTAKEN, Reply.FAULT),
+    (State.REPAIR_LOST_ROW, Reply.FAULT),
+    (State.HELP_REREAD, Reply.FAULT),
 }
 """Transitions that no setting comes by."""
 
@@ -95,7 +95,7 @@ def explored(setting: Setting) -> Exploration:
     taken: set[Transition] = set()
 
     def noting(progress: Progress, event: Event) -> Progress:
-        taken.add((progress.state, event.kind))
+        taken.add((progress.state, event.reply))
         return advance(progress, event)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -128,7 +128,7 @@ def test_clean_up_while_the_commit_store_forgets_is_known_to_be_unsafe() -> None
 
 
 def _named(transitions: set[Transition]) -> list[str]:
-    return sorted(f"{state.name} {kind.name}" for state, kind in transitions)
+    return sorted(f"{state.name} {reply.name}" for state, reply in transitions)
 
 
 if os.environ.get("LANCEKEEP_MODEL") == "large":

@@ -138,7 +138,7 @@ class Single:
 
 @attrs.frozen
 class Read:
-    """A reader of one table after the other; finalises what it meets."""
+    """A reader of one table after the other; finalizes what it meets."""
 
     name: str = "reader"
     order: tuple[int, ...] = BOTH

@@ -21,7 +21,7 @@ import lancekeep.application.table_commits as table_commits
 from lancekeep.adapters.manifest_stores import lance_table, table_cleanup
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
 from lancekeep.application.upkeep.relocation import Relocation
-from lancekeep.domain.commit import DONE, Event, Kind
+from lancekeep.domain.commit import DONE, Event, Reply
 from lancekeep.domain.errors import StoreUnavailable
 from lancekeep.domain.naming import final_path
 
@@ -116,7 +116,7 @@ def _remove_without_rows(self: catalogs.Catalog, table: Any) -> None:
 
 
 def _same(self: table_commits.TableCommits, progress: Any, content: Any) -> Any:
-    return Event(Kind.SAME)
+    return Event(Reply.SAME)
 
 
 def _copy_over(self: table_commits.TableCommits, progress: Any, content: Any) -> Any:

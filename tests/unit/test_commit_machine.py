@@ -13,8 +13,8 @@ from lancekeep.domain.commit import (
     CommitToken,
     Conflict,
     Event,
-    Kind,
     Progress,
+    Reply,
     StagedManifest,
     State,
     Unknown,
@@ -57,22 +57,22 @@ def test_every_state_with_an_effect_is_reached_and_leads_on() -> None:
 
 def test_every_effect_may_fail_and_a_failure_never_deletes() -> None:
     for state in EFFECTS:
-        after = TRANSITIONS[state, Kind.FAULT]
+        after = TRANSITIONS[state, Reply.FAULT]
         assert after not in EFFECTS, f"{state}: after a fault nothing more is done, so nothing is deleted"
 
 
 def test_an_event_that_cannot_follow_raises_and_changes_nothing() -> None:
     progress = begin_commit(STAGED_3)
     with pytest.raises(RuntimeError, match="cannot follow"):
-        advance(progress, Event(Kind.SAME))
+        advance(progress, Event(Reply.SAME))
     assert progress == begin_commit(STAGED_3)
 
 
 def test_the_undisturbed_commit_is_reserve_copy_publish_clean() -> None:
     progress, states = begin_commit(STAGED_3), []
-    for kind in (Kind.RESERVED, Kind.DONE, Kind.DONE, Kind.DONE):
+    for reply in (Reply.RESERVED, Reply.DONE, Reply.DONE, Reply.DONE):
         states.append(progress.state)
-        progress = advance(progress, Event(kind))
+        progress = advance(progress, Event(reply))
     assert states == [State.RESERVE, State.COPY, State.PUBLISH, State.CLEAN]
     assert progress.state is State.COMMITTED
     assert progress.final_row == FINAL_3
@@ -80,51 +80,51 @@ def test_the_undisturbed_commit_is_reserve_copy_publish_clean() -> None:
 
 def test_the_final_object_decides_when_it_holds_anothers_bytes() -> None:
     progress = begin_commit(STAGED_3)
-    for event in (Event(Kind.RESERVED), Event(Kind.EXISTS), Event(Kind.DIFFERENT, size=99)):
+    for event in (Event(Reply.RESERVED), Event(Reply.EXISTS), Event(Reply.DIFFERENT, size=99)):
         progress = advance(progress, event)
     assert progress.state is State.REPAIR
     assert progress.final_row == VersionRow(BASE, 3, FINAL_3.path, 99)
-    assert advance(advance(progress, Event(Kind.DONE)), Event(Kind.DONE)).state is State.CONFLICT
+    assert advance(advance(progress, Event(Reply.DONE)), Event(Reply.DONE)).state is State.CONFLICT
 
 
 @pytest.mark.parametrize(
-    ("reservation", "kind"),
+    ("reservation", "reply"),
     [
-        (Reserved(), Kind.RESERVED),
-        (Taken(OTHER_3), Kind.TAKEN),
-        (Taken(FINAL_3), Kind.PERHAPS_OWN),
-        (Taken(VersionRow(BASE, 3, FINAL_3.path, 11)), Kind.TAKEN),
-        (Taken(VersionRow.fence(BASE, 3, "redis://new")), Kind.MOVED),
-        (NotReady(None), Kind.PREDECESSOR_MISSING),
-        (NotReady(row(1, final=True)), Kind.PREDECESSOR_MISSING),
-        (NotReady(row(1, final=False)), Kind.PREDECESSOR_MISSING),
-        (NotReady(row(2, final=False)), Kind.PREDECESSOR_STAGED),
-        (NotReady(row(7, final=True)), Kind.OVERTAKEN),
-        (NotReady(VersionRow.fence(BASE, 2, "redis://new")), Kind.MOVED),
+        (Reserved(), Reply.RESERVED),
+        (Taken(OTHER_3), Reply.TAKEN),
+        (Taken(FINAL_3), Reply.PERHAPS_OWN),
+        (Taken(VersionRow(BASE, 3, FINAL_3.path, 11)), Reply.TAKEN),
+        (Taken(VersionRow.fence(BASE, 3, "redis://new")), Reply.MOVED),
+        (NotReady(None), Reply.PREDECESSOR_MISSING),
+        (NotReady(row(1, final=True)), Reply.PREDECESSOR_MISSING),
+        (NotReady(row(1, final=False)), Reply.PREDECESSOR_MISSING),
+        (NotReady(row(2, final=False)), Reply.PREDECESSOR_STAGED),
+        (NotReady(row(7, final=True)), Reply.OVERTAKEN),
+        (NotReady(VersionRow.fence(BASE, 2, "redis://new")), Reply.MOVED),
     ],
 )
-def test_what_a_reservation_means(reservation: Reserved | Taken | NotReady, kind: Kind) -> None:
-    assert understand(STAGED_3, reservation, repeated=False).kind is kind
+def test_what_a_reservation_means(reservation: Reserved | Taken | NotReady, reply: Reply) -> None:
+    assert understand(STAGED_3, reservation, repeated=False).reply is reply
 
 
 def test_a_repeated_claim_takes_nobodys_word_but_the_final_objects() -> None:
-    told: dict[Taken | NotReady, Kind] = {
-        Taken(OTHER_3): Kind.CONTESTED,
-        Taken(FINAL_3): Kind.PERHAPS_OWN,
-        NotReady(row(7, final=True)): Kind.PERHAPS_OWN,
+    told: dict[Taken | NotReady, Reply] = {
+        Taken(OTHER_3): Reply.CONTESTED,
+        Taken(FINAL_3): Reply.PERHAPS_OWN,
+        NotReady(row(7, final=True)): Reply.PERHAPS_OWN,
     }
-    for reservation, kind in told.items():
-        assert understand(STAGED_3, reservation, repeated=True).kind is kind
+    for reservation, reply in told.items():
+        assert understand(STAGED_3, reservation, repeated=True).reply is reply
 
 
 def test_only_an_empty_history_may_begin_and_only_where_the_writer_may() -> None:
     may = StagedManifest(BASE, 3, STAGED_3.path, 10, begins=True)
     waiting = Progress(State.FIND_PREDECESSOR, may.row, may)
-    assert found_predecessor(waiting, False).kind is Kind.MAY_BEGIN
-    assert found_predecessor(waiting, True).kind is Kind.PRESENT
+    assert found_predecessor(waiting, False).reply is Reply.MAY_BEGIN
+    assert found_predecessor(waiting, True).reply is Reply.PRESENT
     met = Progress(State.FIND_PREDECESSOR, may.row, may, met=row(1, final=True))
-    assert found_predecessor(met, False).kind is Kind.ABSENT
-    assert found_predecessor(Progress(State.FIND_PREDECESSOR, STAGED_3.row, STAGED_3), False).kind is Kind.ABSENT
+    assert found_predecessor(met, False).reply is Reply.ABSENT
+    assert found_predecessor(Progress(State.FIND_PREDECESSOR, STAGED_3.row, STAGED_3), False).reply is Reply.ABSENT
 
 
 def test_outcomes_errors_and_tokens_pickle_and_tokens_have_a_text_form() -> None:

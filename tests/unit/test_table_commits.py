@@ -1,4 +1,4 @@
-"""The runner of the commit protocol under lost replies, crashes, lost rows and foreign finalisers, in memory."""
+"""The runner of the commit protocol under lost replies, crashes, lost rows and foreign finalizers, in memory."""
 
 from __future__ import annotations
 

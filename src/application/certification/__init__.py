@@ -592,14 +592,14 @@ class _CommitStoreChecks:
         history = self._history("finalize")
         absent = self._staged(history, 7)
         if self._rows.finalize(attrs.evolve(absent, path=final_path(absent.path))) or self._other.get(history, 7):
-            raise _Broken("a version without a row was finalised")
+            raise _Broken("a version without a row was finalized")
         row = self._staged(history, 1)
         self._reserve(row, first=True)
         for _ in range(2):
             final = self._finalize(row)
         found = self._other.get(history, 1)
         if found is None or found.path != final.path or found.size != final.size:
-            raise _Broken(f"a finalised row reads {found}")
+            raise _Broken(f"a finalized row reads {found}")
         return "an existing row moved to its final path, again and again to the same, and a missing one was not made"
 
     def _read_your_writes(self) -> str:
@@ -622,7 +622,7 @@ class _CommitStoreChecks:
             latest = self._other.latest(history)
             if latest is None or (latest.version, latest.path) != (version, final.path):
                 raise _Broken(
-                    f"after version {version} was finalised a second connection found {latest} to be the latest"
+                    f"after version {version} was finalized a second connection found {latest} to be the latest"
                 )
         return "a second connection found each of 12 versions to be the latest, and final, once it was"
 
@@ -705,7 +705,7 @@ class _CommitStoreChecks:
         final = attrs.evolve(row, path=final_path(row.path))
         self._objects.put(final.path, self._objects.get(row.path))
         if not self._rows.finalize(final):
-            raise _Broken(f"version {row.version} could not be finalised: its row was not found")
+            raise _Broken(f"version {row.version} could not be finalized: its row was not found")
         return final
 
     def _recorded(self, name: str, versions: int) -> str:

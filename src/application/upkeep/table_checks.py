@@ -399,7 +399,7 @@ class TableChecks:
     # -- repair -------------------------------------------------------------------------------------------------
 
     def _publish(self, row: VersionRow) -> bool:
-        published = self.commits.finalise(row)
+        published = self.commits.finalize(row)
         return published is not None and published.is_final
 
     def _remove_row(self, root: DatasetRoot, row: VersionRow) -> bool:
