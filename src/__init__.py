@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from lancekeep.application.upkeep.migration import MigrationProgress, MigrationReport
     from lancekeep.composition import DirectoryNamespace, certify, connect
     from lancekeep.domain.batch import AllCommitted
-    from lancekeep.domain.commit import Committed, CommitToken, Conflict, Outcome, Unknown
+    from lancekeep.domain.commit import Committed, Conflict, Outcome, Unknown
+    from lancekeep.domain.commit_token import CommitToken, CommitUnknown
     from lancekeep.domain.errors import (
         AccessDenied,
         AlreadyExists,
         BranchNotFound,
         CommitRefused,
         CommitStoreMismatch,
-        CommitUnknown,
         ConcurrentModification,
         Damaged,
         InvalidInput,
@@ -130,7 +130,8 @@ _HOMES = {
     "lancekeep.application.transactions": "Snapshot Transaction",
     "lancekeep.composition": "certify connect DirectoryNamespace",
     "lancekeep.domain.batch": "AllCommitted",
-    "lancekeep.domain.commit": "Committed CommitToken Conflict Outcome Unknown",
+    "lancekeep.domain.commit": "Committed Conflict Outcome Unknown",
+    "lancekeep.domain.commit_token": "CommitToken CommitUnknown",
     "lancekeep.domain.identifiers": "ObjectId",
     "lancekeep.domain.namespace": "Namespace",
     "lancekeep.domain.partitioning": "PartitionBy PartitionField PartitionSpec Transform",

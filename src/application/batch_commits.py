@@ -12,16 +12,16 @@ from lancekeep.domain.commit import (
     FAULT,
     RESERVED,
     Committed,
-    CommitToken,
     Conflict,
     Progress,
-    State,
     Unknown,
     advance,
     begin_commit,
     begin_resolve,
     failed,
 )
+from lancekeep.domain.commit_token import CommitToken
+from lancekeep.domain.commit_transitions import State
 from lancekeep.domain.errors import Damaged, InvalidInput, LancekeepError, StoreUnavailable
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.lineage import Base

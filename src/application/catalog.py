@@ -26,7 +26,8 @@ from lancekeep.application.upkeep.relocation import Relocation
 from lancekeep.application.upkeep.table_checks import TableChecks
 from lancekeep.domain.batch import AllCommitted, BatchOutcome
 from lancekeep.domain.catalog import CatalogView, Change, SetProperties, page
-from lancekeep.domain.commit import Committed, CommitToken, Conflict, Outcome, Unknown
+from lancekeep.domain.commit import Committed, Conflict, Outcome, Unknown
+from lancekeep.domain.commit_token import CommitToken, CommitUnknown
 from lancekeep.domain.dataset_files import names_in
 from lancekeep.domain.directory_contents import foreign_files
 from lancekeep.domain.errors import (
@@ -34,7 +35,6 @@ from lancekeep.domain.errors import (
     BranchNotFound,
     CommitRefused,
     CommitStoreMismatch,
-    CommitUnknown,
     ConcurrentModification,
     Damaged,
     InvalidInput,

@@ -10,7 +10,7 @@ from threading import Lock
 import attrs
 
 from lancekeep.application.retry import Retry
-from lancekeep.domain.commit import StagedManifest
+from lancekeep.domain.commit_token import StagedManifest
 from lancekeep.domain.errors import CommitRefused, ObjectNotFound
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.lineage import Base, Change, Manifest, Operation, require_descent

@@ -26,15 +26,10 @@ from lancekeep.domain.commit import (
     EXISTS,
     FAULT,
     Committed,
-    CommitToken,
     Conflict,
-    Effect,
     Event,
     Outcome,
     Progress,
-    Reply,
-    StagedManifest,
-    State,
     Unknown,
     advance,
     begin_commit,
@@ -44,6 +39,8 @@ from lancekeep.domain.commit import (
     found_predecessor,
     understand,
 )
+from lancekeep.domain.commit_token import CommitToken, StagedManifest
+from lancekeep.domain.commit_transitions import Effect, Reply, State
 from lancekeep.domain.errors import (
     CommitRefused,
     CommitStoreMismatch,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lancekeep.domain.catalog import CatalogView
-from lancekeep.domain.commit import CommitToken, StagedManifest
+from lancekeep.domain.commit_token import CommitToken, StagedManifest
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.layout import BRANCHES, DatasetRoot
 from lancekeep.domain.table import Table, confined

@@ -12,8 +12,8 @@ import attrs
 from lancekeep.application.batch_commits import BatchCommits, Candidate
 from lancekeep.domain.batch import AllCommitted, BatchOutcome
 from lancekeep.domain.commit import Committed, Conflict, Unknown
+from lancekeep.domain.commit_token import CommitUnknown
 from lancekeep.domain.errors import (
-    CommitUnknown,
     ConcurrentModification,
     InvalidInput,
     LancekeepError,

@@ -15,18 +15,8 @@ from typing import Final
 
 import attrs
 
-from lancekeep.domain.commit import (
-    RESERVED,
-    Committed,
-    Conflict,
-    Event,
-    Progress,
-    Reply,
-    State,
-    Unknown,
-    advance,
-    understand,
-)
+from lancekeep.domain.commit import RESERVED, Committed, Conflict, Event, Progress, Unknown, advance, understand
+from lancekeep.domain.commit_transitions import Reply, State
 from lancekeep.domain.version_row import BatchReservation, Claim, Reserved
 
 

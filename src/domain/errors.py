@@ -14,16 +14,13 @@ family                    what the caller does next
 :class:`Damaged`          repair what is stored; calling again will not help
 ========================  =============================================================================
 
+:class:`~lancekeep.domain.commit_token.CommitUnknown` is defined with the token that it carries; the others are below.
+
 Errors pickle: every field is an argument of ``Exception.__init__``. Messages name the object, what was
 expected, what was found and what to do, and never a secret.
 """
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from lancekeep.domain.commit import CommitToken
 
 
 class LancekeepError(Exception):
@@ -124,17 +121,6 @@ class ConcurrentModification(Retryable):
 
 class StoreUnavailable(Retryable):
     """A store did not answer, or answered that it cannot now. What it was asked may or may not have happened."""
-
-
-class CommitUnknown(LancekeepError):
-    """A commit whose outcome could not be learnt. ``token`` settles it: ``catalog.resolve(error.token)``."""
-
-    def __init__(self, message: str, token: CommitToken) -> None:
-        super().__init__(message, token)
-        self.token = token
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class Damaged(LancekeepError):

@@ -20,7 +20,7 @@ from lancekeep import Damaged, InvalidInput, ObjectId
 from lancekeep.adapters.commit_stores import canonical_url, open_commit_store
 from lancekeep.adapters.object_stores import open_object_store
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
-from lancekeep.domain.commit import CommitToken
+from lancekeep.domain.commit_token import CommitToken
 from lancekeep.domain.naming import U64_MAX, ManifestName, final_path, final_versions
 from lancekeep.domain.table import confined, v1_table
 

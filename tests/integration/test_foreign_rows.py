@@ -21,7 +21,7 @@ from deployments import Deployment, deployment
 
 import lancekeep
 from lancekeep.application.upkeep.fsck import Kind
-from lancekeep.domain.commit import CommitToken, StagedManifest
+from lancekeep.domain.commit_token import CommitToken, StagedManifest
 from lancekeep.domain.naming import NamingScheme
 
 KINDS = ("sqlite", "files", "redis", "dynamodb")

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import lancekeep
-from lancekeep.domain.commit import CommitToken, StagedManifest
+from lancekeep.domain.commit_token import CommitToken, StagedManifest
 from lancekeep.domain.naming import NamingScheme
 from lancekeep.entrypoints.cli import lancekeep as commands
 

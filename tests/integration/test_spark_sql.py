@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 
 import lancekeep
 import lancekeep.spark
-from lancekeep.domain.commit import StagedManifest
+from lancekeep.domain.commit_token import StagedManifest
 from lancekeep.entrypoints.spark.ingest import ingest
 from lancekeep.entrypoints.spark.sql import scan
 from lancekeep.entrypoints.spark.sql.predicates import translated

@@ -22,15 +22,8 @@ from redis_servers import own_redis
 
 import lancekeep
 from lancekeep.adapters.lance.native_errors import classified
-from lancekeep.domain.errors import (
-    AccessDenied,
-    CommitUnknown,
-    Damaged,
-    InvalidInput,
-    LancekeepError,
-    StoreUnavailable,
-    Unsupported,
-)
+from lancekeep.domain.commit_token import CommitUnknown
+from lancekeep.domain.errors import AccessDenied, Damaged, InvalidInput, LancekeepError, StoreUnavailable, Unsupported
 
 SCHEMA = writers.row(0, 0).schema
 

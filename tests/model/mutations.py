@@ -18,18 +18,9 @@ from lancekeep.application import table_commits
 from lancekeep.application.adoption import Adoption
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain import commit
-from lancekeep.domain.commit import (
-    DONE,
-    EFFECTS,
-    TRANSITIONS,
-    Effect,
-    Event,
-    Progress,
-    Reply,
-    StagedManifest,
-    State,
-    understand,
-)
+from lancekeep.domain.commit import DONE, Event, Progress, understand
+from lancekeep.domain.commit_token import StagedManifest
+from lancekeep.domain.commit_transitions import EFFECTS, TRANSITIONS, Effect, Reply, State
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.version_row import Reservation, VersionRow
 

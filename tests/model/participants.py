@@ -15,7 +15,9 @@ from model.world import ROOT, Mishap, Request, Tale
 
 from lancekeep.application.retry import Retry
 from lancekeep.application.table_commits import TableCommits
-from lancekeep.domain.commit import Committed, CommitToken, Conflict, Event, Outcome, Progress, State
+from lancekeep.domain.commit import Committed, Conflict, Event, Outcome, Progress
+from lancekeep.domain.commit_token import CommitToken
+from lancekeep.domain.commit_transitions import State
 from lancekeep.domain.errors import CommitRefused, Damaged, LancekeepError, ObjectNotFound, Refused, StoreUnavailable
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.naming import ManifestName

@@ -13,7 +13,8 @@ import pytest
 from model.checker import CREATES, NEITHER, Checker, Report, Setting
 
 from lancekeep.application import table_commits
-from lancekeep.domain.commit import TRANSITIONS, Event, Progress, Reply, State, advance
+from lancekeep.domain.commit import Event, Progress, advance
+from lancekeep.domain.commit_transitions import TRANSITIONS, Reply, State
 
 Transition = tuple[State, Reply]
 

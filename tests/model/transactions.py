@@ -18,7 +18,8 @@ from lancekeep.adapters.commit_stores import claims
 from lancekeep.application.batch_commits import BatchCommits, Candidate
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain.batch import AllCommitted
-from lancekeep.domain.commit import Committed, CommitToken, Conflict, Unknown
+from lancekeep.domain.commit import Committed, Conflict, Unknown
+from lancekeep.domain.commit_token import CommitToken
 from lancekeep.domain.errors import CommitRefused, Damaged, StoreUnavailable
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.naming import NamingScheme

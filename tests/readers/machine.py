@@ -27,7 +27,8 @@ from readers.stores import ATOMIC, MODES, REMEMBERING, STORES, Lake
 
 import lancekeep
 from lancekeep.application.table_commits import recognisable
-from lancekeep.domain.commit import Committed, CommitToken
+from lancekeep.domain.commit import Committed
+from lancekeep.domain.commit_token import CommitToken
 
 T = TypeVar("T")
 Names = tuple[str, ...]

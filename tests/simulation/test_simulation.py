@@ -21,7 +21,8 @@ import lancekeep.application.table_commits as table_commits
 from lancekeep.adapters.manifest_stores import lance_table, table_cleanup
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
 from lancekeep.application.upkeep.relocation import Relocation
-from lancekeep.domain.commit import DONE, Event, Reply
+from lancekeep.domain.commit import DONE, Event
+from lancekeep.domain.commit_transitions import Reply
 from lancekeep.domain.errors import StoreUnavailable
 from lancekeep.domain.naming import final_path
 

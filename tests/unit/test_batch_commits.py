@@ -14,14 +14,9 @@ from lancekeep.application.batch_commits import BatchCommits, Candidate
 from lancekeep.application.retry import Retry
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain.batch import AllCommitted
-from lancekeep.domain.commit import Committed, CommitToken, Conflict, Unknown
-from lancekeep.domain.errors import (
-    CommitRefused,
-    CommitStoreMismatch,
-    Damaged,
-    InvalidInput,
-    StoreUnavailable,
-)
+from lancekeep.domain.commit import Committed, Conflict, Unknown
+from lancekeep.domain.commit_token import CommitToken
+from lancekeep.domain.errors import CommitRefused, CommitStoreMismatch, Damaged, InvalidInput, StoreUnavailable
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.naming import ManifestName, NamingScheme
 from lancekeep.domain.version_row import VersionRow

@@ -7,16 +7,10 @@ import pickle
 import pytest
 
 from lancekeep.domain.commit import (
-    EFFECTS,
-    TRANSITIONS,
     Committed,
-    CommitToken,
     Conflict,
     Event,
     Progress,
-    Reply,
-    StagedManifest,
-    State,
     Unknown,
     advance,
     begin_commit,
@@ -25,7 +19,9 @@ from lancekeep.domain.commit import (
     found_predecessor,
     understand,
 )
-from lancekeep.domain.errors import CommitUnknown, InvalidInput
+from lancekeep.domain.commit_token import CommitToken, CommitUnknown, StagedManifest
+from lancekeep.domain.commit_transitions import EFFECTS, TRANSITIONS, Reply, State
+from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.version_row import NotReady, Reserved, Taken, VersionRow
 
 BASE = "s3://bucket/t.lance"

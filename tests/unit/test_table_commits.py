@@ -15,7 +15,8 @@ from lancekeep.adapters.object_stores.memory import MemoryObjectStore
 from lancekeep.application.retry import Retry
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.application.upkeep.relocation import Relocation
-from lancekeep.domain.commit import Committed, CommitToken, Conflict, StagedManifest, Unknown
+from lancekeep.domain.commit import Committed, Conflict, Unknown
+from lancekeep.domain.commit_token import CommitToken, StagedManifest
 from lancekeep.domain.errors import (
     AccessDenied,
     CommitRefused,

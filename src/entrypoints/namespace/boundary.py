@@ -14,6 +14,7 @@ from lance_namespace import errors as api_errors
 from pydantic import BaseModel, ValidationError
 
 from lancekeep.domain import errors
+from lancekeep.domain.commit_token import CommitUnknown
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,7 +34,7 @@ ERRORS: Mapping[type[errors.LancekeepError], type[api_errors.LanceNamespaceError
     errors.ConcurrentModification: api_errors.ConcurrentModificationError,
     errors.AccessDenied: api_errors.PermissionDeniedError,
     errors.StoreUnavailable: api_errors.ServiceUnavailableError,
-    errors.CommitUnknown: api_errors.ServiceUnavailableError,
+    CommitUnknown: api_errors.ServiceUnavailableError,
     errors.Unsupported: api_errors.UnsupportedOperationError,
     errors.Refused: api_errors.InvalidTableStateError,
     errors.Damaged: api_errors.InternalError,

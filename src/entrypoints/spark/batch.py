@@ -13,7 +13,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from lancekeep.application.catalog import Catalog
-from lancekeep.domain.errors import CommitUnknown, ConcurrentModification, TableNotFound
+from lancekeep.domain.commit_token import CommitUnknown
+from lancekeep.domain.errors import ConcurrentModification, TableNotFound
 from lancekeep.entrypoints.spark.filters import pushed
 from lancekeep.entrypoints.spark.options import Options
 from lancekeep.entrypoints.spark.reading import (

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from lancekeep.domain import errors
-from lancekeep.domain.errors import CommitUnknown, InvalidInput, LancekeepError, MissingExtra, Retryable
+from lancekeep.domain.errors import InvalidInput, LancekeepError, MissingExtra, Retryable
 
 try:
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j is published without types
@@ -44,6 +44,6 @@ def _failure(name: str, report: str) -> LancekeepError:
     error, message = found[-1]["error"], found[-1]["message"]
     module, _, kind = error.rpartition(".")
     own = getattr(errors, kind, None) if module == errors.__name__ else None
-    if isinstance(own, type) and issubclass(own, LancekeepError) and own is not CommitUnknown:
+    if isinstance(own, type) and issubclass(own, LancekeepError):
         return own(f"{name}: {message}; nothing was committed")
     return Retryable(f"{name}: the Spark job failed; nothing was committed: {error}: {message}")

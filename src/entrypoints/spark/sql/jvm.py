@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache, wraps
 from typing import Any, ClassVar, cast
 
+from lancekeep.domain.commit_token import CommitUnknown
 from lancekeep.domain.errors import (
     AlreadyExists,
-    CommitUnknown,
     InvalidInput,
     LancekeepError,
     MissingExtra,

@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from lancekeep.application.catalog import Catalog
-from lancekeep.domain.errors import CommitUnknown, TableNotFound, Unsupported
+from lancekeep.domain.commit_token import CommitUnknown
+from lancekeep.domain.errors import TableNotFound, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.spark.arrow_types import require_quotable
 from lancekeep.entrypoints.spark.reading import Snapshot
