@@ -14,9 +14,9 @@ from itertools import count, pairwise, takewhile
 from lancekeep.application.checked_rows import HistoryRows
 from lancekeep.domain.errors import AccessDenied, Damaged, ObjectNotFound
 from lancekeep.domain.layout import DatasetRoot
-from lancekeep.domain.manifest import is_manifest
 from lancekeep.domain.naming import ManifestName, NamingScheme, final_versions
 from lancekeep.domain.version_row import VersionRow, scheme_of
+from lancekeep.format.manifest import is_manifest
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
 _REMEMBERED = 4096

@@ -13,9 +13,10 @@ from lancekeep.application.retry import Retry
 from lancekeep.domain.commit_token import StagedManifest
 from lancekeep.domain.errors import CommitRefused, ObjectNotFound
 from lancekeep.domain.layout import DatasetRoot
-from lancekeep.domain.lineage import Base, Change, Manifest, Operation, require_descent
+from lancekeep.domain.lineage import Base, Change, Operation, require_descent
 from lancekeep.domain.naming import ManifestName
 from lancekeep.domain.version_row import VersionRow
+from lancekeep.format.lineage import Manifest, difference
 from lancekeep.ports.object_store import ObjectStore
 
 _REMEMBERED = 64 << 20
@@ -111,7 +112,7 @@ class Lineage:
         number = change.restored if change.operation is Operation.RESTORE else before
         previous = self._manifest(root, staged.path, number)
         if previous is not None:
-            self._require_file(root, require_descent(manifest, previous, change))
+            self._require_file(root, require_descent(difference(manifest, previous), change))
 
     def _manifest(self, root: DatasetRoot, beside: str, version: int) -> Manifest | None:
         """Read the manifest of a version, whose naming scheme is that of ``beside``.

@@ -51,10 +51,10 @@ from lancekeep.domain.errors import (
     StoreUnavailable,
 )
 from lancekeep.domain.layout import BRANCHES, VERSIONS, DatasetRoot
-from lancekeep.domain.lineage import Base
-from lancekeep.domain.manifest import refuse_accidental_overwrite
+from lancekeep.domain.lineage import Base, refuse_accidental_overwrite
 from lancekeep.domain.naming import ManifestName, NamingScheme, final_path
 from lancekeep.domain.version_row import Reserved, VersionRow, scheme_of
+from lancekeep.format.manifest import reads_version_zero
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
@@ -198,7 +198,14 @@ class TableCommits:
                 f"{root.base_uri}: the staged manifest {path!r} has {len(content)} bytes where {size} were announced; "
                 "nothing was committed"
             )
-        refuse_accidental_overwrite(version, content, root.base_uri)
+        try:
+            from_nothing = reads_version_zero(content)
+        except ValueError as error:
+            raise CommitRefused(
+                f"{root.base_uri}: the file staged for version {version} is not a Lance manifest: {error}. Nothing was "
+                "committed."
+            ) from error
+        refuse_accidental_overwrite(version, from_nothing, root.base_uri)
         self._require_scheme(root, name)
         self.on_staged(root, content)
         begins = branch or version == 1

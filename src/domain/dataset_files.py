@@ -15,8 +15,8 @@ import attrs
 
 from lancekeep.domain.errors import Damaged
 from lancekeep.domain.layout import BRANCHES, VERSIONS
-from lancekeep.domain.manifest import fields, message_at, section_at
 from lancekeep.domain.naming import ManifestName
+from lancekeep.format.manifest import fields, message_at, section_at
 
 DATA, DELETIONS, TRANSACTIONS, INDICES, REFERENCES = "data", "_deletions", "_transactions", "_indices", "_refs"
 DIRECTORIES = frozenset((DATA, DELETIONS, TRANSACTIONS, INDICES, REFERENCES, VERSIONS))

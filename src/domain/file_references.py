@@ -13,7 +13,7 @@ import attrs
 from lancekeep.domain.dataset_files import DATA, DELETIONS, INDICES, uuid_text
 from lancekeep.domain.errors import Damaged
 from lancekeep.domain.layout import BRANCHES
-from lancekeep.domain.manifest import fields, message_at, section_at
+from lancekeep.format.manifest import fields, message_at, section_at
 
 _FRAGMENTS, _INDEX_SECTION, _BASE_PATHS = 2, 6, 18  # of a Manifest
 _BASE_ID, _BASE_IS_ROOT, _BASE_PATH = 1, 3, 4  # of a BasePath

@@ -20,7 +20,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
 import lancekeep
-from lancekeep.domain.manifest import fields
 from lancekeep.entrypoints.spark.jobs import tasks
 from lancekeep.entrypoints.spark.jobs.index import sample_rate
 from lancekeep.entrypoints.spark.reading import (
@@ -33,6 +32,7 @@ from lancekeep.entrypoints.spark.reading import (
     partitions,
     stored_fragments,
 )
+from lancekeep.format.manifest import fields
 from lancekeep.jobs import ingest, upsert
 from pyspark_lancekeep import DefaultSource
 

@@ -32,7 +32,7 @@ from lancekeep.domain.errors import (
 )
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.lineage import Base
-from lancekeep.domain.manifest import transaction_name
+from lancekeep.format.manifest import transaction_name
 from lancekeep.ports.table_engine import StagedVersion, VersionDetails, VersionSummary, WriteMode, WritePlan
 
 _VANISHED = "(os error 2)"

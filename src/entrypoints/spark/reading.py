@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from lancekeep.application.catalog import Catalog
 from lancekeep.domain.errors import InvalidInput, Refused
-from lancekeep.domain.manifest import FragmentEntry, fragment_entries, transaction_name
 from lancekeep.entrypoints.spark.arrow_types import as_spark_sees, as_spark_takes, require_quotable
 from lancekeep.entrypoints.spark.daemon import freeze_imports
 from lancekeep.entrypoints.spark.projection import Origin, origins_by_name, projected
+from lancekeep.format.manifest import FragmentEntry, fragment_entries, transaction_name
 
 ROWS_OF_A_PARTITION = 100_000
 """Fragments next to each other are read by one task until they hold so many rows."""

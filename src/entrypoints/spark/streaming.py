@@ -33,7 +33,6 @@ from lancekeep.domain.errors import (
     VersionNotFound,
     VersionTaken,
 )
-from lancekeep.domain.manifest import FragmentEntry
 from lancekeep.entrypoints.spark.batch import Written, begin_first_write, existing_schema, fragments_of
 from lancekeep.entrypoints.spark.options import Options
 from lancekeep.entrypoints.spark.projection import SchemaHistory, lacks, origins_by_id
@@ -49,6 +48,7 @@ from lancekeep.entrypoints.spark.reading import (
     stored_fragments,
 )
 from lancekeep.entrypoints.spark.writing import target_schema, write_batches
+from lancekeep.format.manifest import FragmentEntry
 
 Offset = dict[str, Any]
 """``version``: everything up to it has been read. ``transaction``: the identity of that version (`identity`).

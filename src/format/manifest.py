@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from lancekeep.domain.errors import CommitRefused
-
 _FOOTER = 16  # u64 position of the message, u16 major, u16 minor, "LANC"
 _MAGIC = b"LANC"
 _TRANSACTION_FILE = 12
@@ -23,40 +21,26 @@ def is_manifest(content: bytes) -> bool:
     return content[-4:] == _MAGIC
 
 
-def refuse_accidental_overwrite(version: int, content: bytes, name: str) -> None:
-    """Refuse a manifest above version 1 whose transaction was built on version 0.
+def reads_version_zero(content: bytes) -> bool:
+    """Return whether the transaction of a manifest file was built on version 0, so on an empty table.
 
-    The native engine turns an append into an overwrite when it cannot find the latest version on its first look and
-    can on the second: the table would be wiped. Such a transaction says that it read version 0, which no honest
-    append, overwrite, restore or branch of an existing table does. ``content`` is the staged manifest's, ``name`` the
-    table's.
-
-    Raises:
-        CommitRefused: it is one of these, or not a manifest at all.
+    Raises `ValueError` if the bytes are not a manifest.
     """
     if not is_manifest(content):
-        raise CommitRefused(f"{name}: what is staged for version {version} is not a Lance manifest (no closing 'LANC')")
-    # The bytes can only be there by chance otherwise, so nearly every manifest is passed without being taken apart.
-    if version > 1 and _BUILT_ON_NOTHING in content and transaction_file(content).startswith("0-"):
-        raise CommitRefused(
-            f"{name}: version {version} was built as if the table were empty (its transaction read version 0) and "
-            "would replace every row. A writer does this when it could not see the latest version at first; nothing "
-            "was committed. Open the table again and repeat the write; to replace the rows on purpose, overwrite the "
-            "table from a handle that has read it."
-        )
+        raise ValueError("it does not end in 'LANC'")
+    # Nearly every manifest lacks these bytes, so it is not decoded.
+    return _BUILT_ON_NOTHING in content and transaction_file(content).startswith("0-")
 
 
 def transaction_file(content: bytes) -> str:
-    """The name of the transaction file of a manifest, ``{read_version}-{uuid}.txn``; empty where there is none.
+    """Return the name of the transaction file of a manifest, ``{read_version}-{uuid}.txn``, or "" without one.
 
-    Raises `CommitRefused` where the bytes are not a manifest.
+    Raises `ValueError` if the bytes are not a manifest.
     """
     try:
-        position = int.from_bytes(content[-_FOOTER : -_FOOTER + 8], "little")
-        length = int.from_bytes(content[position : position + 4], "little")
-        return transaction_name(memoryview(content)[position + 4 : position + 4 + length])
-    except (IndexError, ValueError) as error:
-        raise CommitRefused(f"the staged manifest cannot be decoded: {error}") from error
+        return transaction_name(message_at(content))
+    except IndexError as error:
+        raise ValueError(str(error)) from error
 
 
 def transaction_name(message: memoryview) -> str:
