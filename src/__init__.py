@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from lancekeep.application.upkeep.fsck import Finding, FsckReport
     from lancekeep.application.upkeep.migration import MigrationProgress, MigrationReport
     from lancekeep.composition import DirectoryNamespace, certify, connect
-    from lancekeep.domain.batch import AllCommitted
     from lancekeep.domain.commit import Committed, Conflict, Outcome, Unknown
     from lancekeep.domain.commit_token import CommitToken, CommitUnknown
     from lancekeep.domain.errors import (
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
     from lancekeep.domain.partitioning import PartitionBy, PartitionField, PartitionSpec, Transform
     from lancekeep.domain.partitions import Partition
     from lancekeep.domain.table import Table
+    from lancekeep.domain.transaction import AllCommitted
     from lancekeep.ports.table_engine import VersionDetails, WritePlan
 
 __all__ = [
@@ -129,7 +129,7 @@ _HOMES = {
     "lancekeep.application.partitions.namespace": "PartitionedNamespace Scan",
     "lancekeep.application.transactions": "Snapshot Transaction",
     "lancekeep.composition": "certify connect DirectoryNamespace",
-    "lancekeep.domain.batch": "AllCommitted",
+    "lancekeep.domain.transaction": "AllCommitted",
     "lancekeep.domain.commit": "Committed Conflict Outcome Unknown",
     "lancekeep.domain.commit_token": "CommitToken CommitUnknown",
     "lancekeep.domain.identifiers": "ObjectId",

@@ -13,10 +13,10 @@ from urllib.parse import unquote
 
 import attrs
 
-from lancekeep.application.batch_commits import BatchCommits
 from lancekeep.application.partitions.namespace import PartitionedNamespace
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.application.tokens import parse_token
+from lancekeep.application.transaction_commits import TransactionCommits
 from lancekeep.application.transactions import NewVersion, Snapshot, Transaction, take_snapshot
 from lancekeep.application.upkeep.cleanup import Cleanup, CleanupReport
 from lancekeep.application.upkeep.clones import Clones
@@ -24,7 +24,6 @@ from lancekeep.application.upkeep.fsck import Fsck, FsckReport, Progress
 from lancekeep.application.upkeep.migration import MigrationProgress, MigrationReport, migrate
 from lancekeep.application.upkeep.relocation import Relocation
 from lancekeep.application.upkeep.table_checks import TableChecks
-from lancekeep.domain.batch import AllCommitted, BatchOutcome
 from lancekeep.domain.catalog import CatalogView, Change, SetProperties, page
 from lancekeep.domain.commit import Committed, Conflict, Outcome, Unknown
 from lancekeep.domain.commit_token import CommitToken, CommitUnknown
@@ -83,6 +82,7 @@ from lancekeep.domain.table import (
     v1_location,
     v1_table,
 )
+from lancekeep.domain.transaction import AllCommitted, TransactionOutcome
 from lancekeep.domain.version_row import VersionRow
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.manifest_store import Decision, ManifestStore
@@ -706,7 +706,7 @@ class Catalog:
         known, gone = parse_token(token, self.view(), below, self.dataset_root)
         if gone:
             return Unknown(known, gone)
-        return BatchCommits(self.commits).resolve(known) if known.others else self.commits.resolve(known)
+        return TransactionCommits(self.commits).resolve(known) if known.others else self.commits.resolve(known)
 
     # -- partitions ---------------------------------------------------------------------------------------------
 
@@ -757,13 +757,13 @@ class Catalog:
             self._require_unmoved(table, version, before, first=branch is not None or version == 1)
         return outcome
 
-    def commit_versions(self, candidates: Sequence[NewVersion]) -> BatchOutcome:
-        """Make staged manifests the next versions of their tables or branches, all or none; see `BatchCommits.commit`.
+    def commit_versions(self, candidates: Sequence[NewVersion]) -> TransactionOutcome:
+        """Make staged manifests the next versions of their tables or branches, all or none.
 
         Raises `CommitRefused` also where a rename moved the files of one away meanwhile.
         """
         before = self._manifest.recent().version
-        outcome = BatchCommits(self.commits).commit(
+        outcome = TransactionCommits(self.commits).commit(
             [
                 attrs.evolve(each, base=_base_at(each.table, each.branch, each.base)).at(self.dataset_root(each.table))
                 for each in candidates

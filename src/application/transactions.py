@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import attrs
 
-from lancekeep.application.batch_commits import BatchCommits, Candidate
-from lancekeep.domain.batch import AllCommitted, BatchOutcome
+from lancekeep.application.transaction_commits import Candidate, TransactionCommits
 from lancekeep.domain.commit import Committed, Conflict, Unknown
 from lancekeep.domain.commit_token import CommitUnknown
 from lancekeep.domain.errors import (
@@ -27,6 +26,7 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.lineage import Base
 from lancekeep.domain.table import Table
+from lancekeep.domain.transaction import AllCommitted, TransactionOutcome
 from lancekeep.domain.version_row import VersionRow
 from lancekeep.ports.commit_store import require_atomic
 from lancekeep.ports.table_engine import StagedVersion, TableEngine, WriteMode, WritePlan
@@ -207,10 +207,10 @@ class Transaction:
             with suppress(LancekeepError):
                 self._catalog.commits.objects.delete(each.manifest_path)
 
-    def _settled(self, outcome: BatchOutcome) -> AllCommitted | Conflict:
+    def _settled(self, outcome: TransactionOutcome) -> AllCommitted | Conflict:
         """The outcome, an unknown one settled if it can be."""
         if isinstance(outcome, Unknown):
-            outcome = BatchCommits(self._catalog.commits).resolve(outcome.token)
+            outcome = TransactionCommits(self._catalog.commits).resolve(outcome.token)
         if isinstance(outcome, Unknown):
             raise CommitUnknown(
                 f"whether the transaction over {self._names()} was committed could not be learnt: {outcome.reason}. "

@@ -10,10 +10,10 @@ from model import transactions
 from model.transactions import Pair, Programme, Read, Single, Transact, explore
 
 from lancekeep.adapters.commit_stores import claims
-from lancekeep.application import batch_commits
-from lancekeep.application.batch_commits import BatchCommits
-from lancekeep.domain.batch import WAITS, Standing
+from lancekeep.application import transaction_commits
+from lancekeep.application.transaction_commits import TransactionCommits
 from lancekeep.domain.commit import RESERVED, Progress, advance
+from lancekeep.domain.transaction import WAITS, Standing
 from lancekeep.domain.version_row import Blocked, Claim, Reserved
 
 SETTINGS: dict[str, tuple[Sequence[Programme], int, int]] = {
@@ -60,7 +60,7 @@ def undeterred(members: Sequence[Progress]) -> list[Progress]:
 
 
 def unknown_removes(told: Callable[..., Any]) -> Callable[..., Any]:
-    def removing(self: BatchCommits, members: Sequence[Any]) -> Any:
+    def removing(self: TransactionCommits, members: Sequence[Any]) -> Any:
         for member in members:
             self._commits.objects.delete(member.progress.row.path)
         return told(self, members)
@@ -77,12 +77,12 @@ FAULTS: dict[str, tuple[str, Any, str, Any, str]] = {
         one_by_one,
         "a lone reader finds [[True, False]]",
     ),
-    "undeterred": ("a single commit and a reader", batch_commits, "agreed", undeterred, TORN),
+    "undeterred": ("a single commit and a reader", transaction_commits, "agreed", undeterred, TORN),
     "unknown removes": (
         "two lost replies",
-        BatchCommits,
+        TransactionCommits,
         "_unknown",
-        unknown_removes(BatchCommits._unknown),
+        unknown_removes(TransactionCommits._unknown),
         "points at a manifest that is gone",
     ),
 }

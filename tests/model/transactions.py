@@ -1,7 +1,7 @@
 """Every interleaving of transactions over two tables, single commits and readers, with crashes and lost replies.
 
 Each table is a `World` of the model; the one step that spans both is ``reserve_all``. Participants are the product's
-`BatchCommits` over `TableCommits`, run from their beginning on the replies that they have heard.
+`TransactionCommits` over `TableCommits`, run from their beginning on the replies that they have heard.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from model.participants import ONE_MORE_TRY, Pending, Tape
 from model.world import CALLS, ROOT, Mishap, Request, World, begun, remembered, shown, violation
 
 from lancekeep.adapters.commit_stores import claims
-from lancekeep.application.batch_commits import BatchCommits, Candidate
 from lancekeep.application.table_commits import TableCommits
-from lancekeep.domain.batch import AllCommitted
+from lancekeep.application.transaction_commits import Candidate, TransactionCommits
 from lancekeep.domain.commit import Committed, Conflict, Unknown
 from lancekeep.domain.commit_token import CommitToken
 from lancekeep.domain.errors import CommitRefused, Damaged, StoreUnavailable
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.naming import NamingScheme
+from lancekeep.domain.transaction import AllCommitted
 from lancekeep.domain.version_row import BatchReservation, Claim, Reservation, Reserved, VersionRow
 from lancekeep.ports.commit_store import CommitStoreGuarantees
 from lancekeep.ports.object_store import ObjectInfo
@@ -102,7 +102,7 @@ class Transact:
     def run(self, commits: TableCommits, tell: Callable[[str], None]) -> Token | None:
         wanted = [Candidate(ROOTS[at], 2, staged_path(at, self.name), None) for at in self.order]
         try:
-            outcome = BatchCommits(commits).commit(wanted)
+            outcome = TransactionCommits(commits).commit(wanted)
         except (CommitRefused, StoreUnavailable):
             tell("lost")
             return None
@@ -117,7 +117,7 @@ class Token:
     token: CommitToken
 
     def run(self, commits: TableCommits, tell: Callable[[str], None]) -> Token | None:
-        return _told(self.name, BatchCommits(commits).resolve(self.token), tell)
+        return _told(self.name, TransactionCommits(commits).resolve(self.token), tell)
 
 
 @attrs.frozen

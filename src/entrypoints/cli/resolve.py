@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from lancekeep.domain.batch import AllCommitted
 from lancekeep.domain.commit import Committed, Conflict
+from lancekeep.domain.transaction import AllCommitted
 from lancekeep.entrypoints.cli.console import UNREACHABLE, WRONG, print_json, print_line
 from lancekeep.entrypoints.cli.options import Doors, Stores, as_json, stores
 from lancekeep.entrypoints.cli.upkeep import mode

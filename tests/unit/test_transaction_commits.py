@@ -10,15 +10,15 @@ from faults import Crash, Faulty, crash_at, lost_replies
 
 from lancekeep.adapters.commit_stores.memory import MemoryCommitStore
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
-from lancekeep.application.batch_commits import BatchCommits, Candidate
 from lancekeep.application.retry import Retry
 from lancekeep.application.table_commits import TableCommits
-from lancekeep.domain.batch import AllCommitted
+from lancekeep.application.transaction_commits import Candidate, TransactionCommits
 from lancekeep.domain.commit import Committed, Conflict, Unknown
 from lancekeep.domain.commit_token import CommitToken
 from lancekeep.domain.errors import CommitRefused, CommitStoreMismatch, Damaged, InvalidInput, StoreUnavailable
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.naming import ManifestName, NamingScheme
+from lancekeep.domain.transaction import AllCommitted
 from lancekeep.domain.version_row import VersionRow
 
 UUIDS = count(1)
@@ -83,7 +83,7 @@ def test_a_batch_is_one_reserve_and_the_usual_publication(world: World) -> None:
         assert commits.latest(each.root) is not None  # as every writer reads it
     rows.calls.clear()
     objects.calls.clear()
-    outcome = BatchCommits(commits).commit(batch)
+    outcome = TransactionCommits(commits).commit(batch)
     assert isinstance(outcome, AllCommitted)
     assert [(each.version, each.path) for each in outcome.versions] == [
         (2, each.root.manifest_key(2, NamingScheme.V2)) for each in batch
@@ -109,14 +109,14 @@ def test_a_crash_at_any_call_publishes_all_or_none_to_the_next_reader(when: str,
 
         objects.decide = rows.decide = decide
         try:
-            outcome = BatchCommits(world.commits(objects=objects, rows=rows)).commit(batch)
+            outcome = TransactionCommits(world.commits(objects=objects, rows=rows)).commit(batch)
         except Crash:
             outcome = None
         versions = {name: world.commits().latest(world.roots[name]) for name in reader}
         decided = [each.version == getattr(versions[each.root.key], "version", None) for each in batch]
         assert world.holds(batch) == decided
         assert decided in ([True, True], [False, False]), nth
-        again = BatchCommits(world.commits()).commit(batch) if not decided[0] else outcome
+        again = TransactionCommits(world.commits()).commit(batch) if not decided[0] else outcome
         assert decided == [True, True] or isinstance(again, AllCommitted)
         if outcome is not None:
             assert nth > 12
@@ -129,7 +129,7 @@ def test_lost_replies_commit_exactly_once(world: World, method: str, replies: in
     batch = world.batch()
     objects, rows = Faulty(world.objects), Faulty(world.rows)
     (rows if method in ("reserve_all", "finalize") else objects).decide = lost_replies(method, replies)
-    assert isinstance(BatchCommits(world.commits(objects=objects, rows=rows)).commit(batch), AllCommitted)
+    assert isinstance(TransactionCommits(world.commits(objects=objects, rows=rows)).commit(batch), AllCommitted)
     assert world.holds(batch) == [True, True]
     assert not world.staged()
     assert [row and row.version for row in world.rows.latest_all([root.base_uri for root in world.roots.values()])] == [
@@ -157,7 +157,7 @@ def test_own_success_is_no_conflict_whoever_published_meanwhile(
         return lose(name, nth)
 
     rows.decide = others_first
-    assert isinstance(BatchCommits(world.commits(rows=rows)).commit(batch), AllCommitted)
+    assert isinstance(TransactionCommits(world.commits(rows=rows)).commit(batch), AllCommitted)
     assert world.holds(batch) == [True, True]
     assert not world.staged()
 
@@ -174,7 +174,7 @@ def test_a_version_that_was_cleaned_up_meanwhile_counts_where_another_tells(worl
         return lose(name, nth)
 
     rows.decide = gone
-    assert isinstance(BatchCommits(world.commits(rows=rows)).commit(batch), AllCommitted)
+    assert isinstance(TransactionCommits(world.commits(rows=rows)).commit(batch), AllCommitted)
     assert world.holds(batch) == [False, True]
     assert world.content("a", 3) is not None
 
@@ -188,7 +188,7 @@ def test_one_that_was_faster_at_one_table_takes_all(world: World, taken: str, pu
     assert world.rows.reserve(row, first=False)
     if published:
         world.commits().latest(other.root)
-    outcome = BatchCommits(world.commits()).commit(batch)
+    outcome = TransactionCommits(world.commits()).commit(batch)
     assert isinstance(outcome, Conflict)
     assert outcome.winner is not None
     assert outcome.winner.base_uri == other.root.base_uri
@@ -209,7 +209,7 @@ def test_an_unknown_outcome_is_settled_for_all_by_its_token(world: World) -> Non
             (effect, StoreUnavailable("no reply")) if name == "reserve_all" else None
         )
         objects = Faulty(world.objects)
-        outcome = BatchCommits(world.commits(objects=objects, rows=rows, patience=0.05)).commit(batch)
+        outcome = TransactionCommits(world.commits(objects=objects, rows=rows, patience=0.05)).commit(batch)
         assert isinstance(outcome, Unknown)
         assert "delete" not in objects.calls
         token = CommitToken.parse(str(outcome.token))
@@ -218,7 +218,7 @@ def test_an_unknown_outcome_is_settled_for_all_by_its_token(world: World) -> Non
         if effect == "after":
             world.commits().latest(world.roots["b"])  # one table is read, the other is not
         for _ in range(2):
-            assert isinstance(BatchCommits(world.commits()).resolve(token), AllCommitted)
+            assert isinstance(TransactionCommits(world.commits()).resolve(token), AllCommitted)
         assert world.holds(batch) == [True, True]
         assert not world.staged()
 
@@ -226,11 +226,11 @@ def test_an_unknown_outcome_is_settled_for_all_by_its_token(world: World) -> Non
 def test_a_token_whose_versions_went_to_others_is_a_conflict_for_all(world: World) -> None:
     batch = world.batch()
     rows = Faulty(world.rows, lambda name, _: ("before", StoreUnavailable("down")) if name == "reserve_all" else None)
-    outcome = BatchCommits(world.commits(rows=rows, patience=0.05)).commit(batch)
+    outcome = TransactionCommits(world.commits(rows=rows, patience=0.05)).commit(batch)
     assert isinstance(outcome, Unknown)
     world.commit("b", 2)
     for _ in range(2):
-        assert isinstance(BatchCommits(world.commits()).resolve(outcome.token), Conflict)
+        assert isinstance(TransactionCommits(world.commits()).resolve(outcome.token), Conflict)
     assert world.holds(batch) == [False, False]
     assert not world.staged()
 
@@ -238,15 +238,15 @@ def test_a_token_whose_versions_went_to_others_is_a_conflict_for_all(world: Worl
 def test_what_can_never_be_committed_is_refused_with_nothing_changed(world: World) -> None:
     a, b = world.batch()
     with pytest.raises(InvalidInput, match="at least one"):
-        BatchCommits(world.commits()).commit([])
+        TransactionCommits(world.commits()).commit([])
     with pytest.raises(InvalidInput, match="one new version of each table"):
-        BatchCommits(world.commits()).commit([a, world.stage("a", 3)])
+        TransactionCommits(world.commits()).commit([a, world.stage("a", 3)])
     with pytest.raises(CommitRefused, match="would leave a gap"):
-        BatchCommits(world.commits()).commit([a, world.stage("b", 5)])
+        TransactionCommits(world.commits()).commit([a, world.stage("b", 5)])
     fence = VersionRow.fence(b.root.base_uri, 2, "redis://elsewhere:6379/0")
     assert world.rows.reserve(fence, first=False)
     with pytest.raises(CommitStoreMismatch, match="elsewhere"):
-        BatchCommits(world.commits()).commit([a, b])
+        TransactionCommits(world.commits()).commit([a, b])
     latest = world.rows.latest(a.root.base_uri)
     assert latest is not None
     assert latest.version == 1
@@ -267,18 +267,18 @@ def test_a_store_that_forgets_a_row_of_a_batch_may_leave_a_part_and_it_is_told(w
 
     objects.decide = forget
     with pytest.raises(Damaged, match=r"version 2 of memory:///b is another writer's.*has forgotten"):
-        BatchCommits(world.commits(objects=objects)).commit(batch)
+        TransactionCommits(world.commits(objects=objects)).commit(batch)
     assert world.holds(batch) == [True, False]
 
 
 def test_who_commits_past_the_store_cannot_make_a_table_unreadable(world: World) -> None:
     batch = world.batch()
     rows = Faulty(world.rows, lambda name, _: ("after", StoreUnavailable("lost")) if name == "reserve_all" else None)
-    outcome = BatchCommits(world.commits(rows=rows, patience=0.05)).commit(batch)
+    outcome = TransactionCommits(world.commits(rows=rows, patience=0.05)).commit(batch)
     assert isinstance(outcome, Unknown)
     world.objects.put(world.roots["a"].manifest_key(2, NamingScheme.V2), b"of a writer that knows no commit store")
     world.commits().latest(world.roots["a"])  # what lies there stands, and our staged manifest goes
     with pytest.raises(Damaged, match="somebody has committed past it"):
-        BatchCommits(world.commits()).resolve(outcome.token)
+        TransactionCommits(world.commits()).resolve(outcome.token)
     assert world.holds(batch) == [False, True]
     assert world.commits().latest(world.roots["b"]) is not None

@@ -1,4 +1,4 @@
-"""Versions of several tables, committed in one step: the runner of `lancekeep.domain.batch`."""
+"""Versions of several tables, committed in one step: the runner of `lancekeep.domain.transaction`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import attrs
 
 from lancekeep.application.table_commits import TableCommits, recognisable, refusal
-from lancekeep.domain.batch import WAITS, AllCommitted, BatchOutcome, Standing, agreed, answered, claims, standing
 from lancekeep.domain.commit import (
     FAULT,
     RESERVED,
@@ -25,6 +24,16 @@ from lancekeep.domain.commit_transitions import State
 from lancekeep.domain.errors import Damaged, InvalidInput, LancekeepError, StoreUnavailable
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.lineage import Base
+from lancekeep.domain.transaction import (
+    WAITS,
+    AllCommitted,
+    Standing,
+    TransactionOutcome,
+    agreed,
+    answered,
+    claims,
+    standing,
+)
 from lancekeep.ports.commit_store import require_atomic
 
 
@@ -49,13 +58,13 @@ class _Member:
     fault: LancekeepError | None = None
 
 
-class BatchCommits:
+class TransactionCommits:
     """Commits of several tables as one, by the rules of ``commits``."""
 
     def __init__(self, commits: TableCommits) -> None:
         self._commits = commits
 
-    def commit(self, candidates: Sequence[Candidate]) -> BatchOutcome:
+    def commit(self, candidates: Sequence[Candidate]) -> TransactionOutcome:
         """Make each staged manifest the version it wants to be, or none of them.
 
         Idempotent for the same staged manifests. Nothing is removed unless the outcome is definite.
@@ -82,14 +91,14 @@ class BatchCommits:
                 self._commits.lineage.keep(descendant)
         return outcome
 
-    def resolve(self, token: CommitToken) -> BatchOutcome:
+    def resolve(self, token: CommitToken) -> TransactionOutcome:
         """Settle an unknown outcome: complete the commit where every version is still free, else learn who won.
 
         It stays `Unknown` where no version is left that could tell. Idempotent. Raises as `commit`.
         """
         return self._settle([_Member(begin_resolve(CommitToken(staged)), None) for staged in token.members])
 
-    def _settle(self, members: list[_Member]) -> BatchOutcome:
+    def _settle(self, members: list[_Member]) -> TransactionOutcome:
         self._commits.prove()
         deadline = self._commits.retry.deadline()
         members = [self._run(member, deadline, until_decided=True) for member in members]
@@ -151,7 +160,7 @@ class BatchCommits:
 
     # -- outcomes -----------------------------------------------------------------------------------------------
 
-    def _committed(self, members: list[_Member]) -> BatchOutcome:
+    def _committed(self, members: list[_Member]) -> TransactionOutcome:
         """Decided for us. Versions that nobody finds any more were cleaned up since, or went with their table."""
         if lost := [member.progress for member in members if member.progress.state is State.CONFLICT]:
             raise Damaged(

@@ -27,7 +27,7 @@ class AllCommitted:
     versions: tuple[Committed, ...]
 
 
-BatchOutcome = AllCommitted | Conflict | Unknown
+TransactionOutcome = AllCommitted | Conflict | Unknown
 
 
 class Standing(Enum):
