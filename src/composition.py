@@ -10,7 +10,7 @@ import socket
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from lancekeep.adapters.commit_stores import open_commit_store
 from lancekeep.adapters.lance.engine import LanceEngine
@@ -23,17 +23,14 @@ from lancekeep.application.catalog import COMMIT_STORE_PROPERTY, Catalog
 from lancekeep.application.certification import Certificate, Progress, measure
 from lancekeep.application.retry import Retry
 from lancekeep.application.table_commits import TableCommits
-from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import InvalidInput, UnsafeStore, UnsafeStoreWarning
-from lancekeep.domain.identifiers import ObjectId
-from lancekeep.domain.lineage import Base
 from lancekeep.domain.table import MANIFEST_DIRECTORY
 from lancekeep.entrypoints.namespace.boundary import translating
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.manifest_store import ManifestStore
 from lancekeep.ports.object_store import ObjectStore
-from lancekeep.ports.table_engine import TableEngine, WriteMode, WritePlan
+from lancekeep.ports.table_engine import TableEngine
 
 CONDITIONAL_PUT = "conditional-put://"
 OWN_STORAGE_OPTIONS = frozenset({"fsync"})
@@ -111,19 +108,13 @@ def connect(
     if mode not in MODES:
         raise InvalidInput(f"unknown mode {mode!r}; choose {', '.join(MODES)}")
     options = dict(storage_options or {})
-    objects, root_key = open_object_store(root, options)
-    if objects.root_uri.startswith("memory:") and commit_store not in (None, CONDITIONAL_PUT):
+    decides = commit_store in (None, CONDITIONAL_PUT)
+    objects, root_key = open_object_store(root, options, probe=True, unsafe=unsafe, emulate_create=unsafe and decides)
+    if objects.root_uri.startswith("memory:") and not decides:
         raise InvalidInput(
             f"root {root}: the native engine cannot read the memory of this process, so no commit store can commit "
             "what it writes. Use a directory (a temporary one for a trial), or leave commit_store out"
         )
-    prove: Callable[[], None] = _known
-    if isinstance(objects, _Provable):
-        objects.prove_first(root_key, unsafe=unsafe)
-        prove = objects.prove
-    if unsafe and isinstance(objects, _Trustable) and commit_store in (None, CONDITIONAL_PUT):
-        _warn(f"{objects.root_uri} has no create-only write: a second writer overwrites what the first has committed")
-        objects = objects.trusted()
 
     def open_rows(url: str) -> ExternalCommitStore:
         rows = open_commit_store(url, dict(commit_store_options or {}), objects)
@@ -164,13 +155,13 @@ def connect(
 
     def engine(catalog: Catalog) -> TableEngine:
         namespace = CatalogNamespace(catalog)
-        return _ProvingEngine(namespace, native_options, namespace.based_on, prove)
+        return LanceEngine(namespace, native_options, namespace.based_on, before_commit=objects.prove)
 
     catalog = Catalog(
         manifest,
         objects,
         root_key,
-        TableCommits(objects, rows, committer or _committer(), Retry(), prove),
+        TableCommits(objects, rows, committer or _committer(), Retry()),
         engine,
         uri_of=lambda key: uri_for_lance(objects, key),
         storage_options=native_options,
@@ -314,58 +305,6 @@ def _boolean(properties: Mapping[str, str], name: str, default: str = "true") ->
     if value not in ("true", "false"):
         raise InvalidInput(f"the property {name!r} is {properties[name]!r}; give 'true' or 'false'")
     return value == "true"
-
-
-@runtime_checkable
-class _Provable(Protocol):
-    """An object store whose server has to show that it keeps the condition of a create; see `S3ObjectStore`."""
-
-    def prove_first(self, below: str, *, unsafe: bool) -> None: ...
-
-    def prove(self) -> None: ...
-
-
-@runtime_checkable
-class _Trustable(Protocol):
-    """An object store without a create-only write that can act as if it had one; see `FsspecObjectStore`."""
-
-    def trusted(self) -> ObjectStore: ...
-
-
-class _ProvingEngine(LanceEngine):
-    """Without a commit store pylance commits past `TableCommits`, so the storage has to be proven before it begins."""
-
-    def __init__(
-        self,
-        namespace: CatalogNamespace,
-        storage_options: Mapping[str, str],
-        based_on: Callable[[Base], CatalogNamespace],
-        prove: Callable[[], None],
-    ) -> None:
-        super().__init__(namespace, storage_options, based_on)
-        self._prove = prove
-
-    def write(self, table: ObjectId, data: Any, mode: WriteMode) -> Committed:
-        self._prove()
-        return super().write(table, data, mode)
-
-    def commit_fragments(
-        self, plan: WritePlan, fragments: Sequence[Any], properties: Mapping[str, str], *, exactly: bool
-    ) -> Committed:
-        self._prove()
-        return super().commit_fragments(plan, fragments, properties, exactly=exactly)
-
-    def change(self, table: ObjectId, act: Callable[[Any], Any], after: int | None) -> Committed:
-        self._prove()
-        return super().change(table, act, after)
-
-    def restore(self, table: ObjectId, version: int) -> Committed:
-        self._prove()
-        return super().restore(table, version)
-
-
-def _known() -> None:
-    """Nothing has to be proven: the adapter knows its storage."""
 
 
 def _warn(reason: str, kind: type[Warning] = UnsafeStoreWarning) -> None:

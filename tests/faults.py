@@ -33,7 +33,7 @@ class Faulty:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._target, name)
-        if not callable(value):
+        if not callable(value) or name == "prove":  # sends no request of its own
             return value
 
         def call(*args: Any, **kwargs: Any) -> Any:

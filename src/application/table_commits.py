@@ -74,8 +74,8 @@ class TableCommits:
     """The commit authority over the datasets of one object store.
 
     Every method retries transient faults of either store within ``retry``'s patience. Instances may be shared between
-    threads. ``prove`` is called before each commit, and raises `UnsafeStore` where the object store turns out not to
-    keep what its adapter claims: found out only behind the reservation, it would leave a row that blocks everybody.
+    threads. `prove` runs before each commit: if the object store turned out to be unsafe only after the reservation,
+    the reserved row would block every writer.
     """
 
     def __init__(
@@ -84,13 +84,11 @@ class TableCommits:
         rows: ExternalCommitStore,
         committer: str,
         retry: Retry,
-        prove: Callable[[], None] = lambda: None,
     ) -> None:
         self.objects = objects
         self.rows: HistoryRows = CheckedRows(rows, objects.root_uri)
         self._committer = committer
         self.retry = retry
-        self._prove = prove
         self.on_staged: Callable[[DatasetRoot, bytes], object] = lambda root, content: None
         """Called with each manifest that is about to be committed."""
         self._final: dict[tuple[str, int], VersionRow] = {}
@@ -248,8 +246,8 @@ class TableCommits:
         raise refusal(progress, fault)
 
     def prove(self) -> None:
-        """Raises `UnsafeStore` where the object store does not keep the condition that commits rest on."""
-        self.retry.call(self._prove)
+        """Raise `UnsafeStore` if the object store does not keep the condition that commits rest on."""
+        self.retry.call(self.objects.prove)
 
     def run(
         self, progress: Progress, content: bytes | None, deadline: float, until: Collection[State] = ()
@@ -647,7 +645,7 @@ class TableCommits:
 
     def with_rows(self, rows: ExternalCommitStore) -> TableCommits:
         """The same authority over another commit store."""
-        other = TableCommits(self.objects, rows, self._committer, self.retry, self._prove)
+        other = TableCommits(self.objects, rows, self._committer, self.retry)
         other.on_staged = self.on_staged
         return other
 

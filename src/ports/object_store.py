@@ -98,6 +98,16 @@ class ObjectStore(Protocol):
 
     guarantees: ObjectStoreGuarantees
 
+    def prove(self) -> None:
+        """Verify that the storage keeps the condition that ``guarantees.atomic_create`` promises.
+
+        Called before every commit, so it sends requests at most once per process and storage. An adapter that knows
+        its storage does nothing. A probe leaves no object.
+
+        Raises:
+            UnsafeStore: the storage ignores the condition.
+        """
+
     def get(self, key: str) -> bytes:
         """The content of an object. Raises `ObjectNotFound`."""
 

@@ -91,6 +91,11 @@ class ObjectStoreContract:
         assert info is not None
         assert (info.key, info.size) == (key, 3)
 
+    def test_prove_leaves_no_object(self, store: ObjectStore, probe: Probe) -> None:
+        for _ in range(2):
+            store.prove()
+        assert probe.stored() == []
+
     def test_put_replaces_and_is_idempotent(self, store: ObjectStore, probe: Probe) -> None:
         key = probe.home + "a"
         for content in (b"first, and longer", b"second", b"second"):

@@ -28,7 +28,7 @@ from lancekeep.adapters.object_stores import open_object_store
 from lancekeep.adapters.object_stores.fsspec_store import FsspecObjectStore
 from lancekeep.adapters.object_stores.local import LocalObjectStore
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
-from lancekeep.adapters.object_stores.s3 import S3ObjectStore
+from lancekeep.adapters.object_stores.s3 import RACERS, S3ObjectStore
 from lancekeep.adapters.object_stores.s3_client import s3_client
 from lancekeep.domain.errors import (
     AccessDenied,
@@ -38,6 +38,7 @@ from lancekeep.domain.errors import (
     ObjectNotFound,
     StoreUnavailable,
     UnsafeStore,
+    UnsafeStoreWarning,
 )
 from lancekeep.ports.object_store import ObjectStore
 
@@ -485,6 +486,7 @@ class Server:
 
     def __init__(self, client: S3Client) -> None:
         self.requests: list[str] = []
+        self._ignores_conditions = False
         self._script: dict[str, list[Callable[[AWSPreparedRequest], AWSResponse]]] = {}
         intercept: Callable[..., Any] = self._intercept
         client.meta.events.register("before-send.s3.*", intercept)
@@ -497,9 +499,15 @@ class Server:
         """The next request of one operation is done, and its reply is lost."""
         self._script.setdefault(operation, []).append(_lost)
 
+    def ignores_conditions(self) -> None:
+        """From now on every create overwrites, as on a server without ``If-None-Match``."""
+        self._ignores_conditions = True
+
     def _intercept(self, request: AWSPreparedRequest, event_name: str, **_: Any) -> AWSResponse | None:
         operation = event_name.rpartition(".")[2]
         self.requests.append(operation)
+        if self._ignores_conditions and "If-None-Match" in request.headers:
+            del request.headers["If-None-Match"]
         planned = self._script.get(operation)
         return planned.pop(0)(request) if planned else None
 
@@ -536,6 +544,34 @@ class TestS3(S3Contract):
     @pytest.fixture
     def probe(self, moto_endpoint: str) -> Bucket:
         return Bucket(moto_endpoint)
+
+    def test_prove_probes_a_server_once_and_only_if_asked(self, probe: Bucket) -> None:
+        unasked, server = connect(probe)
+        unasked.prove()
+        assert server.requests == []
+        store, server = connect(probe, probe_below="lake")
+        store.prove()
+        assert server.requests.count("PutObject") == 2 + 2 * RACERS
+        assert probe.stored() == []
+        again, server = connect(probe, probe_below="lake")
+        again.prove()
+        assert server.requests == []
+
+    def test_prove_refuses_a_server_that_ignores_the_condition(self, probe: Bucket) -> None:
+        store, server = connect(probe, probe_below="lake")
+        server.ignores_conditions()
+        with pytest.raises(UnsafeStore, match="certify"):
+            store.prove()
+        assert probe.stored() == []
+
+    def test_prove_of_an_unsafe_store_warns_once(self, probe: Bucket) -> None:
+        store, server = connect(probe, probe_below="lake", unsafe=True)
+        server.ignores_conditions()
+        with pytest.warns(UnsafeStoreWarning):
+            store.prove()
+        sent = len(server.requests)
+        store.prove()
+        assert len(server.requests) == sent
 
     def test_412_says_that_the_key_was_taken(self, probe: Bucket) -> None:
         store, server = connect(probe)

@@ -443,7 +443,6 @@ def test_expired_session_token_is_named(moto_endpoint: str) -> None:
 
 
 def test_aws_is_not_asked() -> None:
-    objects: Any = open_object_store("s3://bucket/lake", {"region": "eu-west-1"})[0]
-    objects.prove_first("lake", unsafe=False)
+    objects: Any = open_object_store("s3://bucket/lake", {"region": "eu-west-1"}, probe=True)[0]
     objects._put_if_absent = None  # asking would fail
     objects.prove()

@@ -202,8 +202,8 @@ def fate(monkeypatch: pytest.MonkeyPatch) -> Fate:
     """What every port that is opened from now on is subject to."""
     fate = Fate()
 
-    def objects(root: str, options: Any) -> Any:
-        store, key = open_object_store(root, options)
+    def objects(root: str, options: Any, **how: Any) -> Any:
+        store, key = open_object_store(root, options, **how)
         return Faulty(store, fate), key
 
     monkeypatch.setattr("lancekeep.composition.open_object_store", objects)

@@ -572,8 +572,8 @@ def test_fsck_looks_into_a_manifest_table_that_is_committed_through_the_commit_s
 ) -> None:
     deaths: list[Callable[[str, int], Fate]] = []
 
-    def opened(*args: Any) -> Any:
-        objects, key = open_object_store(*args)
+    def opened(*args: Any, **how: Any) -> Any:
+        objects, key = open_object_store(*args, **how)
         return Plain(objects, lambda *call: deaths[0](*call) if deaths else None), key
 
     monkeypatch.setattr(composition, "open_object_store", opened)
@@ -1125,8 +1125,8 @@ def test_requests_of_whole_operations_on_s3_are_exact(moto_endpoint: str, monkey
     """Describe 1, list 1, declare 3: the marker, the data file, the manifest."""
     doors: list[Faulty] = []
 
-    def open_counted(root: str, options: dict[str, str]) -> tuple[Any, str]:
-        objects, key = open_object_store(root, options)
+    def open_counted(root: str, options: dict[str, str], **how: Any) -> tuple[Any, str]:
+        objects, key = open_object_store(root, options, **how)
         doors.append(Faulty(objects))
         return doors[-1], key
 

@@ -354,8 +354,8 @@ def test_opening_listing_and_describing_write_nothing(
         lancekeep.connect(root, mode=mode).write("t", TABLE)
     spies: list[Faulty] = []
 
-    def spied(*args: Any) -> tuple[Any, str]:
-        objects, key = open_object_store(*args)
+    def spied(*args: Any, **how: Any) -> tuple[Any, str]:
+        objects, key = open_object_store(*args, **how)
         spies.append(Faulty(objects))
         return spies[-1], key
 

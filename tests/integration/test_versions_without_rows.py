@@ -268,8 +268,8 @@ def test_on_s3_reading_the_latest_version_costs_one_more_request(
     asked: list[Faulty] = []
 
     def counting(open_: Any) -> Any:
-        def opened(*args: Any) -> Any:
-            found = open_(*args)
+        def opened(*args: Any, **how: Any) -> Any:
+            found = open_(*args, **how)
             objects, *rest = found if isinstance(found, tuple) else (found,)
             asked.append(Faulty(objects))
             return (asked[-1], *rest) if rest else asked[-1]

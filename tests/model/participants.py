@@ -264,6 +264,9 @@ class _Objects:
         self.guarantees = guarantees
         self._ask = tape.ask
 
+    def prove(self) -> None:
+        """Do nothing: the guarantees hold."""
+
     def get(self, key: str) -> bytes:
         content: bytes = self._ask("objects.get", key)
         return content

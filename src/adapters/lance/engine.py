@@ -145,7 +145,9 @@ class _FirstChannel(_StagingChannel):
 class LanceEngine:
     """Tables through pylance.
 
-    namespace: its callbacks commit. based_on: the same for a writer that has read a version.
+    namespace: its callbacks commit. based_on: the same for a writer that has read a version. before_commit: called
+    before each commit, and raises if commits to the storage are not safe: pylance commits a storage-managed table
+    without a callback.
     """
 
     def __init__(
@@ -153,10 +155,13 @@ class LanceEngine:
         namespace: LanceNamespace,
         storage_options: Mapping[str, str],
         based_on: Callable[[Base], LanceNamespace],
+        *,
+        before_commit: Callable[[], None] = lambda: None,
     ) -> None:
         self._namespace = namespace
         self._based_on = based_on
         self._storage_options = dict(storage_options)
+        self._before_commit = before_commit
 
     def reader(self, data: Any) -> Any:
         if isinstance(data, pa.RecordBatchReader):
@@ -168,6 +173,7 @@ class LanceEngine:
         return data.to_reader()
 
     def write(self, table: ObjectId, data: Any, mode: WriteMode) -> Committed:
+        self._before_commit()
         if mode is WriteMode.CREATE and not self._managed(table):
             return self._create(table, data)
         if mode is WriteMode.APPEND:
@@ -228,6 +234,7 @@ class LanceEngine:
         return int(dataset.version)
 
     def restore(self, table: ObjectId, version: int) -> Committed:
+        self._before_commit()
         channel = _Channel(self._namespace)
 
         def restore() -> Any:
@@ -247,6 +254,7 @@ class LanceEngine:
     def commit_fragments(
         self, plan: WritePlan, fragments: Sequence[Any], properties: Mapping[str, str], *, exactly: bool
     ) -> Committed:
+        self._before_commit()
         namespace = self._namespace if plan.base is None else self._based_on(plan.base)
         channel = _Channel(namespace, after=plan.read_version if exactly else None)
         return _committed(channel, self._commit(plan, fragments, properties, channel, managed=exactly))
@@ -296,6 +304,7 @@ class LanceEngine:
             )
 
     def change(self, table: ObjectId, act: Callable[[Any], Any], after: int | None) -> Committed:
+        self._before_commit()
         channel = _Channel(self._namespace, after=after)
         with _translated(table, channel):
             dataset = self._dataset(channel, table)

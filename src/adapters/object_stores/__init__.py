@@ -19,8 +19,15 @@ _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/]*)/*
 _BOOLEANS = {"true": True, "false": False}
 
 
-def open_object_store(root: str, storage_options: Mapping[str, str]) -> tuple[ObjectStore, str]:
-    """The store that holds ``root``, and the key of ``root`` in it, without a trailing slash.
+def open_object_store(
+    root: str,
+    storage_options: Mapping[str, str],
+    *,
+    probe: bool = False,
+    unsafe: bool = False,
+    emulate_create: bool = False,
+) -> tuple[ObjectStore, str]:
+    """Open the store that holds ``root``; also return the key of ``root`` in it, without a trailing slash.
 
     ``root`` is a path, absolute or from the working directory, or a URI, in which ``%20`` and the like are decoded, as
     the native engine decodes them: ``file:///…`` or ``file:/…``, ``s3://bucket/…``, ``memory:///…`` (one store for the
@@ -29,6 +36,10 @@ def open_object_store(root: str, storage_options: Mapping[str, str]) -> tuple[Ob
 
     ``storage_options``: ``fsync`` (true or false) for files; for S3 see `s3_client.s3_client`; otherwise the arguments
     of the fsspec implementation. Every root accepts the options that the native engine knows.
+
+    ``probe``: `ObjectStore.prove` tries servers of the S3 protocol other than AWS, below ``root``. ``unsafe``: a failed
+    probe warns instead of raising `UnsafeStore`. ``emulate_create``: an fsspec store checks and then writes, for a
+    caller that promises one writer at a time.
 
     Raises:
         InvalidInput: the root or an option cannot be understood.
@@ -60,8 +71,8 @@ def open_object_store(root: str, storage_options: Mapping[str, str]) -> tuple[Ob
         _refuse_unknown(storage_options, (), "memory")
         return _memory(), f"{authority}/{key}".strip("/")
     if scheme == "s3":
-        return _open_s3(authority, storage_options), key
-    return _open_fsspec(scheme, f"{scheme}://{authority}/", storage_options), key
+        return _open_s3(authority, storage_options, key if probe else None, unsafe), key
+    return _open_fsspec(scheme, f"{scheme}://{authority}/", storage_options, emulate_create), key
 
 
 def uri_for_lance(store: ObjectStore, key: str) -> str:
@@ -87,7 +98,7 @@ def _open_local(path: str, options: Mapping[str, str]) -> tuple[ObjectStore, str
     return LocalObjectStore(_BOOLEANS[fsync]), os.path.realpath(os.path.expanduser(path)).strip("/")
 
 
-def _open_s3(bucket: str, options: Mapping[str, str]) -> ObjectStore:
+def _open_s3(bucket: str, options: Mapping[str, str], probe_below: str | None, unsafe: bool) -> ObjectStore:
     if not bucket:
         raise InvalidInput("root s3:// names no bucket; expected s3://bucket/path")
     try:
@@ -97,17 +108,18 @@ def _open_s3(bucket: str, options: Mapping[str, str]) -> ObjectStore:
         if (error.name or "").partition(".")[0] not in ("boto3", "botocore"):
             raise
         raise MissingExtra("s3:// needs boto3, which is not installed: pip install 'lancekeep[s3]'") from error
-    return S3ObjectStore(bucket, s3_client(bucket, options), conditional=has_condition(options))
+    client = s3_client(bucket, options)
+    return S3ObjectStore(bucket, client, conditional=has_condition(options), probe_below=probe_below, unsafe=unsafe)
 
 
-def _open_fsspec(scheme: str, root_uri: str, options: Mapping[str, str]) -> ObjectStore:
+def _open_fsspec(scheme: str, root_uri: str, options: Mapping[str, str], emulate_create: bool) -> ObjectStore:
     from fsspec.registry import known_implementations, registry
 
     if scheme not in known_implementations and scheme not in registry:
         _refuse_scheme(scheme, {"file", "memory", "s3", *known_implementations, *registry})
     from lancekeep.adapters.object_stores.fsspec_store import open_fsspec
 
-    return open_fsspec(scheme, root_uri, options)
+    return open_fsspec(scheme, root_uri, options, emulate_create=emulate_create)
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -21,6 +22,7 @@ from lancekeep.domain.errors import (
     ObjectNotFound,
     StoreUnavailable,
     UnsafeStore,
+    UnsafeStoreWarning,
 )
 from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees
 
@@ -44,16 +46,19 @@ class FsspecObjectStore:
 
     guarantees = ObjectStoreGuarantees(atomic_create=False, atomic_copy=False, durable=False)
 
-    def __init__(self, filesystem: fsspec.AbstractFileSystem, root_uri: str, *, unsafe: bool = False) -> None:
+    def __init__(self, filesystem: fsspec.AbstractFileSystem, root_uri: str, *, emulate_create: bool = False) -> None:
         self.root_uri = root_uri
-        self._unsafe = unsafe
-        if unsafe:
+        self._emulate_create = emulate_create
+        if emulate_create:
             self.guarantees = attrs.evolve(self.guarantees, atomic_create=True)
         self._filesystem = filesystem
         self._root: str = filesystem._strip_protocol(root_uri).rstrip("/")
 
     def __repr__(self) -> str:
         return f"FsspecObjectStore({self.root_uri!r})"
+
+    def prove(self) -> None:
+        """Do nothing: no guarantee rests on the storage."""
 
     def get(self, key: str) -> bytes:
         path = self._path(key)
@@ -66,12 +71,8 @@ class FsspecObjectStore:
         with self._boundary(key):
             self._in_directory(path, lambda: self._filesystem.pipe_file(path, content))
 
-    def trusted(self) -> FsspecObjectStore:
-        """The same storage, for a caller who vouches for it: `put_if_absent` looks first and writes then."""
-        return FsspecObjectStore(self._filesystem, self.root_uri, unsafe=True)
-
     def put_if_absent(self, key: str, content: bytes) -> bool:
-        if not self._unsafe:
+        if not self._emulate_create:
             raise self._refusal(key)
         created = self.head(key) is None
         if created:
@@ -204,7 +205,9 @@ class FsspecObjectStore:
             raise _understood(error, self.root_uri + key) from error
 
 
-def open_fsspec(scheme: str, root_uri: str, options: Mapping[str, str]) -> FsspecObjectStore:
+def open_fsspec(
+    scheme: str, root_uri: str, options: Mapping[str, str], *, emulate_create: bool = False
+) -> FsspecObjectStore:
     """Open the store at ``root_uri``; ``options`` are arguments of the implementation.
 
     An option of the native engine reaches the implementation only if its signature names it.
@@ -232,7 +235,13 @@ def open_fsspec(scheme: str, root_uri: str, options: Mapping[str, str]) -> Fsspe
                 f"{root_uri}: {implementation.__name__} of fsspec does not take the storage options {sorted(options)}"
             ) from error
         raise _understood(error, root_uri) from error
-    return FsspecObjectStore(filesystem, root_uri)
+    if emulate_create:
+        warnings.warn(
+            f"{root_uri} has no create-only write: a second writer overwrites what the first has committed",
+            UnsafeStoreWarning,
+            stacklevel=2,
+        )
+    return FsspecObjectStore(filesystem, root_uri, emulate_create=emulate_create)
 
 
 def _info(key: str, found: Mapping[str, Any]) -> ObjectInfo:

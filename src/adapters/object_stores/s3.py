@@ -79,8 +79,9 @@ class S3ObjectStore:
 
     `copy_if_absent` is refused: CopyObject takes the condition, but several servers ignore it and overwrite.
 
-    AWS is known to keep the condition; other servers take it and ignore it. `prove_first` has the condition tried out
-    before it is first relied on. ``conditional=False``: the server has no such condition, and nothing relies on it.
+    AWS is known to keep the condition; some other servers accept and ignore it. With ``probe_below``, `prove` tries the
+    condition in this directory before the first `put_if_absent`; ``unsafe`` makes a failed probe a warning.
+    ``conditional=False``: the server has no such condition, and nothing relies on it.
     """
 
     guarantees = ObjectStoreGuarantees(atomic_create=True, atomic_copy=False, durable=True, paged=True)
@@ -93,6 +94,8 @@ class S3ObjectStore:
         conditional: bool = True,
         multipart_limit: int = 5 * 2**30,
         part_size: int = 64 * 2**20,
+        probe_below: str | None = None,
+        unsafe: bool = False,
     ) -> None:
         if not conditional:
             self.guarantees = attrs.evolve(self.guarantees, atomic_create=False)
@@ -101,24 +104,18 @@ class S3ObjectStore:
         self._client = client
         self._multipart_limit = multipart_limit
         self._part_size = part_size
-        self._probe_below: str | None = None
-        self._unsafe = False
+        needs_probe = conditional and not (urlsplit(client.meta.endpoint_url).hostname or "").endswith(_AWS)
+        self._probe_below = probe_below if needs_probe else None
+        self._unsafe = unsafe
         client.meta.events.register("after-call.s3", _record_time, unique_id="lancekeep-storage-time")
 
-    def prove_first(self, below: str, *, unsafe: bool) -> None:
-        """Have `prove` called before the first `put_if_absent`, unless the server is AWS.
-
-        ``below``: the key of the directory in which the probe may write. ``unsafe``: where the condition turns out to
-        be ignored, warn once (`UnsafeStoreWarning`) and go on.
-        """
-        host = urlsplit(self._client.meta.endpoint_url).hostname or ""
-        if not host.endswith(_AWS) and self.guarantees.atomic_create:
-            self._probe_below, self._unsafe = below, unsafe
-
     def prove(self) -> None:
-        """Try the condition on an object of its own, once per process, server and bucket, where `prove_first` asks it.
+        """Try the condition on a new object, once per process, server and bucket.
 
-        Raises `UnsafeStore` where the server ignores the condition; nothing else was written then.
+        Does nothing on AWS, and without ``probe_below``.
+
+        Raises:
+            UnsafeStore: the server ignores the condition. With ``unsafe`` this is a warning, given once.
         """
         place = self._client.meta.endpoint_url, self._bucket
         if self._probe_below is None or place in _proven:
