@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lance.commit import CommitConflictError
 from lance.namespace import DirectoryNamespace as NativeNamespace
-from processes import PROCESSES
 
 import lancekeep
+from lancekeep.testing.concurrency import PROCESSES
 
 TABLE = ["hot", "t"]
 

@@ -38,10 +38,6 @@ from losing_proxy import losing_proxy
 from redis import Redis
 from redis_servers import own_redis
 
-from contracts.commit_store import BatchContract, CommitStoreContract, SharedCommitStoreContract, Site, Writer
-from contracts.commit_store import manager as manager
-from contracts.commit_store import processes as processes
-from contracts.object_store import race
 from lancekeep.adapters.commit_stores import open_commit_store
 from lancekeep.adapters.commit_stores.conditional_put import ConditionalPutCommitStore
 from lancekeep.adapters.commit_stores.dynamodb import OWNER
@@ -62,6 +58,9 @@ from lancekeep.domain.naming import NamingScheme, final_path
 from lancekeep.domain.version_row import Claim, Reserved, Taken, VersionRow
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees
+from lancekeep.testing.commit_site import Site, Writer
+from lancekeep.testing.commit_store import BatchContract, CommitStoreContract, SharedCommitStoreContract
+from lancekeep.testing.concurrency import race
 
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient

@@ -13,7 +13,6 @@ from deployments import bucket, s3_options
 from faults import Crash, Faulty, crash_at
 from fsspec.implementations.local import LocalFileSystem
 
-from contracts.manifest_store import CompatibleContract, ManifestStoreContract, T, V1AloneContract, V1Contract, seen
 from lancekeep.adapters.manifest_stores.compatible import CompatibleManifestStore
 from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListing
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
@@ -29,6 +28,14 @@ from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
 from lancekeep.domain.table import Table, add_table, remove_table, rename_table
 from lancekeep.ports.manifest_store import ManifestStore
 from lancekeep.ports.object_store import ObjectStore
+from lancekeep.testing.manifest_store import (
+    CompatibleContract,
+    ManifestStoreContract,
+    T,
+    V1AloneContract,
+    V1Contract,
+    seen,
+)
 
 
 def lance_table(root: str, options: dict[str, str]) -> LanceManifestStore:

@@ -7,6 +7,7 @@ import os
 import pickle
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
@@ -21,9 +22,7 @@ from botocore.httpsession import URLLib3Session
 from botocore.stub import Stubber
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
-from processes import PROCESSES
 
-from contracts.object_store import CopyingContract, CreatingContract, ObjectStoreContract, Probe, claim_each
 from lancekeep.adapters.object_stores import open_object_store
 from lancekeep.adapters.object_stores.fsspec_store import FsspecObjectStore
 from lancekeep.adapters.object_stores.local import LocalObjectStore
@@ -41,6 +40,8 @@ from lancekeep.domain.errors import (
     UnsafeStoreWarning,
 )
 from lancekeep.ports.object_store import ObjectStore
+from lancekeep.testing.concurrency import race_processes
+from lancekeep.testing.object_store import CopyingContract, CreatingContract, ObjectStoreContract, Probe, claim_each
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -384,15 +385,9 @@ class TestLocal(CopyingContract, LinkingContract):
     @pytest.mark.slow
     def test_of_racing_processes_one_wins_each_key(self, store: LocalObjectStore, probe: Probe) -> None:
         keys = [f"{probe.home}new/{number}" for number in range(50)]
-        barrier, results = PROCESSES.Barrier(4), PROCESSES.SimpleQueue()
-        processes = [PROCESSES.Process(target=claim_each, args=(store, keys, me, barrier, results)) for me in range(4)]
-        for process in processes:
-            process.start()
-        won = dict(results.get() for _ in processes)
-        for process in processes:
-            process.join()
+        won = race_processes(4, partial(claim_each, store, keys))
         for number, key in enumerate(keys):
-            (winner,) = [me for me, answers in won.items() if answers[number]]
+            (winner,) = [me for me, answers in enumerate(won) if answers[number]]
             assert probe.read(key) == b"%d" % winner
         assert len(probe.stored()) == 50
 

@@ -6,7 +6,8 @@ from itertools import count
 
 import pytest
 from fuzz import foreign
-from processes import PROCESSES
+
+from lancekeep.testing.concurrency import PROCESSES
 
 
 def test_a_reading_without_end_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,10 +16,10 @@ import pytest
 import writers
 from deployments import ALL, Deployment, deployment
 from lance_namespace import CreateTableVersionRequest
-from processes import PROCESSES
 
 import lancekeep
 from lancekeep.domain.naming import ManifestName
+from lancekeep.testing.concurrency import PROCESSES
 
 KILLS = int(os.environ.get("LANCEKEEP_KILLS", "10"))
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import lance
 import pytest
 import writers
-from processes import PROCESSES
 from spark_driver import ROWS, Driver, connect, options
+
+from lancekeep.testing.concurrency import PROCESSES
 
 pytestmark = [
     pytest.mark.slow,

@@ -23,14 +23,13 @@ from deployments import deployment
 from faults import Faulty
 from lance_namespace import errors as api_errors
 from lance_namespace_urllib3_client.models.version_range import VersionRange
-from processes import PROCESSES
 
 import lancekeep
-from contracts.object_store import race
 from lancekeep.application.retry import Retry
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain.naming import NamingScheme
 from lancekeep.entrypoints.cli import lancekeep as commands
+from lancekeep.testing.concurrency import PROCESSES, race
 
 KILLS = int(os.environ.get("LANCEKEEP_KILLS", "2"))
 PAGE = Path(__file__).parents[2] / "docs" / "transactions.md"

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator
 from contextlib import closing
-from multiprocessing.managers import SyncManager
-from threading import Barrier
-from uuid import uuid4
+from functools import partial
 
 import attrs
 import pytest
-from processes import PROCESSES
 
-from contracts.object_store import race
-from lancekeep.adapters.commit_stores import open_commit_store
-from lancekeep.adapters.object_stores import open_object_store
 from lancekeep.domain.errors import Unsupported
-from lancekeep.domain.naming import NamingScheme, final_path
+from lancekeep.domain.naming import final_path
 from lancekeep.domain.version_row import Blocked, Claim, NotReady, Reservation, Reserved, Taken, VersionRow
-from lancekeep.ports.commit_store import ExternalCommitStore
-from lancekeep.ports.object_store import ObjectStore
+from lancekeep.testing.commit_site import Site, Writer, claim_versions
+from lancekeep.testing.concurrency import race, race_processes
 
 HIGHEST = 2**53 - 1
 STRANGE_NAMES = (
@@ -39,119 +31,6 @@ STRANGE_NAMES = (
     "a*?",
     "",
 )
-
-
-@attrs.frozen
-class Site:
-    """Where rows are kept, and what another process needs to get there.
-
-    ``derived``: there are no rows but those that the manifests in the object store amount to.
-    """
-
-    commit_store: str
-    root: str = "memory:///"
-    storage_options: Mapping[str, str] = {}
-    options: Mapping[str, str] = {}
-    derived: bool = False
-
-    @property
-    def objects(self) -> ObjectStore:
-        return open_object_store(self.root, self.storage_options)[0]
-
-    def connect(self) -> ExternalCommitStore:
-        """The store, opened anew: what one instance wrote, the others have to see."""
-        return open_commit_store(self.commit_store, self.options, self.objects)
-
-    def new_base_uri(self, name: str = "t.lance") -> str:
-        objects, key = open_object_store(self.root, self.storage_options)
-        return objects.root_uri + "/".join(filter(None, (key, uuid4().hex, name)))
-
-
-@attrs.frozen
-class Writer:
-    """The application's part, as short as it can be: the objects that a commit comes with."""
-
-    site: Site
-    store: ExternalCommitStore
-    objects: ObjectStore
-
-    @staticmethod
-    def at(site: Site) -> Writer:
-        return Writer(site, site.connect(), site.objects)
-
-    def stage(self, base_uri: str, version: int, committer: str = "ada@host") -> VersionRow:
-        """A staged manifest like no other, and the row that claims ``version`` for it."""
-        uuid = str(uuid4())
-        key = base_uri.removeprefix(self.objects.root_uri)
-        path = f"{key}/_versions/{NamingScheme.V2.final_name(version)}-{uuid}"
-        self.objects.put(path, uuid.encode() + bytes(version % 7))
-        return VersionRow(base_uri, version, path, len(uuid) + version % 7, committer)
-
-    def publish(self, row: VersionRow) -> VersionRow:
-        """The final manifest lies there; the row that says so."""
-        final = attrs.evolve(row, path=final_path(row.path))
-        self.objects.put_if_absent(final.path, self.objects.get(row.path))
-        return final
-
-    def place(self, base_uri: str, version: int) -> VersionRow:
-        """A manifest that lies under its final name without a row, as a history that is adopted has them."""
-        key = base_uri.removeprefix(self.objects.root_uri)
-        path = f"{key}/_versions/{NamingScheme.V2.final_name(version)}"
-        self.objects.put(path, b"manifest")
-        return VersionRow(base_uri, version, path, 8, "ada@host")
-
-    def commit(self, row: VersionRow, *, first: bool) -> VersionRow:
-        assert self.store.reserve(row, first=first) == Reserved()
-        final = self.publish(row)
-        assert self.store.finalize(final)
-        return self.seen(final)
-
-    def history(self, base_uri: str, count: int) -> list[VersionRow]:
-        """Versions 1 to ``count``, committed."""
-        return [self.commit(self.stage(base_uri, v), first=v == 1) for v in range(1, count + 1)]
-
-    def remove(self, base_uri: str, versions: list[int] | None) -> int:
-        """Versions forgotten, and their manifests gone."""
-        rows = self.store.list(base_uri, after=None, limit=None, descending=False)
-        count = self.store.delete(base_uri, versions)
-        for row in rows:
-            if versions is None or row.version in versions:
-                self.objects.delete(final_path(row.path))
-        return count
-
-    def seen(self, row: VersionRow) -> VersionRow:
-        """The row as this store shows it."""
-        return attrs.evolve(row, path=final_path(row.path), committer="") if self.site.derived else row
-
-
-def claim_versions(site: Site, base_uri: str, count: int, start: Barrier) -> list[str]:
-    """In a process of its own: claim versions 1 to ``count`` against others; the staged paths that won."""
-    writer = Writer.at(site)
-    start.wait()
-    won, deadline = [], time.monotonic() + 300
-    with closing(writer.store):
-        for version in range(1, count + 1):
-            row = writer.stage(base_uri, version)
-            while isinstance(reservation := writer.store.reserve(row, first=version == 1), NotReady):
-                # The winner of the version before has not made it final yet; a broken store may never say so.
-                assert time.monotonic() < deadline, f"nobody may claim version {version}"
-            if reservation == Reserved():
-                writer.store.finalize(writer.publish(row))
-                won.append(row.path)
-    return won
-
-
-@pytest.fixture(scope="session")
-def processes() -> Iterator[ProcessPoolExecutor]:
-    """Three processes that share nothing with this one but the stores."""
-    with ProcessPoolExecutor(3, PROCESSES) as pool:
-        yield pool
-
-
-@pytest.fixture(scope="session")
-def manager() -> Iterator[SyncManager]:
-    with PROCESSES.Manager() as manager:
-        yield manager
 
 
 class CommitStoreContract:
@@ -513,12 +392,9 @@ class CommitStoreContract:
 class SharedCommitStoreContract(CommitStoreContract):
     """For stores that several processes share: what a process of its own sees and wins."""
 
-    def test_of_racing_processes_one_wins_each_version(
-        self, site: Site, base_uri: str, processes: ProcessPoolExecutor, manager: SyncManager
-    ) -> None:
-        start, count = manager.Barrier(3), 60
-        futures = [processes.submit(claim_versions, site, base_uri, count, start) for _ in range(3)]
-        won = [path for future in futures for path in future.result()]
+    def test_of_racing_processes_one_wins_each_version(self, site: Site, base_uri: str) -> None:
+        count = 60
+        won = [path for paths in race_processes(3, partial(claim_versions, site, base_uri, count)) for path in paths]
         writer = Writer.at(site)
         rows = writer.store.list(base_uri, after=None, limit=None, descending=False)
         writer.store.close()

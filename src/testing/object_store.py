@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Barrier as ProcessBarrier
-from threading import Barrier
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import pytest
 
 from lancekeep.domain.errors import InvalidInput, LancekeepError, ObjectNotFound, UnsafeStore
 from lancekeep.ports.object_store import ObjectStore
-
-T = TypeVar("T")
+from lancekeep.testing.concurrency import race
 
 STRANGE_NAMES = (
     "with space",
@@ -54,27 +50,13 @@ class Probe(Protocol):
         """Every key, sorted."""
 
 
-def race(contenders: int, act: Callable[[int], T]) -> list[T]:
-    """What each of several threads got from ``act``, all let go at once."""
-    barrier = Barrier(contenders)
-
-    def contend(number: int) -> T:
-        barrier.wait()
-        return act(number)
-
-    with ThreadPoolExecutor(contenders) as pool:
-        return list(pool.map(contend, range(contenders)))
-
-
-def claim_each(
-    store: ObjectStore, keys: list[str], me: int, barrier: ProcessBarrier, results: SimpleQueue[tuple[int, list[bool]]]
-) -> None:
-    """In a process of its own: try to create every key at the same moment as the others, and tell which were won."""
+def claim_each(store: ObjectStore, keys: list[str], me: int, barrier: ProcessBarrier) -> list[bool]:
+    """Try to create each key at the same moment as other processes, and return which were created here."""
     won = []
     for key in keys:
-        barrier.wait(60)
+        barrier.wait()
         won.append(store.put_if_absent(key, b"%d" % me))
-    results.put((me, won))
+    return won
 
 
 class ObjectStoreContract:

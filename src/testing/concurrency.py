@@ -1,0 +1,57 @@
+"""Races between threads and between processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing.synchronize import Barrier as ProcessBarrier
+from threading import Barrier
+from typing import TypeVar
+
+T = TypeVar("T")
+
+PROCESSES = multiprocessing.get_context("forkserver")
+"""Forks of a server that only imports, since a process that has used lance must not fork."""
+PROCESSES.set_forkserver_preload(["lance", "lance_namespace", "lancekeep.composition"])
+
+_barrier: ProcessBarrier
+
+
+def race(contenders: int, act: Callable[[int], T]) -> list[T]:
+    """Return the results of ``act`` in several threads that start together.
+
+    Args:
+        contenders: the number of threads.
+        act: receives the number of its thread.
+    """
+    barrier = Barrier(contenders)
+
+    def contend(number: int) -> T:
+        barrier.wait()
+        return act(number)
+
+    with ThreadPoolExecutor(contenders) as pool:
+        return list(pool.map(contend, range(contenders)))
+
+
+def race_processes(contenders: int, act: Callable[[int, ProcessBarrier], T]) -> list[T]:
+    """Return the results of ``act`` in several processes.
+
+    Args:
+        contenders: the number of processes.
+        act: receives the number of its process and a barrier of all contenders, and starts each step of the race by
+            waiting there. The function must pickle.
+    """
+    barrier = PROCESSES.Barrier(contenders, timeout=60)
+    with ProcessPoolExecutor(contenders, PROCESSES, _share, (barrier,)) as pool:
+        return [future.result() for future in [pool.submit(_contend, act, each) for each in range(contenders)]]
+
+
+def _share(barrier: ProcessBarrier) -> None:
+    global _barrier
+    _barrier = barrier
+
+
+def _contend(act: Callable[[int, ProcessBarrier], T], number: int) -> T:
+    return act(number, _barrier)
