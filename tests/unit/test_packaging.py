@@ -1,4 +1,4 @@
-"""What a user installs: the whole package, at versions that name no server, loading only what is asked for."""
+"""What a user installs: complete distributions, a lock without servers, and imports that load only what they need."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
+from email import message_from_bytes
+from email.message import Message
 from itertools import chain
 from pathlib import Path
 
@@ -19,18 +22,77 @@ REPOSITORY = Path(__file__).parents[2]
 PACKAGES = {"src": "lancekeep", "pyspark_lancekeep": "pyspark_lancekeep", "pytest_lancekeep": "pytest_lancekeep"}
 
 
+GENERATED = shutil.ignore_patterns(".*", "__pycache__", "typings", "build", "dist", "site", "demo-lake", "*.egg-info")
+
+
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The names in the wheel, built from a copy: what an earlier build left behind must not help."""
-    copy, built = tmp_path_factory.mktemp("copy"), tmp_path_factory.mktemp("wheel")
-    for name in PACKAGES:
-        shutil.copytree(REPOSITORY / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md"):
-        shutil.copy(REPOSITORY / name, copy)
-    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "--quiet"]
-    subprocess.run([*build, "--wheel-dir", built, copy], check=True)
-    with zipfile.ZipFile(next(built.glob("lancekeep-*.whl"))) as archive:
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Build the sdist, and the wheel from it, from a copy: leftovers of an earlier build must not help."""
+    copy, built = tmp_path_factory.mktemp("copy") / "lancekeep", tmp_path_factory.mktemp("dist")
+    shutil.copytree(REPOSITORY, copy, ignore=GENERATED)
+    shutil.copytree(REPOSITORY / ".ci", copy / ".ci")
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(built), str(copy)]
+    done = subprocess.run(build, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return sorted(built.iterdir())
+
+
+@pytest.fixture(scope="module")
+def wheel(distributions: list[Path]) -> set[str]:
+    with zipfile.ZipFile(next(path for path in distributions if path.suffix == ".whl")) as archive:
         return set(archive.namelist())
+
+
+@pytest.fixture(scope="module")
+def metadata(distributions: list[Path]) -> Message:
+    with zipfile.ZipFile(next(path for path in distributions if path.suffix == ".whl")) as archive:
+        name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return message_from_bytes(archive.read(name))
+
+
+def test_twine_accepts_both_distributions(distributions: list[Path]) -> None:
+    check = [sys.executable, "-m", "twine", "check", "--strict", *map(str, distributions)]
+    done = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("PASSED") == 2
+
+
+def test_sdist_holds_what_check_test_and_docs_need(distributions: list[Path]) -> None:
+    with tarfile.open(next(path for path in distributions if path.name.endswith(".tar.gz"))) as archive:
+        files = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
+    single = {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md", "SECURITY.md", "requirements.lock"}
+    assert single - files == set()
+    for directory in (".ci", "benchmarks", "docs", "examples", "pyspark_lancekeep", "src", "tests"):
+        paths = (path for path in (REPOSITORY / directory).rglob("*") if path.is_file() and path.suffix != ".pyc")
+        names = {path.relative_to(REPOSITORY).as_posix() for path in paths}
+        assert names - files == set(), "name missing files in MANIFEST.in"
+
+
+def test_metadata_names_licence_urls_classifiers_and_keywords(metadata: Message) -> None:
+    assert (metadata["License-Expression"], metadata["License-File"]) == ("Apache-2.0", "LICENSE")
+    urls = dict(value.split(", ", 1) for value in metadata.get_all("Project-URL") or [])
+    assert {"Homepage", "Repository", "Documentation", "Changelog", "Issues"} <= urls.keys()
+    assert "Typing :: Typed" in (metadata.get_all("Classifier") or [])
+    assert "lance" in metadata["Keywords"].split(",")
+
+
+def test_wheel_holds_the_licence_text(wheel: set[str]) -> None:
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in wheel)
+    text = (REPOSITORY / "LICENSE").read_text()
+    assert "Apache License" in text
+    assert "END OF TERMS AND CONDITIONS" in text
+
+
+def test_readme_links_are_absolute_and_lead_to_existing_paths() -> None:
+    urls = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["urls"]
+    base = urls["Repository"] + "/blob/main/"
+    raw = urls["Repository"] + "/raw/main/"
+    targets = re.findall(r"\]\(([^)\s]+)\)", (REPOSITORY / "README.md").read_text())
+    assert targets
+    assert [target for target in targets if not target.startswith("https://")] == []
+    ours = [target for target in targets if target.startswith(urls["Repository"] + "/")]
+    paths = [target.removeprefix(base).removeprefix(raw).partition("#")[0] for target in ours]
+    assert [path for path in paths if not (REPOSITORY / path).exists()] == []
 
 
 def test_the_wheel_holds_every_file_of_the_source(wheel: set[str]) -> None:
