@@ -23,12 +23,13 @@ demo: java $(VENV)/installed-demo ## take a year of flights through bronze, silv
 test: java check ## check, then run every test, 2 at a time; choose some with: make test WORKERS=4 ARGS="-k redis"
 	@$(BIN)/python -m pytest -n $(or $(WORKERS),2) $(ARGS)
 
-check: $(VENV)/installed-test ## lint, format, types and the direction of imports
+check: $(VENV)/installed-test ## lint, format, types, the direction of imports, and language
 	@mkdir -p typings && ln -sfn ../src typings/lancekeep  # type checkers do not follow an editable install
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python docs/check_language.py
 
 format: $(VENV)/installed-test ## format the code and sort its imports
 	@$(BIN)/ruff check --fix

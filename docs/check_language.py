@@ -1,0 +1,137 @@
+"""Keep words and docstrings that read badly out of the repository.
+
+`make check` runs this. It exempts the files in `docs/unclean.txt`, a list that may only shrink.
+
+    python docs/check_language.py            # report findings and superfluous lines of the list
+    python docs/check_language.py FILE...    # report the findings of these files, listed or not
+    python docs/check_language.py --prune    # remove superfluous lines of the list
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+UNCLEAN = ROOT / "docs" / "unclean.txt"
+FOLDERS = ("src", "pyspark_lancekeep", "tests", "docs", "examples", "benchmarks")
+SUFFIXES = {".py", ".md"}
+EXEMPT = {"docs/check_language.py"}  # it has to name the words
+LONGEST_SUMMARY = 79
+
+# A regular expression, and what to write instead. A space matches line breaks, underscores and comment signs, too.
+WORDS = {
+    "meanwhile": "since, concurrently, in between",
+    "whoever|whosoever": "name the component or the role",
+    "(no|any|some)body|no one": "name the component or the role",
+    "he|him|his|himself": "the writer, the caller, its",
+    "on wish": "optionally",
+    "mend(s|ed|ing)?": "fix, repair",
+    "under way": "in progress",
+    r"for good(?! (reason|measure))": "permanently",
+    r"as it is(?=[.,:;)]|$)": "unchanged",
+    "what is there": "name it: the files, the table, the row",
+    "(is|are|was|were)( not)? told": "is reported, raises, learns",
+    "so far as": "as far as; where",
+    "anew": "again",
+    "let in": "accept, admit",
+    "held? against": "compare with, check against",
+    "long ago|of old": "earlier",
+    "without a word": "without notifying ...",
+    "(final|recogn|serial|normal|initial|synchron|optim|author)is(e|ed|es|ing|able|ation)": "-ize, -ization",
+}
+
+_BREAK = r"[\s_#]+"
+_PATTERNS = {
+    re.compile(rf"(?<![^\W_])({words.replace(' ', _BREAK)})(?![^\W_])", re.IGNORECASE): advice
+    for words, advice in WORDS.items()
+}
+
+
+class Finding(NamedTuple):
+    """A line that reads badly, and how to change it."""
+
+    path: str
+    line: int
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.message}"
+
+
+def words(path: str, text: str) -> Iterator[Finding]:
+    """Yield each use of a word that `WORDS` replaces."""
+    for pattern, advice in _PATTERNS.items():
+        for found in pattern.finditer(text):
+            line = text.count("\n", 0, found.start()) + 1
+            yield Finding(path, line, f"{' '.join(found[0].split())!r}: write {advice}")
+
+
+def summaries(path: str, text: str) -> Iterator[Finding]:
+    """Yield each public docstring whose summary is not one line of at most 79 characters."""
+    public: list[ast.AST] = [ast.parse(text)]
+    while public:
+        node = public.pop()
+        if isinstance(node, ast.Module | ast.ClassDef):
+            public += [
+                child
+                for child in node.body
+                if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+                and not child.name.startswith("_")
+            ]
+        assert isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        first, _, rest = (ast.get_docstring(node) or "").partition("\n")
+        line = getattr(node, "lineno", 1)
+        if len(first) > LONGEST_SUMMARY:
+            yield Finding(path, line, f"the summary has {len(first)} characters; at most {LONGEST_SUMMARY} fit")
+        elif rest and not rest.startswith("\n"):
+            yield Finding(path, line, "leave a blank line after the summary")
+
+
+def findings(path: str, text: str) -> list[Finding]:
+    """Return what reads badly in a file, in the order of its lines."""
+    found = list(words(path, text))
+    if path.startswith("src/") and path.endswith(".py"):
+        found += summaries(path, text)
+    return sorted(found)
+
+
+def superfluous(listed: set[str], unclean: set[str]) -> list[Finding]:
+    """Return the lines of the list whose file is clean or does not exist."""
+    return [
+        Finding(path, 1, "is clean or gone: remove its line from docs/unclean.txt") for path in sorted(listed - unclean)
+    ]
+
+
+def main(arguments: list[str]) -> int:
+    """Check the repository, or only the named files."""
+    paths = [
+        *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in SUFFIXES),
+        *(path for path in ROOT.iterdir() if path.suffix in SUFFIXES or path.name == "Makefile"),
+    ]
+    files = {path.relative_to(ROOT).as_posix(): path for path in paths}
+    found = {name: findings(name, path.read_text()) for name, path in sorted(files.items()) if name not in EXEMPT}
+    unclean = {name for name, there in found.items() if there}
+    listed = set(UNCLEAN.read_text().splitlines())
+    if arguments == ["--prune"]:
+        UNCLEAN.write_text("".join(f"{name}\n" for name in sorted(listed & unclean)))
+        return 0
+    if arguments:
+        report = [finding for name in arguments for finding in found.get(name, [])]
+    else:
+        report = [finding for name in sorted(unclean - listed) for finding in found[name]] + superfluous(
+            listed, unclean
+        )
+    for finding in report:
+        print(finding)
+    if report and not arguments:
+        print("CONTRIBUTING.md explains this check. `python docs/check_language.py --prune` shortens the list.")
+    return bool(report)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,39 @@
+"""The check of the repository's language finds what it should, and its list of exceptions only shrinks."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+CHECK = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "check_language.py"))
+SAMPLES = ["mean" + "while", "who" + "ever", "no" + "body", "under" + " way", "on" + " wish", "final" + "ise"]
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+@pytest.mark.parametrize("form", ["It is {}.", "def test_{}_fails():", "{}", "Both words\n    # {}"])
+def test_replaced_words_are_found(sample: str, form: str) -> None:
+    text = form.format(sample.replace(" ", "_" if "def" in form else " "))
+    assert [finding.path for finding in CHECK["findings"]("a.md", text)] == ["a.md"]
+
+
+def test_phrases_are_found_across_lines() -> None:
+    assert len(CHECK["findings"]("a.py", "# it is under\n    # " + "way now\n")) == 1
+
+
+@pytest.mark.parametrize("text", ["finalize", "for good reason", "mending" + "s", "read it as it is written"])
+def test_other_words_are_not_found(text: str) -> None:
+    assert CHECK["findings"]("a.md", text) == []
+
+
+@pytest.mark.parametrize(
+    ("summary", "count"), [("x" * 79, 0), ("x" * 80, 1), ("First\nsecond", 1), ("First.\n\n    Second", 0)]
+)
+def test_public_summaries_are_one_short_line(summary: str, count: int) -> None:
+    text = f'def public():\n    """{summary}"""\n\n\nclass Public:\n    def _private(self):\n        """{"x" * 90}"""\n'
+    assert len(CHECK["findings"]("src/a.py", text)) == count
+
+
+def test_a_clean_file_has_to_leave_the_list() -> None:
+    assert [finding.path for finding in CHECK["superfluous"]({"a.py", "b.py"}, {"a.py"})] == ["b.py"]
