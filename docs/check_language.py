@@ -100,11 +100,14 @@ def findings(path: str, text: str) -> list[Finding]:
     return sorted(found)
 
 
-def superfluous(listed: set[str], unclean: set[str]) -> list[Finding]:
-    """Return the lines of the list whose file is clean or does not exist."""
-    return [
-        Finding(path, 1, "is clean or gone: remove its line from docs/unclean.txt") for path in sorted(listed - unclean)
-    ]
+def covers(line: str, path: str) -> bool:
+    """Return whether a line of the list, a file or a folder with a final slash, exempts a file."""
+    return path == line or (line.endswith("/") and path.startswith(line))
+
+
+def superfluous(listed: set[str], unclean: set[str]) -> list[str]:
+    """Return the lines of the list that exempt no unclean file."""
+    return sorted(line for line in listed if not any(covers(line, path) for path in unclean))
 
 
 def main(arguments: list[str]) -> int:
@@ -117,15 +120,16 @@ def main(arguments: list[str]) -> int:
     found = {name: findings(name, path.read_text()) for name, path in sorted(files.items()) if name not in EXEMPT}
     unclean = {name for name, there in found.items() if there}
     listed = set(UNCLEAN.read_text().splitlines())
+    unneeded = superfluous(listed, unclean)
     if arguments == ["--prune"]:
-        UNCLEAN.write_text("".join(f"{name}\n" for name in sorted(listed & unclean)))
+        UNCLEAN.write_text("".join(f"{line}\n" for line in sorted(listed.difference(unneeded))))
         return 0
     if arguments:
-        report = [finding for name in arguments for finding in found.get(name, [])]
+        report = [str(finding) for name in arguments for finding in found.get(name, [])]
     else:
-        report = [finding for name in sorted(unclean - listed) for finding in found[name]] + superfluous(
-            listed, unclean
-        )
+        exposed = [name for name in sorted(unclean) if not any(covers(line, name) for line in listed)]
+        report = [str(finding) for name in exposed for finding in found[name]]
+        report += [f"{line}: is clean or missing; remove it from docs/unclean.txt" for line in unneeded]
     for finding in report:
         print(finding)
     if report and not arguments:

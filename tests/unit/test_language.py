@@ -35,5 +35,6 @@ def test_public_summaries_are_one_short_line(summary: str, count: int) -> None:
     assert len(CHECK["findings"]("src/a.py", text)) == count
 
 
-def test_a_clean_file_has_to_leave_the_list() -> None:
-    assert [finding.path for finding in CHECK["superfluous"]({"a.py", "b.py"}, {"a.py"})] == ["b.py"]
+@pytest.mark.parametrize("line", ["b.py", "b/", "a"])
+def test_clean_files_have_to_leave_the_list(line: str) -> None:
+    assert CHECK["superfluous"]({"a.py", "a/", line}, {"a.py", "a/c.py"}) == [line]
