@@ -393,7 +393,7 @@ class SharedCommitStoreContract(CommitStoreContract):
     """For stores that several processes share: what a process of its own sees and wins."""
 
     def test_of_racing_processes_one_wins_each_version(self, site: Site, base_uri: str) -> None:
-        count = 60
+        count = 2 * self.races
         won = [path for paths in race_processes(3, partial(claim_versions, site, base_uri, count)) for path in paths]
         writer = Writer.at(site)
         rows = writer.store.list(base_uri, after=None, limit=None, descending=False)

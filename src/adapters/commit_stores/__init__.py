@@ -1,9 +1,14 @@
-"""Commit stores by URL. An adapter, and the driver it needs, is loaded when its URL is first used."""
+"""Commit stores by URL.
+
+An adapter, and the driver it needs, is loaded when its URL is first used. Other distributions add adapters by entry
+points (docs/write-an-adapter.md).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
+from importlib.metadata import entry_points
 from typing import ClassVar, Protocol, cast
 
 import attrs
@@ -13,26 +18,36 @@ from lancekeep.domain.errors import InvalidInput, MissingExtra
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.object_store import ObjectStore
 
+ENTRY_POINTS = "lancekeep.commit_stores"
+"""The group of entry points that name adapters of other distributions: URL scheme = `CommitStoreAdapter`."""
 
-class _Adapter(Protocol):
+
+class CommitStoreAdapter(Protocol):
+    """A class that opens the commit stores of one URL scheme."""
+
     options: ClassVar[frozenset[str]]
+    """The names of the options that the URL's query may give."""
 
     @staticmethod
-    def canonical(url: StoreUrl) -> str: ...
+    def canonical(url: StoreUrl) -> str:
+        """Return the URL without secrets and tuning: equal only if two URLs mean the same rows."""
+        ...
 
     @classmethod
-    def open(cls, url: StoreUrl, objects: ObjectStore) -> ExternalCommitStore: ...
+    def open(cls, url: StoreUrl, objects: ObjectStore) -> ExternalCommitStore:
+        """Open the store that ``url`` names, for tables in ``objects``. Writes nothing."""
+        ...
 
 
 @attrs.frozen
 class _Source:
-    """Where an adapter is found; ``driver`` is the package that the extra of the same module name installs."""
+    """The module and class of an adapter; the extra named like the module installs ``driver``."""
 
     module: str
     name: str
     driver: str | None = None
 
-    def load(self) -> type[_Adapter]:
+    def load(self) -> type[CommitStoreAdapter]:
         try:
             module = import_module(f"{__name__}.{self.module}")
         except ModuleNotFoundError as error:
@@ -41,7 +56,7 @@ class _Source:
             raise MissingExtra(
                 f"this commit store needs the package {self.driver}: pip install 'lancekeep[{self.module}]'"
             ) from error
-        return cast(type[_Adapter], getattr(module, self.name))
+        return cast(type[CommitStoreAdapter], getattr(module, self.name))
 
 
 TRUST_ROWS = "trust_rows"
@@ -88,15 +103,32 @@ def canonical_url(url: str, options: Mapping[str, str] | None = None) -> str:
     return adapter.canonical(location)
 
 
-def _understand(url: str, options: Mapping[str, str]) -> tuple[type[_Adapter], StoreUrl]:
+def _understand(url: str, options: Mapping[str, str]) -> tuple[type[CommitStoreAdapter], StoreUrl]:
     location = StoreUrl.parse(url, options)
     scheme = location.parts.scheme
     source = _SOURCES.get(scheme)
-    if source is None:
-        raise InvalidInput(
-            f"no commit store is called {scheme}://{nearest(scheme, _SOURCES)}; there are "
-            f"{', '.join(f'{known}://' for known in _SOURCES)}"
-        )
-    adapter = source.load()
+    adapter = _registered(scheme) if source is None else source.load()
     location.check_options(adapter.options if scheme == DERIVED else adapter.options | {TRUST_ROWS})
     return adapter, location
+
+
+def _registered(scheme: str) -> type[CommitStoreAdapter]:
+    """Return the adapter that another distribution registers for a scheme.
+
+    Raises:
+        InvalidInput: no distribution registers the scheme, or several do.
+    """
+    found = entry_points(group=ENTRY_POINTS)
+    adapters = {entry.value: entry for entry in found if entry.name == scheme}
+    if not adapters:
+        schemes = [*_SOURCES, *sorted({entry.name for entry in found} - set(_SOURCES))]
+        raise InvalidInput(
+            f"no commit store is called {scheme}://{nearest(scheme, schemes)}; there are "
+            f"{', '.join(f'{known}://' for known in schemes)}"
+        )
+    if len(adapters) > 1:
+        raise InvalidInput(
+            f"several adapters are registered for {scheme}://: {', '.join(sorted(adapters))}. Uninstall all but one."
+        )
+    (entry,) = adapters.values()
+    return cast(type[CommitStoreAdapter], entry.load())
