@@ -1,7 +1,8 @@
 """Every interleaving of transactions over two tables, single commits and readers, with crashes and lost replies.
 
-Each table is a `World` of the model; the one step that spans both is ``reserve_all``. Participants are the product's
-`TransactionCommits` over `TableCommits`, run from their beginning on the replies that they have heard.
+Each table is a `World` of the model; the one step that spans both is ``reserve_all``. Participants drive the product's
+own `Transaction` through its runner `TransactionCommits`, over `TableCommits`. Between two steps a participant is its
+`Transaction` and nothing else; within a step it runs again on the replies that it has received.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from lancekeep.domain.commit_token import CommitToken
 from lancekeep.domain.errors import CommitRefused, Damaged, StoreUnavailable
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.naming import NamingScheme
-from lancekeep.domain.transaction import AllCommitted
+from lancekeep.domain.transaction import AllCommitted, Step, Transaction
 from lancekeep.domain.version_row import BatchReservation, Claim, Reservation, Reserved, VersionRow
 from lancekeep.ports.commit_store import CommitStoreGuarantees
 from lancekeep.ports.object_store import ObjectInfo
@@ -92,9 +93,27 @@ def place(base_uri: str) -> int:
 # -- participants ---------------------------------------------------------------------------------------------------
 
 
+class Runner(TransactionCommits):
+    """The production runner; the `Transaction` stands for the replies of all steps before it."""
+
+    def _perform(
+        self, step: Step, transaction: Transaction, contents: Sequence[bytes | None], deadline: float
+    ) -> Transaction:
+        tape: Tape = self._commits.objects.tape  # type: ignore[attr-defined] # `_Objects`
+        if tape.at < len(tape.log) and isinstance(tape.log[tape.at], Transaction):
+            tape.at += 1
+            reached: Transaction = tape.log[tape.at - 1]
+            return reached
+        since = tape.at - (tape.at > 0 and isinstance(tape.log[tape.at - 1], Transaction))
+        following = super()._perform(step, transaction, contents, deadline)
+        tape.log[since : tape.at] = [following]
+        tape.at = since + 1
+        return following
+
+
 @attrs.frozen
 class Transact:
-    """A transaction over both tables, staged already; ``order``: in which it names them."""
+    """A transaction over both tables, already staged; ``order`` is the order of the request."""
 
     name: str
     order: tuple[int, ...] = BOTH
@@ -102,7 +121,7 @@ class Transact:
     def run(self, commits: TableCommits, tell: Callable[[str], None]) -> Token | None:
         wanted = [Candidate(ROOTS[at], 2, staged_path(at, self.name), None) for at in self.order]
         try:
-            outcome = TransactionCommits(commits).commit(wanted)
+            outcome = Runner(commits).commit(wanted)
         except (CommitRefused, StoreUnavailable):
             tell("lost")
             return None
@@ -117,7 +136,7 @@ class Token:
     token: CommitToken
 
     def run(self, commits: TableCommits, tell: Callable[[str], None]) -> Token | None:
-        return _told(self.name, TransactionCommits(commits).resolve(self.token), tell)
+        return _told(self.name, Runner(commits).resolve(self.token), tell)
 
 
 @attrs.frozen
@@ -180,6 +199,7 @@ class _Ports:
     url = "memory://model"
 
     def __init__(self, tape: Tape) -> None:
+        self.tape = tape
         self._ask = tape.ask
 
     def __getattr__(self, name: str) -> Any:
@@ -286,7 +306,7 @@ def _next(name: str, programme: Programme | None, log: tuple[Any, ...], told: tu
         try:
             programme, log = programme.run(commits, tales.append), ()
         except Pending as pending:
-            return _Node(name, programme, log, told, pending.request)
+            return _Node(name, programme, tuple(tape.log), told, pending.request)
         told = tuple(tales)
     return _Node(name, None, (), told, None)
 
