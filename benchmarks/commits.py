@@ -174,7 +174,7 @@ def own_time(properties: Properties) -> dict[str, float]:
     namespace = lancekeep.DirectoryNamespace(**properties, dir_listing_enabled="false")
     catalog, spent, found = namespace.catalog, [0.0], {}
     namespace.create_namespace(CreateNamespaceRequest(id=["b"]))
-    manifest = catalog._manifest
+    manifest = catalog.ledger.manifest
     manifest._objects = Clocked(manifest._objects, spent)  # type: ignore[attr-defined] # of the Lance manifest store
     catalog.commits.objects = Clocked(catalog.commits.objects, spent)
     catalog.commits.rows = Clocked(catalog.commits.rows, spent)

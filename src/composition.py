@@ -19,12 +19,14 @@ from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListin
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
 from lancekeep.adapters.manifest_stores.table_indexes import refresh_indexes
 from lancekeep.adapters.object_stores import open_object_store, uri_for_lance
-from lancekeep.application.catalog import COMMIT_STORE_PROPERTY, Catalog
+from lancekeep.application.catalog import Catalog
 from lancekeep.application.certification import Certificate, Progress, measure
+from lancekeep.application.ledger import COMMIT_STORE_PROPERTY, Ledger
+from lancekeep.application.places import Places
 from lancekeep.application.retry import Retry
 from lancekeep.application.table_commits import TableCommits
+from lancekeep.application.versions import Versions
 from lancekeep.domain.errors import InvalidInput, UnsafeStore, UnsafeStoreWarning
-from lancekeep.domain.table import MANIFEST_DIRECTORY
 from lancekeep.entrypoints.namespace.boundary import translating
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
 from lancekeep.ports.commit_store import ExternalCommitStore
@@ -130,12 +132,20 @@ def connect(
     native_options = {key: value for key, value in options.items() if key not in OWN_STORAGE_OPTIONS}
 
     def publish(name: str, content: bytes) -> bool:
-        return catalog.commits.publish(catalog.manifest_root, name, content)
+        return ledger.commits.publish(places.manifest_root, name, content)
 
     def forget(versions: Sequence[int]) -> None:
-        catalog.commits.rows.delete(catalog.manifest_root.base_uri, versions)
+        ledger.commits.rows.delete(places.manifest_root.base_uri, versions)
 
-    manifest_key = f"{root_key}/{MANIFEST_DIRECTORY}" if root_key else MANIFEST_DIRECTORY
+    places = Places(
+        objects,
+        root_key,
+        uri_of=lambda key: uri_for_lance(objects, key),
+        storage_options=native_options,
+        v1_names=mode != V2,
+        entropy=lambda: f"{_CHANCE.getrandbits(32):08x}",
+    )
+    manifest_key = places.manifest_root.key
     native_commits = objects.guarantees.atomic_create and mode != V1
     if inline_optimization and not native_commits:
         raise InvalidInput(f"inline optimization of {root} in mode {mode!r}: there are no indexes that could be built")
@@ -157,26 +167,16 @@ def connect(
         namespace = CatalogNamespace(catalog)
         return LanceEngine(namespace, native_options, namespace.based_on, before_commit=objects.prove)
 
-    catalog = Catalog(
-        manifest,
-        objects,
-        root_key,
-        TableCommits(objects, rows, committer or _committer(), Retry()),
-        engine,
-        uri_of=lambda key: uri_for_lance(objects, key),
-        storage_options=native_options,
-        managed=commit_store is not None,
-        v1_names=mode != V2,
-        entropy=lambda: f"{_CHANCE.getrandbits(32):08x}",
-        open_rows=open_rows,
-    )
+    commits = TableCommits(objects, rows, committer or _committer(), Retry())
+    ledger = Ledger(manifest, commits, places.root_uri, managed=commit_store is not None)
+    catalog = Catalog(places, ledger, Versions(ledger, places), engine, open_rows=open_rows)
     rows.latest(objects.root_uri + (root_key or manifest_key))  # fail now, not at the first commit
     manifest.view()
     view = catalog.view()
     if mode == V2 and COMMIT_STORE_PROPERTY not in view.properties:
         remembered = listing.view().properties.get(COMMIT_STORE_PROPERTY)  # by who opened it with its V1 directories
         if remembered is not None:
-            catalog.require_store(remembered)
+            ledger.require_store(remembered)
     return catalog
 
 

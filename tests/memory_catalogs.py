@@ -12,10 +12,13 @@ from lancekeep.adapters.commit_stores.memory import MemoryCommitStore
 from lancekeep.adapters.manifest_stores.memory import MemoryManifestStore
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
 from lancekeep.application.catalog import Catalog
+from lancekeep.application.ledger import Ledger
+from lancekeep.application.places import Places
 from lancekeep.application.retry import Retry
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.application.upkeep.cleanup import Cleanup, CleanupReport
 from lancekeep.application.upkeep.fsck import FsckReport
+from lancekeep.application.versions import Versions
 from lancekeep.domain.catalog import Put
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
@@ -37,19 +40,17 @@ class World:
         self.rows = MemoryCommitStore(f"world-{next(NAMES)}")
         entropy = count()
         no_engine: Any = lambda _: None  # noqa: E731 - nothing here reads or writes data
-        self.catalog = Catalog(
-            self.manifest,
+        places = Places(
             self.objects,
             "lake",
-            TableCommits(self.objects, self.rows, "tester", Retry()),
-            no_engine,
             uri_of=lambda key: f"memory:///{key}",
             storage_options={},
-            managed=False,
             v1_names=v1_names,
             entropy=lambda: f"{next(entropy):08x}",
-            open_rows=lambda _: self.rows,
         )
+        commits = TableCommits(self.objects, self.rows, "tester", Retry())
+        ledger = Ledger(self.manifest, commits, places.root_uri, managed=False)
+        self.catalog = Catalog(places, ledger, Versions(ledger, places), no_engine, open_rows=lambda _: self.rows)
 
     def enter(self, object_id: str, location: str | None, *, listed: bool = False) -> None:
         """Put an entry into the manifest as it is, as a native writer might."""

@@ -8,32 +8,31 @@ from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
 from types import TracebackType
-from typing import Any, Self, TypeVar
-from urllib.parse import unquote
+from typing import Any, Self
 
 import attrs
 
+from lancekeep.application.ledger import Ledger
 from lancekeep.application.partitions.namespace import PartitionedNamespace
+from lancekeep.application.places import Places
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.application.tokens import parse_token
 from lancekeep.application.transaction_commits import TransactionCommits
-from lancekeep.application.transactions import NewVersion, Snapshot, Transaction, take_snapshot
+from lancekeep.application.transactions import Snapshot, Transaction, take_snapshot
 from lancekeep.application.upkeep.cleanup import Cleanup, CleanupReport
 from lancekeep.application.upkeep.clones import Clones
 from lancekeep.application.upkeep.fsck import Fsck, FsckReport, Progress
 from lancekeep.application.upkeep.migration import MigrationProgress, MigrationReport, migrate
 from lancekeep.application.upkeep.relocation import Relocation
 from lancekeep.application.upkeep.table_checks import TableChecks
+from lancekeep.application.versions import NewVersion, Versions, raise_unless_committed
 from lancekeep.domain.catalog import CatalogView, Change, SetProperties, page
 from lancekeep.domain.commit import Committed, Conflict, Outcome, Unknown
 from lancekeep.domain.commit_token import CommitToken, CommitUnknown
 from lancekeep.domain.dataset_files import names_in
-from lancekeep.domain.directory_contents import foreign_files
 from lancekeep.domain.errors import (
     AlreadyExists,
     BranchNotFound,
-    CommitRefused,
-    CommitStoreMismatch,
     ConcurrentModification,
     Damaged,
     InvalidInput,
@@ -61,43 +60,26 @@ from lancekeep.domain.namespace import (
     find_namespace,
     replace_namespace,
 )
-from lancekeep.domain.naming import ManifestName
 from lancekeep.domain.partitioning import PartitionBy
-from lancekeep.domain.partitions import made_up_properties, published_version
+from lancekeep.domain.partitions import made_up_properties
 from lancekeep.domain.table import (
-    DEREGISTERED_MARKER,
     MANIFEST_DIRECTORY,
     MARKER_CONTENT,
-    MOVING_MARKER,
-    RESERVED_MARKER,
     Table,
     add_table,
     alter_table,
-    confined,
     find_table,
     is_at,
-    new_location,
     remove_table,
     rename_table,
     v1_location,
     v1_table,
 )
 from lancekeep.domain.transaction import AllCommitted, TransactionOutcome
-from lancekeep.domain.version_row import VersionRow
 from lancekeep.ports.commit_store import ExternalCommitStore
-from lancekeep.ports.manifest_store import Decision, ManifestStore
-from lancekeep.ports.object_store import ObjectStore
 from lancekeep.ports.table_engine import TableEngine, VersionDetails, WriteMode, WritePlan
 
-COMMIT_STORE_PROPERTY = f"{OWN_PROPERTIES}commit_store"
-"""The property of the root namespace that says, without secrets, which commit store manages the tables' versions."""
-
-MOVING_PROPERTY = f"{OWN_PROPERTIES}commit_store_moving_to"
-"""Set while `Catalog.change_commit_store` is under way."""
-
 Identifier = str | Iterable[str] | ObjectId
-
-Success = TypeVar("Success", Committed, AllCommitted)
 
 _LISTED_DIRECTORIES, _LISTED_LOOKS = 1000, 50
 """How many V1 directories, and how many tables among them that no manifest table has, are searched for clones."""
@@ -148,33 +130,36 @@ class Catalog:
 
     def __init__(
         self,
-        manifest: ManifestStore,
-        objects: ObjectStore,
-        root_key: str,
-        commits: TableCommits,
+        places: Places,
+        ledger: Ledger,
+        versions: Versions,
         engine: Callable[[Catalog], TableEngine],
         *,
-        uri_of: Callable[[str], str],
-        storage_options: Mapping[str, str],
-        managed: bool,
-        v1_names: bool,
-        entropy: Callable[[], str],
         open_rows: Callable[[str], ExternalCommitStore],
     ) -> None:
-        self.storage_options = storage_options
-        self.managed = managed
-        self.commits = commits
-        self._manifest = manifest
-        self._objects = objects
-        self._root_key = root_key
-        self._uri_of = uri_of
-        self._v1_names = v1_names
-        self._entropy = entropy
+        self.places = places
+        self.ledger = ledger
+        self.versions = versions
         self._open_rows = open_rows
-        self._clones = Clones(objects, commits.retry, root_key)
-        commits.on_staged = self._record_clone
-        self._checked: CatalogView | None = None
+        self._clones = Clones(places.objects, ledger.commits.retry, places.root_key)
+        ledger.commits.on_staged = self._record_clone
         self._engine = engine(self)
+        versions.tagged_versions = lambda uri: self._engine.tagged_versions(uri)
+
+    @property
+    def commits(self) -> TableCommits:
+        """The commits of table versions."""
+        return self.ledger.commits
+
+    @property
+    def managed(self) -> bool:
+        """Whether a commit store manages the versions of tables."""
+        return self.ledger.managed
+
+    @property
+    def storage_options(self) -> Mapping[str, str]:
+        """The options that the table engine needs to open a table."""
+        return self.places.storage_options
 
     # -- namespaces ---------------------------------------------------------------------------------------------
 
@@ -206,7 +191,7 @@ class Catalog:
                     return []
             return (replace_namespace if overwrite else create_namespace)(view, object_id, created.properties)
 
-        self._apply(decide)
+        self.ledger.apply(decide)
         return kept[0] if kept else created
 
     def alter_namespace(
@@ -228,7 +213,7 @@ class Catalog:
             altered[:] = [Namespace(object_id, SetProperties(changes).merged_into(before.properties))]
             return alter_namespace(view, object_id, changes)
 
-        self._apply(decide)
+        self.ledger.apply(decide)
         return altered[0]
 
     def describe_namespace(self, identifier: Identifier) -> Namespace:
@@ -268,7 +253,7 @@ class Catalog:
         if cascade and not force:
             decide(self.view())
             self._refuse_needed(doomed)
-        self._apply(decide)
+        self.ledger.apply(decide)
         linked: list[Damaged] = []
         for table in doomed:
             try:
@@ -304,14 +289,14 @@ class Catalog:
         def place(view: CatalogView) -> Table:
             return Table(object_id, given or self._free_location(object_id, view), entered)
 
-        table = place(self._refuse_early(lambda view: add_table(view, place(view), chosen=given is None)))
-        if given is not None or self._v1_names:  # else the directory is new
-            self._unlinked(table)
-        if self.managed and self._v1_names and COMMIT_STORE_PROPERTY not in self._manifest.recent().properties:
-            self._manifest.apply(self._remembering)  # first, since what lies in a V1 directory is a table at once
+        table = place(self.ledger.refuse_early(lambda view: add_table(view, place(view), chosen=given is None)))
+        if given is not None or self.places.v1_names:  # else the directory is new
+            self.places.chosen_root(table)
+        if self.places.v1_names:
+            self.ledger.record_store()  # first, because V1 readers see the directory as a table at once
         table, marker = self._reserve(table, given is None)
-        reserved = self._objects.guarantees.atomic_create
-        seen = self._v1_names and table.location == v1_location(object_id)
+        reserved = self.places.objects.guarantees.atomic_create
+        seen = self.places.v1_names and table.location == v1_location(object_id)
 
         def decide(view: CatalogView) -> list[Change]:
             if seen and view.find(object_id.key) is None:
@@ -322,12 +307,12 @@ class Catalog:
             return add_table(view, table, reserved=reserved)
 
         try:
-            self._apply(decide)
+            self.ledger.apply(decide)
         except _DEFINITE:
             owner = self.view().owner_of(table.location) if seen else None
             if owner is None or owner.listed:  # else another has dropped it, and declared his own there
-                self._objects.delete(marker)
-                self._objects.prune(self._key(table))
+                self.places.objects.delete(marker)
+                self.places.objects.prune(self.places.key(table))
             raise
         return table
 
@@ -345,9 +330,8 @@ class Catalog:
         the root or belongs to another table.
         """
         table = Table(ObjectId.of(identifier), self.relative(location), _checked_properties(properties))
-        root = self._unlinked(table)
-        marker = f"{root.key}/{MOVING_MARKER}"
-        source = self._moves_from(marker)
+        root = self.places.chosen_root(table)
+        source = self.places.moves_from(table)
         if source is not None and is_at(self.view(), source):
             raise Refused(
                 f"{root.base_uri} is the copy that a rename makes, or made when it was stopped; wait for it, or have "
@@ -368,9 +352,9 @@ class Catalog:
                 )
             return add_table(view, table, replace=overwrite)
 
-        self._apply(decide)
+        self.ledger.apply(decide)
         if source is not None:
-            self._objects.delete(marker)  # left by a rename that had done its work
+            self.places.objects.delete(self.places.moving_marker(table))  # left by a rename that had done its work
         return table
 
     def alter_table(
@@ -394,7 +378,7 @@ class Catalog:
             return alter_table(view, object_id, changes)
 
         self._record_listed(object_id)
-        self._apply(decide)
+        self.ledger.apply(decide)
         return altered[0]
 
     def rename_table(self, source: Identifier, target: Identifier) -> Table:
@@ -411,14 +395,14 @@ class Catalog:
         """
         table = self.find_table(source)
         object_id = ObjectId.of(target)
-        self._refuse_early(lambda view: rename_table(view, table, object_id, table.location))
-        if not self._v1_names or v1_table(table.location) is None:
+        self.ledger.refuse_early(lambda view: rename_table(view, table, object_id, table.location))
+        if not self.places.v1_names or v1_table(table.location) is None:
             return self._enter_renamed(table, object_id, table.location)
         self._refuse_needed([table], _RENAME_IN_PLACE)
-        reserved, _ = self._reserve(Table(object_id, new_location(object_id, self._entropy()), {}), True)
+        reserved, _ = self._reserve(Table(object_id, self.places.new_location(object_id), {}), True)
         move = Relocation(self.commits, self.dataset_root(table), self.dataset_root(reserved))
-        moving = f"{self._key(reserved)}/{MOVING_MARKER}"
-        self._objects.put(moving, table.location.encode())
+        moving = self.places.moving_marker(reserved)
+        self.places.objects.put(moving, table.location.encode())
         try:
             move.copy()
             self._clones.record_dataset(reserved.location)
@@ -429,7 +413,7 @@ class Catalog:
         move.carry_over()
         if not self._clones.recorded_readers(table.location):  # else a clone was made of it since it was copied
             self._remove_data(table)
-        self._objects.delete(moving)
+        self.places.objects.delete(moving)
         return renamed
 
     def deregister_table(self, identifier: Identifier) -> Table:
@@ -459,7 +443,7 @@ class Catalog:
             self._refuse_needed([found])
         table = self._remove(object_id)
         if not force and (clones := self._clones.recorded_readers(table.location)):
-            self._apply(lambda view: add_table(view, table))
+            self.ledger.apply(lambda view: add_table(view, table))
             raise self._needed(table, clones)
         self._remove_data(table)
         return table
@@ -558,8 +542,8 @@ class Catalog:
         write_mode = _mode(mode)
         reader = self._engine.reader(data)
         object_id = ObjectId.of(identifier)
-        if write_mode is WriteMode.CREATE and not (self._v1_names and v1_location(object_id)):
-            location = new_location(object_id, self._entropy())
+        if write_mode is WriteMode.CREATE and not (self.places.v1_names and v1_location(object_id)):
+            location = self.places.new_location(object_id)
             return self._write_and_enter(Table(object_id, location, _checked_properties(properties)), reader)
         replaces = write_mode is WriteMode.OVERWRITE and properties is not None
         if properties and replaces and self.view().flat:
@@ -702,8 +686,7 @@ class Catalog:
 
         Raises `InvalidInput` for a token that Lancekeep did not make, or that is of another catalog; nothing was done.
         """
-        below = f"{self._objects.root_uri}{self._root_key}/" if self._root_key else self._objects.root_uri
-        known, gone = parse_token(token, self.view(), below, self.dataset_root)
+        known, gone = parse_token(token, self.view(), self.places.base_uri, self.dataset_root)
         if gone:
             return Unknown(known, gone)
         return TransactionCommits(self.commits).resolve(known) if known.others else self.commits.resolve(known)
@@ -729,7 +712,7 @@ class Catalog:
         return namespace
 
     def _partitioned(self) -> PartitionedNamespace:
-        return PartitionedNamespace(self, self._engine, self._apply, self._remove_data)
+        return PartitionedNamespace(self, self._engine, self.ledger.apply, self._remove_data)
 
     # -- versions -----------------------------------------------------------------------------------------------
 
@@ -743,50 +726,16 @@ class Catalog:
         *,
         base: Base | None = None,
     ) -> Outcome:
-        """Make a staged manifest the next version of a table or branch; see `TableCommits.commit`.
-
-        ``base``: the version that the writer has read, where it is known.
-
-        Raises `CommitRefused` also where a rename moved the table's files away meanwhile.
-        """
-        root = self.dataset_root(table).branch(branch)
-        before = self._manifest.recent().version
-        read = _base_at(table, branch, base)
-        outcome = self.commits.commit(root, version, manifest_path, size, branch=branch is not None, base=read)
-        if isinstance(outcome, Committed) and v1_table(table.location) is not None:
-            self._require_unmoved(table, version, before, first=branch is not None or version == 1)
-        return outcome
+        """Make a staged manifest the next version of a table or branch; see `Versions.commit_version`."""
+        return self.versions.commit_version(table, branch, version, manifest_path, size, base=base)
 
     def commit_versions(self, candidates: Sequence[NewVersion]) -> TransactionOutcome:
-        """Make staged manifests the next versions of their tables or branches, all or none.
-
-        Raises `CommitRefused` also where a rename moved the files of one away meanwhile.
-        """
-        before = self._manifest.recent().version
-        outcome = TransactionCommits(self.commits).commit(
-            [
-                attrs.evolve(each, base=_base_at(each.table, each.branch, each.base)).at(self.dataset_root(each.table))
-                for each in candidates
-            ]
-        )
-        if isinstance(outcome, AllCommitted):
-            for each in candidates:
-                if v1_table(each.table.location) is not None:
-                    first = each.branch is not None or each.version == 1
-                    self._require_unmoved(each.table, each.version, before, first=first)
-        return outcome
+        """Make staged manifests the next versions of their tables, all or none; see `Versions.commit_versions`."""
+        return self.versions.commit_versions(candidates)
 
     def delete_versions(self, root: DatasetRoot, versions: Iterable[int]) -> int:
-        """Delete old versions of a table or branch, rows and manifests; see `TableCommits.delete`.
-
-        Raises `Refused` for the latest version, for one that a tag points at, and for the published one of a partition.
-        """
-        doomed = set(versions)
-        self._refuse_published(root, doomed)
-        tagged = doomed & self._engine.tagged_versions(self._uri_of(root.key))
-        if tagged:
-            raise Refused(f"{root.base_uri}: a tag points at version {min(tagged)}; delete the tag first")
-        return self.commits.delete(root, doomed)
+        """Delete old versions of a table or branch, rows and manifests; see `Versions.delete_versions`."""
+        return self.versions.delete_versions(root, versions)
 
     def change_commit_store(self, url: str) -> int:
         """Move the versions of every table and branch to the commit store at ``url``; how many rows were moved.
@@ -800,11 +749,8 @@ class Catalog:
         was changed.
         """
         rows = self._open_rows(url)
-        view = self.view(during_move=True)
-        under_way = view.properties.get(MOVING_PROPERTY)
-        if under_way not in (None, rows.url):
-            raise Refused(f"the catalog's versions are already moving to {under_way}; finish that move first")
-        if view.properties.get(COMMIT_STORE_PROPERTY) == rows.url:
+        view = self.ledger.may_move(rows.url)
+        if view is None:
             return 0
         target = self.commits.with_rows(rows)
         # A store that cannot be reached must not block the catalog: ask it before the move begins.
@@ -812,17 +758,14 @@ class Catalog:
         for root in (self.dataset_root(Table.from_entry(entry)) for entry in view.all_of(TABLE)):
             for history in self.commits.histories(root):  # a row that cannot be moved is refused before the move begins
                 self.commits.require_room(history, target)
-        view = self._manifest.apply(lambda _: [SetProperties({MOVING_PROPERTY: rows.url})])
+        view = self.ledger.begin_move(rows.url)
         roots = [self.dataset_root(Table.from_entry(entry)) for entry in view.all_of(TABLE)]
-        if self._shares_store(view):
+        if self.ledger.shares_store(view):
             roots.append(self.manifest_root)
         moved = sum(
             self.commits.move_history(history, target) for root in roots for history in self.commits.histories(root)
         )
-        self.commits = target
-        self.managed = True
-        finished = SetProperties({COMMIT_STORE_PROPERTY: rows.url, MOVING_PROPERTY: None})
-        self._manifest.apply(lambda _: [finished])
+        self.ledger.finish_move(target)
         return moved
 
     # -- upkeep -------------------------------------------------------------------------------------------------
@@ -843,11 +786,11 @@ class Catalog:
         """
         return migrate(
             self.view(),
-            self._apply,
-            self._objects,
-            f"{self._root_key}/" if self._root_key else "",
+            self.ledger.apply,
+            self.places.objects,
+            self.places.prefix,
             self._clones.record_dataset,
-            lists_v1=self._v1_names,
+            lists_v1=self.places.v1_names,
             dry_run=dry_run,
             batch=batch,
             progress=progress,
@@ -900,7 +843,7 @@ class Catalog:
             return report
         within = checks.run(list(self.usable_tables()), self.dataset_root, repair=repair, progress=progress)
         findings = report.findings + within.findings
-        if self.managed and self._shares_store(self.view()):
+        if self.managed and self.ledger.shares_store(self.view()):
             own = Table(ObjectId((MANIFEST_DIRECTORY,)), MANIFEST_DIRECTORY, {})
             own_checks = attrs.evolve(checks, accept_loss=False)
             findings += own_checks.run([own], lambda _: self.manifest_root, repair=repair, progress=progress).findings
@@ -937,7 +880,7 @@ class Catalog:
             self.view,
             self.dataset_root,
             self.commits,
-            self._root_key,
+            self.places.root_key,
             older_than,
             keep,
             grace,
@@ -948,7 +891,7 @@ class Catalog:
         report = cleanup.run(dry_run=dry_run)
         if dry_run or chosen is not None:
             return report
-        return attrs.evolve(report, manifest_versions=self.commits.retry.call(self._manifest.clean_up))
+        return attrs.evolve(report, manifest_versions=self.commits.retry.call(self.ledger.manifest.clean_up))
 
     def optimize(self) -> None:
         """Bring the manifest table into the shape in which others find things fast; no entry changes. Idempotent.
@@ -957,61 +900,41 @@ class Catalog:
         are missing, or brought up to date. Lancekeep itself does not need them. Raises `Unsupported` in a V1 directory,
         and where nothing here could build them safely.
         """
-        self._manifest.optimize()
+        self.ledger.manifest.optimize()
 
     # -- places -------------------------------------------------------------------------------------------------
 
     def dataset_root(self, table: Table) -> DatasetRoot:
-        """The dataset root of a table. Raises `Damaged` where it cannot be, or a symbolic link leads to it."""
-        key = self._key(table)
-        try:
-            linked = self._objects.passes_link(key, self._root_key)
-        except InvalidInput as error:
-            raise Damaged(f"the directory {table.location!r} of the table {table.id} cannot be: {error}") from error
-        if linked:
-            raise Damaged(
-                f"the directory {table.location!r} of the table {table.id} is reached by a symbolic link, which "
-                "may lead out of the catalog or into another table; put the directory itself there, or deregister the "
-                "table"
-            )
-        return DatasetRoot(key, self._objects.root_uri + key)
+        """Return the dataset root of a table; see `Places.dataset_root`."""
+        return self.places.dataset_root(table)
 
     @property
     def manifest_root(self) -> DatasetRoot:
         """The dataset root of the manifest table."""
-        key = f"{self._root_key}/{MANIFEST_DIRECTORY}" if self._root_key else MANIFEST_DIRECTORY
-        return DatasetRoot(key, self._objects.root_uri + key)
+        return self.places.manifest_root
 
     def uri(self, table: Table) -> str:
-        """Where the native engine opens the table."""
-        return self._uri_of(self._key(table))
+        """Return the URI by which the table engine opens a table."""
+        return self.places.uri(table)
 
     def relative(self, location: str) -> str:
-        """A location inside the root, given relative to it or as a URI or absolute path, as a relative path.
-
-        Raises `InvalidInput` where it lies elsewhere.
-        """
-        root_uri, root_path = f"{self.root_uri.rstrip('/')}/", f"/{self._root_key}/"
-        if location.startswith(root_uri):
-            return confined(unquote(location.removeprefix(root_uri)))
-        return confined(location.removeprefix(root_path))
+        """Return a location as a path relative to the root; see `Places.relative`."""
+        return self.places.relative(location)
 
     @property
     def root_uri(self) -> str:
         """The root of the catalog."""
-        return self._uri_of(self._root_key)
+        return self.places.root_uri
 
     def is_bare(self) -> bool:
-        """Whether nothing at all lies below the root: a new catalog, or a mistyped one."""
-        below = f"{self._root_key}/" if self._root_key else ""
-        return not any(self._objects.directories(below)) and next(self._objects.list(below), None) is None
+        """Return whether nothing at all lies below the root: the catalog is new, or its root is mistyped."""
+        return self.places.is_bare()
 
     # -- life ---------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Give back connections. Idempotent."""
-        self._manifest.close()
-        self.commits.rows.close()
+        self.ledger.close()
 
     def __enter__(self) -> Self:
         return self
@@ -1022,97 +945,27 @@ class Catalog:
         self.close()
 
     def __repr__(self) -> str:
-        store = self.commits.rows.url if self.managed else None
-        return f"Catalog({self.root_uri!r}, commit_store={store!r})"
+        return f"Catalog({self.root_uri!r}, commit_store={self.ledger.own_store!r})"
 
     # -- inside -------------------------------------------------------------------------------------------------
 
-    def view(self, *, during_move: bool = False) -> CatalogView:
-        """The catalog as it is now, once it is certain that this object may answer for it."""
-        view = self.commits.retry.call(self._manifest.view)
-        if view is not self._checked or during_move:
-            self._require_authority(view, during_move=during_move)
-            self.commits.forget()
-            self._checked = view
-        return view
+    def view(self) -> CatalogView:
+        """Return the entries as of now; see `Ledger.view`."""
+        return self.ledger.view()
 
     def _fsck(self, grace: timedelta, *, remove_tables: bool) -> Fsck:
         return Fsck(
             view=self.view,
-            apply=self._apply,
-            leftovers=self._manifest.leftovers,
+            apply=self.ledger.apply,
+            leftovers=self.ledger.manifest.leftovers,
             remove=self._remove_data,
             remove_leftovers=self._remove_leftovers,
             clones=self._clones,
-            objects=self._objects,
-            root_key=self._root_key,
+            objects=self.places.objects,
+            root_key=self.places.root_key,
             grace=grace,
             remove_tables=remove_tables,
         )
-
-    def _shares_store(self, view: CatalogView) -> bool:
-        """Whether the versions of the manifest table are committed through the commit store, too."""
-        return not self._objects.guarantees.atomic_create and not view.flat
-
-    def _require_authority(self, view: CatalogView, *, during_move: bool = False) -> None:
-        """Two authorities over one table are how data is lost: refuse a catalog that another store manages."""
-        if view.version == 0:
-            return
-        remembered = view.properties.get(COMMIT_STORE_PROPERTY)
-        moving = view.properties.get(MOVING_PROPERTY)
-        if moving is not None and not during_move:
-            raise CommitStoreMismatch(
-                f"the versions of {self.root_uri} are moving to the commit store {moving}; wait until "
-                "change_commit_store has finished, or call it again if it was stopped"
-            )
-        own = self.commits.rows.url if self.managed else None
-        if remembered == own or (remembered is None and (during_move or next(view.all_of(TABLE), None) is None)):
-            return
-        if remembered is None:
-            raise CommitStoreMismatch(
-                f"{self.root_uri} holds tables whose versions no commit store manages; opened with {own}. Connect "
-                "without commit_store, or bring them under it with change_commit_store."
-            )
-        self.require_store(remembered)
-
-    def require_store(self, remembered: str) -> None:
-        """Raises `CommitStoreMismatch` unless the catalog was opened with this commit store."""
-        own = self.commits.rows.url if self.managed else None
-        if remembered != own:
-            raise CommitStoreMismatch(
-                f"the versions of {self.root_uri} are managed by the commit store {remembered}; opened with "
-                f"{own or 'none'}. Connect with commit_store={remembered!r}, or move them with change_commit_store."
-            )
-
-    def _apply(self, decide: Decision) -> None:
-        """Change the catalog; the first change makes it, and has it remember its commit store."""
-
-        def authorised(view: CatalogView) -> Sequence[Change]:
-            remembering = self._remembering(view)
-            changes = decide(view)
-            return [*remembering, *changes] if changes else []
-
-        self._manifest.apply(authorised)
-
-    def _remembering(self, view: CatalogView) -> Sequence[Change]:
-        """What has the catalog remember its commit store, where it does not yet. Raises as `_require_authority`."""
-        self._require_authority(view)
-        if not self.managed or COMMIT_STORE_PROPERTY in view.properties:
-            return []
-        return [SetProperties({COMMIT_STORE_PROPERTY: self.commits.rows.url})]
-
-    def _refuse_early(self, decide: Decision) -> CatalogView:
-        """Raise what ``decide`` raises before anything is written; else the view on which it does not.
-
-        A refusal is final only with a fresh view.
-        """
-        view = self._manifest.recent()
-        try:
-            decide(view)
-        except LancekeepError:
-            view = self.view()
-            decide(view)
-        return view
 
     def _reserve(self, table: Table, chosen: bool) -> tuple[Table, str]:
         """Take a directory that holds nothing for a table: whoever creates the marker in it has it.
@@ -1120,36 +973,30 @@ class Catalog:
         ``chosen``: the location was chosen here, and may be another. Raises `TableAlreadyExists`.
         """
         hashed = table.location.endswith(f"_{table.id.key}")
-        if not (chosen and hashed) and self._is_occupied(table):
-            deregistered = self._objects.head(f"{self._key(table)}/{DEREGISTERED_MARKER}") is not None
-            if not (chosen and deregistered) or self._manifest.recent().flat:
+        if not (chosen and hashed) and self.places.is_occupied(table):
+            deregistered = self.places.is_deregistered(table)
+            if not (chosen and deregistered) or self.ledger.recent().flat:
                 raise TableAlreadyExists(
                     f"{table.id}: files lie in {table.location!r} already. If they are a table, enter it with "
                     f"register_table({str(table.id)!r}, {table.location!r}); otherwise move the files away. "
                     "`lancekeep fsck` says what they are."
                 )
-            table = attrs.evolve(table, location=new_location(table.id, self._entropy()))
-        marker = f"{self._key(table)}/{RESERVED_MARKER}"
-        if not self._objects.guarantees.atomic_create:
-            self._objects.put(marker, MARKER_CONTENT)
-        elif not self._objects.put_if_absent(marker, MARKER_CONTENT):
+            table = attrs.evolve(table, location=self.places.new_location(table.id))
+        marker = self.places.reserved_marker(table)
+        if not self.places.objects.guarantees.atomic_create:
+            self.places.objects.put(marker, MARKER_CONTENT)
+        elif not self.places.objects.put_if_absent(marker, MARKER_CONTENT):
             raise TableAlreadyExists(f"{table.id}: another has just taken the directory {table.location!r}")
         if self.managed and not hashed:
             self.commits.forget_predecessor(self.dataset_root(table))
         return table, marker
 
-    def _is_occupied(self, table: Table) -> bool:
-        return next(self._objects.list(self._key(table) + "/"), None) is not None
-
-    def _key(self, table: Table) -> str:
-        return f"{self._root_key}/{table.location}" if self._root_key else table.location
-
     def _free_location(self, object_id: ObjectId, view: CatalogView) -> str:
         """Where a new table goes: its V1 directory where such names are kept, unless another table lies there."""
-        v1 = v1_location(object_id) if self._v1_names else None
+        v1 = v1_location(object_id) if self.places.v1_names else None
         owner = None if v1 is None else view.owner_of(v1)
         if v1 is None or (owner is not None and owner.object_id != object_id.key):
-            return new_location(object_id, self._entropy())
+            return self.places.new_location(object_id)
         return v1
 
     def _is_created(self, view: CatalogView, object_id: ObjectId) -> bool:
@@ -1169,7 +1016,7 @@ class Catalog:
             renamed[:] = [Table(target, location, find_table(view, table.id).properties)]
             return changes
 
-        self._apply(decide)
+        self.ledger.apply(decide)
         return renamed[0]
 
     def _remove(self, object_id: ObjectId) -> Table:
@@ -1179,7 +1026,7 @@ class Catalog:
             removed[:] = [find_table(view, object_id)]
             return remove_table(view, object_id)
 
-        self._apply(decide)
+        self.ledger.apply(decide)
         return removed[0]
 
     def _with_version(self, identifier: Identifier, version: int | None, tag: str | None, branch: str | None) -> Table:
@@ -1201,44 +1048,9 @@ class Catalog:
             raise VersionNotFound(f"{place} has no version {version}; history() lists those of the table")
         return table
 
-    def _refuse_published(self, root: DatasetRoot, doomed: set[int]) -> None:
-        owner = self.view().owner_of(root.key.removeprefix(f"{self._root_key}/" if self._root_key else ""))
-        published = None if owner is None else published_version(owner)
-        if owner is None or published is None or published.version not in doomed:
-            return
-        if root == self.dataset_root(Table.from_entry(owner)).branch(published.branch or None):
-            raise Refused(
-                f"{root.base_uri}: version {published.version} is what is read of the partition {owner.object_id}"
-            )
-
-    def _unlinked(self, table: Table) -> DatasetRoot:
-        """As `dataset_root`, where the location is the caller's choice. Raises `InvalidInput`."""
-        try:
-            return self.dataset_root(table)
-        except Damaged as error:
-            raise InvalidInput(str(error)) from error
-
-    def _require_unmoved(self, table: Table, version: int, before: int, *, first: bool) -> None:
-        """A rename carries over what was committed while the entry was still here; about the rest nobody knows.
-
-        Where the catalog is another than ``before``, the entry may be of a new table in the same directory; and one
-        that was dropped is a V1 table again as soon as this version lies in it. Either has no version before this one.
-        """
-        view = self.commits.retry.call(self._manifest.view)
-        entry = view.find(table.id.key)
-        if entry is not None and entry.location == table.location:
-            if first or (view.version == before and not entry.listed):
-                return
-            if self.commits.retry.call(partial(self.commits.final_object, self.dataset_root(table), version - 1)):
-                return
-        raise CommitRefused(
-            f"the table {table.id} was renamed or dropped while version {version} was committed at "
-            f"{table.location!r}. Look under its new name whether the version is there, before you write it again."
-        )
-
     def _record_listed(self, object_id: ObjectId) -> None:
         """Record a table as a clone before its V1 directory, where nothing has done so, stops to answer for it."""
-        entry = self.view().find(object_id.key) if self._v1_names else None
+        entry = self.view().find(object_id.key) if self.places.v1_names else None
         if entry is not None and entry.listed and entry.location:
             self._clones.record_dataset(entry.location)
 
@@ -1267,11 +1079,11 @@ class Catalog:
 
     def _listed_readers(self, table: Table) -> Iterator[str]:
         """The first clones of a table among those V1 directories that no operation of the catalog has recorded."""
-        if not self._v1_names:
+        if not self.places.v1_names:
             return
         view, looks = self.view(), 0
-        below = f"{self._root_key}/" if self._root_key else ""
-        for directory in islice(self._objects.directories(below), _LISTED_DIRECTORIES):
+        below = self.places.prefix
+        for directory in islice(self.places.objects.directories(below), _LISTED_DIRECTORIES):
             listed = v1_table(directory)
             if listed is None or directory == table.location:
                 continue
@@ -1311,9 +1123,9 @@ class Catalog:
         if owner is not None and (view.flat or not owner.listed):
             return
         self.commits.forget_history(root)
-        keys = self._keys(root)
-        latest = self._latest_manifest(root, keys)
-        self._delete(root, keys, copied=copied)
+        keys = self.places.contents(root)
+        latest = self.places.latest_manifest(root, keys)
+        self.places.remove(root, keys, copied=copied)
         self._forget_rows(root)
         if latest is not None:
             with suppress(LancekeepError):  # the records of a clone that is gone are for fsck
@@ -1325,40 +1137,8 @@ class Catalog:
         What has come there since they were looked at stays: a writer may have the table open that was deregistered.
         """
         root = self.dataset_root(table)
-        self._delete(root, keys)
+        self.places.remove(root, keys)
         self.commits.forget_predecessor(root)
-
-    def _latest_manifest(self, root: DatasetRoot, keys: Iterable[str]) -> tuple[bytes, str] | None:
-        """The content and the key of the latest manifest among these keys, if there is one to read."""
-        names = ((ManifestName.parse(key.removeprefix(root.versions_key)), key) for key in keys)
-        finals = [(name.version, key) for name, key in names if name is not None and not name.is_staged]
-        with suppress(ObjectNotFound, ValueError):
-            _, key = max(finals)
-            return self._objects.get(key), key
-        return None
-
-    def _keys(self, root: DatasetRoot) -> list[str]:
-        """What lies in a table's directory, and what killed writers were writing there."""
-        below = f"{root.key}/"
-        return [info.key for info in (*self._objects.list(below), *self._objects.unfinished(below))]
-
-    def _delete(self, root: DatasetRoot, keys: Iterable[str], *, copied: bool = False) -> None:
-        """Remove files of a table's directory, except foreign ones: then the marker that hides it stays, too."""
-        below, hides = f"{root.key}/", f"{root.key}/{DEREGISTERED_MARKER}"
-        keys = list(keys)
-        paths = () if copied else (key.removeprefix(below) for key in keys)
-        foreign = {below + path for path in foreign_files(paths)}
-        kept = {*foreign, hides} if foreign else foreign
-        for key in sorted(set(keys) - kept, key=lambda key: (key == hides, not key.startswith(root.versions_key), key)):
-            self._objects.delete(key)
-        self._objects.prune(root.key)
-
-    def _moves_from(self, marker: str) -> str | None:
-        """The location that the table in a directory with this marker is copied from; None where there is no marker."""
-        try:
-            return self._objects.get(marker).decode(errors="replace")
-        except ObjectNotFound:
-            return None
 
     def _forget_rows(self, root: DatasetRoot) -> None:
         self.commits.retry.call(partial(self.commits.rows.delete, root.base_uri))
@@ -1371,12 +1151,12 @@ class Catalog:
         """
 
         def decide(view: CatalogView) -> list[Change]:
-            return [*self._remembering(view), *add_table(view, table)]
+            return add_table(view, table)
 
-        self._refuse_early(decide)
+        self.ledger.refuse_early(self.ledger.authorised(decide))
         first = self._write_first(table, data)
         try:
-            self._manifest.apply(decide)
+            self.ledger.apply(decide)
         except _DEFINITE:
             self._discard(table)
             raise
@@ -1442,9 +1222,9 @@ class Catalog:
         if self.commits.latest(root) is not None:
             return
         removed = self._remove(object_id)
-        keys = self._keys(root)
+        keys = self.places.contents(root)
         if removed.location != table.location or self.commits.latest(root) is not None:
-            self._apply(lambda view: add_table(view, removed))
+            self.ledger.apply(lambda view: add_table(view, removed))
         else:
             self._remove_leftovers(table, keys)
 
@@ -1470,7 +1250,7 @@ class Catalog:
         if latest is None:
             return None
         try:
-            names_in(self._objects.get(latest.path), latest.path)
+            names_in(self.places.objects.get(latest.path), latest.path)
         except ObjectNotFound:
             return f"its latest version {latest.version} is lost, because nothing lies at {latest.path!r}"
         except Damaged as error:
@@ -1491,30 +1271,6 @@ class Catalog:
             if isinstance(outcome, Unknown):
                 raise
             return outcome
-
-
-def _base_at(table: Table, branch: str | None, base: Base | None) -> Base | None:
-    """The version that a writer has read, where its place may hold another table or branch now."""
-    if base is None or base.branch != branch or (branch is None and v1_table(table.location) is None):
-        return None
-    return base
-
-
-def raise_unless_committed(outcome: Success | Conflict | Unknown, name: str) -> Success:
-    """The committed version, or versions, or the outcome as an error."""
-    if isinstance(outcome, Unknown):
-        raise CommitUnknown(
-            f"{name}: whether version {outcome.token.staged.version} was committed could not be learnt: "
-            f"{outcome.reason}. Nothing was removed; settle it with catalog.resolve(error.token).",
-            outcome.token,
-        )
-    if isinstance(outcome, Conflict):
-        raise VersionTaken(f"{name}: the version is taken by {_shown(outcome.winner)}; nothing was committed")
-    return outcome
-
-
-def _shown(winner: VersionRow | None) -> str:
-    return "another" if winner is None else f"{winner.path} ({winner.committer})"
 
 
 def _mode(mode: str) -> WriteMode:

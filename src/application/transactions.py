@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import attrs
 
-from lancekeep.application.transaction_commits import Candidate, TransactionCommits
+from lancekeep.application.transaction_commits import TransactionCommits
+from lancekeep.application.versions import NewVersion
 from lancekeep.domain.commit import Committed, Conflict, Unknown
 from lancekeep.domain.commit_token import CommitUnknown
 from lancekeep.domain.errors import (
@@ -23,8 +24,6 @@ from lancekeep.domain.errors import (
     VersionNotFound,
 )
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.domain.layout import DatasetRoot
-from lancekeep.domain.lineage import Base
 from lancekeep.domain.table import Table
 from lancekeep.domain.transaction import AllCommitted, TransactionOutcome
 from lancekeep.domain.version_row import VersionRow
@@ -36,23 +35,6 @@ if TYPE_CHECKING:
 
 _ATTEMPTS = 20
 """How often the manifests of appends are staged anew because others committed first; as often as the engine does."""
-
-
-@attrs.frozen
-class NewVersion:
-    """A staged manifest that wants to be a version of a table, or of one of its branches."""
-
-    table: Table
-    version: int
-    manifest_path: str
-    size: int | None
-    branch: str | None = None
-    base: Base | None = None
-
-    def at(self, root: DatasetRoot) -> Candidate:
-        """The candidate that it is; ``root``: of the table."""
-        on_branch = self.branch is not None
-        return Candidate(root.branch(self.branch), self.version, self.manifest_path, self.size, on_branch, self.base)
 
 
 @attrs.define

@@ -133,7 +133,9 @@ def test_a_failed_creation_leaves_no_table(catalog: lancekeep.Catalog, tmp_path:
     assert catalog.write("t", TABLE).version == 1
 
 
-@pytest.mark.parametrize(("mode", "moment"), [("compatible", "_apply"), ("v2", "_apply"), ("v2", "_keys")])
+@pytest.mark.parametrize(
+    ("mode", "moment"), [("compatible", "ledger.apply"), ("v2", "ledger.apply"), ("v2", "places.contents")]
+)
 def test_a_declaration_that_another_has_filled_is_not_taken_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, moment: str
 ) -> None:
@@ -143,7 +145,8 @@ def test_a_declaration_that_another_has_filled_is_not_taken_back(
     plan, theirs = catalog.begin_write("t", TABLE.schema), other.begin_write("t", TABLE.schema, "overwrite")
     fragments = lance.fragment.write_fragments(TABLE, theirs.uri, schema=theirs.schema)
     table, staged = other.find_table("t"), other._engine.stage(theirs, fragments)
-    act = getattr(catalog, moment)
+    part, _, method = moment.partition(".")
+    act = getattr(getattr(catalog, part), method)
 
     def behind_another(argument: Any) -> Any:
         monkeypatch.undo()
@@ -151,7 +154,7 @@ def test_a_declaration_that_another_has_filled_is_not_taken_back(
         assert isinstance(outcome, Committed)
         return act(argument)
 
-    monkeypatch.setattr(catalog, moment, behind_another)
+    monkeypatch.setattr(getattr(catalog, part), method, behind_another)
     catalog.abandon_write(plan)
     assert catalog.open("t").to_table() == TABLE
     assert other.write("t", TABLE, "append").version == 2

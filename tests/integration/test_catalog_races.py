@@ -243,7 +243,7 @@ def test_a_migration_against_a_rename(tmp_path: Path) -> None:
 
 def between(catalog: lancekeep.Catalog, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     """Have ``act`` happen once, when ``catalog`` has decided on its next change, and has not made it yet."""
-    apply = catalog._apply
+    apply = catalog.ledger.apply
     waiting = [act]
 
     def meddled(decide: Callable[[Any], Any]) -> None:
@@ -255,7 +255,7 @@ def between(catalog: lancekeep.Catalog, monkeypatch: pytest.MonkeyPatch, act: Ca
 
         apply(decide_slowly)
 
-    monkeypatch.setattr(catalog, "_apply", meddled)
+    monkeypatch.setattr(catalog.ledger, "apply", meddled)
 
 
 @pytest.mark.parametrize("operation", ["drop_table", "deregister_table"])
@@ -320,12 +320,12 @@ def test_a_migration_against_a_creation(tmp_path: Path, monkeypatch: pytest.Monk
     arena = Arena({"root": str(tmp_path / "lake")}, "compatible", lambda _: [])
     lance.write_dataset(ROWS, f"{arena.properties['root']}/t.lance")
     creating, other = arena.catalog, arena.catalog
-    apply = creating._apply
+    apply = creating.ledger.apply
 
     def late(decide: Callable[[Any], Any]) -> None:
         other.migrate()
         apply(decide)
 
-    monkeypatch.setattr(creating, "_apply", late)
+    monkeypatch.setattr(creating.ledger, "apply", late)
     creating.write("new", MORE)
     assert arena.tables() == {"t": [1, 2, 3], "new": [4]}

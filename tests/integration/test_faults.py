@@ -33,7 +33,7 @@ def namespace(tmp_path: Path) -> lancekeep.DirectoryNamespace:
 
 def through(namespace: lancekeep.DirectoryNamespace, objects: object, rows: object, patience: float) -> None:
     """Put doubles between the namespace and its stores."""
-    namespace.catalog.commits = TableCommits(objects, rows, "tester", Retry(patience, sleep=lambda _: None))  # type: ignore[arg-type] # doubles
+    namespace.catalog.ledger.commits = TableCommits(objects, rows, "tester", Retry(patience, sleep=lambda _: None))  # type: ignore[arg-type] # doubles
 
 
 @pytest.mark.parametrize("replies", [1, 3])
@@ -71,7 +71,7 @@ def test_an_unknown_commit_is_raised_with_its_token_and_resolved_later(
     with pytest.raises(lancekeep.CommitUnknown) as raised:
         catalog.write("hot.t", writers.row(1, 1), "append")
     assert "delete" not in objects.calls
-    catalog.commits = healthy
+    catalog.ledger.commits = healthy
     for _ in range(2):  # settling is idempotent
         assert catalog.resolve(str(raised.value.token)) == catalog.resolve(raised.value.token)
     assert isinstance(catalog.resolve(raised.value.token), lancekeep.Committed)
@@ -185,7 +185,7 @@ def test_a_directory_copied_between_steps_is_at_most_one_version_behind(
     plain = lance.dataset(str(tmp_path / "copy"))
     copied = plain.version in (2,) or (plain.version == 1 and method in ("reserve", "copy_if_absent"))
     assert copied
-    catalog.commits = healthy
+    catalog.ledger.commits = healthy
     catalog.commits.forget()
     writers.append(namespace, 2, 2)
     rows = catalog.open("hot.t").to_table()["number"].to_pylist()

@@ -346,7 +346,7 @@ def test_a_declaration_that_is_refused_leaves_the_reservation_that_took_its_plac
         other.declare_table("t")
         raise lancekeep.ConcurrentModification("others kept winning")
 
-    monkeypatch.setattr(catalog, "_apply", refused)
+    monkeypatch.setattr(catalog.ledger, "apply", refused)
     for refusal in ("others kept winning", "has just taken|files lie in|is taken"):
         with pytest.raises((lancekeep.TableAlreadyExists, lancekeep.ConcurrentModification), match=refusal):
             catalog.declare_table("t", {"mine": "yes"})
@@ -358,7 +358,7 @@ def test_of_two_that_reserve_one_directory_who_enters_it_first_has_declared_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalog, other = connect(tmp_path).catalog, connect(tmp_path).catalog
-    enter = catalog._apply
+    enter = catalog.ledger.apply
 
     def overtaken(decide: Any) -> None:
         monkeypatch.undo()
@@ -366,7 +366,7 @@ def test_of_two_that_reserve_one_directory_who_enters_it_first_has_declared_it(
         other.declare_table("t", {"theirs": "yes"})
         enter(decide)
 
-    monkeypatch.setattr(catalog, "_apply", overtaken)
+    monkeypatch.setattr(catalog.ledger, "apply", overtaken)
     with pytest.raises(lancekeep.TableAlreadyExists):
         catalog.declare_table("t", {"mine": "yes"})
     assert other.find_table("t").properties == {"theirs": "yes"}
@@ -378,7 +378,7 @@ def test_a_reservation_that_others_enter_is_still_its_owners_to_declare(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str
 ) -> None:
     catalog, other = connect(tmp_path).catalog, connect(tmp_path).catalog
-    enter = catalog._apply
+    enter = catalog.ledger.apply
 
     def entered(decide: Any) -> None:
         monkeypatch.undo()
@@ -387,7 +387,7 @@ def test_a_reservation_that_others_enter_is_still_its_owners_to_declare(
         assert not any(name.startswith("lancekeep.") for name in other.describe_table("t").properties)
         enter(decide)
 
-    monkeypatch.setattr(catalog, "_apply", entered)
+    monkeypatch.setattr(catalog.ledger, "apply", entered)
     catalog.declare_table("t", {"mine": "yes"})
     assert other.find_table("t").properties == {"mine": "yes"} | ({"theirs": "yes"} if act == "alter" else {})
     entry = other.view().find("t")

@@ -391,7 +391,7 @@ def test_a_repair_that_dies_at_any_call_leaves_a_readable_table_and_the_next_com
         alive = _until(nth)
         commits.objects, commits.rows = Faulty(commits.objects, alive), Faulty(commits.rows, alive)
         broken = lake.reconnected()
-        broken.commits = commits
+        broken.ledger.commits = commits
         try:
             broken.fsck(tables=["t"], grace=0, repair=True)
         except Crash:

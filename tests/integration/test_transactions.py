@@ -296,7 +296,7 @@ def test_an_unknown_transaction_is_settled_by_its_token(here: Open, tmp_path: Pa
     catalog, healthy = here(), here().commits
     lost = ("after", lancekeep.StoreUnavailable("the reply was lost"))
     down: Any = Faulty(healthy.rows, lambda name, _: lost if name == "reserve_all" else None)
-    catalog.commits = TableCommits(healthy.objects, down, "tester", Retry(0.05))
+    catalog.ledger.commits = TableCommits(healthy.objects, down, "tester", Retry(0.05))
     tx = catalog.transaction().__enter__()
     tx.write("a", rows(1), "append")
     tx.write("new", rows(1))

@@ -166,7 +166,7 @@ def test_deleted_versions_stay_deleted_and_cost_one_look(local: Lake) -> None:
     local.catalog.delete_versions(root, [1, 3])
     reader = local.connect()
     objects: Any = Faulty(reader.commits.objects)
-    reader.commits = TableCommits(objects, reader.commits.rows, "reader", reader.commits.retry)
+    reader.ledger.commits = TableCommits(objects, reader.commits.rows, "reader", reader.commits.retry)
     for looks in (3, 1):  # after the last row, and into the two gaps the first time
         objects.calls.clear()
         assert [row.version for row in reader.commits.page(root, None, None, True)] == [5, 4, 2]

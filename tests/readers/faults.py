@@ -106,7 +106,7 @@ FAULTS: Mapping[str, Fault] = {
         ("put_foreign_file at=2", "repair at=0"),
         {
             "lancekeep.application.upkeep.fsck.foreign_files": _nothing,
-            "lancekeep.application.catalog.foreign_files": _nothing,
+            "lancekeep.application.places.foreign_files": _nothing,
             "lancekeep.application.upkeep.fsck.is_mark": lambda name: True,
         },
     ),

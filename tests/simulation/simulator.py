@@ -25,9 +25,12 @@ from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListin
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
 from lancekeep.application import table_commits
 from lancekeep.application.catalog import Catalog
+from lancekeep.application.ledger import Ledger
+from lancekeep.application.places import Places
 from lancekeep.application.retry import Retry
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.application.upkeep.fsck import FsckReport, Kind
+from lancekeep.application.versions import Versions
 from lancekeep.domain.catalog import SetProperties
 from lancekeep.domain.commit import Committed, Conflict, Unknown
 from lancekeep.domain.errors import (
@@ -126,10 +129,10 @@ def open_catalog(process: Process) -> tuple[Catalog, LanceManifestStore]:
     rows: Any = ConditionalPutCommitStore(objects) if world.setting.commit_store != "memory" else Rows(process)
 
     def publish(name: str, content: bytes) -> bool:
-        return catalog.commits.publish(catalog.manifest_root, name, content)
+        return ledger.commits.publish(places.manifest_root, name, content)
 
     def forget(versions: Sequence[int]) -> None:
-        catalog.commits.rows.delete(catalog.manifest_root.base_uri, versions)
+        ledger.commits.rows.delete(places.manifest_root.base_uri, versions)
 
     table = LanceManifestStore(
         objects,
@@ -145,19 +148,16 @@ def open_catalog(process: Process) -> tuple[Catalog, LanceManifestStore]:
         manifest = CompatibleManifestStore(table, DirectoryListing(objects, ROOT))
     retry = Retry(clock=process.clock, sleep=process.sleep, jitter=world.random.random)
     no_engine: Any = lambda _: None  # noqa: E731 - nothing here reads or writes data
-    catalog = Catalog(
-        manifest,
+    places = Places(
         objects,
         ROOT,
-        TableCommits(objects, rows, process.name, retry),
-        no_engine,
         uri_of=lambda key: f"memory:///{key}",
         storage_options={},
-        managed=True,
         v1_names=world.setting.mode == "compatible",
         entropy=lambda: f"{world.random.getrandbits(32):08x}",
-        open_rows=lambda _: rows,
     )
+    ledger = Ledger(manifest, TableCommits(objects, rows, process.name, retry), places.root_uri, managed=True)
+    catalog = Catalog(places, ledger, Versions(ledger, places), no_engine, open_rows=lambda _: rows)
     manifest.view()
     catalog.view()
     return catalog, table
@@ -353,7 +353,7 @@ class Actor:
             operation.content = f"{operation.key} {process.name} {self._unique()} LANC".encode()
             operation.arguments["version"] = version
             staged = f"{operation.key}-{self._random.getrandbits(128):032x}"
-            catalog._objects.put(staged, operation.content)
+            catalog.places.objects.put(staged, operation.content)
             outcome = catalog.commit_version(table, None, version, staged, len(operation.content))
             if isinstance(outcome, Unknown):
                 operation.token = outcome.token
@@ -434,7 +434,7 @@ def _judge(world: World) -> None:
             with suppress(Refused):  # its table was dropped
                 learn(model, commit, catalog.resolve(commit.token))
     model.check_all()
-    catalog._apply(lambda view: [SetProperties({})])  # it can be changed still
+    catalog.ledger.apply(lambda view: [SetProperties({})])  # it can be changed still
     _require_same(world, catalog)
     for name, thing in model.now.items():
         if thing.location is not None and thing.location not in model.trodden | model.mixed:
@@ -465,7 +465,7 @@ def _require_whole(world: World, catalog: Catalog, name: str, location: str) -> 
         latest = catalog.commits.latest(root)
         version = latest.version + 1 if latest else 1
         staged = f"{root.manifest_key(version, NamingScheme.V2)}-{len(versions)}{attempt}"
-        catalog._objects.put(staged, f"the last {staged} LANC".encode())
+        catalog.places.objects.put(staged, f"the last {staged} LANC".encode())
         if isinstance(catalog.commits.commit(root, version, staged, None, branch=False), Committed):
             break
     else:

@@ -112,8 +112,8 @@ def _clean_up_all(objects: Any, key: str) -> int:
 
 def _remove_without_rows(self: catalogs.Catalog, table: Any) -> None:
     root = self.dataset_root(table)
-    for info in list(self._objects.list(f"{root.key}/")):
-        self._objects.delete(info.key)
+    for info in list(self.places.objects.list(f"{root.key}/")):
+        self.places.objects.delete(info.key)
 
 
 def _same(self: table_commits.TableCommits, progress: Any, content: Any) -> Any:

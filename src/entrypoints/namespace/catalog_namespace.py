@@ -20,8 +20,8 @@ import lance_namespace as api
 import pyarrow as pa
 from lance_namespace_urllib3_client.models.table_basic_stats import TableBasicStats
 
-from lancekeep.application.catalog import Catalog, raise_unless_committed
-from lancekeep.application.transactions import NewVersion
+from lancekeep.application.catalog import Catalog
+from lancekeep.application.versions import NewVersion, raise_unless_committed
 from lancekeep.domain import errors
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.identifiers import ObjectId

@@ -1,0 +1,178 @@
+"""The catalog's entries, and the authority of its commit store over them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lancekeep.application.table_commits import TableCommits
+from lancekeep.domain.catalog import CatalogView, Change, SetProperties
+from lancekeep.domain.errors import CommitStoreMismatch, LancekeepError, Refused
+from lancekeep.domain.manifest_entry import OWN_PROPERTIES, TABLE
+from lancekeep.ports.manifest_store import Decision, ManifestStore
+
+COMMIT_STORE_PROPERTY = f"{OWN_PROPERTIES}commit_store"
+"""The property of the root namespace that names, without secrets, the commit store that manages the versions."""
+
+MOVING_PROPERTY = f"{OWN_PROPERTIES}commit_store_moving_to"
+"""Set while the versions move to another commit store."""
+
+
+class Ledger:
+    """The entries of one catalog.
+
+    Every view and every change is refused if another commit store manages the catalog's versions: with two authorities
+    over one table, commits are lost.
+
+    Args:
+        manifest: The store of the entries.
+        commits: The commits of table versions. `finish_move` replaces them.
+        root_uri: The root of the catalog, for messages.
+        managed: Whether a commit store manages the versions, not the storage alone.
+    """
+
+    def __init__(self, manifest: ManifestStore, commits: TableCommits, root_uri: str, *, managed: bool) -> None:
+        self.manifest = manifest
+        self.commits = commits
+        self.managed = managed
+        self._root_uri = root_uri
+        self._checked: CatalogView | None = None
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def view(self, *, during_move: bool = False) -> CatalogView:
+        """Return the entries as of now.
+
+        Args:
+            during_move: Accept a catalog whose versions are moving to another commit store.
+
+        Raises:
+            CommitStoreMismatch: Another commit store manages the versions.
+        """
+        view = self.fresh()
+        if view is not self._checked or during_move:
+            self._require_authority(view, during_move=during_move)
+            self.commits.forget()
+            self._checked = view
+        return view
+
+    def fresh(self) -> CatalogView:
+        """Return the entries as of now, whichever commit store manages the versions."""
+        return self.commits.retry.call(self.manifest.view)
+
+    def recent(self) -> CatalogView:
+        """Return the entries as of the last read. This costs no request."""
+        return self.manifest.recent()
+
+    # -- changing -----------------------------------------------------------------------------------------------
+
+    def apply(self, decide: Decision) -> None:
+        """Change the entries. The first change creates the catalog and records its commit store.
+
+        Raises:
+            CommitStoreMismatch: Another commit store manages the versions.
+        """
+        self.manifest.apply(self.authorised(decide))
+
+    def authorised(self, decide: Decision) -> Decision:
+        """Return the decision as `apply` makes it: after the authority was checked, with the record of it."""
+
+        def authorised(view: CatalogView) -> Sequence[Change]:
+            remembering = self._remembering(view)
+            changes = decide(view)
+            return [*remembering, *changes] if changes else []
+
+        return authorised
+
+    def refuse_early(self, decide: Decision) -> CatalogView:
+        """Raise what a decision raises before anything is written; otherwise return the view that it accepts.
+
+        A refusal is final only with a fresh view.
+        """
+        view = self.recent()
+        try:
+            decide(view)
+        except LancekeepError:
+            view = self.view()
+            decide(view)
+        return view
+
+    # -- authority ----------------------------------------------------------------------------------------------
+
+    @property
+    def own_store(self) -> str | None:
+        """The URL of the commit store that this object commits through; None for storage-managed tables."""
+        return self.commits.rows.url if self.managed else None
+
+    def record_store(self) -> None:
+        """Record the commit store in a catalog that has none recorded."""
+        if self.managed and COMMIT_STORE_PROPERTY not in self.recent().properties:
+            self.manifest.apply(self._remembering)
+
+    def require_store(self, remembered: str) -> None:
+        """Raise `CommitStoreMismatch` unless the catalog was opened with this commit store."""
+        if remembered != self.own_store:
+            raise CommitStoreMismatch(
+                f"the versions of {self._root_uri} are managed by the commit store {remembered}; opened with "
+                f"{self.own_store or 'none'}. Connect with commit_store={remembered!r}, or move them with "
+                "change_commit_store."
+            )
+
+    def shares_store(self, view: CatalogView) -> bool:
+        """Return whether the versions of the manifest table itself are committed through the commit store."""
+        return not self.commits.objects.guarantees.atomic_create and not view.flat
+
+    def may_move(self, url: str) -> CatalogView | None:
+        """Return the view from which the versions may move to another commit store; None if they have moved.
+
+        Raises:
+            Refused: A move to a different commit store is in progress.
+        """
+        view = self.view(during_move=True)
+        in_progress = view.properties.get(MOVING_PROPERTY)
+        if in_progress not in (None, url):
+            raise Refused(f"the catalog's versions are already moving to {in_progress}; finish that move first")
+        return None if view.properties.get(COMMIT_STORE_PROPERTY) == url else view
+
+    def begin_move(self, url: str) -> CatalogView:
+        """Record that the versions are moving; until `finish_move` every other process is refused."""
+        return self.manifest.apply(lambda _: [SetProperties({MOVING_PROPERTY: url})])
+
+    def finish_move(self, commits: TableCommits) -> None:
+        """Commit through another store from now on, and record it."""
+        self.commits = commits
+        self.managed = True
+        finished = SetProperties({COMMIT_STORE_PROPERTY: commits.rows.url, MOVING_PROPERTY: None})
+        self.manifest.apply(lambda _: [finished])
+
+    def _require_authority(self, view: CatalogView, *, during_move: bool = False) -> None:
+        if view.version == 0:
+            return
+        remembered = view.properties.get(COMMIT_STORE_PROPERTY)
+        moving = view.properties.get(MOVING_PROPERTY)
+        if moving is not None and not during_move:
+            raise CommitStoreMismatch(
+                f"the versions of {self._root_uri} are moving to the commit store {moving}; wait until "
+                "change_commit_store has finished, or call it again if it was stopped"
+            )
+        own = self.own_store
+        if remembered == own or (remembered is None and (during_move or next(view.all_of(TABLE), None) is None)):
+            return
+        if remembered is None:
+            raise CommitStoreMismatch(
+                f"{self._root_uri} holds tables whose versions no commit store manages; opened with {own}. Connect "
+                "without commit_store, or bring them under it with change_commit_store."
+            )
+        self.require_store(remembered)
+
+    def _remembering(self, view: CatalogView) -> Sequence[Change]:
+        self._require_authority(view)
+        if not self.managed or COMMIT_STORE_PROPERTY in view.properties:
+            return []
+        return [SetProperties({COMMIT_STORE_PROPERTY: self.commits.rows.url})]
+
+    # -- life ---------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Release the connections of both stores. Idempotent."""
+        self.manifest.close()
+        self.commits.rows.close()

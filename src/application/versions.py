@@ -1,0 +1,236 @@
+"""The versions of the catalog's tables: what native writers and readers ask for by their callbacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import TypeVar
+
+import attrs
+
+from lancekeep.application.ledger import Ledger
+from lancekeep.application.places import Places
+from lancekeep.application.table_commits import TableCommits
+from lancekeep.application.transaction_commits import Candidate, TransactionCommits
+from lancekeep.domain.commit import Committed, Conflict, Outcome, Unknown
+from lancekeep.domain.commit_token import CommitUnknown
+from lancekeep.domain.errors import CommitRefused, Refused, VersionTaken
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.layout import DatasetRoot
+from lancekeep.domain.lineage import Base
+from lancekeep.domain.partitions import published_version
+from lancekeep.domain.table import Table, find_table, v1_table
+from lancekeep.domain.transaction import AllCommitted, TransactionOutcome
+from lancekeep.domain.version_row import VersionRow
+
+Success = TypeVar("Success", Committed, AllCommitted)
+
+
+@attrs.frozen
+class NewVersion:
+    """A staged manifest to commit as a version of a table, or of one of its branches."""
+
+    table: Table
+    version: int
+    manifest_path: str
+    size: int | None
+    branch: str | None = None
+    base: Base | None = None
+
+    def at(self, root: DatasetRoot) -> Candidate:
+        """Return the candidate for `TransactionCommits`; ``root`` is that of the table."""
+        on_branch = self.branch is not None
+        return Candidate(root.branch(self.branch), self.version, self.manifest_path, self.size, on_branch, self.base)
+
+
+class Versions:
+    """The versions of every table of one catalog.
+
+    The table engine calls back into this object while it writes and reads, so it must not need the engine itself; the
+    catalog sets `tagged_versions` once it has one.
+    """
+
+    def __init__(self, ledger: Ledger, places: Places) -> None:
+        self._ledger = ledger
+        self._places = places
+        self.tagged_versions: Callable[[str], set[int]] = lambda uri: set()
+        """Returns the versions of the table or branch at a URI that a tag points at."""
+
+    # -- tables -------------------------------------------------------------------------------------------------
+
+    @property
+    def managed(self) -> bool:
+        """Whether a commit store manages the versions."""
+        return self._ledger.managed
+
+    @property
+    def storage_options(self) -> Mapping[str, str]:
+        """The options that the table engine needs to open a table."""
+        return self._places.storage_options
+
+    @property
+    def root_uri(self) -> str:
+        """The root of the catalog."""
+        return self._places.root_uri
+
+    @property
+    def commits(self) -> TableCommits:
+        """The commits of the versions of single datasets."""
+        return self._ledger.commits
+
+    def find_table(self, object_id: ObjectId) -> Table:
+        """Return a table's entry. Raises `TableNotFound`."""
+        return find_table(self._ledger.view(), object_id)
+
+    def dataset_root(self, table: Table) -> DatasetRoot:
+        """Return the dataset root of a table; see `Places.dataset_root`."""
+        return self._places.dataset_root(table)
+
+    def uri(self, table: Table) -> str:
+        """Return the URI by which the table engine opens a table."""
+        return self._places.uri(table)
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def latest(self, root: DatasetRoot) -> VersionRow | None:
+        """Return the latest version; see `TableCommits.latest`."""
+        return self._ledger.commits.latest(root)
+
+    def get(self, root: DatasetRoot, version: int) -> VersionRow | None:
+        """Return one version; see `TableCommits.get`."""
+        return self._ledger.commits.get(root, version)
+
+    def page(self, root: DatasetRoot, after: int | None, limit: int | None, descending: bool) -> Sequence[VersionRow]:
+        """Return several versions in order; see `TableCommits.page`."""
+        return self._ledger.commits.page(root, after, limit, descending)
+
+    def created(self, root: DatasetRoot, rows: Sequence[VersionRow]) -> Mapping[int, datetime]:
+        """Return when versions were created; see `TableCommits.created`."""
+        return self._ledger.commits.created(root, rows)
+
+    # -- committing ---------------------------------------------------------------------------------------------
+
+    def commit_version(
+        self,
+        table: Table,
+        branch: str | None,
+        version: int,
+        manifest_path: str,
+        size: int | None,
+        *,
+        base: Base | None = None,
+    ) -> Outcome:
+        """Make a staged manifest the next version of a table or branch; see `TableCommits.commit`.
+
+        Args:
+            table: The table.
+            branch: The branch; None for the main history.
+            version: The version to commit.
+            manifest_path: The key of the staged manifest.
+            size: The size of the staged manifest, if the caller knows it, as a check.
+            base: The version that the writer has read, if it is known.
+
+        Raises:
+            CommitRefused: As `TableCommits.commit`, or a rename moved the table's files during the commit.
+        """
+        root = self._places.dataset_root(table).branch(branch)
+        before = self._ledger.recent().version
+        read = _base_at(table, branch, base)
+        outcome = self._ledger.commits.commit(root, version, manifest_path, size, branch=branch is not None, base=read)
+        if isinstance(outcome, Committed) and v1_table(table.location) is not None:
+            self._require_unmoved(table, version, before, first=branch is not None or version == 1)
+        return outcome
+
+    def commit_versions(self, candidates: Sequence[NewVersion]) -> TransactionOutcome:
+        """Make staged manifests the next versions of their tables, all or none; see `TransactionCommits.commit`.
+
+        Raises:
+            CommitRefused: As `TransactionCommits.commit`, or a rename moved the files of a table during the commit.
+        """
+        before = self._ledger.recent().version
+        outcome = TransactionCommits(self._ledger.commits).commit(
+            [
+                attrs.evolve(each, base=_base_at(each.table, each.branch, each.base)).at(
+                    self._places.dataset_root(each.table)
+                )
+                for each in candidates
+            ]
+        )
+        if isinstance(outcome, AllCommitted):
+            for each in candidates:
+                if v1_table(each.table.location) is not None:
+                    first = each.branch is not None or each.version == 1
+                    self._require_unmoved(each.table, each.version, before, first=first)
+        return outcome
+
+    def _require_unmoved(self, table: Table, version: int, before: int, *, first: bool) -> None:
+        """Raise `CommitRefused` if a rename may have missed a version that was just committed.
+
+        A rename carries over what is committed while the entry still names the old place. If the catalog has changed
+        since ``before``, the entry may belong to a new table in the same directory, and a dropped table becomes a V1
+        table again with the new version. Neither has the version before the new one.
+        """
+        view = self._ledger.fresh()
+        entry = view.find(table.id.key)
+        commits = self._ledger.commits
+        if entry is not None and entry.location == table.location:
+            if first or (view.version == before and not entry.listed):
+                return
+            if commits.retry.call(partial(commits.final_object, self._places.dataset_root(table), version - 1)):
+                return
+        raise CommitRefused(
+            f"the table {table.id} was renamed or dropped while version {version} was committed at "
+            f"{table.location!r}. Look under its new name whether the version is there, before you write it again."
+        )
+
+    # -- deleting -----------------------------------------------------------------------------------------------
+
+    def delete_versions(self, root: DatasetRoot, versions: Iterable[int]) -> int:
+        """Delete old versions of a table or branch, rows and manifests; see `TableCommits.delete`.
+
+        Raises:
+            Refused: One is the latest version, a tag points at it, or it is the published version of a partition.
+        """
+        doomed = set(versions)
+        self._refuse_published(root, doomed)
+        tagged = doomed & self.tagged_versions(self._places.uri_at(root))
+        if tagged:
+            raise Refused(f"{root.base_uri}: a tag points at version {min(tagged)}; delete the tag first")
+        return self._ledger.commits.delete(root, doomed)
+
+    def _refuse_published(self, root: DatasetRoot, doomed: set[int]) -> None:
+        owner = self._ledger.view().owner_of(self._places.location(root))
+        published = None if owner is None else published_version(owner)
+        if owner is None or published is None or published.version not in doomed:
+            return
+        if root == self._places.dataset_root(Table.from_entry(owner)).branch(published.branch or None):
+            raise Refused(
+                f"{root.base_uri}: version {published.version} is what is read of the partition {owner.object_id}"
+            )
+
+
+def raise_unless_committed(outcome: Success | Conflict | Unknown, name: str) -> Success:
+    """Return the committed version or versions.
+
+    Raises:
+        CommitUnknown: The outcome is unknown. The error carries the token that settles it.
+        VersionTaken: Another writer has the version.
+    """
+    if isinstance(outcome, Unknown):
+        raise CommitUnknown(
+            f"{name}: whether version {outcome.token.staged.version} was committed could not be learnt: "
+            f"{outcome.reason}. Nothing was removed; settle it with catalog.resolve(error.token).",
+            outcome.token,
+        )
+    if isinstance(outcome, Conflict):
+        winner = "another" if outcome.winner is None else f"{outcome.winner.path} ({outcome.winner.committer})"
+        raise VersionTaken(f"{name}: the version is taken by {winner}; nothing was committed")
+    return outcome
+
+
+def _base_at(table: Table, branch: str | None, base: Base | None) -> Base | None:
+    """Return the version that a writer has read, if another table or branch may have taken the place."""
+    if base is None or base.branch != branch or (branch is None and v1_table(table.location) is None):
+        return None
+    return base
