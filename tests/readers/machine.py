@@ -333,7 +333,7 @@ class Readers(RuleBasedStateMachine):
             return
         table = self.tables[name]
         needed = self.is_source(table)
-        moves = self.mode == "compatible" and table.path == f"{name[-1]}.lance"
+        moves = self.mode == "compatible" and table.path.endswith(".lance") and "/" not in table.path
         may_refuse = self.mode == "v1" or self.is_occupied(goal) or (moves and (needed or bool(table.branches)))
         catalog = self.catalogs[at % 2]
         if self.attempt(lambda: catalog.rename_table(name, goal), may_refuse=may_refuse, what="rename"):
@@ -454,7 +454,9 @@ class Readers(RuleBasedStateMachine):
             handle.table, handle.uri, version, handle.branch, handle.history, change, given, seen, handle.native
         )
         stale = "" if current else " by a stale handle"
-        self.commit(lambda: change.act(handle.dataset, given), [target], must=current, what=f"{name}{stale}")
+        accepted = self.commit(lambda: change.act(handle.dataset, given), [target], must=current, what=f"{name}{stale}")
+        if accepted and not self.is_live(handle):  # the dataset is at a version of the table that took its place now
+            self.handles = [other for other in self.handles if other is not handle]
 
     @precondition(lambda self: self.handles)
     @rule(at=FEW, change=st.sampled_from(CHANGE_NAMES), value=FEW)
