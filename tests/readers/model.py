@@ -150,8 +150,14 @@ def _merge(dataset: Any, given: Given) -> None:
     merge.execute(given.rows(_columns(dataset), given.chosen))
 
 
-def _column(state: State, given: Given) -> str:
-    return f"c{given.ids[0]}"
+def _merged(latest: State, seen: State, given: Given) -> State:
+    """Columns that the writer does not know keep their values, and are null in new rows."""
+    rows = dict(latest.rows)
+    for number in (*given.ids, given.chosen):
+        row = rows.get(number, (number,) + (None,) * (len(latest.columns) - 1))
+        pairs = zip(latest.columns[1:], row[1:], strict=True)
+        rows[number] = (number, *(given.value if column in seen.columns else before for column, before in pairs))
+    return attrs.evolve(latest, rows=rows)
 
 
 def _add_column(latest: State, seen: State, given: Given) -> State:
@@ -185,7 +191,7 @@ CHANGES: Mapping[str, Change] = {
     ),
     "delete": Change(lambda ds, given: ds.delete(f"id = {given.chosen}"), _delete),
     "update": Change(lambda ds, given: ds.update({"value": str(given.value)}, where=f"id = {given.chosen}"), _update),
-    "merge": Change(_merge, lambda latest, seen, given: latest.put([*given.ids, given.chosen], given.value)),
+    "merge": Change(_merge, _merged),
     "add column": Change(lambda ds, given: ds.add_columns({f"c{given.ids[0]}": "value + 1"}), _add_column),
     "drop column": Change(_remove_last_column, _drop_column),
     "compact": Change(lambda ds, given: ds.optimize.compact_files(), _same),
