@@ -31,8 +31,10 @@ class Manifest:
         self.size = len(content)
         self._content = content
         self._message = bytes(message_at(content))
-        shared = previous.body if previous is not None and self.continues(previous) else 0
-        self.body: int = max(shared, _scan(self._message, shared)[1])
+        self._shared = previous.body if previous is not None and self.continues(previous) else 0
+        found, end = _scan(self._message, self._shared)
+        self._new = found if self._shared else None  # else they are all fragments, too many to keep
+        self.body: int = max(self._shared, end)
         """The position after the last fragment; 0 where there is none."""
 
     def change(self) -> Change:
@@ -67,7 +69,7 @@ class Manifest:
 
     def fragments(self, after: int = 0) -> list[bytes]:
         """The encoded fragments that begin at byte ``after`` of the message or later."""
-        return _scan(self._message, after)[0]
+        return self._new if self._new is not None and after == self._shared else _scan(self._message, after)[0]
 
     def _tail(self) -> Iterator[tuple[int, int | memoryview]]:
         return fields(self._tail_message())
@@ -171,22 +173,30 @@ def _numbers(message: memoryview, wanted: int) -> Iterator[int]:
 
 def _scan(message: bytes, at: int) -> tuple[list[bytes], int]:
     """The encoded fragments from a position between two fields on, and the position after the last of them."""
-    found, end, length = [], 0, 0
-    while at < len(message):
-        tag, at = varint(message, at)
+    found, after, length, end = [], 0, 0, len(message)
+    while at < end:
+        tag = message[at]  # as in `fields`
+        at += 1
+        if tag > 0x7F:
+            tag, at = varint(message, at - 1)
         wire = tag & 7
         if wire == 2:
-            length, at = varint(message, at)
+            length = message[at]
+            at += 1
+            if length > 0x7F:
+                length, at = varint(message, at - 1)
             at += length
             if tag >> 3 == _FRAGMENT:
                 found.append(message[at - length : at])
-                end = at
+                after = at
         elif wire == 0:
             _, at = varint(message, at)
-        elif wire in (1, 5):
-            at += 8 if wire == 1 else 4
+        elif wire == 1:
+            at += 8
+        elif wire == 5:
+            at += 4
         else:
             raise ValueError(f"wire type {wire} at byte {at}")
-    if at > len(message):
+    if at > end:
         raise ValueError(f"a field of {length} bytes runs past the end of the message")
-    return found, end
+    return found, after

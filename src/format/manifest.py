@@ -124,19 +124,27 @@ def fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
 
     Raises `IndexError` or `ValueError` where the bytes are not a message.
     """
-    at = 0
-    while at < len(message):
-        tag, at = varint(message, at)
+    at, end = 0, len(message)
+    while at < end:
+        tag = message[at]  # nearly every tag, and most lengths, have one byte
+        at += 1
+        if tag > 0x7F:
+            tag, at = varint(message, at - 1)
         wire = tag & 7
-        if wire == 0:
-            value, at = varint(message, at)
-            yield tag >> 3, value
-        elif wire == 2:
-            length, at = varint(message, at)
+        if wire == 2:
+            length = message[at]
+            at += 1
+            if length > 0x7F:
+                length, at = varint(message, at - 1)
             yield tag >> 3, message[at : at + length]
             at += length
-        elif wire in (1, 5):
-            at += 8 if wire == 1 else 4
+        elif wire == 0:
+            value, at = varint(message, at)
+            yield tag >> 3, value
+        elif wire == 1:
+            at += 8
+        elif wire == 5:
+            at += 4
         else:
             raise ValueError(f"wire type {wire} at byte {at}")
 

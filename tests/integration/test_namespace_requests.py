@@ -78,9 +78,12 @@ def test_every_operation_takes_any_form_of_request(namespace: lancekeep.Director
     ask("table_exists", id=["n", "t"], version=1)
     location = ask("describe_table", id=["n", "t"], with_table_uri=True).location
     lance.write_dataset(ROWS, mode="append", namespace_client=namespace, table_id=["n", "t"])
-    versions = ask("list_table_versions", id=["n", "t"], limit=1, descending=True)
+    versions = api.ListTableVersionsResponse.model_validate(
+        ask("list_table_versions", id=["n", "t"], limit=1, descending=True)
+    )
     assert [found.version for found in versions.versions] == [2]
-    assert ask("describe_table_version", id=["n", "t"], version=1).version.version == 1
+    described = api.DescribeTableVersionResponse.model_validate(ask("describe_table_version", id=["n", "t"], version=1))
+    assert described.version.version == 1
     ranges = [{"start_version": 1, "end_version": 2}]
     assert ask("batch_delete_table_versions", id=["n", "t"], ranges=ranges).deleted_count == 1
     ask("rename_table", id=["n", "t"], new_table_name="u")
@@ -130,6 +133,9 @@ def test_a_malformed_request_is_invalid_input(
 ) -> None:
     with pytest.raises(api_errors.InvalidInputError):
         getattr(table, operation)(request_)
+    if isinstance(request_, dict):
+        with pytest.raises((api_errors.InvalidInputError, api_errors.InvalidTableStateError)):
+            getattr(table, operation)(NativeDict(request_))
     assert len(table.catalog.history("t")) == 2
 
 

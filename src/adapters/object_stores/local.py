@@ -128,9 +128,8 @@ class LocalObjectStore:
             return None
         if not S_ISREG(status.st_mode):
             return None
-        etag = f"{status.st_ino:x}-{status.st_mtime_ns // 1000:x}-{status.st_size:x}"
         since = max(status.st_mtime, status.st_ctime)  # a hard link to an old file is a new object: only ctime tells
-        return ObjectInfo(key, status.st_size, etag, datetime.fromtimestamp(since, UTC))
+        return ObjectInfo(key, status.st_size, None, datetime.fromtimestamp(since, UTC))
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         check_prefix(prefix)
@@ -338,6 +337,7 @@ def _new_file(path: str) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
 
 
+@lru_cache(8192)  # a commit names the same few keys a dozen times
 def _path(key: str) -> str:
     check_key(key)
     return f"/{key}"

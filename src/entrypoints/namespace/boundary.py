@@ -82,6 +82,14 @@ def version_operation(method: Callable[P, R]) -> Callable[P, R]:
     return _operation(method, of_version=True)
 
 
+def callback(method: Callable[P, R]) -> Callable[P, R]:
+    """Act as `version_operation`, for the operations that native code calls in every commit.
+
+    A native request reaches ``method`` without validation, and ``method`` answers it with a dict.
+    """
+    return _operation(method, of_version=True, trusts_native=True)
+
+
 def request_of(model: type[Model], given: object) -> Model:
     """Return a request as its model. Raises `InvalidInput` if it is malformed."""
     if isinstance(given, BaseModel):
@@ -93,11 +101,12 @@ def request_of(model: type[Model], given: object) -> Model:
             f"the request is of type {type(given).__name__}; expected a {model.__name__} or a dict with its fields"
         )
     known = _fields_of(model)
-    unknown = [name for name, value in fields.items() if name not in known and value is not None]
-    if unknown:
-        raise errors.InvalidInput(
-            f"{model.__name__} has no field {unknown[0]!r}; its fields are {', '.join(model.model_fields)}"
-        )
+    if not known.issuperset(fields):
+        unknown = [name for name, value in fields.items() if name not in known and value is not None]
+        if unknown:
+            raise errors.InvalidInput(
+                f"{model.__name__} has no field {unknown[0]!r}; its fields are {', '.join(model.model_fields)}"
+            )
     try:
         return model.model_validate({name: value for name, value in fields.items() if value is not None})
     except ValidationError as error:
@@ -113,24 +122,42 @@ def _fields_of(model: type[BaseModel]) -> frozenset[str | None]:
     return frozenset((*model.model_fields, *(field.alias for field in model.model_fields.values())))
 
 
-def _operation(method: Callable[P, R], *, of_version: bool) -> Callable[P, R]:
+class NativeRequest:
+    """A request of native code, which fills in the fields of a model from typed values.
+
+    A commit makes several of these requests, and to validate them takes longer than to answer.
+    """
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        self._fields = fields
+
+    def __getattr__(self, name: str) -> Any:
+        return self._fields.get(name)
+
+
+def _operation(method: Callable[P, R], *, of_version: bool, trusts_native: bool = False) -> Callable[P, R]:
     model = cast(type[BaseModel], get_type_hints(method)["request"])
+    act = cast(Callable[..., R], method)
 
     @translating
     @functools.wraps(method)
     def converted(self: Any, request: object = None, *args: Any, **kwargs: Any) -> Any:
-        native = isinstance(request, Mapping) and hasattr(request, "model_dump")
-        act = cast(Callable[..., R], method)
         if not of_version:
             return act(self, request_of(model, request), *args, **kwargs)
+        if not (isinstance(request, dict) and hasattr(request, "model_dump")):
+            return act(self, request_of(model, request), *args, native=False, **kwargs)
         try:
-            return act(self, request_of(model, request), *args, native=native, **kwargs)
+            known = NativeRequest(request) if trusts_native else request_of(model, request)
+            return act(self, known, *args, native=True, **kwargs)
         except errors.TableNotFound as error:
-            if not native:
-                raise
             raise errors.Refused(
                 f"the table was dropped or renamed since it was opened; open it again: {error}"
             ) from error
+        except (AttributeError, LookupError, TypeError, ValueError):
+            request_of(model, request)  # if the request is malformed, that is the error to raise
+            raise
 
     return cast(Callable[P, R], converted)
 
