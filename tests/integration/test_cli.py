@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from deployments import bucket, s3_options
 from lying import ignoring_conditions
 
 import lancekeep
+from lancekeep.entrypoints.cli import SECTIONS
 from lancekeep.entrypoints.cli import lancekeep as command
 from lancekeep.entrypoints.cli.options import Stores, as_json, assume_yes, stores
 
@@ -58,6 +60,54 @@ def test_the_installed_command_is_the_function_that_the_package_names() -> None:
     program = f"import sys, {module}; sys.argv[1:] = ['--version']; {module}.{name}()"
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert told.stdout.startswith("lancekeep ")
+
+
+def test_help_lists_every_command_with_its_whole_summary_in_sections() -> None:
+    shown = " ".join(run("--help").stdout.split())
+    for title, entries in SECTIONS.items():
+        assert f" {title}: " in shown
+        for entry in entries:
+            assert f" {entry.name} {entry.summary}" in shown
+
+
+def test_summary_in_the_list_is_the_first_line_of_the_command_help() -> None:
+    context = click.Context(command)
+    for entry in (entry for entries in SECTIONS.values() for entry in entries):
+        loaded = command.get_command(context, entry.name)
+        assert loaded is not None
+        assert (loaded.name, (loaded.help or "").partition("\n")[0]) == (entry.name, entry.summary)
+
+
+def test_mistyped_command_is_answered_with_the_closest_name() -> None:
+    shown = invoke("fsk", "lake")
+    assert shown.exit_code == 2
+    assert "fsck" in shown.stderr
+
+
+@pytest.mark.parametrize("heavy", ["attr", "lance", "numpy", "pyarrow", "rich", "lance_namespace"])
+@pytest.mark.parametrize("argument", ["--help", "--version"])
+def test_help_and_version_import_no_dependency_but_click(argument: str, heavy: str) -> None:
+    program = (
+        f"import sys, atexit; sys.argv[1:] = [{argument!r}]; "
+        f"atexit.register(lambda: sys.stderr.write(str({heavy!r} in sys.modules))); "
+        "from lancekeep.__main__ import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stderr == "False"
+
+
+def test_messages_name_only_commands_and_options_that_exist() -> None:
+    context = click.Context(command)
+    named = set()
+    for path in (Path(__file__).parents[2] / "src").rglob("*.py"):
+        source = re.sub(r'"\s*\n\s*f?"', "", path.read_text())  # join adjacent literals
+        named |= {(path.name, *call.split()) for call in re.findall(r"(?<!`)`lancekeep ([^`\n]+)`(?!`)", source)}
+    assert named
+    for place, name, *arguments in named:
+        loaded = command.get_command(context, name)
+        assert loaded is not None, f"{place} names the command {name!r}, which does not exist"
+        options = {option for parameter in loaded.params for option in parameter.opts}
+        assert {argument for argument in arguments if argument.startswith("--")} <= options, place
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_fsck_finds_and_repair_shows_its_plan_before_it_acts(lake: Lake) -> None
     shown = lake.run("repair", "--deep")
     assert shown.exit_code == 1
     assert "unrecorded" in shown.stdout
-    assert "nothing was changed: do it with --yes" in shown.stdout
+    assert "Nothing was changed. Run it again with --yes to apply." in shown.stdout
     assert catalog.commits.rows.get(root.base_uri, 2) is None
     done = lake.answer("repair", "--deep", "--yes")
     assert (done["applied"], [finding["repaired"] for finding in done["findings"]]) == (True, [True])

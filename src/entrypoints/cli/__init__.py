@@ -1,46 +1,64 @@
-"""The command line, ``lancekeep``: one module for each command, listed here."""
+"""The command line, ``lancekeep``.
+
+Each command has a module of its own, which is imported when the command runs. The table below gives the name, the
+module and the summary of every command, so ``lancekeep --help`` imports no command and none of its dependencies.
+"""
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from lancekeep.entrypoints.cli.backfill import backfill
-from lancekeep.entrypoints.cli.certify import certify
-from lancekeep.entrypoints.cli.cleanup import cleanup
-from lancekeep.entrypoints.cli.compact import compact
-from lancekeep.entrypoints.cli.console import Commands
-from lancekeep.entrypoints.cli.drop import deregister, drop
-from lancekeep.entrypoints.cli.fsck import fsck
-from lancekeep.entrypoints.cli.index import index
-from lancekeep.entrypoints.cli.ingest import ingest
-from lancekeep.entrypoints.cli.migrate import migrate
-from lancekeep.entrypoints.cli.optimize import optimize
-from lancekeep.entrypoints.cli.options import Doors
-from lancekeep.entrypoints.cli.repair import repair
-from lancekeep.entrypoints.cli.resolve import resolve
-from lancekeep.entrypoints.cli.upsert import upsert
-from lancekeep.entrypoints.cli.verify import verify
+from lancekeep.entrypoints.cli.commands import Commands, Entry
+
+if TYPE_CHECKING:
+    from lancekeep.entrypoints.cli.options import Doors
+
+SECTIONS = {
+    "Catalog": (
+        Entry("deregister", "drop", "Remove a table from the catalog and keep its files."),
+        Entry("drop", "drop", "Remove a table from the catalog together with its files."),
+        Entry("migrate", "migrate", "Register the V1 tables of a directory in its manifest table."),
+    ),
+    "Data": (
+        Entry("backfill", "backfill", "Add or recompute columns with a Python function, as one version."),
+        Entry("index", "index", "Build an index on a column, as one version."),
+        Entry("ingest", "ingest", "Load files into a table, each file exactly once, as one version."),
+        Entry("upsert", "upsert", "Update or insert rows by key from files, as one version."),
+    ),
+    "Upkeep": (
+        Entry("cleanup", "cleanup", "Remove old versions of tables and the files that only they need."),
+        Entry("compact", "compact", "Merge small fragments of tables and remove deleted rows."),
+        Entry("fsck", "fsck", "Check the catalog for inconsistencies; change nothing."),
+        Entry("optimize", "optimize", "Remove old versions of the manifest table and build its indexes."),
+        Entry("repair", "repair", "Repair the inconsistencies that fsck finds, without losing data."),
+        Entry("resolve", "resolve", "Settle a commit whose outcome was unknown."),
+        Entry("verify", "verify", "Check that the files and rows of tables are complete."),
+    ),
+    "Stores": (Entry("certify", "certify", "Measure whether the stores are safe for commits."),),
+}
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.group(
+    cls=Commands,
+    sections=SECTIONS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+)
 @click.version_option(package_name="lancekeep", prog_name="lancekeep", message="%(prog)s %(version)s")
 def lancekeep() -> None:
     """The catalog and commit layer for Lance tables.
 
-    Exit codes: 0 done, and nothing found wrong; 1 something is wrong or was refused; 2 the command cannot mean
-    anything; 3 a store could not be reached, or what was named is not there; 130 stopped by Ctrl-C.
+    Exit codes: 0 success, and no problem found; 1 a problem was found, or the catalog refused the change; 2 invalid
+    usage; 3 a store did not answer, or the object does not exist; 130 stopped by Ctrl-C.
     """
 
 
-for command in (certify, cleanup, deregister, drop, fsck, migrate, optimize, repair, resolve):
-    lancekeep.add_command(command)
-for job in (backfill, compact, index, ingest, upsert, verify):
-    lancekeep.add_command(job)
-
-
 def main(doors: Doors) -> NoReturn:
-    """Run the command that this process was started with, on the catalog's public functions, and exit."""
+    """Run the command that this process was started with, and exit.
+
+    Args:
+        doors: The public functions of `lancekeep` that the commands call.
+    """
     lancekeep.main(prog_name="lancekeep", obj=doors)
-    raise SystemExit(0)  # click has exited by then
+    raise SystemExit(0)  # never reached: click exits in standalone mode

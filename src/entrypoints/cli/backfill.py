@@ -1,4 +1,4 @@
-"""``lancekeep backfill``: columns computed by a Python function."""
+"""``lancekeep backfill``: add columns that a Python function computes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ from lancekeep.entrypoints.cli.jobs import Surroundings, on_spark, print_summari
 @on_spark
 @click.argument("table")
 @click.option(
-    "--function", "where", required=True, metavar="MODULE:NAME", help="It gets a record batch, and returns the columns."
+    "--function",
+    "where",
+    required=True,
+    metavar="MODULE:NAME",
+    help="Function that takes a record batch and returns the columns.",
 )
 @click.option(
     "--column",
@@ -25,14 +29,14 @@ from lancekeep.entrypoints.cli.jobs import Surroundings, on_spark, print_summari
     multiple=True,
     required=True,
     metavar="NAME",
-    help="To add or compute again; may be repeated.",
+    help="Column to add or recompute; may be repeated.",
 )
 @click.option(
-    "--reads", multiple=True, metavar="NAME", help="A column the function gets; may be repeated; all, if left out."
+    "--reads", multiple=True, metavar="NAME", help="Column that the function reads; may be repeated; default: all."
 )
-@click.option("--batch-rows", type=click.IntRange(1), help="Rows that the function gets at once, at most.")
+@click.option("--batch-rows", type=click.IntRange(1), help="Maximum number of rows per call.")
 @click.option(
-    "--checkpoint", metavar="FOLDER", help="Where finished fragments are remembered, for a run that is stopped."
+    "--checkpoint", metavar="FOLDER", help="Folder that records finished fragments, so that a stopped run can resume."
 )
 def backfill(
     chosen: Surroundings,
@@ -44,32 +48,38 @@ def backfill(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Add columns to TABLE of the catalog at ROOT, or compute them again, as one version.
+    """Add or recompute columns with a Python function, as one version.
 
-    MODULE is found as Python finds it, in the working directory too.
+    Writes to TABLE of the catalog at ROOT. Python imports MODULE, also from the working directory.
     """
     module, function = _loaded(where)
     with chosen.running("backfill", [table]) as job:
         job.jobs.ship(module)
         summary = job.jobs.backfill(
-            *job.given, table, columns, function, reads=reads or None, progress=job.told, **options
+            *job.given, table, columns, function, reads=reads or None, progress=job.report, **options
         )
     print_summaries([summary], as_json)
 
 
 def _loaded(where: str) -> tuple[Any, Callable[..., Any]]:
-    """A module and the function of it. Raises `click.BadParameter`."""
+    """Import a module and return it with its function.
+
+    Raises:
+        click.BadParameter: The function cannot be imported.
+    """
     name, separator, attribute = where.partition(":")
     if not name or not separator or not attribute:
-        raise click.BadParameter(f"{where!r} is no function; give it as package.module:name", param_hint="--function")
+        raise click.BadParameter(
+            f"{where!r} does not name a function; expected package.module:name", param_hint="--function"
+        )
     sys.path.insert(0, os.getcwd())
     try:
         module = importlib.import_module(name)
         function = getattr(module, attribute)
     except (ImportError, AttributeError) as error:
-        raise click.BadParameter(f"{where!r} cannot be loaded: {error}", param_hint="--function") from error
+        raise click.BadParameter(f"{where!r} cannot be imported: {error}", param_hint="--function") from error
     finally:
         sys.path.remove(os.getcwd())
     if not callable(function):
-        raise click.BadParameter(f"{where!r} is no function", param_hint="--function")
+        raise click.BadParameter(f"{where!r} is not callable; name a function", param_hint="--function")
     return module, function

@@ -1,4 +1,4 @@
-"""``lancekeep certify``: whether a user's own stores keep what Lancekeep rests on."""
+"""``lancekeep certify``: measure whether stores keep the guarantees that commits need."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import attrs
 import click
 
 from lancekeep.application.certification import Certificate
-from lancekeep.entrypoints.cli.console import WRONG, print_json, print_line, print_table, progress
+from lancekeep.entrypoints.cli.commands import WRONG
+from lancekeep.entrypoints.cli.console import print_json, print_line, print_table, progress
 from lancekeep.entrypoints.cli.options import Doors, Stores, as_json, stores
 
 
@@ -17,13 +18,14 @@ from lancekeep.entrypoints.cli.options import Doors, Stores, as_json, stores
 @stores
 @click.pass_context
 def certify(context: click.Context, chosen: Stores, as_json: bool) -> None:
-    """Measure whether the storage at ROOT and a commit store keep what commits rest on.
+    """Measure whether the stores are safe for commits.
 
-    Writes below ROOT/.lancekeep-certify-<uuid>/ and removes it again. Exit code 1: do not use them as they are.
+    Checks the object store at ROOT together with the commit store. Writes below ROOT/.lancekeep-certify-<uuid>/ and
+    removes it afterwards. Exit code 1: the stores can lose a commit.
     """
     doors: Doors = context.obj
-    with progress("certify") as tell:
-        certificate = doors.certify(**chosen.given, progress=tell)
+    with progress("certify") as report_progress:
+        certificate = doors.certify(**chosen.given, progress=report_progress)
     if as_json:
         print_json(_document(certificate))
     else:
@@ -38,7 +40,7 @@ def _print(certificate: Certificate) -> None:
         rows = [(check.name, check.result.value, check.evidence) for check in checks]
         print_table(subject, ("check", "result", "evidence"), rows)
     if certificate.safe:
-        print_line("Nothing was found that would lose a commit.")
+        print_line("Safe: no check found a way to lose a commit.")
     else:
         print_line(f"Not safe: {', '.join(check.name for check in certificate.failed)} failed.")
 

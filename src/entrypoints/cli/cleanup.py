@@ -1,4 +1,4 @@
-"""``lancekeep cleanup``: removing old versions of tables, and the files that nothing needs any more."""
+"""``lancekeep cleanup``: remove old versions of tables and unreferenced files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import attrs
 import click
 
 from lancekeep.application.upkeep.cleanup import CleanupReport, TableCleanup
-from lancekeep.entrypoints.cli.console import WRONG, print_json, print_line, print_table, progress
+from lancekeep.entrypoints.cli.commands import WRONG
+from lancekeep.entrypoints.cli.console import print_json, print_line, print_table, progress
 from lancekeep.entrypoints.cli.options import Doors, Stores, as_json, assume_yes, stores
 from lancekeep.entrypoints.cli.upkeep import mode, span
 
@@ -16,10 +17,18 @@ from lancekeep.entrypoints.cli.upkeep import mode, span
 @click.command()
 @as_json
 @assume_yes
-@click.option("--older-than", type=span, required=True, help="How long a version stays once a later one exists: 7d.")
-@click.option("--keep", type=click.IntRange(1), default=1, show_default=True, help="How many stay anyway.")
-@click.option("--grace", type=span, default="7d", show_default=True, help="How long a write may take.")
-@click.option("--table", "tables", multiple=True, metavar="NAME", help="Clean this table alone; repeatable.")
+@click.option(
+    "--older-than", type=span, required=True, help="Remove a version once its successor is older than this: 7d."
+)
+@click.option("--keep", type=click.IntRange(1), default=1, show_default=True, help="Latest versions that always stay.")
+@click.option(
+    "--grace",
+    type=span,
+    default="7d",
+    show_default=True,
+    help="Keep files younger than this: a running write may need them.",
+)
+@click.option("--table", "tables", multiple=True, metavar="NAME", help="Clean only this table; may be repeated.")
 @mode
 @stores
 @click.pass_context
@@ -34,15 +43,15 @@ def cleanup(
     assume_yes: bool,
     as_json: bool,
 ) -> None:
-    """Remove old versions of the tables at ROOT, and files that no table, tag, branch or clone in it needs.
+    """Remove old versions of tables and the files that only they need.
 
-    Without --yes it only shows what would go. Stopped, it is completed by running it again. Exit code 1: a table was
-    left out, since it is damaged.
+    Keeps what any table, tag, branch or clone of the catalog at ROOT needs. Without --yes, only shows the plan. If it
+    is stopped, run it again to complete it. Exit code 1: a damaged table was skipped.
     """
     doors: Doors = context.obj
-    with chosen.catalog(doors, mode=mode) as catalog, progress("cleanup") as tell:
+    with chosen.catalog(doors, mode=mode) as catalog, progress("cleanup") as report_progress:
         report = catalog.cleanup(
-            older_than, keep=keep, grace=grace, tables=tables or None, dry_run=not assume_yes, progress=tell
+            older_than, keep=keep, grace=grace, tables=tables or None, dry_run=not assume_yes, progress=report_progress
         )
     if as_json:
         print_json(attrs.asdict(report))
@@ -53,15 +62,15 @@ def cleanup(
 
 
 def _print(report: CleanupReport) -> None:
-    columns = ("table", "branch", "versions", "stay", "unfinished", "files", "bytes")
+    columns = ("table", "branch", "versions", "kept", "unfinished", "files", "bytes")
     rows = [_row(table) for table in report.tables]
     if rows:
         print_table("Would be removed" if report.dry_run else "Removed", columns, rows)
     if report.skipped:
-        print_table("Left out", ("table", "reason"), [(left.table, left.reason) for left in report.skipped])
+        print_table("Skipped", ("table", "reason"), [(left.table, left.reason) for left in report.skipped])
     print_line(str(report).partition("\n")[0])
     if report.dry_run and rows:
-        print_line("Nothing was changed: do it with --yes")
+        print_line("Nothing was changed. Run it again with --yes to apply.")
 
 
 def _row(table: TableCleanup) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""``lancekeep compact``: small fragments into large ones."""
+"""``lancekeep compact``: merge small fragments."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from lancekeep.entrypoints.cli.jobs import Surroundings, on_spark, print_summari
 @click.command()
 @on_spark
 @click.argument("tables", nargs=-1)
-@click.option("--target-rows", type=click.IntRange(1), default=1 << 20, show_default=True, help="Rows of a fragment.")
+@click.option("--target-rows", type=click.IntRange(1), default=1 << 20, show_default=True, help="Rows per fragment.")
 def compact(chosen: Surroundings, tables: tuple[str, ...], target_rows: int, as_json: bool) -> None:
-    """Rewrite small fragments, and those with many deleted rows, of TABLES at ROOT; of all, if none is named.
+    """Merge small fragments of tables and remove deleted rows.
 
-    Others may write meanwhile. Stopped, a table is done or untouched; running it again does the rest.
+    Compacts TABLES of the catalog at ROOT; by default all. Concurrent writes are safe. A stopped run leaves each table
+    either compacted or unchanged; run it again to compact the rest.
     """
     with chosen.running("compact", tables) as job:
         names = tables_of(job.catalog, tables)
-        summaries = [job.jobs.compact(*job.given, name, target_rows=target_rows, progress=job.told) for name in names]
+        summaries = [job.jobs.compact(*job.given, name, target_rows=target_rows, progress=job.report) for name in names]
     print_summaries(summaries, as_json)

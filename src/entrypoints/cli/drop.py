@@ -1,11 +1,12 @@
-"""``lancekeep drop`` and ``lancekeep deregister``: taking a table out of a catalog, with its files or without."""
+"""``lancekeep drop`` and ``lancekeep deregister``: remove a table from the catalog, with or without its files."""
 
 from __future__ import annotations
 
 import click
 
 from lancekeep.application.catalog import Catalog
-from lancekeep.entrypoints.cli.console import WRONG, print_json, print_line
+from lancekeep.entrypoints.cli.commands import WRONG
+from lancekeep.entrypoints.cli.console import print_json, print_line
 from lancekeep.entrypoints.cli.options import Doors, Stores, as_json, assume_yes, stores
 from lancekeep.entrypoints.cli.upkeep import mode
 
@@ -13,7 +14,7 @@ from lancekeep.entrypoints.cli.upkeep import mode
 @click.command()
 @as_json
 @assume_yes
-@click.option("--force", is_flag=True, help="Drop it even if shallow clones read its files.")
+@click.option("--force", is_flag=True, help="Drop the table even if shallow clones read its files.")
 @mode
 @stores
 @click.argument("table")
@@ -21,10 +22,10 @@ from lancekeep.entrypoints.cli.upkeep import mode
 def drop(
     context: click.Context, chosen: Stores, table: str, mode: str, force: bool, assume_yes: bool, as_json: bool
 ) -> None:
-    """Remove TABLE from the catalog at ROOT, with its files and versions.
+    """Remove a table from the catalog together with its files.
 
-    Files that neither Lance nor Lancekeep wrote stay. Without --yes it only shows what it would do. Exit code 1:
-    shallow clones read files of the table; --force drops it all the same, and they cannot be read afterwards.
+    Keeps files that neither Lance nor Lancekeep wrote. Without --yes, only shows the plan. Exit code 1: shallow clones
+    read files of TABLE. With --force the table is dropped anyway, and the clones become unreadable.
     """
     doors: Doors = context.obj
     with chosen.catalog(doors, mode=mode) as catalog:
@@ -37,9 +38,9 @@ def drop(
     else:
         print_line(f"{'Dropped' if assume_yes else 'Would drop'} {table} and the files at {document['location']}")
         if clones:
-            print_line(f"Shallow clones that read them: {', '.join(clones)}")
+            print_line(f"Shallow clones that read these files: {', '.join(clones)}")
         if not assume_yes:
-            print_line("Nothing was changed: do it with --yes" + (" --force" if clones else ""))
+            print_line(f"Nothing was changed. Run it again with --yes{' --force' if clones else ''} to apply.")
     if clones and not assume_yes and not force:
         context.exit(WRONG)
 
@@ -52,9 +53,9 @@ def drop(
 @click.argument("table")
 @click.pass_context
 def deregister(context: click.Context, chosen: Stores, table: str, mode: str, assume_yes: bool, as_json: bool) -> None:
-    """Remove TABLE from the catalog at ROOT, and leave its files where they are.
+    """Remove a table from the catalog and keep its files.
 
-    Without --yes it only shows what it would do. Catalog.register_table enters it again.
+    Without --yes, only shows the plan. Catalog.register_table adds TABLE to the catalog again.
     """
     doors: Doors = context.obj
     with chosen.catalog(doors, mode=mode) as catalog:
@@ -68,7 +69,7 @@ def deregister(context: click.Context, chosen: Stores, table: str, mode: str, as
         f"{'Deregistered' if assume_yes else 'Would deregister'} {table}; its files stay at {document['location']}"
     )
     if not assume_yes:
-        print_line("Nothing was changed: do it with --yes")
+        print_line("Nothing was changed. Run it again with --yes to apply.")
 
 
 def _described(catalog: Catalog, table: str) -> dict[str, object]:

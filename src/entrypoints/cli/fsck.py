@@ -1,4 +1,4 @@
-"""``lancekeep fsck``: what does not fit together in a catalog and its tables."""
+"""``lancekeep fsck``: check a catalog and its tables for inconsistencies."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from lancekeep.entrypoints.cli.console import WRONG, print_json, progress
+from lancekeep.entrypoints.cli.commands import WRONG
+from lancekeep.entrypoints.cli.console import print_json, progress
 from lancekeep.entrypoints.cli.options import Doors, Stores, as_json, stores
 from lancekeep.entrypoints.cli.upkeep import findings_document, looks, mode, print_findings
 
@@ -20,13 +21,13 @@ from lancekeep.entrypoints.cli.upkeep import findings_document, looks, mode, pri
 def fsck(
     context: click.Context, chosen: Stores, /, mode: str, tables: tuple[str, ...], as_json: bool, **looked: Any
 ) -> None:
-    """Look over the catalog at ROOT and tell what does not fit together; nothing is written.
+    """Check the catalog for inconsistencies; change nothing.
 
-    Exit code 1: something was found. Show what can be put right: lancekeep repair.
+    Exit code 1: the check found an inconsistency. `lancekeep repair` shows which of them it can repair.
     """
     doors: Doors = context.obj
-    with chosen.catalog(doors, mode=mode) as catalog, progress("fsck") as tell:
-        report = catalog.fsck(tables=tables or None, progress=tell, **looked)
+    with chosen.catalog(doors, mode=mode) as catalog, progress("fsck") as report_progress:
+        report = catalog.fsck(tables=tables or None, progress=report_progress, **looked)
     if as_json:
         print_json(findings_document(report))
     else:

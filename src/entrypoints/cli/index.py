@@ -1,4 +1,4 @@
-"""``lancekeep index``: building an index of a column."""
+"""``lancekeep index``: build an index on a column."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ from lancekeep.entrypoints.cli.jobs import Surroundings, on_spark, print_summari
 @click.option(
     "--kind", required=True, help="BTREE, BITMAP, LABEL_LIST, NGRAM, ZONEMAP, BLOOMFILTER, INVERTED, IVF_PQ, …"
 )
-@click.option("--name", help="Of the index; <column>_idx if left out.")
+@click.option("--name", help="Name of the index; default: <column>_idx.")
+@click.option("--segments", type=click.IntRange(1), help="Segments built in parallel; default: one per core.")
 @click.option(
-    "--segments", type=click.IntRange(1), help="Parts that are built side by side; as many as cores, if left out."
+    "--metric",
+    type=click.Choice(["l2", "cosine", "dot"]),
+    default="l2",
+    show_default=True,
+    help="Distance metric of a vector index.",
 )
-@click.option(
-    "--metric", type=click.Choice(["l2", "cosine", "dot"]), default="l2", show_default=True, help="Of vectors."
-)
-@click.option("--partitions", type=click.IntRange(1), help="Of a vector index.")
-@click.option("--sub-vectors", type=click.IntRange(1), help="Of a vector index with product quantisation.")
-@click.option("--replace", is_flag=True, help="Build it although it is there.")
+@click.option("--partitions", type=click.IntRange(1), help="Partitions of a vector index.")
+@click.option("--sub-vectors", type=click.IntRange(1), help="Sub-vectors of a vector index with product quantization.")
+@click.option("--replace", is_flag=True, help="Rebuild an existing index.")
 def index(chosen: Surroundings, /, table: str, column: str, kind: str, as_json: bool, **options: Any) -> None:
-    """Build an index of COLUMN over all of TABLE of the catalog at ROOT, as one version.
+    """Build an index on a column, as one version.
 
-    Running it again does nothing while the index covers the whole table.
+    Indexes COLUMN of TABLE of the catalog at ROOT. Does nothing if the index already covers the whole table.
     """
     with chosen.running("index", [table]) as job:
-        summary = job.jobs.index(*job.given, table, column, kind, progress=job.told, **options)
+        summary = job.jobs.index(*job.given, table, column, kind, progress=job.report, **options)
     print_summaries([summary], as_json)

@@ -1,4 +1,4 @@
-"""What the commands that run on Spark have in common."""
+"""Options, surroundings and output that the Spark commands share."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ T = TypeVar("T")
 
 @attrs.frozen
 class Running:
-    """A job's surroundings. jobs: the module `lancekeep.jobs`. told: progress. given: ``spark, catalog``."""
+    """A job's open surroundings: the module `lancekeep.jobs`, a session, the catalog and the progress report."""
 
     jobs: Any
     spark: Any
     catalog: Catalog
-    told: Callable[[int, int, str], None]
+    report: Callable[[int, int, str], None]
 
     @property
     def given(self) -> tuple[Any, Catalog]:
@@ -36,7 +36,7 @@ class Running:
 
 @attrs.frozen
 class Surroundings:
-    """What the options say about where a job runs."""
+    """Where a job runs, as the options choose it."""
 
     doors: Doors
     stores: Stores
@@ -47,28 +47,34 @@ class Surroundings:
     def running(
         self, title: str, tables: Iterable[str] = (), sources: Iterable[str] = (), *, new: bool = False
     ) -> Iterator[Running]:
-        """What is needed is looked for before Spark starts: the catalog with its stores, tables, and places of files.
+        """Check the catalog, tables and sources, then start Spark.
 
-        new: there may be no catalog yet. Raises as ``connect``, `TableNotFound` for one of ``tables``, `NotFound`
-        for one of ``sources`` and where there is no catalog.
+        Args:
+            title: The title of the progress bar.
+            tables: Tables that must exist.
+            sources: Sources that must exist.
+            new: Whether the job may create the catalog.
+
+        Raises:
+            NotFound: The catalog, one of ``tables`` or one of ``sources`` does not exist.
         """
-        with progress(title) as told, warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "lance is not fork-safe")  # the JVM is forked, and executes at once
+        with progress(title) as report, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "lance is not fork-safe")  # PySpark forks, then calls exec at once
             warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")
             jobs = self.doors.jobs
             with self.stores.catalog(self.doors, new=new, mode=self.mode) as catalog:
                 for table in tables:
                     catalog.find_table(table)
                 jobs.require_sources(sources)
-                told(0, 1, "starting Spark")
-                yield Running(jobs, jobs.session(self.master), catalog, told)
+                report(0, 1, "starting Spark")
+                yield Running(jobs, jobs.session(self.master), catalog, report)
 
 
 def on_spark(command: Callable[Concatenate[Surroundings, P], T]) -> Callable[..., T]:
-    """ROOT with its options, ``--master`` and ``--json``; the command gets a `Surroundings` first."""
+    """Add ROOT with its options, ``--master`` and ``--json``; pass a `Surroundings` as the first argument."""
 
     @as_json
-    @click.option("--master", default="local[*]", show_default=True, help="Where Spark runs, as Spark takes it.")
+    @click.option("--master", default="local[*]", show_default=True, help="Spark master URL.")
     @mode
     @stores
     @click.pass_obj
@@ -80,12 +86,12 @@ def on_spark(command: Callable[Concatenate[Surroundings, P], T]) -> Callable[...
 
 
 def tables_of(catalog: Catalog, names: Iterable[str]) -> list[str]:
-    """The tables that were named, or all that have rows."""
+    """Return the named tables, by default all that are not only declared."""
     return list(names) or [str(table) for table in catalog.list_all_tables(include_declared=False)]
 
 
 def print_summaries(summaries: list[Any], as_json: bool) -> None:
-    """What each job did, one line or one document each."""
+    """Print what each job did: one row each, or one JSON document."""
     if as_json:
         print_json([attrs.asdict(summary) for summary in summaries])
         return

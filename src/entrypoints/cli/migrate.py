@@ -1,4 +1,4 @@
-"""``lancekeep migrate``: entering the tables of a V1 directory in the manifest."""
+"""``lancekeep migrate``: register the tables of a V1 directory in the manifest table."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from lancekeep.entrypoints.cli.options import Doors, Stores, as_json, assume_yes
 @click.command()
 @as_json
 @assume_yes
-@click.option("--batch", type=click.IntRange(1), default=1000, show_default=True, help="Tables in one atomic change.")
+@click.option("--batch", type=click.IntRange(1), default=1000, show_default=True, help="Tables per atomic change.")
 @stores
 @click.pass_context
 def migrate(context: click.Context, chosen: Stores, batch: int, assume_yes: bool, as_json: bool) -> None:
-    """Enter every V1 table of the directory ROOT in its manifest, so that the catalog can be opened as V2.
+    """Register the V1 tables of a directory in its manifest table.
 
-    Without --yes it only shows which. Files stay where they are, and others may go on. Stopped, it is completed by
-    running it again.
+    Afterwards the catalog at ROOT can be opened with mode v2. Files stay where they are; concurrent reads and writes
+    are safe. Without --yes, only shows the plan. If it is stopped, run it again to complete it.
     """
     doors: Doors = context.obj
-    with chosen.catalog(doors) as catalog, progress("migrate") as tell:
+    with chosen.catalog(doors) as catalog, progress("migrate") as report_progress:
 
-        def told(step: MigrationProgress) -> None:
-            tell(step.registered + step.skipped, step.total, f"{step.registered} registered")
+        def registered(step: MigrationProgress) -> None:
+            report_progress(step.registered + step.skipped, step.total, f"{step.registered} registered")
 
-        report = catalog.migrate(dry_run=not assume_yes, batch=batch, progress=told)
+        report = catalog.migrate(dry_run=not assume_yes, batch=batch, progress=registered)
     if as_json:
         print_json(_document(report))
     else:
@@ -42,7 +42,7 @@ def _print(report: MigrationReport) -> None:
         print_table("V1 tables", ("table", "result", "reason"), rows)
     print_line(str(report).partition("\n")[0])
     if report.dry_run and report.registered:
-        print_line("Nothing was changed: do it with --yes")
+        print_line("Nothing was changed. Run it again with --yes to apply.")
 
 
 def _document(report: MigrationReport) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""``lancekeep optimize``: the manifest table in the shape in which others find things fast."""
+"""``lancekeep optimize``: index the manifest table and remove its old versions."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from lancekeep.entrypoints.cli.upkeep import mode
 @stores
 @click.pass_context
 def optimize(context: click.Context, chosen: Stores, mode: str, as_json: bool) -> None:
-    """Remove old versions of the manifest table at ROOT, and build the indexes that the specification names.
+    """Remove old versions of the manifest table and build its indexes.
 
-    No entry changes. Lancekeep itself does not need the indexes; other implementations look things up by them.
+    No entry of the catalog at ROOT changes. Other implementations use the indexes; Lancekeep does not need them.
     """
     doors: Doors = context.obj
     with chosen.catalog(doors, mode=mode) as catalog, progress("optimize"):
@@ -25,4 +25,4 @@ def optimize(context: click.Context, chosen: Stores, mode: str, as_json: bool) -
     if as_json:
         print_json({"optimized": chosen.root})
     else:
-        print_line(f"The manifest table of {chosen.root} is in shape.")
+        print_line(f"Optimized the manifest table of {chosen.root}.")

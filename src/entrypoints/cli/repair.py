@@ -1,4 +1,4 @@
-"""``lancekeep repair``: putting right what ``fsck`` finds, where nothing is lost by it."""
+"""``lancekeep repair``: repair the inconsistencies that ``fsck`` finds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from lancekeep.entrypoints.cli.console import WRONG, print_json, print_line, progress
+from lancekeep.entrypoints.cli.commands import WRONG
+from lancekeep.entrypoints.cli.console import print_json, print_line, progress
 from lancekeep.entrypoints.cli.options import Doors, Stores, as_json, assume_yes, stores
 from lancekeep.entrypoints.cli.upkeep import findings_document, looks, mode, print_findings
 
@@ -14,7 +15,7 @@ from lancekeep.entrypoints.cli.upkeep import findings_document, looks, mode, pri
 @click.command()
 @as_json
 @assume_yes
-@click.option("--accept-loss", is_flag=True, help="Give up latest versions that cannot be read.")
+@click.option("--accept-loss", is_flag=True, help="Discard latest versions that cannot be read.")
 @looks
 @mode
 @stores
@@ -29,20 +30,20 @@ def repair(
     as_json: bool,
     **looked: Any,
 ) -> None:
-    """Put right what does not fit together in the catalog at ROOT, where nothing is lost by it.
+    """Repair the inconsistencies that fsck finds, without losing data.
 
-    --accept-loss goes back to an older version if the latest one cannot be read: without a backup nothing brings it
-    back. Without --yes it only shows what it would do. Exit code 1: something is left that was not put right.
+    With --accept-loss, a table whose latest version cannot be read returns to an older version; only a backup can
+    restore the discarded one. Without --yes, only shows the plan. Exit code 1: an inconsistency remains.
     """
     doors: Doors = context.obj
-    with chosen.catalog(doors, mode=mode) as catalog, progress("repair") as tell:
-        report = catalog.fsck(repair=assume_yes, tables=tables or None, progress=tell, **looked)
+    with chosen.catalog(doors, mode=mode) as catalog, progress("repair") as report_progress:
+        report = catalog.fsck(repair=assume_yes, tables=tables or None, progress=report_progress, **looked)
     if as_json:
         print_json({**findings_document(report), "applied": assume_yes})
     else:
         print_findings(report)
         repairable = sum(bool(finding.repair) for finding in report.findings)
         if repairable and not assume_yes:
-            print_line(f"{repairable} can be put right; nothing was changed: do it with --yes")
+            print_line(f"{repairable} can be repaired. Nothing was changed. Run it again with --yes to apply.")
     if not all(finding.repaired for finding in report.findings):
         context.exit(WRONG)

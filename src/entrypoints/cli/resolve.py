@@ -1,4 +1,4 @@
-"""``lancekeep resolve``: what became of a commit whose outcome was unknown."""
+"""``lancekeep resolve``: settle a commit whose outcome was unknown."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import click
 
 from lancekeep.domain.commit import Committed, Conflict
 from lancekeep.domain.transaction import AllCommitted
-from lancekeep.entrypoints.cli.console import UNREACHABLE, WRONG, print_json, print_line
+from lancekeep.entrypoints.cli.commands import UNREACHABLE, WRONG
+from lancekeep.entrypoints.cli.console import print_json, print_line
 from lancekeep.entrypoints.cli.options import Doors, Stores, as_json, stores
 from lancekeep.entrypoints.cli.upkeep import mode
 
@@ -18,10 +19,10 @@ from lancekeep.entrypoints.cli.upkeep import mode
 @click.argument("token")
 @click.pass_context
 def resolve(context: click.Context, chosen: Stores, token: str, mode: str, as_json: bool) -> None:
-    """Settle the commit of TOKEN, which came with the error CommitUnknown, in the catalog at ROOT.
+    """Settle a commit whose outcome was unknown.
 
-    Completes it where its version is still free. Exit code 1: the version is another's, nothing was committed; 3: the
-    stores still do not answer, try again.
+    TOKEN comes with the error CommitUnknown. Completes the commit if its version is still free. Exit code 1: another
+    writer committed the version, so nothing was committed; 3: the stores still do not answer, so try again later.
     """
     doors: Doors = context.obj
     with chosen.catalog(doors, mode=mode) as catalog:
@@ -40,10 +41,10 @@ def resolve(context: click.Context, chosen: Stores, token: str, mode: str, as_js
         case Conflict():
             winner = None if outcome.winner is None else outcome.winner.path
             document = {"outcome": "conflict", "winner": winner}
-            line, code = f"Not committed: the version went to {winner or 'another'}. Write again.", WRONG
+            line, code = f"Not committed: {winner or 'another writer'} committed this version. Write again.", WRONG
         case _:
             document = {"outcome": "unknown", "reason": outcome.reason, "token": str(outcome.token)}
-            line, code = f"Still unknown: {outcome.reason}. Nothing was removed; try again later.", UNREACHABLE
+            line, code = f"Still unknown: {outcome.reason}. Nothing was removed. Try again later.", UNREACHABLE
     if as_json:
         print_json(document)
     else:

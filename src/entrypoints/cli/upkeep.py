@@ -1,4 +1,4 @@
-"""What the commands that look after a catalog have in common."""
+"""Options and output that the upkeep commands share."""
 
 from __future__ import annotations
 
@@ -21,29 +21,37 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks
 
 
 def span(value: str) -> timedelta:
-    """A whole number with a unit. Raises `click.BadParameter`."""
+    """Parse a whole number with a unit, such as 7d.
+
+    Raises:
+        click.BadParameter: The value is no such number.
+    """
     found = _SPAN.fullmatch(value)
     if found is None:
-        raise click.BadParameter(f"{value!r} is no time span; give a number with a unit, as 90s, 30m, 12h, 7d or 2w")
+        raise click.BadParameter(
+            f"{value!r} is not a time span; expected a number with a unit: 90s, 30m, 12h, 7d or 2w"
+        )
     return timedelta(**{_UNITS[found[2]]: int(found[1])})
 
 
 def mode(command: Callable[P, T]) -> Callable[P, T]:
-    """``--mode``: where the catalog's entries lie."""
+    """Add ``--mode``: where the catalog stores its entries."""
     modes = click.Choice(["compatible", "v2", "v1"])
-    explanation = "Where the catalog's entries lie, as lancekeep.connect takes it."
+    explanation = "Where the catalog stores its entries; see lancekeep.connect."
     return click.option("--mode", type=modes, default="compatible", show_default=True, help=explanation)(command)
 
 
 def looks(command: Callable[P, T]) -> Callable[P, T]:
-    """What is to be looked at by fsck and repair, and what counts as young."""
+    """Add the options that limit what fsck and repair check."""
     options = [
-        click.option("--deep", is_flag=True, help="Look into every table, too."),
+        click.option("--deep", is_flag=True, help="Also check the contents of every table."),
         click.option(
-            "--table", "tables", multiple=True, metavar="NAME", help="Look into this table alone; may be repeated."
+            "--table", "tables", multiple=True, metavar="NAME", help="Check only this table; may be repeated."
         ),
-        click.option("--grace", type=span, default="1h", show_default=True, help="What is younger is not removed."),
-        click.option("--remove-tables", is_flag=True, help="Remove tables, too, that no entry refers to."),
+        click.option(
+            "--grace", type=span, default="1h", show_default=True, help="Never remove anything younger than this."
+        ),
+        click.option("--remove-tables", is_flag=True, help="Also remove tables without a catalog entry."),
     ]
     for option in reversed(options):
         command = option(command)
@@ -51,7 +59,7 @@ def looks(command: Callable[P, T]) -> Callable[P, T]:
 
 
 def print_findings(report: FsckReport) -> None:
-    """The findings as a table, and what was looked at."""
+    """Print the findings as a table, and a summary line."""
     if report.findings:
         rows = [
             (finding.kind.value, finding.object, finding.meaning, "repaired" if finding.repaired else finding.repair)
@@ -62,5 +70,6 @@ def print_findings(report: FsckReport) -> None:
 
 
 def findings_document(report: FsckReport) -> dict[str, object]:
+    """Return the report as ``--json`` prints it."""
     findings = [{**attrs.asdict(finding), "kind": finding.kind.value} for finding in report.findings]
     return {**attrs.asdict(report, recurse=False), "findings": findings}

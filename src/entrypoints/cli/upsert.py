@@ -1,4 +1,4 @@
-"""``lancekeep upsert``: files into a table by key."""
+"""``lancekeep upsert``: update or insert rows by key."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from lancekeep.entrypoints.cli.jobs import Surroundings, on_spark, print_summari
 @on_spark
 @click.argument("table")
 @click.argument("sources", nargs=-1, required=True)
-@click.option("--on", multiple=True, required=True, metavar="NAME", help="A column of the key; may be repeated.")
-@click.option("--format", default="parquet", show_default=True, help="Of the files, as Spark reads them.")
+@click.option("--on", multiple=True, required=True, metavar="NAME", help="Key column; may be repeated.")
+@click.option(
+    "--format", default="parquet", show_default=True, help="Format of the files; Spark must be able to read it."
+)
 def upsert(
     chosen: Surroundings,
     table: str,
@@ -21,9 +23,10 @@ def upsert(
     format: str,  # noqa: A002 - the name of the option
     as_json: bool,
 ) -> None:
-    """Update the rows of TABLE whose key is in SOURCES, and add the others, as one version of the catalog at ROOT.
+    """Update or insert rows by key from files, as one version.
 
-    A key that is in the sources twice is refused.
+    Updates the rows of TABLE whose key occurs in SOURCES, and inserts the others. Refuses sources that contain a key
+    twice.
     """
     with chosen.running("upsert", [table]) as job:
         frame = job.jobs.changes_in(job.spark, sources, format)

@@ -1,4 +1,4 @@
-"""``lancekeep verify``: whether tables are whole."""
+"""``lancekeep verify``: check that tables are complete."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from typing import Any
 import attrs
 import click
 
-from lancekeep.entrypoints.cli.console import WRONG, print_json, print_line, print_table
+from lancekeep.entrypoints.cli.commands import WRONG
+from lancekeep.entrypoints.cli.console import print_json, print_line, print_table
 from lancekeep.entrypoints.cli.jobs import Surroundings, on_spark
 
 
 @click.command()
 @on_spark
 @click.argument("tables", nargs=-1)
-@click.option("--deep", is_flag=True, help="Read every value, too.")
-@click.option("--digests", metavar="FILE", help="Compare contents with those recorded in it, and add what is new.")
+@click.option("--deep", is_flag=True, help="Read every value.")
+@click.option(
+    "--digests", metavar="FILE", help="Compare contents with the digests in this file, and add missing digests."
+)
 @click.pass_context
 def verify(
     context: click.Context,
@@ -25,12 +28,13 @@ def verify(
     digests: str | None,
     as_json: bool,
 ) -> None:
-    """Check TABLES of the catalog at ROOT, all if none is named: that every file is there and every row is counted.
+    """Check that the files and rows of tables are complete.
 
-    Nothing of them is changed. Exit code 1: something is wrong.
+    Checks that every file of TABLES exists and every row is counted; by default for all tables of the catalog at ROOT.
+    Changes nothing. Exit code 1: a table is incomplete.
     """
     with chosen.running("verify", tables) as job:
-        report = job.jobs.verify(*job.given, tables or None, deep=deep, digests=digests, progress=job.told)
+        report = job.jobs.verify(*job.given, tables or None, deep=deep, digests=digests, progress=job.report)
     if as_json:
         print_json(attrs.asdict(report))
     else:

@@ -1,0 +1,72 @@
+"""The group of commands: it imports a command on use, and turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import click
+
+from lancekeep.domain.errors import AccessDenied, InvalidInput, LancekeepError, NotFound, StoreUnavailable
+
+WRONG, USAGE, UNREACHABLE, STOPPED = 1, 2, 3, 130
+
+
+class Entry(NamedTuple):
+    """A command as the group lists it: its name, the module that defines it, and its summary."""
+
+    name: str
+    module: str
+    summary: str
+
+
+class Failed(click.ClickException):
+    """A Lancekeep error, shown as one line."""
+
+    exit_code: int  # type: ignore[misc] # click declares a class attribute; here it depends on the error
+
+    def __init__(self, error: LancekeepError) -> None:
+        super().__init__(" ".join(" ".join((str(error), *getattr(error, "__notes__", ()))).split()))
+        self.exit_code = _exit_code(error)
+
+
+def _exit_code(error: LancekeepError) -> int:
+    if isinstance(error, InvalidInput):
+        return USAGE
+    return UNREACHABLE if isinstance(error, StoreUnavailable | AccessDenied | NotFound) else WRONG
+
+
+class Commands(click.Group):
+    """A group that lists its commands in sections and imports a command when it is used."""
+
+    def __init__(self, *args: Any, sections: Mapping[str, Sequence[Entry]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.sections = sections
+        self._modules = {entry.name: entry.module for entries in sections.values() for entry in entries}
+        for entries in sections.values():
+            for entry in entries:
+                # Placeholders: click lists them and suggests them for a mistyped name.
+                self.add_command(click.Command(entry.name, help=entry.summary))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._modules:
+            return None
+        module = import_module(f"{__package__}.{self._modules[cmd_name]}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, self._modules))
+        for title, entries in self.sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(entry.name.ljust(width), entry.summary) for entry in entries])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except LancekeepError as error:
+            raise Failed(error) from error
+        except KeyboardInterrupt as stop:
+            click.echo(" ".join(("Stopped.", *getattr(stop, "__notes__", ()))), err=True)
+            ctx.exit(STOPPED)
