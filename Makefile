@@ -1,4 +1,4 @@
-# Everything runs in .venv, installed at the versions of requirements.lock. `make` alone says what there is.
+# Everything runs in .venv, at the versions of requirements.lock. `make` lists the targets.
 
 PYTHON ?= python3
 VENV := .venv
@@ -6,24 +6,28 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --root-user-action ignore --progress-bar off \
     --constraint requirements.lock
 
-# Spark's workers run the interpreter of this environment, whatever else is on the machine.
+# Spark's workers run the interpreter of this environment.
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
 MAKEFLAGS += --no-print-directory
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format soak bench setup lock clean java
+.PHONY: help demo test quick check format soak bench setup lock clean java
 
-help: ## say what there is to make
+help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
 
-demo: java $(VENV)/installed-demo ## take a year of flights through bronze, silver and gold tables, kill Spark half-way, and run it again
+demo: java $(VENV)/installed-demo ## ingest a year of flights into bronze, silver and gold tables, kill Spark midway, and run it again
 	@$(BIN)/python examples/demo.py
 
-test: java check ## check, then run every test, 2 at a time; choose some with: make test WORKERS=4 ARGS="-k redis"
-	@$(BIN)/python -m pytest -n $(or $(WORKERS),2) $(ARGS)
+test: java check ## check, then run every test in 2 processes; more processes, some tests: make test WORKERS=4 ARGS="-k redis"
+	@$(BIN)/python -m pytest -n $(or $(WORKERS),2) --durations=10 $(ARGS)
 
-check: $(VENV)/installed-test ## lint, format, types, the direction of imports, and language
+quick: $(VENV)/installed-test ## run the unit tests and the port contracts in memory: no Docker, no Java, within a minute
+	@$(BIN)/python -m pytest -q -n $(or $(WORKERS),2) --durations=3 --ignore=tests/unit/test_packaging.py \
+	    tests/unit $(wildcard tests/contracts/test_*_stores.py) -k "not contracts or memory" $(ARGS)
+
+check: $(VENV)/installed-test ## check lint, format, types, the direction of imports, and language
 	@mkdir -p typings && ln -sfn ../src typings/lancekeep  # type checkers do not follow an editable install
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
@@ -35,7 +39,7 @@ format: $(VENV)/installed-test ## format the code and sort its imports
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-soak: $(VENV)/installed-test ## fresh seeds of the simulator and of the readers' machine for 10 minutes each, 200 kills over each commit store, 50 of Spark's drivers and executors, large models: make soak MINUTES=30 KILLS=1000 DRIVERS=100
+soak: $(VENV)/installed-test ## repeat the random tests with fresh seeds, more kills and larger models: make soak MINUTES=30 KILLS=1000 DRIVERS=100
 	@LANCEKEEP_SOAK_MINUTES=$(or $(MINUTES),10) $(BIN)/python -m pytest tests/simulation -s -k fresh
 	@LANCEKEEP_SOAK_MINUTES=$(or $(MINUTES),10) $(BIN)/python -m pytest tests/readers -s -k fresh
 	@LANCEKEEP_KILLS=$(or $(KILLS),200) $(BIN)/python -m pytest tests/integration/test_native_writers.py tests/integration/test_transactions.py -k killed
@@ -45,14 +49,14 @@ soak: $(VENV)/installed-test ## fresh seeds of the simulator and of the readers'
 bench: $(VENV)/installed-test ## run the benchmarks
 	@for benchmark in benchmarks/*.py; do echo "== $$benchmark"; $(BIN)/python $$benchmark || exit 1; done
 
-setup: $(VENV)/installed-test ## install everything that development needs into .venv
+setup: $(VENV)/installed-test ## install the development environment into .venv
 
-lock: $(BIN)/python ## pin what pyproject.toml asks for in requirements.lock; all at their newest: make lock UPGRADE=1
+lock: $(BIN)/python ## pin the requirements of pyproject.toml in requirements.lock; upgrade all: make lock UPGRADE=1
 	@$(INSTALL) --quiet uv
 	@$(BIN)/uv pip compile pyproject.toml --extra test --universal --python-version 3.11 \
 	    $(if $(UPGRADE),--upgrade) --no-header --no-annotate --quiet --output-file requirements.lock
 
-clean: ## remove .venv and everything else that was made
+clean: ## remove .venv and all generated files
 	@rm -rf $(VENV) typings build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@rm -rf demo-lake spark-warehouse metastore_db derby.log
 	@find src tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
@@ -75,9 +79,9 @@ $(BIN)/python:
 	@echo "== Creating $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(VENV)
 
-# setuptools first, at its locked version, so that building needs nothing beside the lock.
+# Install setuptools first, at its locked version, because the build needs it.
 $(VENV)/installed-%: pyproject.toml requirements.lock | $(BIN)/python
-	@echo "== Installing Lancekeep and what its $* needs into $(VENV) (Spark is the largest, 450 MB; later runs skip this)"
+	@echo "== Installing Lancekeep with the extra '$*' into $(VENV) (Spark alone takes 450 MB; later runs skip this)"
 	@$(INSTALL) setuptools
 	@$(INSTALL) --no-build-isolation --editable '.[$*]'
 	@touch $@ $(if $(filter test,$*),$(VENV)/installed-demo)  # the test extra includes the demo's
