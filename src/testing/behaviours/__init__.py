@@ -1,0 +1,21 @@
+"""The behaviours, each with its sentence of the specification.
+
+The sentences are from the directory namespace specification ("V2"), the namespace specification ("Concepts") and the
+OpenAPI document, where a schema or an operation names them. If a request must fail, a behaviour checks the class of the
+error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lancekeep.testing.behaviours import listings, namespaces, races, registration, tables
+from lancekeep.testing.kit import Behaviour
+
+BEHAVIOURS: Sequence[Behaviour] = (
+    *namespaces.BEHAVIOURS,
+    *tables.BEHAVIOURS,
+    *registration.BEHAVIOURS,
+    *listings.BEHAVIOURS,
+    *races.BEHAVIOURS,
+)
