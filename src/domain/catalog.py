@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import attrs
 
@@ -45,12 +45,12 @@ class SetProperties:
 
 @attrs.frozen
 class AddColumns:
-    """Give the manifest table further columns, nullable, by name with their ``pyarrow.DataType``.
+    """Add nullable columns to the manifest table, by name with their logical types (``timestamp:us:UTC``).
 
-    One that is there stays as it is. What an entry's extension holds is kept in columns that there are.
+    An existing column stays as it is. The values of an entry's extension need a column of their name.
     """
 
-    columns: Mapping[str, Any]
+    columns: Mapping[str, str]
 
 
 Change = Put | Remove | SetProperties | AddColumns

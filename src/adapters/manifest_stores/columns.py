@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from lancekeep.domain.errors import Damaged, Refused
 from lancekeep.domain.manifest_entry import ManifestEntry
+from lancekeep.format.logical_types import arrow_type
 
 PRIMARY_KEY = "lance-schema:unenforced-primary-key:position"
 REQUIRED = ("object_id", "object_type")
@@ -62,9 +63,14 @@ def require_values(entry: ManifestEntry, schema: pa.Schema) -> None:
             )
 
 
-def with_columns(schema: pa.Schema, columns: Mapping[str, pa.DataType]) -> pa.Schema:
-    """Return the schema with further nullable columns. Raises `Refused` if one exists with another type."""
-    for name, wanted in columns.items():
+def with_columns(schema: pa.Schema, columns: Mapping[str, str]) -> pa.Schema:
+    """Return the schema with further nullable columns, given by logical type.
+
+    Raises:
+        Refused: a column exists with another type.
+    """
+    for name, logical in columns.items():
+        wanted = arrow_type(logical)
         if name not in schema.names:
             schema = schema.append(pa.field(name, wanted))
         elif schema.field(name).type != wanted:

@@ -72,6 +72,7 @@ from lancekeep.domain.partitions import (
 )
 from lancekeep.domain.pruning import Filter, parse_filter
 from lancekeep.domain.table import Table, new_location
+from lancekeep.format.logical_types import logical_type
 from lancekeep.ports.manifest_store import Decision
 from lancekeep.ports.table_engine import TableEngine, WriteMode, WritePlan
 
@@ -517,8 +518,8 @@ def _enter(view: CatalogView, spec: PartitionSpec, schema: pa.Schema) -> list[Ch
 
 
 def _columns(spec: PartitionSpec, schema: pa.Schema) -> AddColumns:
-    versions = {READ_VERSION: pa.uint64(), READ_BRANCH: pa.string(), READ_TAG: pa.string()}
-    return AddColumns(versions | {field.column: column_type(field, schema) for field in spec.fields})
+    versions = {READ_VERSION: "uint64", READ_BRANCH: "string", READ_TAG: "string"}
+    return AddColumns(versions | {field.column: logical_type(column_type(field, schema)) for field in spec.fields})
 
 
 def _require_depth(spec: PartitionSpec) -> None:
