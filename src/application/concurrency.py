@@ -1,4 +1,4 @@
-"""Requests to remote stores that are made at the same time."""
+"""Concurrent requests to remote stores."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ U = TypeVar("U")
 
 _THREADS = 16
 _pools: list[ThreadPoolExecutor] = []
-"""The pool of this process, once it is needed; threads do not survive a fork."""
+"""The thread pool of this process, created on first use; threads do not survive a fork."""
 
 os.register_at_fork(after_in_child=_pools.clear)
 
 
 def is_remote(objects: ObjectStore) -> bool:
-    """Return whether a request to the store takes so long that a thread is worth its while."""
+    """Return whether a request to the store takes longer than starting it in a thread."""
     return not objects.root_uri.startswith(("file://", "memory://"))
 
 
 def alongside(act: Callable[[], T]) -> Future[T]:
-    """Begin ``act`` in another thread."""
+    """Start ``act`` in another thread."""
     return _pool().submit(act)
 
 
 def all_alongside(act: Callable[[U], T], items: Iterable[U]) -> Iterator[T]:
-    """Return what ``act`` returns for each item, in order, several at a time."""
+    """Call ``act`` on several items at a time, and return the results in order."""
     return _pool().map(act, items)
 
 

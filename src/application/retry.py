@@ -1,4 +1,4 @@
-"""Trying again, within bounds."""
+"""Retries with exponential backoff and a time budget."""
 
 from __future__ import annotations
 
@@ -17,14 +17,21 @@ T = TypeVar("T")
 
 @attrs.define
 class Retry:
-    """Repeat what failed with `StoreUnavailable`, until it works or patience runs out.
+    """Retry idempotent calls that raise `StoreUnavailable`, with exponential backoff and jitter.
 
-    patience: seconds after which the last failure is raised. first, cap: the first and the longest pause, in seconds;
-    pauses double in between and are jittered, so that writers that failed together do not return together.
-    Only for what is idempotent: a call that failed may have had its effect.
+    A call that fails may have taken effect, so only idempotent calls may be retried. Jitter separates writers that
+    failed at the same time.
 
-    Once patience has run out, the outage is known: for as long again, a call that fails is not repeated. A native
-    writer asks five times about one commit, and without this each question would wait out the outage anew.
+    Once the patience of a call runs out, calls that fail are not retried for as long again. A native writer asks five
+    times about one commit; without this rule each request would wait for the whole outage again.
+
+    Args:
+        patience: seconds until the last error is raised.
+        first: the first pause, in seconds; each further pause is twice as long.
+        cap: the longest pause, in seconds.
+        clock: returns monotonic seconds.
+        sleep: waits for a number of seconds.
+        jitter: returns a random number from 0 to 1.
     """
 
     patience: float = 20.0
@@ -36,11 +43,11 @@ class Retry:
     _known_until: float = attrs.field(default=-math.inf, init=False)
 
     def deadline(self) -> float:
-        """The moment at which a run of attempts that starts now has to end."""
+        """Return the time at which attempts that start now must end."""
         return self.clock() + self.patience
 
     def call(self, act: Callable[[], T], deadline: float | None = None) -> T:
-        """The result of ``act``; several calls share a budget by sharing a ``deadline``."""
+        """Return the result of ``act``; several calls can share one ``deadline``."""
         pause = self.first
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Commit tokens confined to the tables of one catalog: a token is input, not truth."""
+"""Commit tokens, confined to the tables of one catalog: a token is untrusted input."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lancekeep.domain.table import Table, confined
 def parse_token(
     token: CommitToken | str, view: CatalogView, root_uri: str, place: Callable[[Table], DatasetRoot]
 ) -> tuple[CommitToken, str]:
-    """Parse a token and return it with the reason why nothing can be settled; empty if all of it can.
+    """Parse a token, and check that its tables are in the catalog.
 
     Args:
         token: a token, or its text.
@@ -22,8 +22,11 @@ def parse_token(
         root_uri: the catalog's root, with a trailing slash.
         place: returns the dataset root of a table.
 
+    Returns:
+        The token, and the reason why it cannot be settled; empty if it can.
+
     Raises:
-        InvalidInput: the text is no token, or it names a place outside the catalog.
+        InvalidInput: the text is not a token, or it names a location outside the catalog.
         Damaged: a symbolic link leads to one of the tables.
     """
     known = CommitToken.parse(str(token))
@@ -31,7 +34,7 @@ def parse_token(
     if not missing:
         return known, ""
     return known, (
-        f"no table of the catalog lies at {missing[0]}: it was dropped, renamed or deregistered. If it was "
+        f"the catalog has no table at {missing[0]}: the table was dropped, renamed or deregistered. If it was "
         "deregistered, register it and resolve the token again"
     )
 
@@ -39,7 +42,7 @@ def parse_token(
 def _root_of(
     staged: StagedManifest, view: CatalogView, root_uri: str, place: Callable[[Table], DatasetRoot]
 ) -> DatasetRoot | None:
-    """Return the dataset root that a part of a token names; None if no table lies there."""
+    """Return the dataset root that a member of a token names; None if the catalog has no table there."""
     location = staged.base_uri.removeprefix(root_uri)
     if not staged.base_uri.startswith(root_uri) or confined(location) != location:
         raise _outside(staged, root_uri)
@@ -59,6 +62,6 @@ def _root_of(
 
 def _outside(staged: StagedManifest, root_uri: str) -> InvalidInput:
     return InvalidInput(
-        f"the token names version {staged.version} at {staged.path!r:.200} of {staged.base_uri!r:.200}, which is no "
-        f"dataset of the catalog at {root_uri}. Resolve a token in the catalog that it came from; nothing was done."
+        f"the token names version {staged.version} at {staged.path!r:.200} of {staged.base_uri!r:.200}, which is not a "
+        f"dataset of the catalog at {root_uri}. Resolve a token in the catalog that created it; nothing was changed."
     )

@@ -1,7 +1,8 @@
-"""The catalog as a value: what is in it, and how it changes.
+"""The catalog as a value: its entries, and the changes that apply to them.
 
 Decisions (in `lancekeep.domain.namespace` and `lancekeep.domain.table`) take a view and return changes, or raise. A
-manifest store applies changes only where nothing has changed since the view; otherwise it asks for a new decision.
+manifest store applies the changes by compare-and-set: if the catalog has changed since the view, it asks for a new
+decision.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
 
 @attrs.frozen
 class Put:
-    """Enter an entry, in place of one of the same object id."""
+    """Enter an entry, or replace the entry of the same object id."""
 
     entry: ManifestEntry
 
@@ -33,12 +34,12 @@ class Remove:
 
 @attrs.frozen
 class SetProperties:
-    """Set properties of the root namespace, and remove those given as None; the others stay."""
+    """Set properties of the root namespace; None removes a property, and the other properties stay."""
 
     properties: Mapping[str, str | None]
 
     def merged_into(self, properties: Mapping[str, str]) -> dict[str, str]:
-        """The properties as they are afterwards."""
+        """Return the properties after the change."""
         merged = {**properties, **self.properties}
         return {name: value for name, value in merged.items() if value is not None}
 
@@ -57,11 +58,12 @@ Change = Put | Remove | SetProperties | AddColumns
 
 
 class CatalogView(Protocol):
-    """The catalog at one version: immutable, and cheap to ask.
+    """The catalog at one version: immutable and cheap to query.
 
-    version: counts the changes of the catalog; 0 where it does not exist yet. properties: those of the root namespace.
-    flat: a V1 directory, which has tables in the root only, each in ``{name}.lance``, and no properties.
-    unnamed: the number of stored rows without an object id or an object type; they are kept, but are no entries.
+    version: the number of changes so far; 0 if the catalog does not exist yet.
+    properties: the properties of the root namespace.
+    flat: the catalog is a V1 directory: its tables lie in the root, each in ``{name}.lance``, and have no properties.
+    unnamed: the number of stored rows without an object id or an object type. They are kept, but are not entries.
     """
 
     @property
@@ -77,28 +79,35 @@ class CatalogView(Protocol):
     def unnamed(self) -> int: ...
 
     def find(self, object_id: str) -> ManifestEntry | None:
-        """The entry of an object id, or None."""
+        """Return the entry of an object id, or None."""
 
     def children(
         self, parent: ObjectId, object_type: str, after: str | None = None, limit: int | None = None
     ) -> tuple[list[str], str | None]:
-        """Names of one type directly below a namespace, in byte order, behind ``after``; and the last if more follow.
+        """Return a page of the names directly below a namespace, in byte order.
 
-        At most ``limit``. What follows the last name is found by passing it as ``after``.
+        Args:
+            parent: the namespace.
+            object_type: the type of the objects to list.
+            after: the page begins after this name.
+            limit: the maximum number of names; None for no limit.
+
+        Returns:
+            The names, and the ``after`` of the next page; None on the last page.
         """
 
     def descendants(self, parent: ObjectId) -> Iterator[ManifestEntry]:
-        """Every entry below a namespace, at any depth, in no particular order."""
+        """Iterate over the entries below a namespace, at any depth, in no particular order."""
 
     def all_of(self, object_type: str, after: str | None = None) -> Iterator[ManifestEntry]:
-        """Every entry of one type, in the byte order of the object ids, behind ``after``."""
+        """Iterate over the entries of one type after the object id ``after``, in byte order."""
 
     def owner_of(self, location: str) -> ManifestEntry | None:
-        """The table whose directory is ``location``, lies above it, or lies below it."""
+        """Return the table whose directory is ``location``, contains it, or lies in it."""
 
 
 class Entries:
-    """A `CatalogView` over entries in memory, for catalogs of a few thousand."""
+    """A `CatalogView` over entries in memory, for catalogs of a few thousand entries."""
 
     flat = False
     unnamed = 0
@@ -145,7 +154,7 @@ class Entries:
         return None
 
     def after(self, changes: Sequence[Change]) -> Entries:
-        """The catalog once ``changes`` are made, as the next version."""
+        """Return the next version of the catalog, with ``changes`` applied."""
         entries = dict(self._entries)
         properties = dict(self.properties)
         for change in changes:
@@ -157,35 +166,44 @@ class Entries:
                 case SetProperties():
                     properties = change.merged_into(properties)
                 case AddColumns():
-                    pass  # in memory an extension holds what it is given
+                    pass  # entries in memory keep any extension
         return Entries(self.version + 1, entries.values(), properties)
 
 
 def page(names: Sequence[str], after: str | None, limit: int | None) -> tuple[list[str], str | None]:
-    """Of sorted names at most ``limit`` behind ``after``; and the last of them if more follow."""
+    """Return at most ``limit`` of the sorted names after ``after``, and the last of them if more follow."""
     start = bisect_right(names, after) if after is not None else 0
     chosen = list(names[start:] if limit is None else names[start : start + limit])
     return chosen, chosen[-1] if chosen and start + len(chosen) < len(names) else None
 
 
 def ancestors(location: str) -> Iterator[str]:
-    """A relative path and the directories above it, from the innermost to the outermost."""
+    """Iterate over a relative path and the directories above it, from the innermost to the outermost."""
     while location:
         yield location
         location = location.rpartition("/")[0]
 
 
 def require_namespace(view: CatalogView, object_id: ObjectId) -> None:
-    """Raises `NamespaceNotFound` unless the namespace exists; the root always does."""
+    """Check that a namespace exists; the root always does.
+
+    Raises:
+        NamespaceNotFound: it does not exist.
+    """
     entry = view.find(object_id.key)
     if not object_id.is_root and (entry is None or entry.object_type != NAMESPACE):
-        raise NamespaceNotFound(f"there is no namespace {object_id}; create it first")
+        raise NamespaceNotFound(f"the namespace {object_id} does not exist; create it first")
 
 
 def require_free(view: CatalogView, object_id: ObjectId, wanted: str) -> None:
-    """Raises `TableAlreadyExists` or `NamespaceAlreadyExists` where the name is taken, by an object of any type."""
+    """Check that no object of any type has the name of a new object.
+
+    Raises:
+        TableAlreadyExists, NamespaceAlreadyExists: an object has the name; ``wanted``, the type of the new object,
+            chooses the error.
+    """
     entry = view.find(object_id.key)
     if object_id.is_root or entry is not None:
         kind = NAMESPACE if entry is None else entry.object_type
         error = TableAlreadyExists if wanted == TABLE else NamespaceAlreadyExists
-        raise error(f"the name {object_id} is taken: a {kind} has it; choose another, or use what is there")
+        raise error(f"the name {object_id} is taken by a {kind}; choose another name, or use the existing {kind}")

@@ -11,20 +11,20 @@ import attrs
 from lancekeep.domain.errors import InvalidInput
 
 DELIMITER = "."
-"""Joins names in the string form that people write."""
+"""The separator of names in the string form of an identifier."""
 
 MANIFEST_DELIMITER = "$"
-"""Joins names in the ``object_id`` column of the manifest table, and in directory names; so no name may hold it."""
+"""The separator of names in the manifest table's ``object_id`` and in directory names; no name can contain it."""
 
 LONGEST = 246
-"""Bytes of an object id: behind ``{hash}_`` it has to fit a file name of 255 bytes."""
+"""The maximum length of an object id in bytes: with the prefix ``{hash}_`` it fits a file name of 255 bytes."""
 
 _FORBIDDEN = re.compile(r"[/\\$\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 @attrs.frozen(order=True)
 class ObjectId:
-    """The names from below the root namespace down to an object; the root itself has none.
+    """The path of names from the root namespace to an object; the root has no names.
 
     >>> ObjectId.of("ml.features").names
     ('ml', 'features')
@@ -34,27 +34,31 @@ class ObjectId:
 
     @staticmethod
     def of(identifier: str | Iterable[str] | ObjectId | None, delimiter: str = DELIMITER) -> ObjectId:
-        """Understand an identifier in list form or, split at ``delimiter``, in string form; empty or None is the root.
+        """Parse an identifier in list form or string form; empty or None is the root.
+
+        Args:
+            identifier: names as a list, or as text with ``delimiter`` in between.
+            delimiter: the separator in string form.
 
         Raises:
-            InvalidInput: a name is empty, is ``.`` or ``..``, holds ``/``, ``\\``, ``$`` or a control character, or
-                the whole is longer than `LONGEST` bytes.
+            InvalidInput: a name is empty, is ``.`` or ``..``, contains ``/``, ``\\``, ``$`` or a control character, or
+                the identifier is longer than `LONGEST` bytes.
         """
         if isinstance(identifier, ObjectId):
             return identifier
         if identifier is None or identifier == "":
             return ObjectId()
         if not delimiter:
-            raise InvalidInput("the delimiter between names is empty; give the names as a list")
+            raise InvalidInput("the delimiter is empty; give the names as a list, or choose a delimiter")
         try:
             return _checked(tuple(identifier.split(delimiter) if isinstance(identifier, str) else identifier))
-        except TypeError as error:  # no list, or one of what is not hashable, so no text
-            raise InvalidInput(f"the identifier {identifier!r} is not text, nor a list of names that are") from error
+        except TypeError as error:  # not iterable, or names that are not hashable and so not text
+            raise InvalidInput(f"the identifier {identifier!r} is not text, and not a list of text") from error
 
     @staticmethod
     @lru_cache(maxsize=4096)
     def from_key(key: str) -> ObjectId:
-        """The inverse of `key`, for what a manifest table holds; names are taken as they are."""
+        """Return the object id of a `key` of the manifest table, without checking its names."""
         return ObjectId(tuple(key.split(MANIFEST_DELIMITER)) if key else ())
 
     @property
@@ -69,7 +73,7 @@ class ObjectId:
 
     @property
     def parent(self) -> ObjectId:
-        """The namespace that holds the object; the root's parent is the root."""
+        """The namespace that contains the object; the parent of the root is the root."""
         return ObjectId(self.names[:-1])
 
     @property
@@ -77,14 +81,14 @@ class ObjectId:
         return not self.names
 
     def child(self, name: str) -> ObjectId:
-        """The object of that name inside this namespace."""
+        """Return the object with this name in this namespace."""
         return ObjectId.of((*self.names, name))
 
     def __str__(self) -> str:
         return DELIMITER.join(self.names) or "(root)"
 
 
-@lru_cache(maxsize=4096)  # every native callback names its table anew
+@lru_cache(maxsize=4096)  # each native callback names its table
 def _checked(names: tuple[str, ...]) -> ObjectId:
     for name in names:
         check_name(name, names)
@@ -92,24 +96,28 @@ def _checked(names: tuple[str, ...]) -> ObjectId:
     length = len(object_id.key.encode())
     if length > LONGEST:
         raise InvalidInput(
-            f"the identifier {_shown(names)} is {length} bytes long; at most {LONGEST} fit into the name of a "
-            "directory. Shorten a name."
+            f"the identifier {_shown(names)} has {length} bytes; the name of a directory has room for {LONGEST}. "
+            "Shorten a name."
         )
     return object_id
 
 
 def check_name(name: object, names: tuple[object, ...]) -> None:
-    """Raises `InvalidInput` where ``name``, one of ``names``, can be no part of an identifier."""
+    """Check one of the ``names`` of an identifier.
+
+    Raises:
+        InvalidInput: the name is not valid.
+    """
     if not isinstance(name, str):
-        raise InvalidInput(f"{name!r} in the identifier {names!r} is not text; every name is a string")
+        raise InvalidInput(f"{name!r} in the identifier {names!r} is not text; give every name as a string")
     if not name:
-        raise InvalidInput(f"the identifier {_shown(names)} holds an empty name; give every level a name")
+        raise InvalidInput(f"the identifier {_shown(names)} contains an empty name; give every level a name")
     if name in (".", ".."):
         raise InvalidInput(f"{name!r} in the identifier {_shown(names)} names a directory; choose another name")
     forbidden = _FORBIDDEN.search(name)
     if forbidden:
         raise InvalidInput(
-            f"the name {name!r} holds {forbidden[0]!r}; '/', '\\', '$' and control characters cannot be part of a name"
+            f"the name {name!r} contains {forbidden[0]!r}; names cannot contain '/', '\\', '$' or control characters"
         )
 
 

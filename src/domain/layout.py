@@ -1,4 +1,4 @@
-"""Where the files of a dataset lie (storage layout specification).
+"""The locations of a dataset's files (storage layout specification).
 
 Keys are paths inside one object store, as the native engine writes them: no scheme, no bucket, no leading slash.
 """
@@ -16,10 +16,10 @@ BRANCHES = "tree"
 
 @attrs.frozen
 class DatasetRoot:
-    """A place with a history of versions: a table, or a branch of one.
+    """The root of a dataset with a history of versions: a table, or a branch of a table.
 
-    ``key`` is the dataset root inside its object store, ``base_uri`` the same place with scheme and bucket, under
-    which the commit store keeps the history.
+    key: the dataset root in its object store.
+    base_uri: the same root with scheme and bucket; the commit store keeps the history under it.
     """
 
     key: str
@@ -27,9 +27,10 @@ class DatasetRoot:
     is_branch: bool = False
 
     def branch(self, name: str | None) -> DatasetRoot:
-        """The root of a branch, ``tree/{branch}`` below the table's; None is the main branch, the table itself.
+        """Return the root of a branch, ``tree/{branch}`` below the table's root; None is the main branch.
 
-        Raises `InvalidInput` for what is no name of a branch: names like those of tables, with ``/`` between them.
+        Raises:
+            InvalidInput: the name is not valid. A branch name consists of valid table names with ``/`` in between.
         """
         if name is None:
             return self
@@ -44,5 +45,5 @@ class DatasetRoot:
         return f"{self.key}/{VERSIONS}/"
 
     def manifest_key(self, version: int, scheme: NamingScheme) -> str:
-        """The key of a committed version's manifest."""
+        """Return the key of the final manifest of a version."""
         return self.versions_key + scheme.final_name(version)

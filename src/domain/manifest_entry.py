@@ -15,20 +15,22 @@ NAMESPACE = "namespace"
 TABLE = "table"
 
 OWN_PROPERTIES = "lancekeep."
-"""What the names of the catalog's own properties begin with; of the root namespace, a V1 directory has no others."""
+"""The prefix of the catalog's own properties. A V1 directory has no other properties of the root namespace."""
 RESERVED = f"{OWN_PROPERTIES}reserved"
-"""In the entry of a table that was found as a mere reservation in its V1 directory, until the table is declared by
-whoever has put that there; not shown."""
+"""A hidden property of an entry that a migration made of a reservation in a V1 directory. The writer of the reservation
+removes it when it declares the table."""
 
 
 @attrs.frozen
 class ManifestEntry:
     """One object of the catalog.
 
-    object_id: the names joined by ``$``. object_type: ``namespace``, ``table``, or a type of an extension.
-    location: the table's directory, relative to the root; None for a namespace. metadata: the properties as JSON.
-    extension: the values of ``base_objects`` and of columns that the specification does not know, kept as they are.
-    listed: found as a V1 directory, not entered in the manifest table (compatibility mode, rules 1 and 2).
+    object_id: the names joined by ``$``.
+    object_type: ``namespace``, ``table``, or a type of an extension.
+    location: the table's directory, relative to the root; None for a namespace.
+    metadata: the properties as JSON.
+    extension: the values of ``base_objects`` and of columns outside the specification, unchanged.
+    listed: the table is a V1 directory without a row in the manifest table (compatibility mode, rules 1 and 2).
     """
 
     object_id: str
@@ -48,21 +50,25 @@ class ManifestEntry:
 
     @property
     def defect(self) -> str | None:
-        """What is wrong with the entry itself, for people; None if nothing is."""
+        """The defect of the entry, as a message for people; None if it is sound."""
         if "" in self.object_id.split(MANIFEST_DELIMITER) or not self.object_type:
             return (
                 f"a row with the object id {self.object_id[:80]!r} and the type {self.object_type[:80]!r}; expected "
                 "names joined by '$' and a type, none of them empty. Remove it with pylance"
             )
         try:
-            self.properties  # noqa: B018 - it raises
+            self.properties  # noqa: B018 - the property raises
         except Damaged as error:
             return str(error)
         return None
 
     @property
     def properties(self) -> dict[str, str]:
-        """The properties of the namespace or table. Raises `Damaged` where the metadata are no JSON object of text."""
+        """The properties of the namespace or table.
+
+        Raises:
+            Damaged: the metadata is not a JSON object of text values.
+        """
         if not self.metadata:
             return {}
         try:
@@ -72,17 +78,17 @@ class ManifestEntry:
         if not isinstance(properties, dict) or not all(isinstance(value, str) for value in properties.values()):
             raise Damaged(
                 f"the catalog's entry of {ObjectId.from_key(self.object_id)} has the metadata {self.metadata[:80]!r}; "
-                "expected a JSON object of text values. Correct it with the software that wrote it, or make it anew."
+                "expected a JSON object of text values. Correct it with the software that wrote it, or create it again."
             )
         return properties
 
     def with_properties(self, changes: Mapping[str, str | None]) -> ManifestEntry:
-        """The entry with some properties set, and those given as None removed."""
+        """Return the entry with some properties set; None removes a property."""
         merged = {**self.properties, **changes}
         kept = {name: value for name, value in merged.items() if value is not None}
         return attrs.evolve(self, metadata=encode_properties(kept), listed=False)
 
 
 def encode_properties(properties: Mapping[str, str]) -> str | None:
-    """Properties as the native engine stores them: compact JSON, and null where there are none."""
+    """Return properties as the native engine stores them: compact JSON, or null if there are none."""
     return json.dumps(dict(properties), separators=(",", ":"), ensure_ascii=False) if properties else None

@@ -1,4 +1,4 @@
-"""Namespaces: what they are, and how they come and go."""
+"""Namespaces, and the decisions that create, change and drop them."""
 
 from __future__ import annotations
 
@@ -24,21 +24,25 @@ from lancekeep.domain.table import Table
 
 @attrs.frozen
 class Namespace:
-    """A namespace and its properties; the root has those of the catalog."""
+    """A namespace and its properties; the properties of the root are those of the catalog."""
 
     id: ObjectId
     properties: Mapping[str, str]
 
 
 def find_namespace(view: CatalogView, object_id: ObjectId) -> Namespace:
-    """The namespace of that identifier. Raises `NamespaceNotFound`."""
+    """Return a namespace.
+
+    Raises:
+        NamespaceNotFound: no namespace has this identifier.
+    """
     if object_id.is_root:
         return Namespace(object_id, dict(view.properties))
     entry = view.find(object_id.key)
     if entry is None or entry.object_type != NAMESPACE:
         raise NamespaceNotFound(
-            f"there is no namespace {object_id}; "
-            + ("list_namespaces shows what there is" if entry is None else f"it is a {entry.object_type}")
+            f"the namespace {object_id} does not exist; "
+            + ("list the namespaces with list_namespaces" if entry is None else f"the name is a {entry.object_type}")
         )
     return Namespace(object_id, entry.properties)
 
@@ -46,43 +50,52 @@ def find_namespace(view: CatalogView, object_id: ObjectId) -> Namespace:
 def create_namespace(view: CatalogView, object_id: ObjectId, properties: Mapping[str, str]) -> list[Change]:
     """Add a namespace below an existing one.
 
-    Raises `NamespaceNotFound`, `NamespaceAlreadyExists`, and `Unsupported` in a V1 directory.
+    Raises:
+        NamespaceNotFound: the parent does not exist.
+        NamespaceAlreadyExists: an object has the name.
+        Unsupported: the catalog is a V1 directory.
     """
     if view.flat:
-        raise Unsupported(f"a V1 directory has no namespaces but the root; open it with its manifest for {object_id}")
+        raise Unsupported(f"a V1 directory has only the root namespace; open it with its manifest for {object_id}")
     require_namespace(view, object_id.parent)
     require_free(view, object_id, NAMESPACE)
     return [Put(ManifestEntry.namespace(object_id, properties))]
 
 
 def drop_namespace(view: CatalogView, object_id: ObjectId, *, cascade: bool) -> tuple[list[Change], list[Table]]:
-    """Remove a namespace and, with ``cascade``, all below it; also the tables that lose their entry by it.
+    """Remove a namespace and, with ``cascade``, everything below it.
 
-    Raises `NamespaceNotFound`, `NamespaceNotEmpty`, and `Refused` for the root or an object of an unknown type.
+    Returns:
+        The changes, and the tables that lose their entries.
+
+    Raises:
+        NamespaceNotFound: the namespace does not exist.
+        NamespaceNotEmpty: it is not empty, and ``cascade`` is false.
+        Refused: it is the root, or contains an object of an unknown type.
     """
     if object_id.is_root:
         raise Refused(
-            "the root namespace cannot be dropped; it exists as long as its directory does. Drop what it holds"
+            "the root namespace cannot be dropped; it exists as long as its directory does. Drop its contents instead"
         )
     find_namespace(view, object_id)
     below = list(view.descendants(object_id) if cascade else islice(view.descendants(object_id), 1))
     if below and not cascade:
         raise NamespaceNotEmpty(
-            f"the namespace {object_id} is not empty: it holds {ObjectId.from_key(below[0].object_id)}, for one; "
-            "drop what it holds first, or drop it with cascade"
+            f"the namespace {object_id} is not empty: it contains {ObjectId.from_key(below[0].object_id)}; "
+            "drop its contents first, or drop it with cascade"
         )
     strangers = [entry for entry in below if entry.object_type not in (NAMESPACE, TABLE)]
     if strangers:
         raise Refused(
-            f"the namespace {object_id} holds {ObjectId.from_key(strangers[0].object_id)}, of the unknown type "
-            f"{strangers[0].object_type!r}; drop it with the software that made it"
+            f"the namespace {object_id} contains {ObjectId.from_key(strangers[0].object_id)} of the unknown type "
+            f"{strangers[0].object_type!r}; drop that object with the software that created it"
         )
     tables = [Table.from_entry(entry) for entry in below if entry.object_type == TABLE]
     return [*(Remove(entry.object_id) for entry in below), Remove(object_id.key)], tables
 
 
 def replace_namespace(view: CatalogView, object_id: ObjectId, properties: Mapping[str, str]) -> list[Change]:
-    """Put a new, empty namespace in the place of an empty one, or of none. Raises as creating and dropping do."""
+    """Create an empty namespace, or replace an empty one. Raises as `create_namespace` and `drop_namespace` do."""
     entry = view.find(object_id.key)
     if entry is None or entry.object_type != NAMESPACE:
         return create_namespace(view, object_id, properties)
@@ -91,12 +104,14 @@ def replace_namespace(view: CatalogView, object_id: ObjectId, properties: Mappin
 
 
 def alter_namespace(view: CatalogView, object_id: ObjectId, changes: Mapping[str, str | None]) -> list[Change]:
-    """Set some properties of a namespace, the root too, and remove those given as None.
+    """Set properties of a namespace or of the root; None removes a property.
 
-    Raises `NamespaceNotFound`, and `Unsupported` in a V1 directory.
+    Raises:
+        NamespaceNotFound: the namespace does not exist.
+        Unsupported: the catalog is a V1 directory.
     """
     if view.flat:
-        raise Unsupported("a V1 directory has no place for properties; open it with its manifest")
+        raise Unsupported("a V1 directory cannot store properties; open it with its manifest")
     if object_id.is_root:
         return [SetProperties(changes)]
     find_namespace(view, object_id)

@@ -1,7 +1,7 @@
-"""How a partitioned namespace is partitioned (partitioning specification, "Partition Spec" and "Partition Evolution").
+"""Partition specifications (partitioning specification, "Partition Spec" and "Partition Evolution").
 
-A specification says by which fields rows are divided; a namespace has one per version, and old ones stay for the data
-that was written under them.
+A specification lists the fields that divide the rows. A namespace has one specification per version, and keeps the old
+ones for the data that was written under them.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import attrs
 from lancekeep.domain.errors import Damaged, InvalidInput, Refused
 
 SCHEMA_PROPERTY = "schema"
-"""The property of the root namespace that holds the schema of all partitions, as JSON."""
+"""The property of the root namespace with the schema of all partitions, as JSON."""
 
 COLUMN = "partition_field_"
-"""What the names of the manifest table's columns of partition values begin with; the ``field_id`` follows."""
+"""The prefix of the manifest table's columns of partition values; the ``field_id`` follows."""
 
 READ_VERSION, READ_BRANCH, READ_TAG = "read_version", "read_branch", "read_tag"
-"""Columns of the manifest table: which version of a partition's table is to be read."""
+"""Columns of the manifest table that select the version of a partition's table to read."""
 
 DATE_PARTS = ("year", "month", "day", "hour")
 TRANSFORMS = ("identity", *DATE_PARTS, "bucket", "multi_bucket", "truncate")
@@ -34,7 +34,10 @@ _LARGEST = 2**31 - 1
 
 @attrs.frozen
 class Transform:
-    """A well-known function from source columns to a partition value; ``parameter``: buckets, or the width."""
+    """A well-known function from source columns to a partition value.
+
+    ``parameter`` is the number of buckets, or the width.
+    """
 
     type: str
     parameter: int | None = None
@@ -51,7 +54,11 @@ class Transform:
 
     @staticmethod
     def from_json(value: Any) -> Transform:
-        """Raises `InvalidInput`."""
+        """Parse a transform.
+
+        Raises:
+            InvalidInput: the value is not a well-known transform.
+        """
         if not isinstance(value, dict) or not isinstance(value.get("type"), str):
             raise InvalidInput(f"a transform is an object with a type; found {value!r:.200}")
         kind = value["type"]
@@ -69,11 +76,13 @@ class Transform:
 
 @attrs.frozen
 class PartitionField:
-    """One level of the partitions of a specification.
+    """A field of a specification: one level of its partitions.
 
-    field_id: names it, and its column, in every version for ever. source_ids: ``lance:field_id`` of the columns it is
-    computed from. transform or expression: how; an expression is DataFusion SQL over ``col0``…, which is kept and
-    never evaluated here. result_type: of the values, in the JsonArrowDataType form.
+    field_id: the permanent name of the field and its column, the same in every version.
+    source_ids: the ``lance:field_id`` of the source columns.
+    transform: the function of the source columns, or None.
+    expression: the function as DataFusion SQL over ``col0``…, or None. Lancekeep keeps it and never evaluates it.
+    result_type: the type of the values as a JsonArrowDataType.
     """
 
     field_id: str
@@ -84,7 +93,11 @@ class PartitionField:
 
     @staticmethod
     def from_json(value: Any) -> PartitionField:
-        """Raises `InvalidInput`."""
+        """Parse a partition field.
+
+        Raises:
+            InvalidInput: the value is not a partition field, or its transform is unknown.
+        """
         if not isinstance(value, dict):
             raise InvalidInput(f"a partition field is an object; found {value!r:.200}")
         field_id, sources, result = value.get("field_id"), value.get("source_ids"), value.get("result_type")
@@ -111,11 +124,11 @@ class PartitionField:
 
     @property
     def column(self) -> str:
-        """The column of the manifest table that holds its values."""
+        """The column of the manifest table with the values of this field."""
         return COLUMN + self.field_id
 
     def is_same_as(self, other: PartitionField) -> bool:
-        """Whether both compute the same, so that they have to share one ``field_id``."""
+        """Return whether both fields compute the same values, and so must share one ``field_id``."""
         return (self.source_ids, self.transform, self.expression) == (
             other.source_ids,
             other.transform,
@@ -125,14 +138,20 @@ class PartitionField:
 
 @attrs.frozen
 class PartitionSpec:
-    """One version of how a namespace is partitioned: one level of namespaces below ``v{id}`` per field."""
+    """One version of a partition specification, with one level of namespaces below ``v{id}`` per field."""
 
     id: int
     fields: tuple[PartitionField, ...]
 
     @staticmethod
     def from_json(text: str) -> PartitionSpec:
-        """Raises `InvalidInput`; unknown transforms are refused, since their rows could not be found."""
+        """Parse a specification.
+
+        Unknown transforms are refused, because Lancekeep could not find their rows.
+
+        Raises:
+            InvalidInput: the text is not a specification, or has an unknown transform.
+        """
         try:
             value = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -150,28 +169,32 @@ class PartitionSpec:
 
     @property
     def namespace(self) -> str:
-        """The namespace below the root that holds the data written under this version."""
+        """The namespace below the root with the data that was written under this version."""
         return f"v{self.id}"
 
     @property
     def property(self) -> str:
-        """The property of the root namespace that holds it."""
+        """The property of the root namespace with this specification."""
         return f"partition_spec_v{self.id}"
 
     def require_writable(self) -> None:
-        """Raises `Refused` where a field is an expression, which only DataFusion can evaluate."""
+        """Check that Lancekeep can compute every field.
+
+        Raises:
+            Refused: a field is an expression, which only DataFusion can evaluate.
+        """
         for field in self.fields:
             if field.transform is None:
                 raise Refused(
-                    f"the partition field {field.field_id!r} is the expression {field.expression!r}; Lancekeep reads "
-                    "such partitions and does not write them. Evolve to well-known transforms, or write with the "
-                    "software that made the namespace."
+                    f"the partition field {field.field_id!r} is the expression {field.expression!r}; Lancekeep can "
+                    "read such partitions but not write them. Evolve to well-known transforms, or write with the "
+                    "software that created the namespace."
                 )
 
 
 @attrs.frozen
 class PartitionBy:
-    """What a user asks a namespace to be partitioned by: columns by name; ``name`` is the ``field_id`` to be.
+    """A partition field as a user requests it, with columns by name; ``name`` becomes the ``field_id``.
 
     >>> PartitionBy.bucket("user", 16).name
     'user_bucket_16'
@@ -183,42 +206,42 @@ class PartitionBy:
 
     @staticmethod
     def identity(column: str, name: str | None = None) -> PartitionBy:
-        """The values themselves."""
+        """Partition by the values themselves."""
         return PartitionBy._of([column], Transform("identity"), name or column)
 
     @staticmethod
     def year(column: str, name: str | None = None) -> PartitionBy:
-        """The year of a date or timestamp, in its own time zone."""
+        """Partition by the year of a date or timestamp, in the time zone of the column."""
         return PartitionBy._of([column], Transform("year"), name)
 
     @staticmethod
     def month(column: str, name: str | None = None) -> PartitionBy:
-        """The month of a date or timestamp, 1 to 12, of whatever year."""
+        """Partition by the month of a date or timestamp, 1 to 12 in every year."""
         return PartitionBy._of([column], Transform("month"), name)
 
     @staticmethod
     def day(column: str, name: str | None = None) -> PartitionBy:
-        """The day of the month of a date or timestamp."""
+        """Partition by the day of the month of a date or timestamp."""
         return PartitionBy._of([column], Transform("day"), name)
 
     @staticmethod
     def hour(column: str, name: str | None = None) -> PartitionBy:
-        """The hour of a timestamp, 0 to 23."""
+        """Partition by the hour of a timestamp, 0 to 23."""
         return PartitionBy._of([column], Transform("hour"), name)
 
     @staticmethod
     def bucket(column: str, buckets: int, name: str | None = None) -> PartitionBy:
-        """One of ``buckets`` by the Murmur3 hash of the value."""
+        """Partition into ``buckets`` by the Murmur3 hash of the value."""
         return PartitionBy._of([column], Transform("bucket", buckets), name)
 
     @staticmethod
     def multi_bucket(columns: Sequence[str], buckets: int, name: str | None = None) -> PartitionBy:
-        """One of ``buckets`` by the Murmur3 hash of several values; nulls are left out."""
+        """Partition into ``buckets`` by the Murmur3 hash of several values, without nulls."""
         return PartitionBy._of(columns, Transform("multi_bucket", buckets), name)
 
     @staticmethod
     def truncate(column: str, width: int, name: str | None = None) -> PartitionBy:
-        """The first ``width`` characters of a text; a number brought to a multiple of ``width`` towards zero."""
+        """Partition by the first ``width`` characters of text, or by numbers rounded towards zero to a multiple."""
         return PartitionBy._of([column], Transform("truncate", width), name)
 
     @staticmethod
@@ -227,16 +250,19 @@ class PartitionBy:
         chosen = name or "_".join(parts)
         if not _FIELD_ID.fullmatch(chosen):
             raise InvalidInput(
-                f"{chosen!r} cannot be a field_id, of which a column of the manifest table is named: give a name of "
+                f"{chosen!r} cannot be a field_id, because a column of the manifest table has its name: give a name of "
                 "at most 100 letters, digits and underscores"
             )
         return PartitionBy(tuple(columns), transform, chosen)
 
 
 def specs_of(properties: Mapping[str, str]) -> dict[int, PartitionSpec]:
-    """The partition specifications among the properties of a root namespace, by version, in order.
+    """Return the partition specifications in the properties of a root namespace, sorted by version.
 
-    None: the namespace is not partitioned. Raises `Damaged` where one cannot be understood.
+    A namespace without specifications is not partitioned.
+
+    Raises:
+        Damaged: a specification cannot be parsed.
     """
     specs: dict[int, PartitionSpec] = {}
     for name, text in properties.items():
@@ -254,10 +280,17 @@ def specs_of(properties: Mapping[str, str]) -> dict[int, PartitionSpec]:
 
 
 def next_spec(specs: Mapping[int, PartitionSpec], wanted: Iterable[PartitionField]) -> PartitionSpec:
-    """The version behind those there are, with these fields, outermost level first.
+    """Return the next version of a specification.
 
-    A field that computes what one of any earlier version computes keeps its ``field_id``; the others need one that no
-    version has used. Where nothing would change it is the latest version itself. Raises `InvalidInput`.
+    A field that computes the same values as a field of an earlier version keeps that ``field_id``. Any other field
+    needs a ``field_id`` that no version has used. If nothing changes, the result is the latest version itself.
+
+    Args:
+        specs: the versions so far.
+        wanted: the fields of the next version, outermost level first.
+
+    Raises:
+        InvalidInput: no field is given, one is given twice, or its ``field_id`` belongs to another field.
     """
     known = [field for spec in specs.values() for field in spec.fields]
     fields: list[PartitionField] = []
@@ -265,11 +298,11 @@ def next_spec(specs: Mapping[int, PartitionSpec], wanted: Iterable[PartitionFiel
         same = next((earlier for earlier in known if earlier.is_same_as(field)), None)
         if same is None and any(earlier.field_id == field.field_id for earlier in known):
             raise InvalidInput(
-                f"the field_id {field.field_id!r} belongs to another partition field for ever; choose another name"
+                f"the field_id {field.field_id!r} permanently belongs to another partition field; choose another name"
             )
         fields.append(same or field)
     if not fields:
-        raise InvalidInput("a partition spec needs at least one field")
+        raise InvalidInput("a partition spec needs at least one field; found none")
     for at, field in enumerate(fields):
         if any(field.field_id == other.field_id or field.is_same_as(other) for other in fields[:at]):
             raise InvalidInput(f"the partition field {field.field_id!r} is given twice")

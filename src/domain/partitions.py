@@ -1,7 +1,7 @@
-"""The partitions of a namespace: where they stand in the catalog, and how they become visible together.
+"""The partitions of a namespace: their entries in the catalog, and their atomic publication.
 
-Below ``v{N}`` lies one level of namespaces per field of the specification, named at random, and then the table
-``dataset``. Columns of the manifest table hold the partition values, and which version of each table is to be read.
+Below ``v{N}`` each field of the specification has one level of namespaces with random names, above the table
+``dataset``. Columns of the manifest table contain the partition values, and the version of each table to read.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from lancekeep.domain.partitioning import READ_BRANCH, READ_TAG, READ_VERSION, P
 from lancekeep.domain.table import Table
 
 DATASET = "dataset"
-"""The name of every partition's table."""
+"""The name of the table of every partition."""
 
 NAME_LENGTH = 16
 NAME_ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
 
 PUBLISHED = {"lancekeep.published": "true"}
-"""A property of a partition's table: its entry says which version is to be read. Writers that drop columns they do not
-know keep the properties, so that the loss is noticed."""
+"""A property of a partition's table whose entry names the version to read. A writer that drops unknown columns keeps
+the properties, so Lancekeep detects the loss."""
 
 Values = tuple[Any, ...]
 """Partition values, outermost level first."""
@@ -36,8 +36,10 @@ Values = tuple[Any, ...]
 
 @attrs.frozen
 class Partition:
-    """One partition and the version of its table that is to be read: a version, of a branch, or a tag; None: the latest
-    of main."""
+    """A partition, and the version of its table to read.
+
+    The version is that of a branch or of main, or a tag selects it. Without both it is the latest version of main.
+    """
 
     spec: PartitionSpec
     values: Values
@@ -54,10 +56,12 @@ class Partition:
 
 @attrs.frozen
 class Publication:
-    """What a write wants to be read of one partition from now on.
+    """The version of one partition that a write publishes.
 
-    table, location: of its table. base: the partition as the write found it; None where the write makes it. version:
-    holds what shall be read.
+    values: the partition values.
+    table, location: the table of the partition and its directory.
+    base: the partition as the write read it; None if the write creates it.
+    version: the version to read from now on.
     """
 
     values: Values
@@ -68,7 +72,7 @@ class Publication:
 
 
 class Overtaken(ConcurrentModification):
-    """Another write has published some of the partitions since; ``values``: theirs."""
+    """A concurrent write published some of the partitions; ``values`` are their partition values."""
 
     def __init__(self, message: str, values: frozenset[Values]) -> None:
         super().__init__(message, values)
@@ -84,9 +88,10 @@ def key_of(values: Iterable[Any]) -> Values:
 
 
 def partitions_of(view: CatalogView, spec: PartitionSpec) -> Iterator[Partition]:
-    """The partitions that were written under a specification, in no particular order.
+    """Iterate over the partitions that were written under a specification, in no particular order.
 
-    Raises `Damaged` where another writer has dropped the columns that say what is in them.
+    Raises:
+        Damaged: another writer dropped the columns of the partition values.
     """
     depth = len(spec.fields) + 2
     for entry in view.descendants(ObjectId((spec.namespace,))):
@@ -96,15 +101,15 @@ def partitions_of(view: CatalogView, spec: PartitionSpec) -> Iterator[Partition]
 
 
 def partition_of(spec: PartitionSpec, entry: ManifestEntry) -> Partition:
-    """The partition whose table an entry is. Raises `Damaged`, as `partitions_of`."""
+    """Return the partition of a table's entry. Raises as `partitions_of` does."""
     extension = entry.extension
     version = extension.get(READ_VERSION)
     tag = extension.get(READ_TAG)
     if version is None and tag is None and PUBLISHED.items() <= entry.properties.items():
         raise Damaged(
             f"the catalog's entry of the partition {ObjectId.from_key(entry.object_id)} has lost its {READ_VERSION}: "
-            "other software has rewritten the manifest table without the columns it does not know. Restore the version "
-            "of __manifest before that with pylance, and keep that software from changing this catalog."
+            "other software rewrote the manifest table without the columns that it does not know. Restore the previous "
+            "version of __manifest with pylance, and prevent that software from changing this catalog."
         )
     values = tuple(extension.get(field.column) for field in spec.fields)
     table = Table.from_entry(entry)
@@ -112,13 +117,13 @@ def partition_of(spec: PartitionSpec, entry: ManifestEntry) -> Partition:
 
 
 def published_version(entry: ManifestEntry) -> Reference | None:
-    """The version that the entry of a partition's table says is to be read; None where it says none, or a tag."""
+    """Return the version that the entry of a partition's table names; None if it names none, or a tag."""
     version = entry.extension.get(READ_VERSION)
     return None if version is None else Reference(entry.extension.get(READ_BRANCH) or "", version)
 
 
 def by_values(view: CatalogView, spec: PartitionSpec) -> dict[Values, Partition]:
-    """The partitions by `key_of` their values; where others have made one twice, the first in byte order."""
+    """Return the partitions by `key_of` their values; of duplicates, the first in byte order."""
     found = sorted(partitions_of(view, spec), key=lambda partition: partition.table.id, reverse=True)
     return {key_of(partition.values): partition for partition in found}
 
@@ -126,10 +131,18 @@ def by_values(view: CatalogView, spec: PartitionSpec) -> dict[Values, Partition]
 def publish(
     view: CatalogView, spec: PartitionSpec, publications: Sequence[Publication], *, alone: bool = False
 ) -> list[Put]:
-    """Have all publications read from now on, in one change; new partitions come to be by it.
+    """Publish versions of partitions in one change, and enter new partitions.
 
-    alone: there must be no data under another specification. Raises `Overtaken` where some of the partitions are no
-    longer as the write found them, `ConcurrentModification` where one was dropped, and `Refused`.
+    Args:
+        view: the catalog.
+        spec: the specification of the partitions.
+        publications: the versions to publish.
+        alone: no other specification may have data.
+
+    Raises:
+        Overtaken: some partitions have changed since the write read them.
+        ConcurrentModification: a partition was dropped.
+        Refused: ``alone`` is set, and another specification has data.
     """
     require_namespace(view, ObjectId((spec.namespace,)))
     if alone:
@@ -142,37 +155,43 @@ def publish(
         found = present.get(key)
         if found is None and base is not None:
             raise ConcurrentModification(
-                f"the partition {base.table.id} was dropped while it was written; nothing was published"
+                f"the partition {base.table.id} was dropped during the write; nothing was published"
             )
         if _state(found) != _state(base):
             overtaken.add(key)
         elif found is None:
             if table_of(levels, spec, publication.values, publication.table.names[1:-1]) != publication.table:
-                overtaken.add(key)  # another write has entered one of its levels under another name
+                overtaken.add(key)  # a concurrent write entered one of its levels under another name
                 continue
             changes += _new_partition(view, levels, spec, publication)
         else:
             entry = view.find(found.table.id.key)
-            assert entry is not None  # it has just been found
+            assert entry is not None  # the view is immutable and has it
             changes.append(Put(_pinned(entry, publication.version)))
     if overtaken:
-        raise Overtaken(f"{len(overtaken)} partitions were changed by others meanwhile", frozenset(overtaken))
+        raise Overtaken(f"{len(overtaken)} partitions were changed by concurrent writes", frozenset(overtaken))
     return changes
 
 
 def require_alone(view: CatalogView, spec: PartitionSpec) -> None:
-    """Raises `Refused` where data lie under another specification than ``spec``."""
+    """Check that no other specification has data.
+
+    Raises:
+        Refused: a partition was written under another specification than ``spec``.
+    """
     for other in specs_of(view.properties).values():
         if other.id != spec.id and next(partitions_of(view, other), None) is not None:
             raise Refused(
-                f"partitions cannot be overwritten while there are data under v{other.id}: their rows would stay "
-                "beside the new ones. Move them to the latest specification first, or append."
+                f"partitions cannot be overwritten while v{other.id} has data, because those rows would remain. Move "
+                "them to the latest specification first, or append."
             )
 
 
 def made_up_properties(view: CatalogView, object_id: ObjectId) -> dict[str, str]:
-    """What a namespace of a partitioned catalog is described with beside its own properties ("Runtime Namespace
-    Properties"): ``partition_spec`` on ``v{N}``, ``partition.{field_id}`` on a level, unless the value is null."""
+    """Return the derived properties of a namespace in a partitioned catalog ("Runtime Namespace Properties").
+
+    These are ``partition_spec`` on ``v{N}``, and ``partition.{field_id}`` on a level unless the value is null.
+    """
     if object_id.is_root or not object_id.names[0].startswith("v"):
         return {}
     spec = next((spec for spec in specs_of(view.properties).values() if spec.namespace == object_id.names[0]), None)
@@ -194,7 +213,7 @@ def _state(partition: Partition | None) -> Any:
 
 
 def table_of(levels: Mapping[Values, ObjectId], spec: PartitionSpec, values: Values, names: Sequence[str]) -> ObjectId:
-    """Return the id of a partition's table: below the levels that exist, and ``names`` for those that do not."""
+    """Return the id of a partition's table, below existing levels, with ``names`` for the missing levels."""
     namespace, key = ObjectId((spec.namespace,)), key_of(values)
     for depth, name in enumerate(names, 1):
         namespace = levels.get(key[:depth]) or namespace.child(name)
@@ -204,8 +223,7 @@ def table_of(levels: Mapping[Values, ObjectId], spec: PartitionSpec, values: Val
 def level_names(spec: PartitionSpec, values: Values, salt: str) -> list[str]:
     """Return a name for each level of a partition ("Partition Namespace Naming").
 
-    Equal values of one write give equal names, in every process that takes part in the write. ``salt`` is random, and
-    so are the names.
+    Within one write, equal values give equal names in every process. ``salt`` is random, and so are the names.
     """
     return [_name(f"{spec.id} {key_of(values[:depth])!r} {salt}") for depth in range(1, len(spec.fields) + 1)]
 
@@ -220,7 +238,7 @@ def _name(text: str) -> str:
 
 
 def levels_of(view: CatalogView, spec: PartitionSpec) -> dict[Values, ObjectId]:
-    """The namespaces of all levels by their values; where others have made one twice, the first in byte order."""
+    """Return the namespaces of all levels by their values; of duplicates, the first in byte order."""
     root = ObjectId((spec.namespace,))
     levels: dict[Values, ObjectId] = {(): root}
     for entry in sorted(view.descendants(root), key=lambda entry: entry.object_id):
@@ -235,7 +253,7 @@ def levels_of(view: CatalogView, spec: PartitionSpec) -> dict[Values, ObjectId]:
 def _new_partition(
     view: CatalogView, levels: dict[Values, ObjectId], spec: PartitionSpec, publication: Publication
 ) -> Iterator[Put]:
-    """Yield the missing levels, which are added to ``levels``, and the table."""
+    """Yield the missing levels, adding them to ``levels``, and the table."""
     key, names = key_of(publication.values), publication.table.names
     for depth in range(1, len(spec.fields) + 1):
         if key[:depth] not in levels:

@@ -1,7 +1,7 @@
-"""Which partitions can hold a row that a filter wants (partitioning specification, "Partition Pruning").
+"""Partition pruning: the partitions that can contain a row of a filter (partitioning specification).
 
-Pruning may keep too much and never too little: what cannot be told from a partition value is kept. Where engines differ
-it is kept, too: whether -0.0 equals 0.0, how NaN compares, whether numbers were truncated towards zero or downwards.
+Pruning can keep too many partitions, but never too few. A partition is kept if its value does not decide the filter,
+or if engines differ: whether -0.0 equals 0.0, how NaN compares, whether numbers are truncated towards zero or down.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ _SPELLINGS = {"==": "=", "<>": "!="}
 
 @attrs.frozen
 class Predicate:
-    """One condition on a column. values: what it is compared with; one, or any number for ``in`` and ``not in``."""
+    """A condition on a column.
+
+    ``values`` has one element, or any number for ``in`` and ``not in``, or none for the null tests.
+    """
 
     column: str
     operator: str
@@ -27,13 +30,18 @@ class Predicate:
 
 
 Filter = tuple[tuple[Predicate, ...], ...]
-"""Any of these has to hold, each of which is a conjunction."""
+"""A disjunction of conjunctions."""
 
 
 def parse_filter(given: Any) -> Filter:
-    """A filter as ``pyarrow.parquet`` takes it: tuples ``(column, operator, value)``, or lists of them, one to hold.
+    """Parse a filter in the form of ``pyarrow.parquet``.
 
-    ``is null`` and ``is not null`` need no value. None: everything. Raises `InvalidInput`.
+    Args:
+        given: a list of tuples ``(column, operator, value)``, or a list of such lists of which one must hold. The
+            operators ``is null`` and ``is not null`` take no value. None selects all rows.
+
+    Raises:
+        InvalidInput: the filter has another form.
     """
     if given is None:
         return ((),)
@@ -62,29 +70,33 @@ def _predicate(given: Any) -> Predicate:
     else:
         values = (given[2],)
     if any(value is None or value != value for value in values):
-        raise InvalidInput(f"{given!r:.200} compares with null or NaN, which no value equals; use 'is null'")
+        raise InvalidInput(f"{given!r:.200} compares with null or NaN, which equal no value; use 'is null'")
     return Predicate(given[0], operator, values)
 
 
 @attrs.frozen
 class Image:
-    """What a transform may make of one value: a partition value from ``lowest`` to ``highest``."""
+    """The range of partition values that a transform can give for one value."""
 
     lowest: Any
     highest: Any
 
 
 def by_order(value: Any, predicate: Predicate, images: Sequence[Image], *, exact: bool) -> bool:
-    """Whether rows of the partition ``value`` can satisfy a predicate, for a transform that keeps the order of values.
+    """Return whether a partition can contain rows of a predicate, for a transform that preserves order.
 
-    images: of the predicate's values. exact: the transform is identity, so that all rows have the partition's value.
+    Args:
+        value: the partition value.
+        predicate: the predicate on the source column.
+        images: the images of the predicate's values.
+        exact: the transform is identity, so every row has the partition value itself.
     """
     decided = _by_null(value, predicate)
     if decided is not None:
         return decided
     if value != value:  # NaN
         return True
-    exact = exact and not isinstance(value, float)  # 0.0 stands for -0.0, too
+    exact = exact and not isinstance(value, float)  # 0.0 is also the partition value of -0.0
     match predicate.operator:
         case "=" | "in":
             return any(image.lowest <= value <= image.highest for image in images)
@@ -100,7 +112,7 @@ def by_order(value: Any, predicate: Predicate, images: Sequence[Image], *, exact
 
 
 def by_equality(value: Any, predicate: Predicate, images: Collection[Any]) -> bool:
-    """The same for a transform that only keeps equality: buckets, and parts of dates that come again."""
+    """Return the same for a transform that preserves equality only: buckets, and periodic parts of dates."""
     decided = _by_null(value, predicate)
     if decided is not None:
         return decided
@@ -108,7 +120,7 @@ def by_equality(value: Any, predicate: Predicate, images: Collection[Any]) -> bo
 
 
 def _by_null(value: Any, predicate: Predicate) -> bool | None:
-    """A partition value is null where, and only where, the source is; None: the value has to be looked at."""
+    """Decide by null: a partition value is null exactly if the source is. None if the value itself decides."""
     if predicate.operator == "is null":
         return value is None
     if predicate.operator == "is not null":
@@ -117,5 +129,5 @@ def _by_null(value: Any, predicate: Predicate) -> bool | None:
 
 
 def equalities(predicates: Sequence[Predicate]) -> dict[str, Predicate]:
-    """The columns that a conjunction allows only some values, with a predicate that says which."""
+    """Return the predicates of a conjunction that allow only listed values, by column."""
     return {predicate.column: predicate for predicate in predicates if predicate.operator in ("=", "in")}

@@ -1,4 +1,4 @@
-"""Tables as the catalog knows them, and how they come and go."""
+"""Tables of the catalog, and the decisions that enter, change and remove them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ V1_SUFFIX = ".lance"
 RESERVED_MARKER = ".lance-reserved"
 DEREGISTERED_MARKER = ".lance-deregistered"
 MOVING_MARKER = ".lancekeep-moving"
-"""In a directory to which a table is being copied; it holds the location that the table comes from."""
+"""A file in a directory that a rename copies a table to; it contains the previous location of the table."""
 CLONES_DIRECTORY = ".lancekeep-clones"
-"""In the directory of a table: the records of the shallow clones that read its files."""
+"""A directory in the directory of a table, with a record for each shallow clone that reads the table's files."""
 MARKER_CONTENT = b""
-"""Native writers put ``reserved`` there; nobody reads it, and storage creates what is empty with the fewest steps."""
+"""Native writers write ``reserved``. No reader uses the content, and an empty file takes the fewest storage calls."""
 
 
 @attrs.frozen
 class Table:
-    """A table of the catalog: ``location`` is its directory, relative to the root of the catalog."""
+    """A table of the catalog; ``location`` is its directory, relative to the root."""
 
     id: ObjectId
     location: str
@@ -35,10 +35,14 @@ class Table:
 
     @staticmethod
     def from_entry(entry: ManifestEntry) -> Table:
-        """Raises `Damaged` where the entry has no location, or one that leaves the root."""
+        """Return the table of an entry.
+
+        Raises:
+            Damaged: the entry has no location, or one outside the root.
+        """
         object_id = ObjectId.from_key(entry.object_id)
         if not entry.location:
-            raise Damaged(f"the catalog has no location for the table {object_id}; register it again")
+            raise Damaged(f"the catalog's entry of the table {object_id} has no location; register the table again")
         properties = entry.properties
         properties.pop(RESERVED, None)
         try:
@@ -48,27 +52,42 @@ class Table:
 
 
 def find_table(view: CatalogView, object_id: ObjectId) -> Table:
-    """The table of that identifier. Raises `TableNotFound`."""
+    """Return a table.
+
+    Raises:
+        TableNotFound: no table has this identifier.
+    """
     return Table.from_entry(_entry_of_table(view, object_id))
 
 
 def add_table(
     view: CatalogView, table: Table, *, replace: bool = False, reserved: bool = False, chosen: bool = False
 ) -> list[Change]:
-    """Enter a table below an existing namespace, in place of one of that name only with ``replace``.
+    """Enter a table below an existing namespace.
 
-    An unregistered V1 table may be entered under its own name. ``reserved``: the caller has taken the directory for
-    itself, so an entry that was made of a reservation there is this very table's: a migration has found it. Raises
-    `NamespaceNotFound`, `TableAlreadyExists`, `InvalidInput` where its directory belongs to another table,
-    `ConcurrentModification` where that was free when it was ``chosen`` for the table, and `Unsupported` for what V1 has
-    no place for.
+    An unregistered V1 table can be entered under its own name.
+
+    Args:
+        view: the catalog.
+        table: the table to enter.
+        replace: replace a table of the same name.
+        reserved: the caller has reserved the directory. An entry that a migration made of this reservation is then
+            the caller's own.
+        chosen: the caller chose the directory because it was free.
+
+    Raises:
+        NamespaceNotFound: the parent does not exist.
+        TableAlreadyExists: an object has the name.
+        InvalidInput: the directory belongs to another table.
+        ConcurrentModification: the directory was free when it was ``chosen``, and now belongs to another table.
+        Unsupported: a V1 directory cannot store the table.
     """
     if table.id.is_root:
-        raise InvalidInput("a table needs a name; the empty identifier is the root namespace")
+        raise InvalidInput("the empty identifier is the root namespace; give the table a name")
     require_namespace(view, table.id.parent)
     if view.flat and (table.properties or table.location != v1_location(table.id)):
         raise Unsupported(
-            f"a V1 directory holds tables without properties, each in {{name}}.lance; it cannot hold {table.id} in "
+            f"a V1 directory stores each table in {{name}}.lance, without properties; it cannot store {table.id} in "
             f"{table.location!r} with {len(table.properties)} properties. Open it with its manifest."
         )
     entry = view.find(table.id.key)
@@ -80,8 +99,8 @@ def add_table(
         other = ObjectId.from_key(owner.object_id)
         if chosen:
             raise ConcurrentModification(
-                f"the directory {table.location!r} that was chosen for {table.id} has been registered as {other} "
-                "meanwhile; nothing was changed. Declare it again."
+                f"another writer registered the directory {table.location!r}, which was chosen for {table.id}, as "
+                f"{other}; nothing was changed. Declare the table again."
             )
         raise InvalidInput(
             f"{table.location!r} overlaps the directory of the table {other}; choose another location for {table.id}"
@@ -93,29 +112,48 @@ def add_table(
 
 
 def remove_table(view: CatalogView, object_id: ObjectId) -> list[Change]:
-    """Remove a table's entry. Raises `TableNotFound`."""
+    """Remove the entry of a table.
+
+    Raises:
+        TableNotFound: the table does not exist.
+    """
     _entry_of_table(view, object_id)
     return [Remove(object_id.key)]
 
 
 def alter_table(view: CatalogView, object_id: ObjectId, changes: Mapping[str, str | None]) -> list[Change]:
-    """Set some properties of a table, and remove those given as None. Raises `TableNotFound`, `Unsupported`."""
+    """Set properties of a table; None removes a property.
+
+    Raises:
+        TableNotFound: the table does not exist.
+        Unsupported: the catalog is a V1 directory.
+    """
     entry = _entry_of_table(view, object_id)
     if view.flat:
-        raise Unsupported("a V1 directory has no place for properties; open it with its manifest")
+        raise Unsupported("a V1 directory cannot store properties; open it with its manifest")
     return [Put(entry.with_properties(changes))]
 
 
 def rename_table(view: CatalogView, source: Table, target: ObjectId, location: str) -> list[Change]:
-    """Enter ``source`` under another name, in an existing namespace, with its files at ``location``.
+    """Enter a table under another name, in an existing namespace.
 
-    ``source`` is the table as the caller knows it. Raises `TableNotFound`, `NamespaceNotFound`, `TableAlreadyExists`,
-    `ConcurrentModification` where its entry has moved since, and `Unsupported` in a V1 directory.
+    Args:
+        view: the catalog.
+        source: the table as the caller read it.
+        target: the new name.
+        location: the directory of the table after the rename.
+
+    Raises:
+        TableNotFound: the table does not exist.
+        NamespaceNotFound: the namespace of the new name does not exist.
+        TableAlreadyExists: an object has the new name.
+        ConcurrentModification: the entry has another location than ``source``, or ``location`` has another table.
+        Unsupported: the catalog is a V1 directory.
     """
     entry = _entry_of_table(view, source.id)
     if entry.location != source.location:
         raise ConcurrentModification(
-            f"the table {source.id} is no longer at {source.location!r}: its name is another's by now; nothing changed"
+            f"the table {source.id} is no longer at {source.location!r}: another table has its name; nothing changed"
         )
     if view.flat:
         raise Unsupported(f"a V1 directory cannot rename {source.id}; open it with its manifest")
@@ -124,63 +162,69 @@ def rename_table(view: CatalogView, source: Table, target: ObjectId, location: s
     owner = view.owner_of(location)
     if owner is not None and owner.object_id != source.id.key:
         raise ConcurrentModification(
-            f"the directory {location!r} that {source.id} was moved to has been registered as "
-            f"{ObjectId.from_key(owner.object_id)}; nothing was changed. Rename it again."
+            f"another writer registered the directory {location!r}, which {source.id} was moved to, as "
+            f"{ObjectId.from_key(owner.object_id)}; nothing was changed. Rename the table again."
         )
     renamed = attrs.evolve(entry.with_properties({RESERVED: None}), object_id=target.key, location=location)
     return [Remove(source.id.key), Put(renamed)]
 
 
 def is_at(view: CatalogView, location: str) -> bool:
-    """Whether a table of the catalog lies in this very directory."""
+    """Return whether a table of the catalog has exactly this directory."""
     owner = view.owner_of(location)
     return owner is not None and owner.location == location
 
 
 def new_location(object_id: ObjectId, entropy: str) -> str:
-    """Where a new table goes: ``{hash}_{object_id}``. ``entropy``: 8 hexadecimal digits, new for every attempt."""
+    """Return the directory of a new table, ``{hash}_{object_id}``.
+
+    Args:
+        object_id: the table.
+        entropy: the hash: 8 hexadecimal digits, new for every attempt.
+    """
     return f"{entropy}_{object_id.key}"
 
 
 def v1_location(object_id: ObjectId) -> str | None:
-    """Where a V1 table of that name lies, ``{name}.lance``; None outside the root, where V1 has no tables."""
+    """Return the directory of a V1 table, ``{name}.lance``; None outside the root, where V1 has no tables."""
     return f"{object_id.name}{V1_SUFFIX}" if len(object_id.names) == 1 else None
 
 
 def v1_table(location: str) -> ObjectId | None:
-    """The V1 table that the directory at ``location`` is, whether it exists or not; None where none can lie there."""
+    """Return the V1 table whose directory is ``location``, or None if it cannot be the directory of a V1 table."""
     name = location.removesuffix(V1_SUFFIX)
     if name in ("", location) or "/" in location:
         return None
     try:
         return ObjectId.of([name])
-    except InvalidInput:  # no table of that name can be asked for
+    except InvalidInput:  # the name is not valid, so no request can name the table
         return None
 
 
-@lru_cache(maxsize=4096)  # every native callback asks for its table anew
+@lru_cache(maxsize=4096)  # each native callback confines the location of its table
 def confined(location: str) -> str:
-    """``location`` as a relative path inside the root, with no way out of it.
+    """Return ``location`` as a normalized relative path inside the root.
 
-    Raises `InvalidInput` where it is absolute, leaves the root, is the root, or is the catalog's own.
+    Raises:
+        InvalidInput: it is absolute, outside the root, the root itself, or a directory of the catalog.
     """
     clean = posixpath.normpath(location) if location else ""
     unusual = "\\" in location or "\0" in location or "://" in location
     if not clean or unusual or clean in (".", "..") or clean.startswith(("/", "../")):
-        raise InvalidInput(f"the location {location!r} does not lie inside the root of the catalog")
+        raise InvalidInput(f"the location {location!r} is not a relative path inside the root of the catalog")
     if clean.partition("/")[0] == MANIFEST_DIRECTORY:
-        raise InvalidInput(f"the location {location!r} is the catalog's own")
+        raise InvalidInput(f"the location {location!r} is reserved for the catalog; choose another location")
     return clean
 
 
 def _waits(entry: ManifestEntry) -> bool:
-    """Whether whoever has reserved the directory of a table may still declare it."""
+    """Return whether the writer that reserved the table's directory can still declare the table."""
     return RESERVED in entry.properties
 
 
 def _entry_of_table(view: CatalogView, object_id: ObjectId) -> ManifestEntry:
     entry = None if object_id.is_root else view.find(object_id.key)
     if entry is None or entry.object_type != TABLE:
-        found = "list_tables shows what there is" if entry is None else f"it is a {entry.object_type}"
-        raise TableNotFound(f"there is no table {object_id}; {found}")
+        found = "list the tables with list_tables" if entry is None else f"the name is a {entry.object_type}"
+        raise TableNotFound(f"the table {object_id} does not exist; {found}")
     return entry

@@ -65,7 +65,7 @@ def test_namespaces_nest_and_carry_properties(catalog: lancekeep.Catalog) -> Non
     with pytest.raises(lancekeep.NamespaceAlreadyExists, match="the name a is taken"):
         catalog.create_namespace("a")
     assert catalog.create_namespace("a", exist_ok=True).properties == {"owner": "Zoë"}
-    with pytest.raises(lancekeep.NamespaceNotFound, match="no namespace x; create it first"):
+    with pytest.raises(lancekeep.NamespaceNotFound, match="the namespace x does not exist; create it first"):
         catalog.create_namespace("x.y")
     with pytest.raises(lancekeep.NamespaceNotEmpty, match="the namespace a is not empty"):
         catalog.drop_namespace("a")

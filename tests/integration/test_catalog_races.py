@@ -311,7 +311,7 @@ def test_a_chosen_directory_that_another_registers_is_no_wrong_input(
         return chosen
 
     monkeypatch.setattr(declaring, "_free_location", slowly)
-    with pytest.raises(lancekeep.ConcurrentModification, match="registered as u meanwhile"):
+    with pytest.raises(lancekeep.ConcurrentModification, match="another writer registered the directory"):
         declaring.declare_table("t")
     assert arena.tables() == {"u": [1, 2, 3]}
 

@@ -402,10 +402,10 @@ def test_jobs_as_commands(spark: SparkSession, tmp_path: Path, monkeypatch: pyte
     [
         (["ingest", "lake", "t", "landing/none"], "memory://missing", 3, "there is no file under landing/none"),
         (["ingest", "lake", "t", "a.csv"], "wrong://x", 2, "no commit store is called wrong://"),
-        (["compact", "lake", "t"], "memory://missing", 3, "there is no table t"),
-        (["index", "lake", "t", "id", "--kind", "btree"], "memory://missing", 3, "there is no table t"),
-        (["upsert", "lake", "t", "a.parquet", "--on", "id"], "memory://missing", 3, "there is no table t"),
-        (["verify", "lake", "t"], "memory://missing", 3, "there is no table t"),
+        (["compact", "lake", "t"], "memory://missing", 3, "the table t does not exist"),
+        (["index", "lake", "t", "id", "--kind", "btree"], "memory://missing", 3, "the table t does not exist"),
+        (["upsert", "lake", "t", "a.parquet", "--on", "id"], "memory://missing", 3, "the table t does not exist"),
+        (["verify", "lake", "t"], "memory://missing", 3, "the table t does not exist"),
     ],
 )
 def test_what_is_missing_is_told_before_spark_starts(

@@ -346,9 +346,9 @@ def test_a_write_that_does_not_fit_is_refused_before_any_task(
 def test_spark_names_what_was_refused_and_shows_no_secret(
     session: SparkSession, options: dict[str, str], catalog: lancekeep.Catalog
 ) -> None:
-    with pytest.raises(PySparkException, match=r"there is no table travel\.t"):
+    with pytest.raises(PySparkException, match=r"the table travel\.t does not exist"):
         load(session, options)
-    with pytest.raises(PySparkException, match="there is no namespace nowhere"):
+    with pytest.raises(PySparkException, match="the namespace nowhere does not exist"):
         save(session.range(1), options, table="nowhere.t")
     catalog.write("travel.t", pa.table({"id": [1]}))
     secret = {"commit_store.password": "hunter2"}

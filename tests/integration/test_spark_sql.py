@@ -87,8 +87,8 @@ def test_namespaces_of_any_depth(lake: Lake) -> None:
 
     for statement, error in [
         ("CREATE NAMESPACE lake.a", "the name a is taken"),
-        ("CREATE NAMESPACE lake.nowhere.deep", "there is no namespace nowhere"),
-        ("SHOW NAMESPACES IN lake.nowhere", "there is no namespace nowhere"),
+        ("CREATE NAMESPACE lake.nowhere.deep", "the namespace nowhere does not exist"),
+        ("SHOW NAMESPACES IN lake.nowhere", "the namespace nowhere does not exist"),
         ("CREATE NAMESPACE lake.x LOCATION '/tmp/x'", "LOCATION of a namespace is not supported"),
         ("DROP NAMESPACE lake.a.b", "SCHEMA_NOT_EMPTY"),
         ("DROP NAMESPACE lake", "the root namespace cannot be dropped"),
@@ -181,7 +181,7 @@ def test_names_that_are_taken_or_missing(lake: Lake) -> None:
         with pytest.raises(AnalysisException) as refused:
             lake.sql(statement)
         assert refused.value.getCondition() == condition
-    with pytest.raises(AnalysisException, match="there is no namespace nowhere"):
+    with pytest.raises(AnalysisException, match="the namespace nowhere does not exist"):
         lake.sql("CREATE TABLE lake.nowhere.t (id INT)")
     assert lake.versions() == [(1, 0)]
 
