@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import attrs
 
-from lancekeep.application.table_commits import TableCommits, recognisable, refusal
+from lancekeep.application.protocol_runner import recognisable, refusal
+from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain.commit import Unknown
 from lancekeep.domain.commit_token import CommitToken
 from lancekeep.domain.errors import Damaged, LancekeepError, StoreUnavailable

@@ -14,7 +14,7 @@ from model.checker import NEITHER, Setting
 from model.world import World
 
 from lancekeep.adapters.commit_stores import claims
-from lancekeep.application import table_commits
+from lancekeep.application import protocol_runner
 from lancekeep.application.adoption import Adoption
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain import commit
@@ -112,7 +112,7 @@ def asks_as_if_for_the_first_time(patch: pytest.MonkeyPatch) -> None:
     def forgetting(staged: StagedManifest, reservation: Reservation, *, repeated: bool) -> Event:
         return understand(staged, reservation, repeated=False)
 
-    patch.setattr(table_commits, "understand", forgetting)
+    patch.setattr(protocol_runner, "understand", forgetting)
 
 
 MUTATIONS = [
@@ -155,7 +155,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a helper publishes without a copy",
-        lambda patch: patch.setattr(table_commits, "begin_help", lambda row: Progress(State.HELP_PUBLISH, row)),
+        lambda patch: patch.setattr(protocol_runner, "begin_help", lambda row: Progress(State.HELP_PUBLISH, row)),
         TWO,
         "is final, and its object is missing",
     ),

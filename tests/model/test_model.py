@@ -12,7 +12,7 @@ import attrs
 import pytest
 from model.checker import CREATES, NEITHER, Checker, Report, Setting
 
-from lancekeep.application import table_commits
+from lancekeep.application import protocol_runner
 from lancekeep.domain.commit import Event, Progress, advance
 from lancekeep.domain.commit_transitions import TRANSITIONS, Reply, State
 
@@ -100,7 +100,7 @@ def explored(setting: Setting) -> Exploration:
         return advance(progress, event)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(table_commits, "advance", noting)
+        patch.setattr(protocol_runner, "advance", noting)
         report = Checker(setting).run()
     return Exploration(report, frozenset(taken))
 

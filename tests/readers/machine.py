@@ -26,7 +26,7 @@ from readers.model import CHANGES, Change, Content, Given, History, State, Table
 from readers.stores import ATOMIC, MODES, REMEMBERING, STORES, Lake
 
 import lancekeep
-from lancekeep.application.table_commits import recognisable
+from lancekeep.application.protocol_runner import recognisable
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.commit_token import CommitToken
 

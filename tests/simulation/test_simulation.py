@@ -17,9 +17,9 @@ from simulation.model import EFFECTS
 from simulation.simulator import Failure, simulate
 
 import lancekeep.application.catalog as catalogs
-import lancekeep.application.table_commits as table_commits
 from lancekeep.adapters.manifest_stores import lance_table, table_cleanup
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
+from lancekeep.application.protocol_runner import ProtocolRunner
 from lancekeep.application.upkeep.relocation import Relocation
 from lancekeep.domain.commit import DONE, Event
 from lancekeep.domain.commit_transitions import Reply
@@ -116,11 +116,11 @@ def _remove_without_rows(self: catalogs.Catalog, table: Any) -> None:
         self.places.objects.delete(info.key)
 
 
-def _same(self: table_commits.TableCommits, progress: Any, content: Any) -> Any:
+def _same(self: ProtocolRunner, progress: Any, content: Any) -> Any:
     return Event(Reply.SAME)
 
 
-def _copy_over(self: table_commits.TableCommits, progress: Any, content: Any) -> Any:
+def _copy_over(self: ProtocolRunner, progress: Any, content: Any) -> Any:
     """The final manifest is written without a condition."""
     source = progress.row.path
     self.objects.put(final_path(source), content if content is not None else self.objects.get(source))
@@ -138,8 +138,8 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
     "a version is never taken for cleaned up": (LanceManifestStore, "_is_overtaken", lambda *_: False),
     "clean-up keeps nothing": (lance_table, "clean_up", _clean_up_all),
     "clean-up goes by no age": (table_cleanup, "_is_old", lambda *_: True),
-    "any final manifest is taken for the own one": (table_commits.TableCommits, "_compare", _same),
-    "the final manifest is written over": (table_commits.TableCommits, "_copy", _copy_over),
+    "any final manifest is taken for the own one": (ProtocolRunner, "_compare", _same),
+    "the final manifest is written over": (ProtocolRunner, "_copy", _copy_over),
     "a drop forgets no rows": (catalogs.Catalog, "_remove_data", _remove_without_rows),
     "a version that was copied is known by its time": (Relocation, "_is_copied", lambda *_: False),
 }

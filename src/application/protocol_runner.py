@@ -1,0 +1,280 @@
+"""The runner of the commit protocol: performs the effects of `lancekeep.domain.commit` and decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from hashlib import sha256
+
+import attrs
+
+from lancekeep.application.adoption import Adoption
+from lancekeep.application.checked_rows import CheckedRows, HistoryRows
+from lancekeep.application.retry import Retry
+from lancekeep.domain.commit import (
+    ABSENT,
+    DONE,
+    EXISTS,
+    FAULT,
+    Event,
+    Progress,
+    advance,
+    begin_help,
+    failed,
+    found_predecessor,
+    understand,
+)
+from lancekeep.domain.commit_token import StagedManifest
+from lancekeep.domain.commit_transitions import Effect, Reply, State
+from lancekeep.domain.errors import (
+    CommitRefused,
+    CommitStoreMismatch,
+    Damaged,
+    LancekeepError,
+    ObjectNotFound,
+    StoreUnavailable,
+)
+from lancekeep.domain.naming import ManifestName, final_path
+from lancekeep.domain.version_row import VersionRow
+from lancekeep.ports.commit_store import ExternalCommitStore
+from lancekeep.ports.object_store import ObjectStore
+
+REMEMBERED = 4096
+"""Final rows kept in memory: a native commit reads its own version back twice."""
+
+
+class ProtocolRunner:
+    """Drives the state machine of the commit protocol over an object store and a commit store.
+
+    Every method retries transient faults of either store within ``retry``'s patience. Instances may be shared between
+    threads.
+    """
+
+    def __init__(self, objects: ObjectStore, rows: ExternalCommitStore, retry: Retry) -> None:
+        self.objects = objects
+        self.rows: HistoryRows = CheckedRows(rows, objects.root_uri)
+        self.retry = retry
+        self._adoption = Adoption(objects, self.rows)
+        self._final: dict[tuple[str, int], VersionRow] = {}
+        self._effects: Mapping[Effect, Callable[[Progress, bytes | None], Event]] = {
+            Effect.RESERVE: self._reserve,
+            Effect.RESERVE_FIRST: self._reserve_first,
+            Effect.FINALIZE_MET: self._finalize_met,
+            Effect.FIND_PREDECESSOR: self._find_predecessor,
+            Effect.RECORD_PREDECESSOR: self._record_predecessor,
+            Effect.COPY: self._copy,
+            Effect.COMPARE: self._compare,
+            Effect.FINALIZE_ROW: self._finalize_row,
+            Effect.RECORD_ROW: self._record_row,
+            Effect.DELETE_STAGED: self._delete_staged,
+            Effect.FIND_STAGED: self._find_staged,
+            Effect.WITHDRAW_ROW: self._withdraw_row,
+            Effect.MEASURE_FINAL: self._measure_final,
+            Effect.GET_ROW: self._get_row,
+        }
+
+    def run(
+        self, progress: Progress, content: bytes | None, deadline: float, until: Collection[State] = ()
+    ) -> tuple[Progress, LancekeepError | None]:
+        """Drive the machine to an outcome, or to a state of ``until``; also the fault that led there, if one did.
+
+        content: of the staged manifest, where it is at hand.
+        """
+        fault: LancekeepError | None = None
+        asked_before = progress.repeated
+        while (effect := progress.effect) is not None and progress.state not in until:
+            perform = self._effects[effect]
+            found: LancekeepError | None = None
+            try:
+                event = perform(progress, content)
+            except StoreUnavailable:
+                asked_before = True
+                event, found = self._perform_again(perform, attrs.evolve(progress, repeated=True), content, deadline)
+            except LancekeepError as error:
+                event, found = failed(progress, error, asked_before=asked_before), error
+            if progress.state is not State.DISCARD:  # the refusal is the error to raise, not a failed removal
+                fault = found or fault
+            progress = advance(progress, event)
+        return progress, fault
+
+    def _perform_again(
+        self,
+        perform: Callable[[Progress, bytes | None], Event],
+        progress: Progress,
+        content: bytes | None,
+        deadline: float,
+    ) -> tuple[Event, LancekeepError | None]:
+        """Every effect is idempotent, so one that failed may simply be repeated."""
+        try:
+            return self.retry.call(lambda: perform(progress, content), deadline), None
+        except LancekeepError as error:
+            return FAULT, error
+
+    def finalize(self, row: VersionRow) -> VersionRow | None:
+        """Bring a row that may be staged to its final path ("External Store Reader"); None where it is gone.
+
+        Raises:
+            CommitStoreMismatch: the row is the fence of a history that moved away.
+            Damaged: neither the staged nor the final manifest exists.
+            LancekeepError: synchronisation failed; the reader has to refuse.
+        """
+        if row.is_final:
+            return row
+        if row.moved_to is not None:
+            raise moved(row)
+        progress, fault = self.run(begin_help(row), None, self.retry.deadline())
+        match progress.state:
+            case State.FINALIZED:
+                final = progress.row if progress.row.is_final else progress.final_row
+                self._remember(final)
+                return final
+            case State.VANISHED:
+                return None
+            case State.UNREADABLE if fault is not None:
+                raise fault
+        raise Damaged(
+            f"{row.base_uri}: version {row.version} is recorded at {row.path!r}, but neither that staged manifest nor "
+            f"the final one exists. Put one of them back from a backup. Without one, `lancekeep repair --deep --yes` "
+            f"forgets the row, and the table is at version {row.version - 1} again."
+        )
+
+    def _remember(self, row: VersionRow) -> None:
+        if len(self._final) >= REMEMBERED:
+            self._final.clear()
+        self._final[row.base_uri, row.version] = row
+
+    # -- effects ------------------------------------------------------------------------------------------------
+
+    def _reserve(self, progress: Progress, _: bytes | None) -> Event:
+        assert progress.staged is not None
+        reservation = self.rows.reserve(progress.row, first=False)
+        return understand(progress.staged, reservation, repeated=progress.repeated)
+
+    def _reserve_first(self, progress: Progress, _: bytes | None) -> Event:
+        assert progress.staged is not None
+        reservation = self.rows.reserve(progress.row, first=True)
+        return understand(progress.staged, reservation, repeated=progress.repeated)
+
+    def _finalize_met(self, progress: Progress, _: bytes | None) -> Event:
+        assert progress.met is not None
+        self.finalize(progress.met)
+        return DONE
+
+    def _find_predecessor(self, progress: Progress, _: bytes | None) -> Event:
+        return found_predecessor(progress, self._predecessor(progress) is not None)
+
+    def _record_predecessor(self, progress: Progress, _: bytes | None) -> Event:
+        predecessor = self._predecessor(progress)
+        if predecessor is not None:
+            self._adoption.record(predecessor)
+        return DONE
+
+    def _predecessor(self, progress: Progress) -> VersionRow | None:
+        directory, _, name = progress.row.path.rpartition("/")
+        parsed = ManifestName.parse(name)
+        assert parsed is not None
+        if parsed.version < 2:
+            return None
+        key = f"{directory}/{parsed.scheme.final_name(parsed.version - 1)}"
+        info = self.objects.head(key)
+        return None if info is None else VersionRow(progress.row.base_uri, parsed.version - 1, key, info.size)
+
+    def _copy(self, progress: Progress, content: bytes | None) -> Event:
+        source = progress.row.path
+        target = final_path(source)
+        guarantees = self.objects.guarantees
+        try:
+            if guarantees.atomic_copy:
+                created = self.objects.copy_if_absent(source, target)
+            else:
+                content = self.objects.get(source) if content is None else content
+                if guarantees.atomic_create:
+                    created = self.objects.put_if_absent(target, content)
+                else:  # the winning row alone decides who comes this far; `connect` saw to it that rows are never lost
+                    created = self.objects.head(target) is None
+                    if created:
+                        self.objects.put(target, content)
+        except ObjectNotFound:
+            return ABSENT
+        return DONE if created else EXISTS
+
+    def _compare(self, progress: Progress, content: bytes | None) -> Event:
+        assert progress.staged is not None
+        try:
+            final = self.objects.get(progress.final_row.path)
+        except ObjectNotFound:
+            return ABSENT
+        own = final == content if content is not None else _digest(final) == progress.staged.digest
+        if own:
+            return Event(Reply.SAME)
+        winner = attrs.evolve(progress.final_row, size=len(final), committer="")
+        return Event(Reply.DIFFERENT, winner, len(final))
+
+    def _finalize_row(self, progress: Progress, _: bytes | None) -> Event:
+        return DONE if self.rows.finalize(progress.final_row) else ABSENT
+
+    def _record_row(self, progress: Progress, _: bytes | None) -> Event:
+        self._adoption.record(progress.final_row)
+        return DONE
+
+    def _delete_staged(self, progress: Progress, _: bytes | None) -> Event:
+        self.objects.delete(progress.row.path)
+        return DONE
+
+    def _find_staged(self, progress: Progress, _: bytes | None) -> Event:
+        return Event(Reply.ABSENT if self.objects.head(progress.row.path) is None else Reply.PRESENT)
+
+    def _withdraw_row(self, progress: Progress, _: bytes | None) -> Event:
+        """Take the own reservation back, as long as it is one; another's row stays."""
+        own = progress.row
+        row = self.rows.get(own.base_uri, own.version)
+        if row is not None and row.path == own.path:
+            self.rows.delete(own.base_uri, [own.version])
+        return DONE
+
+    def _measure_final(self, progress: Progress, _: bytes | None) -> Event:
+        info = self.objects.head(progress.final_row.path)
+        return ABSENT if info is None else Event(Reply.PRESENT, size=info.size)
+
+    def _get_row(self, progress: Progress, _: bytes | None) -> Event:
+        row = self.rows.get(progress.row.base_uri, progress.row.version)
+        if row is None:
+            return ABSENT
+        if row.is_final:
+            return Event(Reply.FINAL, row)
+        return Event(Reply.UNCHANGED if row.path == progress.row.path else Reply.CHANGED, row)
+
+
+def _digest(content: bytes) -> str:
+    return sha256(content).hexdigest()
+
+
+def recognisable(staged: StagedManifest, content: bytes | None) -> StagedManifest:
+    """The staged manifest as a token keeps it, without the content but with what identifies it."""
+    return staged if content is None else attrs.evolve(staged, digest=_digest(content))
+
+
+def refusal(progress: Progress, fault: LancekeepError | None) -> LancekeepError:
+    """Return the error for a refused commit: the store's own, a moved history, or a gap."""
+    if progress.state is State.REFUSED and isinstance(fault, ObjectNotFound):
+        refused = CommitRefused(
+            f"{progress.row.base_uri}: the staged manifest of version {progress.row.version} is gone: the table was "
+            "dropped while the version was committed. Nothing was committed."
+        )
+        refused.__cause__ = fault
+        return refused
+    if progress.state is State.REFUSED and fault is not None:
+        return fault
+    if progress.state is State.MOVED:
+        return moved(progress.met)
+    return CommitRefused(
+        f"{progress.row.base_uri}: version {progress.row.version} would leave a gap: the latest version is "
+        f"{progress.met.version if progress.met else 'none'}. The table was dropped, or recreated, since the "
+        "writer opened it: open it again. Nothing was committed."
+    )
+
+
+def moved(fence: VersionRow | None) -> CommitStoreMismatch:
+    """The error for a history that continues in another commit store."""
+    place = "another commit store" if fence is None or fence.moved_to is None else fence.moved_to
+    name = "" if fence is None else f"{fence.base_uri}: "
+    return CommitStoreMismatch(f"{name}the versions of this table moved to {place}. Connect with that commit store.")
