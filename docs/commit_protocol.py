@@ -17,7 +17,7 @@ has an arrow for a fault; the last section lists them.
 """
 
 CHAPTERS = {
-    "A writer with a staged manifest": [State.RESERVE, State.RESERVE_FIRST],
+    "A writer with a staged manifest": [State.RESERVE],
     "A writer that comes back for an unknown commit": [State.FIND_STAGED],
     "Any participant that meets a staged row": [State.HELP_COPY],
 }

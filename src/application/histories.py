@@ -1,4 +1,4 @@
-"""Reads the versions of tables: the latest, one, or a page; and adopts versions that have no rows."""
+"""Read the versions of tables: the latest, one, or a page of them."""
 
 from __future__ import annotations
 
@@ -21,25 +21,29 @@ from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
 @attrs.frozen
 class _Ahead:
-    """A look for the final manifest of the version after ``version``."""
+    """A concurrent check for the final manifest of the version after ``version``."""
 
     version: int
     found: Future[ObjectInfo | None]
 
 
 class Histories(ProtocolRunner):
-    """The versions of the datasets of one object store, as readers see them."""
+    """Reads the versions of the datasets of one object store.
+
+    A *history* is the sequence of versions of a dataset or of one of its branches. Reads roll decided commits forward
+    and adopt versions that have no rows; they write nothing else.
+    """
 
     def __init__(self, objects: ObjectStore, rows: ExternalCommitStore, retry: Retry) -> None:
         super().__init__(objects, rows, retry)
         self._newest: dict[str, VersionRow] = {}
 
     def latest(self, root: DatasetRoot) -> VersionRow | None:
-        """Return the latest version, final; None if the dataset has none.
+        """Return the final row of the latest version; None if there is no version.
 
-        Versions that lie in the object store without rows are adopted: those of a dataset that has no rows at all
-        (registered, or forgotten by its store), and those after the latest row (forgotten, or committed by a writer
-        that did not ask the catalog). Their rows are entered in the commit store.
+        Versions in the object store that have no rows are adopted, which records their rows: all versions of a dataset
+        without any row (registered, or lost by the commit store), and the versions after the latest row (lost, or
+        committed by a writer that bypasses the catalog).
         """
         row, ahead = self.retry.call(lambda: self._look(root))
         if row is None:
@@ -47,14 +51,14 @@ class Histories(ProtocolRunner):
         if self._is_outlived(root, row):
             return None
         latest = self.finalize(row)
-        if latest is None:  # removed since: there may be later versions, or none
+        if latest is None:  # deleted in between; there may be a later version
             return self.latest(root)
         if root.is_branch and self.retry.call(partial(self.objects.head, latest.path)) is None:
-            return self.retry.call(lambda: self._begin_anew(root))
+            return self.retry.call(lambda: self._adopt_again(root))
         while not self.rows.guarantees.complete and self.retry.call(partial(self._is_followed, latest, ahead)):
             row, ahead = self.retry.call(lambda: self.rows.latest(root.base_uri)), None
             if row is None or row.version < latest.version:
-                return self.latest(root)  # dropped or made anew since
+                return self.latest(root)  # dropped or recreated in between
             if row.version > latest.version:
                 newer = self.finalize(row)
             else:
@@ -68,9 +72,10 @@ class Histories(ProtocolRunner):
         return latest
 
     def _look(self, root: DatasetRoot) -> tuple[VersionRow | None, _Ahead | None]:
-        """Return the latest row; on remote storage with a look, at the same time, beyond the latest row known before.
+        """Return the latest row; on remote storage also start to check for the version after the latest known one.
 
-        A version that was final when the look began is seen, whichever of the two is answered first.
+        Both requests run concurrently. They find every version that was final when they began, in either order of their
+        replies.
         """
         known = self._newest.get(root.base_uri) if is_remote(self.objects) else None
         if known is None or self.rows.guarantees.complete:
@@ -79,13 +84,13 @@ class Histories(ProtocolRunner):
         return self.rows.latest(root.base_uri), ahead
 
     def _is_followed(self, row: VersionRow, ahead: _Ahead | None) -> bool:
-        """Return whether the final manifest of the next version lies in the object store."""
+        """Return whether the object store holds the final manifest of the next version."""
         if ahead is not None and ahead.version == row.version and ahead.found.exception() is None:
             return ahead.found.result() is not None
         return self._adoption.following(row) is not None
 
     def has_versions(self, root: DatasetRoot) -> bool:
-        """Return whether the dataset has any version; `latest` says which."""
+        """Return whether the dataset has any version."""
         row = self.retry.call(lambda: self.rows.latest(root.base_uri))
         if row is not None and row.moved_to is not None:
             if self._is_outlived(root, row):
@@ -94,15 +99,15 @@ class Histories(ProtocolRunner):
         return row is not None or self.retry.call(lambda: self._adoption.adopt(root)) is not None
 
     def _is_outlived(self, root: DatasetRoot, row: VersionRow) -> bool:
-        """Return whether a row is the fence of a table that was dropped after its versions moved to another store.
+        """Return whether a row is the stale fence of a dropped table.
 
-        The catalog may have returned to this store since, where nothing removed the fence. Commits still meet it until
-        the name is dropped or declared.
+        The table was dropped after its versions moved to another commit store, so nothing removed the fence here. The
+        catalog may use this store again. Commits meet the fence until the name is dropped or declared.
         """
         return row.moved_to is not None and not self.retry.call(partial(self._adoption.any_final, root))
 
     def unrecorded(self, rows: Sequence[VersionRow]) -> bool:
-        """Return whether versions without rows follow any of these rows, each the latest of its history."""
+        """Return whether a version without a row follows any of these latest rows."""
         if self.rows.guarantees.complete:
             return False
 
@@ -113,7 +118,7 @@ class Histories(ProtocolRunner):
         return any(all_alongside(follows, rows) if is_remote(self.objects) else map(follows, rows))
 
     def get(self, root: DatasetRoot, version: int) -> VersionRow | None:
-        """One version, final; None where the dataset has no such version."""
+        """Return the final row of a version; None if the version does not exist."""
         remembered = self._final.get((root.base_uri, version))
         if remembered is not None:
             return remembered
@@ -126,9 +131,15 @@ class Histories(ProtocolRunner):
         return self.retry.call(lambda: self.final_object(root, version))
 
     def page(self, root: DatasetRoot, after: int | None, limit: int | None, descending: bool) -> list[VersionRow]:
-        """Return versions in order, at most ``limit``, beginning behind ``after``; all of them final.
+        """Return the final rows of versions in order.
 
-        Rows that the commit store lost between others are entered again.
+        Rows that the commit store lost between others are recorded again.
+
+        Args:
+            root: the history.
+            after: the version before the first one to return; None to begin at the end of the order.
+            limit: the most rows to return; None for all.
+            descending: whether to begin with the newest version.
         """
         latest = self.latest(root)
         if latest is None:
@@ -148,9 +159,10 @@ class Histories(ProtocolRunner):
         return [final for final in map(self.finalize, self.retry.call(act)) if final is not None]
 
     def created(self, root: DatasetRoot, rows: Sequence[VersionRow]) -> dict[int, datetime]:
-        """Return when final versions were created, by the clock of the storage, where the storage tells it.
+        """Return when versions were created, by the clock of the storage.
 
-        Asks one request for one version, and otherwise lists the manifests until all versions are found.
+        One version costs one request. Otherwise the manifests are listed until all versions are found. Versions whose
+        creation time the storage does not report are left out.
         """
         missing = {row.path: row.version for row in rows}
         found: dict[int, datetime] = {}
@@ -168,7 +180,7 @@ class Histories(ProtocolRunner):
         return found
 
     def final_object(self, root: DatasetRoot, version: int) -> VersionRow | None:
-        """A version as the directory has it, whatever the commit store says; None where its manifest is not there."""
+        """Return a version as a row from its final manifest; None without a manifest."""
         for scheme in (NamingScheme.V2, NamingScheme.V1):
             key = root.manifest_key(version, scheme)
             info = self.objects.head(key)
@@ -177,7 +189,7 @@ class Histories(ProtocolRunner):
         return None
 
     def histories(self, root: DatasetRoot) -> list[DatasetRoot]:
-        """The dataset and its branches, as far as they have versions in the object store."""
+        """Return the roots of the dataset and of its branches that have versions."""
         below = f"{root.key}/{BRANCHES}/"
         marker = f"/{VERSIONS}/"
         names = {
@@ -188,7 +200,7 @@ class Histories(ProtocolRunner):
         return [root, *(root.branch(name) for name in sorted(names))]
 
     def forget(self) -> None:
-        """Drop what is remembered of final rows: a table may have been replaced by another at the same place."""
+        """Clear the memory of versions: another table may have the same location now."""
         self._final.clear()
         self._newest.clear()
         self._adoption.forget_gaps()
@@ -198,10 +210,11 @@ class Histories(ProtocolRunner):
             self._newest.clear()
         self._newest[latest.base_uri] = latest
 
-    def _begin_anew(self, root: DatasetRoot) -> VersionRow | None:
-        """The engine deletes a branch as a directory, without a word to the namespace: its rows mean nothing any more.
+    def _adopt_again(self, root: DatasetRoot) -> VersionRow | None:
+        """Delete the stale rows of a branch and adopt the versions that it has now.
 
-        Should somebody be making it anew at this moment, his row is lost to him, and the final object decides as ever.
+        Lance deletes a branch's directory without notifying the namespace, so the branch's rows are stale. A concurrent
+        writer that recreates the branch may lose its row; the final object still decides.
         """
         self.rows.delete(root.base_uri)
         self.forget()

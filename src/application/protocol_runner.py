@@ -1,4 +1,7 @@
-"""The runner of the commit protocol: performs the effects of `lancekeep.domain.commit` and decides nothing."""
+"""Run the commit protocol: perform the effects that the state machine names.
+
+`lancekeep.domain.commit` decides; this module sends the requests and reports the replies.
+"""
 
 from __future__ import annotations
 
@@ -39,14 +42,13 @@ from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.object_store import ObjectStore
 
 REMEMBERED = 4096
-"""Final rows kept in memory: a native commit reads its own version back twice."""
+"""The number of final rows kept in memory, because a native commit reads its own version back twice."""
 
 
 class ProtocolRunner:
-    """Drives the state machine of the commit protocol over an object store and a commit store.
+    """Drives the commit protocol over an object store and a commit store.
 
-    Every method retries transient faults of either store within ``retry``'s patience. Instances may be shared between
-    threads.
+    Every method retries transient faults of either store within ``retry``'s patience. Threads may share an instance.
     """
 
     def __init__(self, objects: ObjectStore, rows: ExternalCommitStore, retry: Retry) -> None:
@@ -57,14 +59,12 @@ class ProtocolRunner:
         self._final: dict[tuple[str, int], VersionRow] = {}
         self._effects: Mapping[Effect, Callable[[Progress, bytes | None], Event]] = {
             Effect.RESERVE: self._reserve,
-            Effect.RESERVE_FIRST: self._reserve_first,
             Effect.FINALIZE_MET: self._finalize_met,
             Effect.FIND_PREDECESSOR: self._find_predecessor,
             Effect.RECORD_PREDECESSOR: self._record_predecessor,
             Effect.COPY: self._copy,
             Effect.COMPARE: self._compare,
             Effect.FINALIZE_ROW: self._finalize_row,
-            Effect.RECORD_ROW: self._record_row,
             Effect.DELETE_STAGED: self._delete_staged,
             Effect.FIND_STAGED: self._find_staged,
             Effect.WITHDRAW_ROW: self._withdraw_row,
@@ -75,9 +75,16 @@ class ProtocolRunner:
     def run(
         self, progress: Progress, content: bytes | None, deadline: float, until: Collection[State] = ()
     ) -> tuple[Progress, LancekeepError | None]:
-        """Drive the machine to an outcome, or to a state of ``until``; also the fault that led there, if one did.
+        """Drive the machine to an outcome, or to a state of ``until``.
 
-        content: of the staged manifest, where it is at hand.
+        Args:
+            progress: where the participant is.
+            content: the bytes of the staged manifest, if the caller has them.
+            deadline: when to give up retries.
+            until: states in which to pause.
+
+        Returns:
+            The participant after its last effect, and the error that stopped an effect, if any.
         """
         fault: LancekeepError | None = None
         asked_before = progress.repeated
@@ -91,7 +98,7 @@ class ProtocolRunner:
                 event, found = self._perform_again(perform, attrs.evolve(progress, repeated=True), content, deadline)
             except LancekeepError as error:
                 event, found = failed(progress, error, asked_before=asked_before), error
-            if progress.state is not State.DISCARD:  # the refusal is the error to raise, not a failed removal
+            if progress.state is not State.DISCARD:  # raise the refusal, not a failed removal
                 fault = found or fault
             progress = advance(progress, event)
         return progress, fault
@@ -103,19 +110,22 @@ class ProtocolRunner:
         content: bytes | None,
         deadline: float,
     ) -> tuple[Event, LancekeepError | None]:
-        """Every effect is idempotent, so one that failed may simply be repeated."""
+        """Repeat an effect that had no reply; every effect is idempotent."""
         try:
             return self.retry.call(lambda: perform(progress, content), deadline), None
         except LancekeepError as error:
             return FAULT, error
 
     def finalize(self, row: VersionRow) -> VersionRow | None:
-        """Bring a row that may be staged to its final path ("External Store Reader"); None where it is gone.
+        """Roll a staged row forward ("External Store Reader").
+
+        Returns:
+            The final row; None if the version no longer exists.
 
         Raises:
-            CommitStoreMismatch: the row is the fence of a history that moved away.
+            CommitStoreMismatch: the row is the fence of a history that moved to another commit store.
             Damaged: neither the staged nor the final manifest exists.
-            LancekeepError: synchronisation failed; the reader has to refuse.
+            LancekeepError: synchronization failed, so the version cannot be read.
         """
         if row.is_final:
             return row
@@ -146,12 +156,7 @@ class ProtocolRunner:
 
     def _reserve(self, progress: Progress, _: bytes | None) -> Event:
         assert progress.staged is not None
-        reservation = self.rows.reserve(progress.row, first=False)
-        return understand(progress.staged, reservation, repeated=progress.repeated)
-
-    def _reserve_first(self, progress: Progress, _: bytes | None) -> Event:
-        assert progress.staged is not None
-        reservation = self.rows.reserve(progress.row, first=True)
+        reservation = self.rows.reserve(progress.row, first=progress.first)
         return understand(progress.staged, reservation, repeated=progress.repeated)
 
     def _finalize_met(self, progress: Progress, _: bytes | None) -> Event:
@@ -189,7 +194,7 @@ class ProtocolRunner:
                 content = self.objects.get(source) if content is None else content
                 if guarantees.atomic_create:
                     created = self.objects.put_if_absent(target, content)
-                else:  # the winning row alone decides who comes this far; `connect` saw to it that rows are never lost
+                else:  # only the holder of the row gets here; `connect` requires a store that keeps rows
                     created = self.objects.head(target) is None
                     if created:
                         self.objects.put(target, content)
@@ -210,10 +215,14 @@ class ProtocolRunner:
         return Event(Reply.DIFFERENT, winner, len(final))
 
     def _finalize_row(self, progress: Progress, _: bytes | None) -> Event:
-        return DONE if self.rows.finalize(progress.final_row) else ABSENT
+        """Finalize the row, or record it if the commit store has lost it.
 
-    def _record_row(self, progress: Progress, _: bytes | None) -> Event:
-        self._adoption.record(progress.final_row)
+        A repetition records in any case: the lost reply may be that of the record, after which the manifest has to be
+        read once more (`Adoption.record`).
+        """
+        row = progress.final_row
+        if not self.rows.finalize(row) or progress.repeated:
+            self._adoption.record(row)
         return DONE
 
     def _delete_staged(self, progress: Progress, _: bytes | None) -> Event:
@@ -224,7 +233,7 @@ class ProtocolRunner:
         return Event(Reply.ABSENT if self.objects.head(progress.row.path) is None else Reply.PRESENT)
 
     def _withdraw_row(self, progress: Progress, _: bytes | None) -> Event:
-        """Take the own reservation back, as long as it is one; another's row stays."""
+        """Withdraw the writer's own reservation; another writer's row stays."""
         own = progress.row
         row = self.rows.get(own.base_uri, own.version)
         if row is not None and row.path == own.path:
@@ -248,17 +257,17 @@ def _digest(content: bytes) -> str:
     return sha256(content).hexdigest()
 
 
-def recognisable(staged: StagedManifest, content: bytes | None) -> StagedManifest:
-    """The staged manifest as a token keeps it, without the content but with what identifies it."""
+def recognizable(staged: StagedManifest, content: bytes | None) -> StagedManifest:
+    """Return the staged manifest as a token keeps it: with the digest of its content."""
     return staged if content is None else attrs.evolve(staged, digest=_digest(content))
 
 
 def refusal(progress: Progress, fault: LancekeepError | None) -> LancekeepError:
-    """Return the error for a refused commit: the store's own, a moved history, or a gap."""
+    """Return the error for a refused commit: a refusal, a moved history or a gap."""
     if progress.state is State.REFUSED and isinstance(fault, ObjectNotFound):
         refused = CommitRefused(
-            f"{progress.row.base_uri}: the staged manifest of version {progress.row.version} is gone: the table was "
-            "dropped while the version was committed. Nothing was committed."
+            f"{progress.row.base_uri}: the staged manifest of version {progress.row.version} no longer exists: the "
+            "table was dropped during the commit. Nothing was committed."
         )
         refused.__cause__ = fault
         return refused
@@ -274,7 +283,7 @@ def refusal(progress: Progress, fault: LancekeepError | None) -> LancekeepError:
 
 
 def moved(fence: VersionRow | None) -> CommitStoreMismatch:
-    """The error for a history that continues in another commit store."""
+    """Return the error for a history that moved to another commit store."""
     place = "another commit store" if fence is None or fence.moved_to is None else fence.moved_to
     name = "" if fence is None else f"{fence.base_uri}: "
     return CommitStoreMismatch(f"{name}the versions of this table moved to {place}. Connect with that commit store.")

@@ -1,4 +1,4 @@
-"""The commit authority: commits versions of tables, deletes them, and moves them to another commit store."""
+"""Commit, delete and move the versions of tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from lancekeep.application.histories import Histories
 from lancekeep.application.lineage import Lineage
-from lancekeep.application.protocol_runner import recognisable, refusal
+from lancekeep.application.protocol_runner import recognizable, refusal
 from lancekeep.application.retry import Retry
 from lancekeep.domain.commit import (
     Committed,
@@ -40,9 +40,9 @@ from lancekeep.ports.object_store import ObjectStore
 class TableCommits(Histories):
     """The commit authority over the datasets of one object store.
 
-    Every method retries transient faults of either store within ``retry``'s patience. Instances may be shared between
-    threads. `prove` runs before each commit: if the object store turned out to be unsafe only after the reservation,
-    the reserved row would block every writer.
+    Every method retries transient faults of either store within ``retry``'s patience. Threads may share an instance.
+    `prove` runs before each commit: an unsafe object store that is detected after the reservation would leave a row
+    that blocks every writer.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class TableCommits(Histories):
         super().__init__(objects, rows, retry)
         self._committer = committer
         self.on_staged: Callable[[DatasetRoot, bytes], object] = lambda root, content: None
-        """Called with each manifest that is about to be committed."""
+        """A function to call with each manifest before it is committed."""
         self.lineage = Lineage(objects, retry, self.get)
 
     def forget(self) -> None:
-        """Drop what is remembered of versions: a table may have been replaced by another at the same place."""
+        """Clear the memory of versions: another table may have the same location now."""
         super().forget()
         self.lineage.forget()
 
@@ -75,11 +75,17 @@ class TableCommits(Histories):
         branch: bool,
         base: Base | None = None,
     ) -> Outcome:
-        """Make the staged manifest at ``path`` version ``version`` of the dataset at ``root``.
+        """Commit a staged manifest as a version of a dataset.
 
-        ``size``: its bytes, where the caller knows them, as a check. ``branch``: the history may begin with any
-        version. ``base``: the version that the writer has read, where it is known. Idempotent for one staged manifest.
-        Nothing is removed unless the outcome is definite.
+        Idempotent for one staged manifest. Files are removed only after a definite outcome.
+
+        Args:
+            root: the dataset, or the branch.
+            version: the version to commit.
+            path: the key of the staged manifest.
+            size: its size in bytes, as a check, if the caller knows it.
+            branch: whether the history may begin with any version.
+            base: the version that the writer read, if the caller knows it.
 
         Raises:
             CommitRefused: the path is not a staged manifest of this dataset and version, the version would leave a
@@ -87,7 +93,7 @@ class TableCommits(Histories):
                 written.
             CommitStoreMismatch: the history has moved to another commit store.
             StoreUnavailable: the staged manifest could not be read; nothing was written.
-            UnsafeStore: the object store does not keep the condition that commits rest on; nothing was committed.
+            UnsafeStore: the object store violates the condition that commits depend on; nothing was committed.
             AccessDenied, Unsupported: the commit store refused the reservation; the staged manifest was removed.
         """
         staged, content = self.read_staged(root, version, path, size, branch=branch)
@@ -98,12 +104,18 @@ class TableCommits(Histories):
         return outcome
 
     def publish(self, root: DatasetRoot, name: str, content: bytes) -> bool:
-        """Commit a manifest under its final ``name``; whether it is that version now, and not another's.
+        """Commit a manifest of the catalog's own table under its final ``name``.
 
-        For the catalog's own table where the object store cannot create an object for one writer only. Its readers look
-        at the directory alone, so whoever loses a version sees to it that it lies there: its writer may be dead. Raises
-        `StoreUnavailable` where the outcome could not be learnt, `Damaged` where the version that won is lost; calling
-        again with the same content is safe.
+        The catalog uses this if the object store has no create-only write. Readers of that table list the directory
+        only, so a losing writer finalizes the winner's version: the winner may have crashed. Idempotent for the same
+        content.
+
+        Returns:
+            Whether this manifest is the version now.
+
+        Raises:
+            StoreUnavailable: the outcome is unknown.
+            Damaged: neither the staged nor the final manifest of the winner exists.
         """
         staged = f"{name}-{uuid4()}"
         self.retry.call(lambda: self.objects.put(staged, content))
@@ -118,17 +130,17 @@ class TableCommits(Histories):
         return isinstance(outcome, Committed)
 
     def resolve(self, token: CommitToken) -> Outcome:
-        """Settle an unknown commit: complete it where its version is still free, else learn who won.
+        """Settle an unknown commit: complete it, or return the winner.
 
-        It stays `Unknown` where version and staged manifest were cleaned up, or went with their table, before anybody
-        asked. Idempotent. Raises as `commit` does.
+        The outcome stays `Unknown` if both the version and the staged manifest were removed, by a cleanup or with their
+        table. Idempotent. It raises the errors of `commit`.
         """
         return self._settle(begin_resolve(token), None)
 
     def read_staged(
         self, root: DatasetRoot, version: int, path: str, size: int | None, *, branch: bool
     ) -> tuple[StagedManifest, bytes]:
-        """A staged manifest and its content, looked over: arguments and errors are those of `commit`."""
+        """Read and check a staged manifest, with the arguments of `commit`."""
         directory, _, file_name = path.rpartition("/")
         name = ManifestName.parse(file_name)
         if directory + "/" != root.versions_key or name is None or not name.is_staged or name.version != version:
@@ -161,9 +173,9 @@ class TableCommits(Histories):
         return StagedManifest(root.base_uri, version, path, len(content), begins, self._committer), content
 
     def _require_scheme(self, root: DatasetRoot, staged: ManifestName) -> None:
-        """Raise `CommitRefused` unless a staged manifest is named by the scheme of its table.
+        """Raise `CommitRefused` unless a staged manifest has the naming scheme of its table.
 
-        Asks the commit store only if this process does not know the table, or if the schemes seem to differ.
+        This reads the commit store only if this process does not know the table, or if the schemes seem to differ.
         """
         if staged.version == 1 or ((known := self._newest.get(root.base_uri)) and scheme_of(known) is staged.scheme):
             return
@@ -190,23 +202,26 @@ class TableCommits(Histories):
                 return Conflict(progress.met)
             case State.UNKNOWN:
                 gone = (
-                    f"version {row.version} has no manifest any more: it was cleaned up, or its table was dropped or "
-                    "moved. Nothing says whose it was but the table's rows"
+                    f"version {row.version} no longer has a manifest: it was cleaned up, or its table was dropped or "
+                    "moved. Only the rows of the table show whether it was committed"
                 )
-                return Unknown(CommitToken(recognisable(progress.staged, content)), str(fault) if fault else gone)
+                return Unknown(CommitToken(recognizable(progress.staged, content)), str(fault) if fault else gone)
         raise refusal(progress, fault)
 
     def prove(self) -> None:
-        """Raise `UnsafeStore` if the object store does not keep the condition that commits rest on."""
+        """Raise `UnsafeStore` unless the object store keeps the condition of commits."""
         self.retry.call(self.objects.prove)
 
     # -- removing -----------------------------------------------------------------------------------------------
 
     def delete(self, root: DatasetRoot, versions: Iterable[int]) -> int:
-        """Delete versions: their rows, then their manifests. How many there were. Idempotent.
+        """Delete the rows of versions, then their manifests. Idempotent.
+
+        Returns:
+            The number of versions that existed.
 
         Raises:
-            Refused: the latest version is among them. Nothing was deleted.
+            Refused: the latest version is one of them. Nothing was deleted.
         """
         latest = self.latest(root)
         doomed = sorted(set(versions))
@@ -222,12 +237,12 @@ class TableCommits(Histories):
         for row in found:
             self.retry.call(partial(self.objects.delete, row.path))
             self._final.pop((row.base_uri, row.version), None)
-        if found:  # a concurrent reader may have entered the row of a manifest that was still there
+        if found:  # a concurrent reader may have recorded a row before its manifest was deleted
             self.retry.call(lambda: self.rows.delete(root.base_uri, [row.version for row in found]))
         return len(found)
 
     def forget_predecessor(self, root: DatasetRoot) -> None:
-        """Remove the rows of a table that lay at ``root`` before; those of one that has begun there since stay."""
+        """Delete the rows of an earlier table at ``root``; those of the current one stay."""
 
         def act() -> None:
             rows, foreign = self.rows.sort_out(root.base_uri)
@@ -240,7 +255,7 @@ class TableCommits(Histories):
         self.forget()
 
     def forget_history(self, root: DatasetRoot) -> None:
-        """Remove every row of a dataset that is being dropped, branches included."""
+        """Delete every row of a dataset and its branches, to drop it."""
         for history in self.histories(root):
             self.retry.call(partial(self.rows.delete, history.base_uri))
         self.forget()
@@ -248,13 +263,16 @@ class TableCommits(Histories):
     # -- moving to another commit store -------------------------------------------------------------------------
 
     def with_rows(self, rows: ExternalCommitStore) -> TableCommits:
-        """The same authority over another commit store."""
+        """Return the same authority over another commit store."""
         other = TableCommits(self.objects, rows, self._committer, self.retry)
         other.on_staged = self.on_staged
         return other
 
     def move_history(self, root: DatasetRoot, target: TableCommits) -> int:
-        """Fence a history here and copy its rows to ``target``, compared; how many. Repeating it completes it.
+        """Fence a history in this store and copy its rows to ``target``. Idempotent.
+
+        Returns:
+            The number of rows in ``target``, which were compared with those of this store.
 
         Raises:
             Damaged: the target holds other versions; see `require_room`.
@@ -263,7 +281,7 @@ class TableCommits(Histories):
         rows = [row for row in self._all_rows(root) if row.is_final]
         stale = target.rows.latest(root.base_uri)
         if stale is not None and stale.moved_to is not None:
-            target.rows.delete(root.base_uri)  # left from an earlier move the other way
+            target.rows.delete(root.base_uri)  # left by an earlier move in the other direction
         target.rows.record(rows)
         missing = {(row.version, row.path) for row in rows} - {
             (row.version, row.path) for row in target._all_rows(root)
@@ -277,17 +295,17 @@ class TableCommits(Histories):
         return len(rows)
 
     def require_room(self, root: DatasetRoot, target: TableCommits) -> None:
-        """Check that the target holds no version of a history that does not exist.
+        """Check that the target's rows of a history belong to existing versions.
 
-        Readers would take it for the latest.
+        Readers would report the version of any other row as the latest.
 
         Raises:
-            Damaged: it does. The message names the row.
+            Damaged: a row has no manifest. The message names the row.
         """
         own = {(row.version, row.path) for row in self._all_rows(root)}
         for row in target._all_rows(root):
             if row.moved_to is not None:
-                return  # a history that moved away from there; its rows are replaced
+                return  # the history moved away from the target before; its rows are replaced
             if (row.version, row.path) not in own and self.retry.call(partial(self.objects.head, row.path)) is None:
                 raise Damaged(
                     f"{root.base_uri}: {target.rows.url} holds a row of version {row.version}, whose manifest "

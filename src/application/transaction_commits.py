@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from lancekeep.application.protocol_runner import recognisable, refusal
+from lancekeep.application.protocol_runner import recognizable, refusal
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain.commit import Unknown
 from lancekeep.domain.commit_token import CommitToken
@@ -99,7 +99,7 @@ class TransactionCommits:
                     "(sqlite://, dynamodb://)."
                 )
             case Unknown(token, reason):
-                members = [recognisable(*each) for each in zip(token.members, contents, strict=True)]
+                members = [recognizable(*each) for each in zip(token.members, contents, strict=True)]
                 return Unknown(CommitToken(members[0], tuple(members[1:])), reason)
             case outcome:
                 return outcome

@@ -1,17 +1,35 @@
-"""The protocol of the external manifest store, commit and read, as one pure state machine.
+"""The commit protocol of the external manifest store, as one pure state machine.
 
-Implements "External Store Commit" and "External Store Reader" of the table format specification, with what a
-participant does when it finds things otherwise. It knows no store: a runner performs the effect of the current state
-(`EFFECTS`), says what came of it (`Event`), and `advance` looks up the next state in `TRANSITIONS` until the state has
-no effect left: that is the outcome. Production and the model checker drive this same machine.
+It implements "External Store Commit" and "External Store Reader" of the table format specification, and adds what a
+participant does when it meets an unfinished, lost or foreign version.
 
-The order is: row with the staged path (this decides who wins) → create-only copy to the final name → row with the
-final path → removal of the staged file. It holds that
+Theory of operation:
 
-- version N+1 is not reserved before N is final, so a reader that knows nothing of the commit store is at most one
-  version behind, and a copy of the directory is a complete table;
-- the final object decides: where it holds another's bytes (the store had lost a row), that commit stands;
-- a file is removed only after a definite outcome; after a fault nothing is.
+1. A *participant* is a writer with a staged manifest, a writer that resolves an unknown commit, or a reader that meets
+   a staged row. `begin_commit`, `begin_resolve` and `begin_help` return its first `Progress`.
+2. A `Progress` is a `State` and the values that go with it. `EFFECTS` names the effect of each state: one request, or
+   a few, to the commit store and the object store. A state without an effect is an outcome.
+3. The runner (`lancekeep.application.protocol_runner`) performs the effect and reports an `Event`: the `Reply`, and
+   the row or the size that came with it. The machine itself performs no I/O and holds no store.
+4. `advance` finds the next state in `TRANSITIONS`. An event that cannot follow from the state raises and changes
+   nothing. Steps 3 and 4 repeat until the participant reaches an outcome.
+5. An undisturbed commit takes four effects: *reserve* the row with the staged path, which decides the winner; *copy*
+   the manifest to its final name, create-only; *publish* the row with the final path; *clean*, which removes the
+   staged manifest. A crash between two effects is rolled forward by the next participant, reader or writer.
+6. Every effect is idempotent. After a lost reply the runner repeats it with ``repeated`` set, because the first attempt
+   may have succeeded. A writer that repeats a claim asks the final object who won, never the row.
+7. An effect that keeps failing replies `Reply.FAULT`. No deletion follows a fault: the outcome is unknown, or it is
+   already decided and the remaining work is left to the next participant.
+
+The table keeps three invariants:
+
+- Version N+1 is reserved only after version N is final. So a reader that does not know the commit store is at most one
+  version behind, and a copy of the directory is a complete table.
+- The final object decides. If the commit store lost a row and another writer's bytes have the final name, that commit
+  stands.
+- A file is removed only after a definite outcome.
+
+Production, the model checker and the simulator drive this same machine.
 """
 
 from __future__ import annotations
@@ -29,7 +47,7 @@ from lancekeep.domain.version_row import NotReady, Reservation, Reserved, Versio
 
 @attrs.frozen
 class Committed:
-    """The version is the caller's: ``path`` is the key of its manifest, ``size`` in bytes."""
+    """The version is committed; ``path`` is its manifest's key, ``size`` in bytes."""
 
     version: int
     path: str
@@ -38,14 +56,14 @@ class Committed:
 
 @attrs.frozen
 class Conflict:
-    """Another manifest is that version: ``winner``, where it was met."""
+    """Another manifest is the version; ``winner`` is its row, if the writer met it."""
 
     winner: VersionRow | None
 
 
 @attrs.frozen
 class Unknown:
-    """The outcome could not be learnt; nothing was removed. ``resolve(token)`` settles it."""
+    """The outcome is open and nothing was removed; ``resolve(token)`` settles it."""
 
     token: CommitToken
     reason: str
@@ -56,7 +74,7 @@ Outcome = Committed | Conflict | Unknown
 
 @attrs.frozen
 class Event:
-    """What came of an effect, with the row that was met and the size of the final object where they matter."""
+    """The reply to an effect, with a row or the final object's size if it has one."""
 
     reply: Reply
     row: VersionRow | None = None
@@ -67,11 +85,14 @@ class Event:
 class Progress:
     """A participant between two effects.
 
-    row: what it works on: its own row, or the row it helps with.
-    staged: its own staged manifest; None for a helper.
-    met: the last foreign row it met: the winner, or the predecessor that is in the way.
-    size: bytes of the final object, once known; what the row will say.
-    repeated: an earlier attempt at the same may have had its effect.
+    Attributes:
+        state: the current state; it names the next effect.
+        row: the writer's own row, or the row that a reader rolls forward.
+        staged: the writer's staged manifest; None for a reader.
+        met: the last row of another writer: the winner, or an unfinished predecessor.
+        size: the size of the final object in bytes, once known; the final row records it.
+        repeated: an earlier attempt at the effect may have succeeded.
+        first: the claim begins the history; the commit store grants it only if the history has no row.
     """
 
     state: State
@@ -80,15 +101,16 @@ class Progress:
     met: VersionRow | None = None
     size: int | None = None
     repeated: bool = False
+    first: bool = False
 
     @property
     def effect(self) -> Effect | None:
-        """What to do now; None at an outcome."""
+        """The effect to perform next; None at an outcome."""
         return EFFECTS.get(self.state)
 
     @property
     def final_row(self) -> VersionRow:
-        """The row as it reads once the manifest lies under its final name."""
+        """The row to publish once the manifest has its final name."""
         row = self.row
         size = row.size if self.size is None else self.size
         return VersionRow(row.base_uri, row.version, final_path(row.path), size, row.committer)
@@ -103,18 +125,18 @@ RESERVED: Final = Event(Reply.RESERVED)
 
 
 def begin_commit(staged: StagedManifest) -> Progress:
-    """A writer whose manifest is staged (step 1 of "External Store Commit" is done)."""
+    """Begin to commit a staged manifest (after step 1 of "External Store Commit")."""
     first = staged.begins and staged.version == 1
-    return Progress(State.RESERVE_FIRST if first else State.RESERVE, staged.row, staged)
+    return Progress(State.RESERVE, staged.row, staged, first=first)
 
 
 def begin_resolve(token: CommitToken) -> Progress:
-    """A writer that comes back for a commit whose outcome it could not learn."""
+    """Begin to resolve a commit whose outcome is unknown."""
     return Progress(State.FIND_STAGED, token.staged.row, token.staged, repeated=True)
 
 
 def begin_help(row: VersionRow) -> Progress:
-    """Any participant that meets a staged row (step 2 of "External Store Reader")."""
+    """Begin to roll a staged row forward (step 2 of "External Store Reader")."""
     return Progress(State.HELP_COPY, row)
 
 
@@ -122,8 +144,8 @@ def failed(progress: Progress, error: LancekeepError, *, asked_before: bool) -> 
     """Return the event for an effect that raised ``error``.
 
     A definite error refuses the commit if nothing of it can have been written. With ``asked_before``, an earlier
-    request of this commit went unanswered and may have had its effect, so the outcome stays open. It also stays open if
-    the staged manifest is missing: another participant may have finished the commit.
+    request of this commit had no reply and may have succeeded, so the outcome stays open. It also stays open if the
+    staged manifest is missing: another participant may have finished the commit.
     """
     definite = isinstance(error, (InvalidInput, NotFound, Refused, Damaged)) and not isinstance(error, ObjectNotFound)
     definite = definite and not asked_before
@@ -131,10 +153,10 @@ def failed(progress: Progress, error: LancekeepError, *, asked_before: bool) -> 
 
 
 def advance(progress: Progress, event: Event) -> Progress:
-    """The participant after ``event``.
+    """Return the participant after ``event``.
 
     Raises:
-        RuntimeError: the event cannot follow from the state's effect; nothing changes. That is a fault of the runner.
+        RuntimeError: the event cannot follow from the state's effect, which is a defect of the runner. Nothing changes.
     """
     following = TRANSITIONS.get((progress.state, event.reply))
     if following is None:
@@ -143,13 +165,17 @@ def advance(progress: Progress, event: Event) -> Progress:
         return Progress(following, event.row)
     met = progress.met if event.row is None else event.row
     size = progress.size if event.size is None else event.size
-    return Progress(following, progress.row, progress.staged, met, size, progress.repeated)
+    first = event.reply is Reply.MAY_BEGIN
+    return Progress(following, progress.row, progress.staged, met, size, progress.repeated, first)
 
 
 def understand(staged: StagedManifest, reservation: Reservation, *, repeated: bool) -> Event:
-    """What the answer of the commit store to a claim means for the writer of ``staged``.
+    """Return what the reply to a claim means for the writer of ``staged``.
 
-    ``repeated``: the claim was made before, and may have been granted.
+    Args:
+        staged: the manifest that claims its version.
+        reservation: the reply of the commit store.
+        repeated: an earlier claim may have been granted, so a foreign row does not prove that another writer won.
     """
     if isinstance(reservation, Reserved):
         return RESERVED
@@ -169,7 +195,7 @@ def _understand_not_ready(staged: StagedManifest, latest: VersionRow | None, rep
         return Event(Reply.PREDECESSOR_MISSING)
     if latest.moved_to is not None:
         return Event(Reply.MOVED, latest)
-    if latest.version >= staged.version:  # the version was decided; its row was cleaned up, or lost
+    if latest.version >= staged.version:  # the version was decided; its row was cleaned up or lost
         return Event(Reply.PERHAPS_OWN if repeated else Reply.OVERTAKEN, latest)
     if latest.version == staged.version - 1 and not latest.is_final:
         return Event(Reply.PREDECESSOR_STAGED, latest)
@@ -177,10 +203,10 @@ def _understand_not_ready(staged: StagedManifest, latest: VersionRow | None, rep
 
 
 def found_predecessor(progress: Progress, present: bool) -> Event:
-    """What it means that the final manifest of the version before is, or is not, in the object store.
+    """Return what the presence of the predecessor's final manifest means.
 
-    Present: the store has lost the row, or the history was written before it had one. Absent: nothing precedes this
-    version, which is right for the beginning of a history and a gap anywhere else.
+    If it is present, the commit store lost its row, or a writer made the version without the commit store. If it is
+    absent, the version may begin its history; anywhere else it would leave a gap.
     """
     if present:
         return Event(Reply.PRESENT)

@@ -1,4 +1,4 @@
-"""What identifies a commit whose outcome is unknown: its staged manifests, as text that any process can resolve."""
+"""Commit tokens: the identity of an unknown commit, for any process to resolve."""
 
 from __future__ import annotations
 
@@ -13,18 +13,23 @@ from lancekeep.domain.naming import ManifestName
 from lancekeep.domain.version_row import VersionRow, names_version
 
 HIGHEST = 2**63 - 1
-"""The highest version, and size, that every commit store keeps."""
+"""The highest version, and the largest size, that every commit store can keep."""
 _DIGEST = re.compile("[0-9a-f]{64}")
 
 
 @attrs.frozen
 class StagedManifest:
-    """A manifest that wants to become a version.
+    """A manifest that a writer staged for a version.
 
-    path: its key, ending in ``.manifest-{uuid}``: the identity by which a writer recognises its own commit.
-    size: in bytes. digest: SHA-256 of the content in hexadecimal, by which whoever has not got the content recognises
-    it under the final name: only a token needs it.
-    begins: the history may begin with this version: version 1, or the first of a branch.
+    Attributes:
+        base_uri: the dataset root, with scheme and bucket.
+        version: the version to commit.
+        path: the key, ending in ``.manifest-{uuid}``, which identifies the commit.
+        size: the size in bytes.
+        begins: whether the history may begin with this version: version 1, or the first of a branch.
+        committer: the writer, for people to read.
+        digest: the SHA-256 of the content in hexadecimal. Only a token needs it: a process without the content
+            compares it with the final manifest.
     """
 
     base_uri: str
@@ -37,14 +42,19 @@ class StagedManifest:
 
     @property
     def row(self) -> VersionRow:
+        """The row that reserves the version."""
         return VersionRow(self.base_uri, self.version, self.path, self.size, self.committer)
 
 
 @attrs.frozen
 class CommitToken:
-    """What ``resolve`` needs to settle an unknown commit, in this process or another: it has a text form.
+    """Identifies an unknown commit for ``resolve``, in this process or another.
 
-    others: what was to be committed together with ``staged``, by a transaction.
+    ``str(token)`` is its text form, which `parse` reads.
+
+    Attributes:
+        staged: the staged manifest.
+        others: the other members of the transaction, if the commit was one.
     """
 
     staged: StagedManifest
@@ -52,7 +62,7 @@ class CommitToken:
 
     @property
     def members(self) -> tuple[StagedManifest, ...]:
-        """Everything that the commit is about."""
+        """Every staged manifest of the commit."""
         return self.staged, *self.others
 
     def __str__(self) -> str:
@@ -61,12 +71,12 @@ class CommitToken:
 
     @staticmethod
     def parse(text: str) -> CommitToken:
-        """Parse the text of a token; the inverse of ``str(token)``.
+        """Parse the text form of a token.
 
-        A token is input: its paths are confined to the datasets that it names.
+        A token is input: its paths must lie in the datasets that it names.
 
         Raises:
-            InvalidInput: the text is no token, or a part of it cannot be a commit to its dataset.
+            InvalidInput: the text is not a token, or a member cannot be a commit to its dataset.
         """
         try:
             found = json.loads(text)
@@ -87,7 +97,7 @@ class CommitToken:
 
 
 class CommitUnknown(LancekeepError):
-    """A commit whose outcome could not be learnt. ``token`` settles it: ``catalog.resolve(error.token)``."""
+    """A commit's outcome is unknown; ``catalog.resolve(error.token)`` settles it."""
 
     def __init__(self, message: str, token: CommitToken) -> None:
         super().__init__(message, token)
@@ -98,7 +108,7 @@ class CommitUnknown(LancekeepError):
 
 
 def _fault(staged: StagedManifest) -> str:
-    """Return why nothing can be committed as a part of a token says; empty if it can."""
+    """Return why a member of a token cannot be committed; empty if it can."""
     name = ManifestName.parse(staged.path.rpartition("/")[2])
     key = staged.path.rpartition(f"/{VERSIONS}/")[0]
     if not 0 < staged.version <= HIGHEST or not 0 < staged.size <= HIGHEST:

@@ -1,4 +1,8 @@
-"""The transition table of the commit protocol: states, effects, replies, and the state that follows each reply."""
+"""The transition table of the commit protocol.
+
+`EFFECTS` gives the effect of each state, `TRANSITIONS` the state that follows each reply. The theory of operation is in
+`lancekeep.domain.commit`. ``docs/commit-protocol.md`` draws this table.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +12,16 @@ from typing import Final
 
 
 class _Symbol(Enum):
-    """An enumeration whose members are keys of hot look-ups: they are singletons, so identity may be their hash."""
+    """An enumeration with members that hash by identity: they are keys of hot lookups, and singletons."""
 
     __hash__ = object.__hash__
 
 
 class State(_Symbol):
-    """Where a participant stands."""
+    """What a participant does next, or the outcome that it reached."""
 
-    # a writer with a staged manifest of its own
+    # a writer with a staged manifest
     RESERVE = auto()
-    RESERVE_FIRST = auto()
     FINALIZE_PREDECESSOR = auto()
     FIND_PREDECESSOR = auto()
     ADOPT_PREDECESSOR = auto()
@@ -28,22 +31,19 @@ class State(_Symbol):
     COPY = auto()
     COMPARE = auto()
     PUBLISH = auto()
-    RESTORE = auto()
     CLEAN = auto()
     REPAIR = auto()
-    REPAIR_LOST_ROW = auto()
     ABANDON = auto()
     DISCARD = auto()
-    # a writer that comes back for a commit it lost sight of
+    # a writer that resolves an unknown commit
     FIND_STAGED = auto()
     SETTLE = auto()
     WITHDRAW = auto()
-    # a reader, or any other participant, that meets a staged row
+    # a participant that rolls a staged row forward
     HELP_COPY = auto()
     HELP_MEASURE = auto()
     HELP_REREAD = auto()
     HELP_PUBLISH = auto()
-    HELP_RESTORE = auto()
     HELP_CLEAN = auto()
     # outcomes
     COMMITTED = auto()
@@ -59,17 +59,15 @@ class State(_Symbol):
 
 
 class Effect(_Symbol):
-    """What a participant does to the world; the subject is its own staged manifest, or the row it helps with."""
+    """A request to the stores, about the writer's manifest or the row it met."""
 
     RESERVE = auto()
-    RESERVE_FIRST = auto()
     FINALIZE_MET = auto()
     FIND_PREDECESSOR = auto()
     RECORD_PREDECESSOR = auto()
     COPY = auto()
     COMPARE = auto()
     FINALIZE_ROW = auto()
-    RECORD_ROW = auto()
     DELETE_STAGED = auto()
     FIND_STAGED = auto()
     WITHDRAW_ROW = auto()
@@ -78,7 +76,7 @@ class Effect(_Symbol):
 
 
 class Reply(_Symbol):
-    """What came of an effect."""
+    """What the stores reply to an effect."""
 
     RESERVED = auto()
     TAKEN = auto()
@@ -103,7 +101,7 @@ class Reply(_Symbol):
 
 
 TRANSITIONS: Final[Mapping[tuple[State, Reply], State]] = {
-    # Who gets the version?
+    # The claim decides which writer gets the version.
     (State.RESERVE, Reply.RESERVED): State.COPY,
     (State.RESERVE, Reply.TAKEN): State.ABANDON,
     (State.RESERVE, Reply.PERHAPS_OWN): State.RECOGNIZE,
@@ -113,41 +111,32 @@ TRANSITIONS: Final[Mapping[tuple[State, Reply], State]] = {
     (State.RESERVE, Reply.PREDECESSOR_MISSING): State.FIND_PREDECESSOR,
     (State.RESERVE, Reply.MOVED): State.MOVED,
     (State.RESERVE, Reply.FAULT): State.UNKNOWN,
-    (State.RESERVE_FIRST, Reply.RESERVED): State.COPY,
-    (State.RESERVE_FIRST, Reply.TAKEN): State.ABANDON,
-    (State.RESERVE_FIRST, Reply.PERHAPS_OWN): State.RECOGNIZE,
-    (State.RESERVE_FIRST, Reply.OVERTAKEN): State.OVERTAKEN,
-    (State.RESERVE_FIRST, Reply.CONTESTED): State.FINALIZE_HOLDER,
-    (State.RESERVE_FIRST, Reply.PREDECESSOR_STAGED): State.FINALIZE_PREDECESSOR,
-    (State.RESERVE_FIRST, Reply.PREDECESSOR_MISSING): State.FIND_PREDECESSOR,
-    (State.RESERVE_FIRST, Reply.MOVED): State.MOVED,
-    (State.RESERVE_FIRST, Reply.FAULT): State.UNKNOWN,
-    # The version before it is not final, or has no row: finish it, or take over what lies there.
+    # The predecessor is staged, or has no row: roll it forward, or adopt its final manifest.
     (State.FINALIZE_PREDECESSOR, Reply.DONE): State.RESERVE,
     (State.FINALIZE_PREDECESSOR, Reply.FAULT): State.UNKNOWN,
     (State.FIND_PREDECESSOR, Reply.PRESENT): State.ADOPT_PREDECESSOR,
-    (State.FIND_PREDECESSOR, Reply.MAY_BEGIN): State.RESERVE_FIRST,
+    (State.FIND_PREDECESSOR, Reply.MAY_BEGIN): State.RESERVE,
     (State.FIND_PREDECESSOR, Reply.ABSENT): State.GAP,
     (State.FIND_PREDECESSOR, Reply.FAULT): State.UNKNOWN,
     (State.ADOPT_PREDECESSOR, Reply.DONE): State.RESERVE,
     (State.ADOPT_PREDECESSOR, Reply.FAULT): State.UNKNOWN,
-    # The row is final, or gone, and may have been our own: a reply was lost and a reader finished the commit meanwhile.
-    # Where the version was cleaned up since, nobody can say any more whose it was.
+    # The row is final or missing, and may have been this writer's: a reply was lost, and a reader rolled the commit
+    # forward. If the version was cleaned up since, its author cannot be determined.
     (State.RECOGNIZE, Reply.SAME): State.CLEAN,
     (State.RECOGNIZE, Reply.DIFFERENT): State.ABANDON,
     (State.RECOGNIZE, Reply.ABSENT): State.UNKNOWN,
     (State.RECOGNIZE, Reply.FAULT): State.UNKNOWN,
-    # The row is gone, later ones stand, and this writer asks for the first time: only a caller or a driver that
-    # repeated itself unseen can have committed before.
+    # The row is missing, later ones exist, and this is the first claim. Only a caller or a driver that repeated the
+    # claim unnoticed can have committed before.
     (State.OVERTAKEN, Reply.SAME): State.CLEAN,
     (State.OVERTAKEN, Reply.DIFFERENT): State.ABANDON,
     (State.OVERTAKEN, Reply.ABSENT): State.ABANDON,
     (State.OVERTAKEN, Reply.FAULT): State.UNKNOWN,
-    # Another's row is under way, but this writer may have copied before the store lost its own: let the version become
-    # final, and then see whose it is.
+    # Another writer holds the row, but this one may have copied before the store lost its row: finalize the version,
+    # then compare.
     (State.FINALIZE_HOLDER, Reply.DONE): State.RECOGNIZE,
     (State.FINALIZE_HOLDER, Reply.FAULT): State.UNKNOWN,
-    # The version is ours: bring it under its final name, then say so in the row.
+    # This writer holds the row: copy the manifest to its final name, then publish the row.
     (State.COPY, Reply.DONE): State.PUBLISH,
     (State.COPY, Reply.EXISTS): State.COMPARE,
     (State.COPY, Reply.ABSENT): State.COMPARE,
@@ -157,22 +146,16 @@ TRANSITIONS: Final[Mapping[tuple[State, Reply], State]] = {
     (State.COMPARE, Reply.ABSENT): State.WITHDRAW,
     (State.COMPARE, Reply.FAULT): State.UNKNOWN,
     (State.PUBLISH, Reply.DONE): State.CLEAN,
-    (State.PUBLISH, Reply.ABSENT): State.RESTORE,
-    (State.PUBLISH, Reply.FAULT): State.COMMITTED,  # the final object is ours; the next participant sets the row right
-    (State.RESTORE, Reply.DONE): State.CLEAN,
-    (State.RESTORE, Reply.FAULT): State.COMMITTED,
+    (State.PUBLISH, Reply.FAULT): State.COMMITTED,  # the final object decides; the next participant publishes the row
     (State.CLEAN, Reply.DONE): State.COMMITTED,
     (State.CLEAN, Reply.FAULT): State.COMMITTED,
-    # The final object holds another's bytes: publish what is there, and step back.
+    # The final object holds another writer's bytes: publish that version, and report the conflict.
     (State.REPAIR, Reply.DONE): State.ABANDON,
-    (State.REPAIR, Reply.ABSENT): State.REPAIR_LOST_ROW,
     (State.REPAIR, Reply.FAULT): State.CONFLICT,
-    (State.REPAIR_LOST_ROW, Reply.DONE): State.ABANDON,
-    (State.REPAIR_LOST_ROW, Reply.FAULT): State.CONFLICT,
     (State.ABANDON, Reply.DONE): State.CONFLICT,
     (State.ABANDON, Reply.FAULT): State.CONFLICT,
-    # A commit lost sight of. With its staged manifest still there it is simply tried again: that is idempotent.
-    # Without, a reservation would point at nothing, so the final object alone can answer.
+    # Resolve an unknown commit. If its staged manifest exists, commit again, which is idempotent. Without it, a new
+    # reservation would be a dangling reference, so only the final object can answer.
     (State.FIND_STAGED, Reply.PRESENT): State.RESERVE,
     (State.FIND_STAGED, Reply.ABSENT): State.SETTLE,
     (State.FIND_STAGED, Reply.FAULT): State.UNKNOWN,
@@ -180,19 +163,18 @@ TRANSITIONS: Final[Mapping[tuple[State, Reply], State]] = {
     (State.SETTLE, Reply.DIFFERENT): State.CONFLICT,
     (State.SETTLE, Reply.ABSENT): State.WITHDRAW,
     (State.SETTLE, Reply.FAULT): State.UNKNOWN,
-    # A store refused before anything of this writer was written: nothing of its commit remains.
+    # A store refused before the writer wrote a row: remove the staged manifest.
     (State.RESERVE, Reply.REFUSED): State.DISCARD,
-    (State.RESERVE_FIRST, Reply.REFUSED): State.DISCARD,
     (State.FINALIZE_PREDECESSOR, Reply.REFUSED): State.DISCARD,
     (State.FIND_PREDECESSOR, Reply.REFUSED): State.DISCARD,
     (State.ADOPT_PREDECESSOR, Reply.REFUSED): State.DISCARD,
     (State.DISCARD, Reply.DONE): State.REFUSED,
     (State.DISCARD, Reply.FAULT): State.REFUSED,
-    # Neither is there: nobody can say whether the version was there, and was cleaned up, or went with its table. A
-    # reservation that points at nothing is in everybody's way, so it is taken back.
+    # Neither the staged nor the final manifest exists: the version was cleaned up, or its table was dropped. Withdraw
+    # the reservation, which would block every writer.
     (State.WITHDRAW, Reply.DONE): State.UNKNOWN,
     (State.WITHDRAW, Reply.FAULT): State.UNKNOWN,
-    # Somebody left a staged row: roll it forward. The final object decides what the row says.
+    # Roll a staged row forward. The final object decides what the row records.
     (State.HELP_COPY, Reply.DONE): State.HELP_MEASURE,
     (State.HELP_COPY, Reply.EXISTS): State.HELP_MEASURE,
     (State.HELP_COPY, Reply.ABSENT): State.HELP_MEASURE,
@@ -206,17 +188,13 @@ TRANSITIONS: Final[Mapping[tuple[State, Reply], State]] = {
     (State.HELP_REREAD, Reply.ABSENT): State.VANISHED,
     (State.HELP_REREAD, Reply.FAULT): State.UNREADABLE,
     (State.HELP_PUBLISH, Reply.DONE): State.HELP_CLEAN,
-    (State.HELP_PUBLISH, Reply.ABSENT): State.HELP_RESTORE,
     (State.HELP_PUBLISH, Reply.FAULT): State.UNREADABLE,  # "return error if synchronization fails"
-    (State.HELP_RESTORE, Reply.DONE): State.HELP_CLEAN,
-    (State.HELP_RESTORE, Reply.FAULT): State.UNREADABLE,
     (State.HELP_CLEAN, Reply.DONE): State.FINALIZED,
     (State.HELP_CLEAN, Reply.FAULT): State.FINALIZED,
 }
 
 EFFECTS: Final[Mapping[State, Effect]] = {
     State.RESERVE: Effect.RESERVE,
-    State.RESERVE_FIRST: Effect.RESERVE_FIRST,
     State.FINALIZE_PREDECESSOR: Effect.FINALIZE_MET,
     State.FIND_PREDECESSOR: Effect.FIND_PREDECESSOR,
     State.ADOPT_PREDECESSOR: Effect.RECORD_PREDECESSOR,
@@ -226,10 +204,8 @@ EFFECTS: Final[Mapping[State, Effect]] = {
     State.COPY: Effect.COPY,
     State.COMPARE: Effect.COMPARE,
     State.PUBLISH: Effect.FINALIZE_ROW,
-    State.RESTORE: Effect.RECORD_ROW,
     State.CLEAN: Effect.DELETE_STAGED,
     State.REPAIR: Effect.FINALIZE_ROW,
-    State.REPAIR_LOST_ROW: Effect.RECORD_ROW,
     State.ABANDON: Effect.DELETE_STAGED,
     State.DISCARD: Effect.DELETE_STAGED,
     State.FIND_STAGED: Effect.FIND_STAGED,
@@ -239,6 +215,5 @@ EFFECTS: Final[Mapping[State, Effect]] = {
     State.HELP_MEASURE: Effect.MEASURE_FINAL,
     State.HELP_REREAD: Effect.GET_ROW,
     State.HELP_PUBLISH: Effect.FINALIZE_ROW,
-    State.HELP_RESTORE: Effect.RECORD_ROW,
     State.HELP_CLEAN: Effect.DELETE_STAGED,
 }

@@ -81,7 +81,6 @@ class Standing(IntEnum):
 
 STANDINGS: Final[Mapping[State, Standing]] = {
     State.RESERVE: Standing.READY,
-    State.RESERVE_FIRST: Standing.READY,
     State.COPY: Standing.OURS,
     State.PUBLISH: Standing.OURS,
     State.CLEAN: Standing.OURS,
@@ -316,7 +315,7 @@ def require_one_version_each(base_uris: Sequence[str]) -> None:
 
 
 def _claim(progress: Progress) -> Claim:
-    return Claim(progress.row, first=progress.state is State.RESERVE_FIRST)
+    return Claim(progress.row, first=progress.first)
 
 
 def _answered(member: Member, obstacles: Mapping[str, Taken | NotReady]) -> Member:

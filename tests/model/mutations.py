@@ -16,6 +16,7 @@ from model.world import World
 from lancekeep.adapters.commit_stores import claims
 from lancekeep.application import protocol_runner
 from lancekeep.application.adoption import Adoption
+from lancekeep.application.protocol_runner import ProtocolRunner
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain import commit
 from lancekeep.domain.commit import DONE, Event, Progress, understand
@@ -75,6 +76,16 @@ def _removes_the_staged_manifest_first(self: TableCommits, progress: Progress, _
     self.objects.delete(progress.row.path)
     self.rows.finalize(progress.final_row)
     return DONE
+
+
+def _does_not_put_the_row_back(self: ProtocolRunner, progress: Progress, _: bytes | None) -> Event:
+    self.rows.finalize(progress.final_row)
+    return DONE
+
+
+def _never_begins_a_history(self: ProtocolRunner, progress: Progress, _: bytes | None) -> Event:
+    assert progress.staged is not None
+    return understand(progress.staged, self.rows.reserve(progress.row, first=False), repeated=progress.repeated)
 
 
 def _deletes_the_manifest_before_the_row(self: TableCommits, root: DatasetRoot, versions: range) -> int:
@@ -216,9 +227,15 @@ MUTATIONS = [
     ),
     Mutation(
         "a lost row is not put back",
-        transitions({(State.PUBLISH, Reply.ABSENT): State.CLEAN}),
+        runner("_finalize_row", _does_not_put_the_row_back),
         FORGETFUL,
         "was found lost and not put back",
+    ),
+    Mutation(
+        "the claim of the first version does not begin the history",
+        runner("_reserve", _never_begins_a_history),
+        Setting((1,), versions=0),
+        "a lone writer cannot bring the table forward",
     ),
     Mutation(
         "a version is reserved before the one before it is final",

@@ -67,9 +67,9 @@ class Tape:
         if method == "objects.delete":
             self.removed |= set(args)
         elif method == "rows.finalize" and reply is False:
-            self.unrestored |= {args[0].version}
+            self.unrestored |= {args[-1].version}
         elif method == "rows.record":
-            self.unrestored -= {args[0].version}
+            self.unrestored -= {args[-1].version}
         if reply is Mishap.FAULT:
             raise StoreUnavailable(f"{method}: no reply")
         if reply is Mishap.MISSING:

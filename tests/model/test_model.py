@@ -59,19 +59,13 @@ LARGE = {
 OUTSIDE: set[Transition] = {
     # No history moves to another commit store in the model.
     (State.RESERVE, Reply.MOVED),
-    (State.RESERVE_FIRST, Reply.MOVED),
     # No store of the model refuses for good: credentials, rights and capabilities do not change there.
     (State.RESERVE, Reply.REFUSED),
-    (State.RESERVE_FIRST, Reply.REFUSED),
     (State.FINALIZE_PREDECESSOR, Reply.REFUSED),
     (State.FIND_PREDECESSOR, Reply.REFUSED),
     (State.ADOPT_PREDECESSOR, Reply.REFUSED),
     (State.DISCARD, Reply.DONE),
     (State.DISCARD, Reply.FAULT),
-    # Only a branch begins behind other versions: a writer that finds any does not commit version 1.
-    (State.RESERVE_FIRST, Reply.OVERTAKEN),
-    (State.RESERVE_FIRST, Reply.PREDECESSOR_STAGED),
-    (State.RESERVE_FIRST, Reply.PREDECESSOR_MISSING),
     # Somebody removed a staged manifest that he should not have.
     (State.HELP_REREAD, Reply.UNCHANGED),
     (State.HELP_REREAD, Reply.CHANGED),
@@ -79,7 +73,6 @@ OUTSIDE: set[Transition] = {
     (State.FINALIZE_PREDECESSOR, Reply.FAULT),
     (State.FINALIZE_HOLDER, Reply.FAULT),
     (State.OVERTAKEN, Reply.FAULT),
-    (State.REPAIR_LOST_ROW, Reply.FAULT),
     (State.HELP_REREAD, Reply.FAULT),
 }
 """Transitions that no setting comes by."""

@@ -26,7 +26,7 @@ from readers.model import CHANGES, Change, Content, Given, History, State, Table
 from readers.stores import ATOMIC, MODES, REMEMBERING, STORES, Lake
 
 import lancekeep
-from lancekeep.application.protocol_runner import recognisable
+from lancekeep.application.protocol_runner import recognizable
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.commit_token import CommitToken
 
@@ -570,7 +570,7 @@ class Readers(RuleBasedStateMachine):
         staged = catalog._engine.stage(plan, catalog._engine.write_fragments(plan, rows))
         root = catalog.dataset_root(catalog.find_table(name))
         manifest, content = catalog.commits.read_staged(root, staged.version, staged.path, staged.size, branch=False)
-        token = CommitToken(recognisable(manifest, content))
+        token = CommitToken(recognizable(manifest, content))
 
         def finish() -> None:
             outcome = catalog.resolve(str(token))

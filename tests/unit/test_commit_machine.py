@@ -41,7 +41,6 @@ def test_every_state_with_an_effect_is_reached_and_leads_on() -> None:
         begin_commit(STAGED_3).state,
         begin_resolve(CommitToken(STAGED_3)).state,
         begin_help(OTHER_3).state,
-        State.RESERVE_FIRST,
     }
     reached, frontier = set(beginnings), set(beginnings)
     while frontier:
@@ -121,6 +120,17 @@ def test_only_an_empty_history_may_begin_and_only_where_the_writer_may() -> None
     met = Progress(State.FIND_PREDECESSOR, may.row, may, met=row(1, final=True))
     assert found_predecessor(met, False).reply is Reply.ABSENT
     assert found_predecessor(Progress(State.FIND_PREDECESSOR, STAGED_3.row, STAGED_3), False).reply is Reply.ABSENT
+
+
+def test_a_claim_begins_a_history_only_directly_after_the_check_that_it_is_empty() -> None:
+    may = StagedManifest(BASE, 3, STAGED_3.path, 10, begins=True)
+    claim = advance(Progress(State.FIND_PREDECESSOR, may.row, may), Event(Reply.MAY_BEGIN))
+    assert (claim.state, claim.first) == (State.RESERVE, True)
+    begun = advance(claim, Event(Reply.PREDECESSOR_STAGED, row(2, final=False)))
+    again = advance(begun, Event(Reply.DONE))
+    assert (again.state, again.first) == (State.RESERVE, False)
+    assert begin_commit(StagedManifest(BASE, 1, STAGED_3.path, 10, begins=True)).first
+    assert not begin_commit(may).first
 
 
 def test_outcomes_errors_and_tokens_pickle_and_tokens_have_a_text_form() -> None:

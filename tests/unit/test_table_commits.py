@@ -211,6 +211,25 @@ def test_a_row_that_is_put_back_goes_again_where_its_table_has_been_dropped(worl
     assert isinstance(world.commit(1), Committed)
 
 
+def test_a_row_recorded_with_a_lost_reply_is_removed_if_its_table_was_dropped(world: World) -> None:
+    world.fill(1)
+    reply_to_record = lost_replies("record", 1)
+    rows = Faulty(world.rows)
+
+    def drop_before_finalize(name: str, nth: int) -> tuple[str, BaseException] | None:
+        if name == "finalize" and "finalize" not in rows.calls:
+            world.rows.delete(world.root.base_uri)
+            for info in list(world.objects.list(world.root.versions_key)):
+                world.objects.delete(info.key)
+        return reply_to_record(name, nth)
+
+    rows.decide = drop_before_finalize
+    world.commit(2, world.commits(rows=rows))
+    assert rows.counts["record"] == 2
+    assert world.rows.latest(world.root.base_uri) is None
+    assert isinstance(world.commit(1), Committed)
+
+
 def test_resolve_leaves_the_reservation_of_another_alone(world: World) -> None:
     world.fill(1)
     token = lost_commit(world)
