@@ -40,7 +40,7 @@ WORDS = {
     "anew": "again",
     "let in": "accept, admit",
     "held? against": "compare with, check against",
-    "long ago|of old": "earlier",
+    "long ago": "earlier",
     "without a word": "without notifying ...",
     "(final|recogn|serial|normal|initial|synchron|optim|author)is(e|ed|es|ing|able|ation)": "-ize, -ization",
 }
