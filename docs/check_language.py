@@ -129,7 +129,8 @@ def main(arguments: list[str]) -> int:
     else:
         exposed = [name for name in sorted(unclean) if not any(covers(line, name) for line in listed)]
         report = [str(finding) for name in exposed for finding in found[name]]
-        report += [f"{line}: is clean or missing; remove it from docs/unclean.txt" for line in unneeded]
+        for line in unneeded:
+            print(f"{line}: is clean or missing; remove it from docs/unclean.txt")
     for finding in report:
         print(finding)
     if report and not arguments:
