@@ -13,7 +13,7 @@ HEAD = """# Failures of other systems, and the tests that cover them here
 
 `docs/failure_modes.py` generates this page. A test compares the two and checks that each named test exists. Every
 failure happened in a real system: `lance` is lance-format/lance, `lancedb` lancedb/lancedb, `ns`
-lance-format/lance-namespace, `ray` lance-format/lance-ray; the others have their usual names. Contract tests run against
+lance-format/lance-namespace, `ray` lance-format/lance-ray; the others have their usual names. Contract tests cover
 every adapter of their port. Lancekeep has no REST or Hive Metastore adapter yet. Tests cover those failures with the
 native REST client and a front end of the tests, and with Spark's session catalog in a real Metastore.
 """
@@ -317,7 +317,7 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             ],
         ),
         (
-            "files of the latest version are missing or truncated, unnoticed by checks; a lost manifest cannot be repaired",
+            "files of the latest version are missing or truncated unnoticed; a lost manifest blocks the table",
             "an audit of this project",
             [
                 "integration/test_repair.py::test_missing_and_cut_files_of_the_latest_version_are_found",
