@@ -29,7 +29,6 @@ from lancekeep.application.versions import NewVersion, Versions, raise_unless_co
 from lancekeep.domain.catalog import CatalogView, Change, SetProperties, page
 from lancekeep.domain.commit import Committed, Conflict, Outcome, Unknown
 from lancekeep.domain.commit_token import CommitToken, CommitUnknown
-from lancekeep.domain.dataset_files import names_in
 from lancekeep.domain.errors import (
     AlreadyExists,
     BranchNotFound,
@@ -76,6 +75,7 @@ from lancekeep.domain.table import (
     v1_table,
 )
 from lancekeep.domain.transaction import AllCommitted, TransactionOutcome
+from lancekeep.format.file_references import names_in
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.table_engine import TableEngine, VersionDetails, WriteMode, WritePlan
 

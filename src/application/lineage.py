@@ -66,7 +66,7 @@ class Lineage:
         try:
             manifest = Manifest(content, self._held.get((root.base_uri, staged.version - 1)))
             change = manifest.change()
-        except (IndexError, ValueError):
+        except ValueError:
             return Descendant(staged.base_uri, staged.version, None, generation)
         descendant = Descendant(staged.base_uri, staged.version, manifest, generation)
         if staged.version > 1 or base is not None:
@@ -135,7 +135,7 @@ class Lineage:
             return None
         try:
             manifest = Manifest(content)
-        except (IndexError, ValueError):
+        except ValueError:
             return None
         self._remember(root.base_uri, version, manifest, generation)
         return manifest

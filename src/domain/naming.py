@@ -13,7 +13,6 @@ Everything else in the directory (version hints, detached manifests, temporary f
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from enum import Enum
@@ -77,15 +76,6 @@ class ManifestName:
     def is_generated(self) -> bool:
         """Whether a staged manifest has the name that writers generate, and not a name that a user gave a copy."""
         return self.uuid is not None and _UUID.fullmatch(self.uuid) is not None
-
-
-def hinted_version(hint: bytes) -> int:
-    """The version that a hint names (``latest_version_hint.json``); 0 where it cannot be understood."""
-    try:
-        version = json.loads(hint)["version"]
-    except (ValueError, LookupError, TypeError, RecursionError):
-        return 0
-    return version if isinstance(version, int) and 0 < version < U64_MAX else 0
 
 
 def final_path(path: str) -> str:

@@ -1,202 +1,145 @@
-"""What the lineage check reads of two manifests (table format, "Manifest" and "Transactions").
+"""What the lineage check reads of manifests (table format, "Manifest" and "Transactions").
 
-The decisions over the values are `lancekeep.domain.lineage`.
+The decisions over these values are in `lancekeep.domain.lineage`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Any
 
 from lancekeep.domain.lineage import Change, Difference, Fragment, Operation
-from lancekeep.format.manifest import fields, message_at, section_at, transaction_name, varint
-
-_FIELD, _FRAGMENT, _TRANSACTION_SECTION = 1, 2, 23  # of a Manifest
-_ID, _FILES = 1, 2  # of a DataFragment
-_PATH, _BASE = 1, 7  # of a DataFile
-_NAME, _FIELD_ID, _TYPE = 2, 3, 5  # of a Field
+from lancekeep.format.manifest import message_span, parse_section
+from lancekeep.format.messages import DataFragment, Field, ManifestOutline, Transaction, parse
 
 _OPERATIONS = frozenset(Operation) - {Operation.UNKNOWN}
+_AFTER_FRAGMENTS = ("index_section", "transaction_file", "base_paths", "transaction_section")
 
 
 class Manifest:
-    """A manifest as far as its lineage goes.
+    """A manifest, decoded as far as the lineage check needs it.
 
-    previous: a manifest that it probably continues. Then the bytes up to the last fragment that they share are equal,
-    and only what follows is decoded: an append costs little, however many fragments the table has.
+    The *head* of a message is its schema and its fragments, which every writer encodes first. If the head begins with
+    the head of an earlier manifest, only the rest is decoded: an append costs little, whatever the number of fragments.
 
-    Raises `IndexError` or `ValueError` where the bytes are not a manifest.
+    Attributes:
+        size: the size of the file in bytes.
+        transaction: the name of its transaction file, which identifies the version.
+        is_empty: whether it has no fragment.
     """
 
     def __init__(self, content: bytes, previous: Manifest | None = None) -> None:
+        """Decode a manifest file.
+
+        Args:
+            content: the bytes of the file.
+            previous: a manifest that this one probably continues.
+
+        Raises:
+            ValueError: the bytes are not a manifest.
+        """
         self.size = len(content)
         self._content = content
-        self._message = bytes(message_at(content))
-        self._shared = previous.body if previous is not None and self.continues(previous) else 0
-        found, end = _scan(self._message, self._shared)
-        self._new = found if self._shared else None  # else they are all fragments, too many to keep
-        self.body: int = max(self._shared, end)
-        """The position after the last fragment; 0 where there is none."""
+        self._begin, self._end = message_span(content)
+        self._head: int
+        self.is_empty: bool
+        shared = previous._head if previous is not None and self.continues(previous) else 0
+        outline = self._outline(shared)
+        self.is_empty = not outline.fragments and (not shared or (previous is not None and previous.is_empty))
+        self.transaction = str(outline.transaction_file)
+        self._transaction_section = outline.transaction_section if outline.HasField("transaction_section") else None
+        self._shared = shared
+        # Without a shared head these are all fragments, too many to keep.
+        self._added = list(outline.fragments) if shared else None
+        self._head = self._head_of(outline, shared)
 
     def change(self) -> Change:
-        """What its transaction did; `Operation.UNKNOWN` where the manifest does not carry it."""
-        position = next((value for number, value in self._tail() if number == _TRANSACTION_SECTION), None)
-        if not isinstance(position, int):
+        """Return what its transaction did; `Operation.UNKNOWN` if it carries none. Raises `ValueError`."""
+        if self._transaction_section is None:
             return Change()
-        return decode_change(section_at(self._content, position))
+        return _change(parse_section(Transaction, self._content, self._transaction_section))
 
-    @property
-    def transaction(self) -> str:
-        """The name of its transaction file, which identifies the version."""
-        return transaction_name(self._tail_message())
-
-    def columns(self) -> list[tuple[object, ...]]:
-        """Name, id and type of each field of the schema."""
-        return [
-            tuple(
-                sorted(
-                    (inner, bytes(content) if isinstance(content, memoryview) else content)
-                    for inner, content in fields(value)
-                    if inner in (_NAME, _FIELD_ID, _TYPE)
-                )
-            )
-            for number, value in fields(memoryview(self._message))
-            if number == _FIELD and isinstance(value, memoryview)
-        ]
+    def columns(self) -> list[tuple[str, int, str]]:
+        """Return name, id and type of each field of the schema."""
+        fields = (parse(Field, content) for content in self._outline(0).fields)
+        return [(field.name, field.id, field.logical_type) for field in fields]
 
     def continues(self, previous: Manifest) -> bool:
-        """Whether it begins with the schema and all fragments of ``previous``."""
-        return self._message.startswith(previous._message[: previous.body])
+        """Return whether it begins with the schema and all fragments of ``previous``."""
+        head = memoryview(previous._content)[previous._begin : previous._begin + previous._head]
+        return bool(head) and self._content.startswith(head, self._begin)
 
-    def fragments(self, after: int = 0) -> list[bytes]:
-        """The encoded fragments that begin at byte ``after`` of the message or later."""
-        return self._new if self._new is not None and after == self._shared else _scan(self._message, after)[0]
+    def fragments(self) -> Sequence[bytes]:
+        """Return the encoded fragments."""
+        return self._outline(0).fragments  # type: ignore[no-any-return]  # protobuf classes made at run time
 
-    def _tail(self) -> Iterator[tuple[int, int | memoryview]]:
-        return fields(self._tail_message())
+    def fragments_after(self, previous: Manifest) -> Sequence[bytes]:
+        """Return the encoded fragments after those of a manifest that this one continues."""
+        if self._added is not None and self._shared == previous._head:
+            return self._added
+        return self._outline(previous._head).fragments  # type: ignore[no-any-return]  # as above
 
-    def _tail_message(self) -> memoryview:
-        return memoryview(self._message)[self.body :]
+    def _outline(self, after: int) -> Any:
+        return parse(ManifestOutline, memoryview(self._content)[self._begin + after : self._end])
+
+    def _head_of(self, outline: Any, after: int) -> int:
+        """Return the size of the head; 0 if other fields precede or interrupt it.
+
+        ``outline`` is the message from position ``after`` on, which is inside the head. It keeps only the head.
+        """
+        for name in _AFTER_FRAGMENTS:
+            outline.ClearField(name)
+        outline.DiscardUnknownFields()
+        head = outline.SerializeToString()
+        return after + len(head) if self._content.startswith(head, self._begin + after) else 0
 
 
 def difference(staged: Manifest, previous: Manifest) -> Difference:
     """Return how the fragments of ``staged`` differ from those of ``previous``."""
     if staged.continues(previous):
-        new, lost = staged.fragments(previous.body), list[bytes]()
+        added, lost = staged.fragments_after(previous), list[bytes]()
     else:
         here, there = staged.fragments(), previous.fragments()
         known, kept = set(there), set(here)
-        new, lost = [entry for entry in here if entry not in known], [entry for entry in there if entry not in kept]
-    other_columns = not previous.body and staged.columns() != previous.columns()
-    return Difference([*map(decode_fragment, new)], [*map(decode_fragment, lost)], other_columns)
+        added, lost = [entry for entry in here if entry not in known], [entry for entry in there if entry not in kept]
+    other_columns = previous.is_empty and staged.columns() != previous.columns()
+    return Difference([*map(_fragment, added)], [*map(_fragment, lost)], other_columns)
 
 
-def decode_fragment(entry: bytes | memoryview) -> Fragment:
-    number, files, own = 0, [], None
-    for field, value in fields(memoryview(entry)):
-        if field == _ID and isinstance(value, int):
-            number = value
-        elif field == _FILES and isinstance(value, memoryview):
-            path, based = "", False
-            for inner, content in fields(value):
-                if inner == _PATH and isinstance(content, memoryview):
-                    path = bytes(content).decode()
-                based |= inner == _BASE
-            files.append(path)
-            own = path if own is None and not based else own
-    return Fragment(number, frozenset(files), own)
+def _fragment(entry: bytes) -> Fragment:
+    return _fragment_of(parse(DataFragment, entry))
 
 
-def decode_change(transaction: memoryview) -> Change:
-    for number, body in fields(transaction):
-        if number in _OPERATIONS and isinstance(body, memoryview):
-            return _change(Operation(number), body)
-    return Change()
+def _fragment_of(message: Any) -> Fragment:
+    own = (file.path for file in message.files if not file.HasField("base_id"))
+    return Fragment(message.id, frozenset(file.path for file in message.files), next(own, None))
 
 
-def _change(operation: Operation, body: memoryview) -> Change:
-    messages = [(number, value) for number, value in fields(body) if isinstance(value, memoryview)]
+def _change(transaction: Any) -> Change:
+    found = ((field.number, body) for field, body in transaction.ListFields() if field.number in _OPERATIONS)
+    number, body = next(found, (Operation.UNKNOWN, transaction))
+    operation = Operation(number)
     match operation:
         case Operation.APPEND | Operation.OVERWRITE:
-            return Change(operation, _files(value for number, value in messages if number == 1))
+            return Change(operation, _files(body.fragments))
         case Operation.UPDATE:
-            return Change(
-                operation, _files(value for number, value in messages if number == 3), frozenset(_numbers(body, 1))
-            )
+            return Change(operation, _files(body.new_fragments), frozenset(body.removed_fragment_ids))
         case Operation.DELETE:
-            return Change(operation, removed=frozenset(_numbers(body, 2)))
+            return Change(operation, removed=frozenset(body.deleted_fragment_ids))
         case Operation.REWRITE:
-            groups = [value for number, value in messages if number == 3]
-            inside = [(number, value) for group in groups for number, value in fields(group)]
-            inside += [(number, value) for number, value in messages if number in (1, 2)]
-            parts = [(number, value) for number, value in inside if isinstance(value, memoryview)]
+            groups = (*body.groups, body)
             return Change(
                 operation,
-                _files(value for number, value in parts if number == 2),
-                replaced=[decode_fragment(value) for number, value in parts if number == 1],
+                _files(chain.from_iterable(group.new_fragments for group in groups)),
+                replaced=[_fragment_of(fragment) for group in groups for fragment in group.old_fragments],
             )
         case Operation.DATA_REPLACEMENT:
-            groups = [value for number, value in messages if number == 1]
-            files = [value for group in groups for number, value in fields(group) if number == 2]
-            return Change(operation, [_path(file) for file in files if isinstance(file, memoryview)])
+            return Change(operation, [group.new_file.path for group in body.replacements])
         case Operation.RESTORE:
-            return Change(operation, restored=next(_numbers(body, 1), 0))
+            return Change(operation, restored=body.version)
     return Change(operation)
 
 
-def _files(entries: Iterable[memoryview]) -> list[str]:
-    return [
-        _path(value)
-        for entry in entries
-        for number, value in fields(entry)
-        if number == _FILES and isinstance(value, memoryview)
-    ]
-
-
-def _path(file: memoryview) -> str:
-    found = (bytes(value) for number, value in fields(file) if number == _PATH and isinstance(value, memoryview))
-    return next(found, b"").decode()
-
-
-def _numbers(message: memoryview, wanted: int) -> Iterator[int]:
-    """The values of a repeated integer, packed or not."""
-    for number, value in fields(message):
-        if number != wanted:
-            continue
-        if isinstance(value, int):
-            yield value
-            continue
-        at = 0
-        while at < len(value):
-            one, at = varint(value, at)
-            yield one
-
-
-def _scan(message: bytes, at: int) -> tuple[list[bytes], int]:
-    """The encoded fragments from a position between two fields on, and the position after the last of them."""
-    found, after, length, end = [], 0, 0, len(message)
-    while at < end:
-        tag = message[at]  # as in `fields`
-        at += 1
-        if tag > 0x7F:
-            tag, at = varint(message, at - 1)
-        wire = tag & 7
-        if wire == 2:
-            length = message[at]
-            at += 1
-            if length > 0x7F:
-                length, at = varint(message, at - 1)
-            at += length
-            if tag >> 3 == _FRAGMENT:
-                found.append(message[at - length : at])
-                after = at
-        elif wire == 0:
-            _, at = varint(message, at)
-        elif wire == 1:
-            at += 8
-        elif wire == 5:
-            at += 4
-        else:
-            raise ValueError(f"wire type {wire} at byte {at}")
-    if at > end:
-        raise ValueError(f"a field of {length} bytes runs past the end of the message")
-    return found, after
+def _files(fragments: Iterable[Any]) -> list[str]:
+    return [file.path for fragment in fragments for file in fragment.files]

@@ -1,24 +1,76 @@
-"""What a commit layer reads of a manifest before it lets it become a version (table format, ``message Manifest``)."""
+"""Manifest files of a Lance table (table format, "Manifest").
+
+A file holds the index section (if the table has indexes), the transaction and the manifest message, each after its
+length in four bytes. A footer gives the position of the manifest message.
+"""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-_FOOTER = 16  # u64 position of the message, u16 major, u16 minor, "LANC"
-_MAGIC = b"LANC"
-_TRANSACTION_FILE = 12
-_BUILT_ON_NOTHING = bytes([_TRANSACTION_FILE << 3 | 2, 42]) + b"0-"  # the field "0-{uuid}.txn", 42 bytes long
+import attrs
 
-_FRAGMENTS = 2  # of a Manifest
-_ID, _FILES, _DELETION_FILE, _PHYSICAL_ROWS = 1, 2, 3, 4  # of a DataFragment
-_FILE_SIZE = 6  # of a DataFile
-_DELETED_ROWS = 4  # of a DeletionFile
+from lancekeep.domain.errors import Damaged
+from lancekeep.format.messages import DataFragment, Manifest, ManifestOutline, parse
+
+MAGIC = b"LANC"
+"""The last bytes of every manifest and data file."""
+
+_FOOTER = struct.Struct("<QHH4s")  # position of the manifest message, major and minor version, magic
+_LENGTH = struct.Struct("<I")
+_FORMAT_VERSION = (0, 2)
+_BUILT_ON_NOTHING = bytes([12 << 3 | 2, 42]) + b"0-"  # field 12, the transaction file, with "0-{uuid}.txn" of 42 bytes
 
 
 def is_manifest(content: bytes) -> bool:
-    """Return whether a file ends as a manifest does, so that it is one and is not cut off."""
-    return content[-4:] == _MAGIC
+    """Return whether a file ends as a manifest does, so that it is complete."""
+    return content[-len(MAGIC) :] == MAGIC
+
+
+def message_span(content: bytes) -> tuple[int, int]:
+    """Return where the manifest message of a file begins and ends. Raises `ValueError` if it has none."""
+    if not is_manifest(content):
+        raise ValueError(f"it does not end in {MAGIC.decode()!r}")
+    if len(content) < _FOOTER.size:
+        raise ValueError(f"it has {len(content)} bytes, fewer than the footer of a manifest")
+    position, *_ = _FOOTER.unpack_from(content, len(content) - _FOOTER.size)
+    begin, end = _section_span(content, position)
+    if begin == end:
+        raise ValueError(f"the manifest message at {position} is empty")
+    return begin, end
+
+
+def message_at(content: bytes) -> bytes:
+    """Return the manifest message of a file. Raises `ValueError` if it has none."""
+    begin, end = message_span(content)
+    return content[begin:end]
+
+
+def section_at(content: bytes, position: int) -> bytes:
+    """Return the section of a manifest file at a position. Raises `ValueError` if it exceeds the file."""
+    begin, end = _section_span(content, position)
+    return content[begin:end]
+
+
+def parse_message(kind: Any, content: bytes) -> Any:
+    """Decode the manifest message of a file as `Manifest` or `ManifestOutline`.
+
+    Raises:
+        ValueError: the file has no such message. The error gives its position.
+    """
+    begin, end = message_span(content)
+    return _parse(kind, content, begin, end)
+
+
+def parse_section(kind: Any, content: bytes, position: int) -> Any:
+    """Decode the section of a manifest file at a position.
+
+    Raises:
+        ValueError: the section exceeds the file or is no message of this kind. The error gives the position.
+    """
+    return _parse(kind, content, *_section_span(content, position))
 
 
 def reads_version_zero(content: bytes) -> bool:
@@ -27,136 +79,104 @@ def reads_version_zero(content: bytes) -> bool:
     Raises `ValueError` if the bytes are not a manifest.
     """
     if not is_manifest(content):
-        raise ValueError("it does not end in 'LANC'")
+        raise ValueError(f"it does not end in {MAGIC.decode()!r}")
     # Nearly every manifest lacks these bytes, so it is not decoded.
-    return _BUILT_ON_NOTHING in content and transaction_file(content).startswith("0-")
+    if _BUILT_ON_NOTHING not in content:
+        return False
+    return str(parse_message(ManifestOutline, content).transaction_file).startswith("0-")
 
 
-def transaction_file(content: bytes) -> str:
-    """Return the name of the transaction file of a manifest, ``{read_version}-{uuid}.txn``, or "" without one.
+def transaction_name(message: bytes) -> str:
+    """Return the name of the transaction file of a manifest message, ``{read_version}-{uuid}.txn``, or "".
 
-    Raises `ValueError` if the bytes are not a manifest.
+    The name holds a random UUID, so no version of another table has it.
+
+    Raises:
+        ValueError: the bytes are not a message.
     """
-    try:
-        return transaction_name(message_at(content))
-    except IndexError as error:
-        raise ValueError(str(error)) from error
-
-
-def transaction_name(message: memoryview) -> str:
-    """Return the name of the transaction file of a manifest's message; empty where there is none.
-
-    The name holds a random uuid, so it identifies the version: another table has no version with this name.
-    """
-    return _field(message, _TRANSACTION_FILE).decode()
-
-
-def message_at(content: bytes) -> memoryview:
-    """The protobuf message of a manifest file. Raises `ValueError` if the bytes are no such file."""
-    if content[-4:] != _MAGIC:
-        raise ValueError("it does not end in 'LANC'")
-    return section_at(content, int.from_bytes(content[-_FOOTER : -_FOOTER + 8], "little"))
-
-
-def section_at(content: bytes, position: int) -> memoryview:
-    """The section of a manifest file that begins at ``position``. Raises `ValueError` if it leaves the file."""
-    length = int.from_bytes(content[position : position + 4], "little")
-    section = memoryview(content)[position + 4 : position + 4 + length]
-    if len(section) != length or not length:
-        raise ValueError(f"a section of {length} bytes at {position} leaves the file of {len(content)}")
-    return section
-
-
-def _field(message: memoryview, number: int) -> bytes:
-    """The last value of a length-delimited field of a protobuf message; empty where it is absent."""
-    value = b""
-    for found, content in fields(message):
-        if found == number and isinstance(content, memoryview):
-            value = bytes(content)
-    return value
+    return str(parse(ManifestOutline, message).transaction_file)
 
 
 class FragmentEntry(NamedTuple):
-    """What a manifest says of a fragment. rows: that are left, size: of its data files in bytes; None where untold.
+    """A fragment as a manifest describes it.
 
-    content: the entry itself, equal as long as nothing about the fragment has changed.
+    Attributes:
+        id: its id.
+        rows: the number of rows that are not deleted, or None if the manifest does not say.
+        size: the size of its data files in bytes, or None if the manifest does not say.
+        content: the encoded entry, which changes with anything about the fragment.
     """
 
     id: int
     rows: int | None
     size: int | None
-    content: memoryview
+    content: bytes
 
 
-def fragment_entries(message: memoryview) -> Iterator[FragmentEntry]:
-    """The fragments of a manifest's message in their order, one at a time: a table may have millions of them."""
-    for number, content in fields(message):
-        if number == _FRAGMENTS and isinstance(content, memoryview):
-            yield _entry(content)
+def fragment_entries(message: bytes) -> Iterator[FragmentEntry]:
+    """Yield the fragments of a manifest message in order, one at a time: a table may have millions.
 
-
-def _entry(content: memoryview) -> FragmentEntry:
-    fragment = physical = deleted = size = 0
-    sized = counted = True
-    for number, value in fields(content):
-        if isinstance(value, memoryview):
-            if number == _FILES:
-                bytes_ = _number(value, _FILE_SIZE)
-                sized &= bytes_ > 0
-                size += bytes_
-            elif number == _DELETION_FILE:
-                deleted = _number(value, _DELETED_ROWS)
-                counted = deleted > 0
-        elif number == _ID:
-            fragment = value
-        elif number == _PHYSICAL_ROWS:
-            physical = value
-    counted &= physical > 0
-    return FragmentEntry(fragment, physical - deleted if counted else None, size if sized else None, content)
-
-
-def _number(message: memoryview, wanted: int) -> int:
-    return next((value for number, value in fields(message) if number == wanted and isinstance(value, int)), 0)
-
-
-def fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """The fields of a protobuf message, each with its number; those of fixed length are passed over.
-
-    Raises `IndexError` or `ValueError` where the bytes are not a message.
+    Raises `ValueError` if the bytes are not a message.
     """
-    at, end = 0, len(message)
-    while at < end:
-        tag = message[at]  # nearly every tag, and most lengths, have one byte
-        at += 1
-        if tag > 0x7F:
-            tag, at = varint(message, at - 1)
-        wire = tag & 7
-        if wire == 2:
-            length = message[at]
-            at += 1
-            if length > 0x7F:
-                length, at = varint(message, at - 1)
-            yield tag >> 3, message[at : at + length]
-            at += length
-        elif wire == 0:
-            value, at = varint(message, at)
-            yield tag >> 3, value
-        elif wire == 1:
-            at += 8
-        elif wire == 5:
-            at += 4
-        else:
-            raise ValueError(f"wire type {wire} at byte {at}")
+    for content in parse(ManifestOutline, message).fragments:
+        fragment = parse(DataFragment, content)
+        deleted = fragment.deletion_file.num_deleted_rows
+        counted = fragment.physical_rows and (deleted or not fragment.HasField("deletion_file"))
+        sizes = [file.file_size_bytes for file in fragment.files]
+        rows = fragment.physical_rows - deleted if counted else None
+        yield FragmentEntry(fragment.id, rows, sum(sizes) if all(sizes) else None, content)
 
 
-def varint(message: memoryview | bytes, at: int) -> tuple[int, int]:
-    """Return the number at a position, and the position after it."""
-    value, shift = 0, 0
-    while True:
-        byte = message[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return value, at
-        if shift > 63:
-            raise ValueError(f"a varint runs past 64 bits at byte {at}")
+@attrs.frozen
+class ManifestFile:
+    """A decoded manifest file: the manifest message, and the encoded index section or None."""
+
+    manifest: Any
+    indexes: bytes | None
+
+    @staticmethod
+    def parse(content: bytes, name: str) -> ManifestFile:
+        """Decode a manifest file. Raises `Damaged`, which names the file ``name``."""
+        try:
+            manifest = parse_message(Manifest, content)
+            indexes = section_at(content, manifest.index_section) if manifest.HasField("index_section") else None
+        except ValueError as error:
+            raise not_a_manifest(name, error) from error
+        return ManifestFile(manifest, indexes)
+
+    def serialize(self, transaction: Any) -> bytes:
+        """Encode the file with a transaction inside, and set the positions of the sections in the manifest."""
+        parts = bytearray()
+        self.manifest.ClearField("index_section")
+        if self.indexes is not None:
+            self.manifest.index_section = len(parts)
+            parts += _LENGTH.pack(len(self.indexes)) + self.indexes
+        self.manifest.transaction_section = len(parts)
+        recorded = transaction.SerializeToString()
+        parts += _LENGTH.pack(len(recorded)) + recorded
+        position = len(parts)
+        manifest = self.manifest.SerializeToString()
+        parts += _LENGTH.pack(len(manifest)) + manifest + _FOOTER.pack(position, *_FORMAT_VERSION, MAGIC)
+        return bytes(parts)
+
+
+def not_a_manifest(name: str, error: ValueError) -> Damaged:
+    """Return the error for a file ``name`` that cannot be decoded."""
+    return Damaged(f"{name} is not a manifest of a Lance table: {error}")
+
+
+def _parse(kind: Any, content: bytes, begin: int, end: int) -> Any:
+    try:
+        return parse(kind, memoryview(content)[begin:end])
+    except ValueError as error:
+        raise ValueError(f"the message of {end - begin} bytes at {begin}: {error}") from error
+
+
+def _section_span(content: bytes, position: int) -> tuple[int, int]:
+    begin = position + _LENGTH.size
+    if begin > len(content):
+        raise ValueError(f"a section at {position} exceeds the file of {len(content)} bytes")
+    (length,) = _LENGTH.unpack_from(content, position)
+    if begin + length > len(content):
+        raise ValueError(f"a section of {length} bytes at {position} exceeds the file of {len(content)}")
+    return begin, begin + length

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lance.file import LanceFileReader, LanceFileWriter
 
 from lancekeep import connect
-from lancekeep.adapters.manifest_stores.data_file import MOST_BYTES, MOST_ROWS, Column, decode, encode, schema_of
+from lancekeep.format.data_file import MOST_BYTES, MOST_ROWS, Column, decode, encode, schema_of
 
 SCHEMA = pa.schema(
     [pa.field("name", pa.string(), nullable=False), pa.field("place", pa.string()), pa.field("more", pa.string())]

@@ -32,7 +32,7 @@ from lancekeep.entrypoints.spark.reading import (
     partitions,
     stored_fragments,
 )
-from lancekeep.format.manifest import fields
+from lancekeep.format.messages import ManifestOutline
 from lancekeep.jobs import ingest, upsert
 from pyspark_lancekeep import DefaultSource
 
@@ -177,7 +177,7 @@ def field(number: int, content: bytes) -> bytes:
 def multiplied(directory: Path, version: int, fragments: int) -> None:
     """Make a version of a table of one fragment, with so many of them, all of the same file."""
     message = lance.dataset(directory, version=1).__getstate__()[3]
-    [only] = [bytes(content) for number, content in fields(memoryview(message)) if number == 2]
+    [only] = ManifestOutline.FromString(message).fragments
     more = b"".join(field(2, b"\x08" + varint(number) + only) for number in range(1, fragments))
     body = message + more + b"\x18" + varint(version) + b"\x58" + varint(fragments - 1)
     [first] = [path for path in (directory / "_versions").glob("*.manifest") if path.stem == str(2**64 - 2)]

@@ -12,7 +12,7 @@ from lancekeep.adapters.commit_stores.claims import latest_agreed, reserve_alone
 from lancekeep.adapters.commit_stores.options import StoreUrl
 from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound, UnsafeStore
 from lancekeep.domain.layout import DatasetRoot
-from lancekeep.domain.naming import ManifestName, NamingScheme, final_path, final_versions, hinted_version
+from lancekeep.domain.naming import ManifestName, NamingScheme, final_path, final_versions
 from lancekeep.domain.version_row import (
     BatchReservation,
     Claim,
@@ -23,6 +23,7 @@ from lancekeep.domain.version_row import (
     VersionRow,
     scheme_of,
 )
+from lancekeep.format.json_files import hinted_version
 from lancekeep.ports.commit_store import CommitStoreGuarantees
 from lancekeep.ports.object_store import ObjectStore
 

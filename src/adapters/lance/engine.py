@@ -356,7 +356,7 @@ class LanceEngine:
 
     def _bind(self, writer: _Channel | _Handle, dataset: Any, branch: str | None = None) -> None:
         """Have the commits of a writer follow the version that it has read, or a later one of the same table."""
-        manifest = memoryview(dataset._ds.serialized_manifest())
+        manifest = dataset._ds.serialized_manifest()
         writer.namespace = self._based_on(Base(dataset.version, transaction_name(manifest), branch))
 
     def _dataset(self, namespace: Any, table: ObjectId, version: int | str | None = None) -> Any:

@@ -33,7 +33,8 @@ from lancekeep.domain.errors import (
     Unsupported,
 )
 from lancekeep.domain.layout import VERSIONS
-from lancekeep.domain.naming import ManifestName, NamingScheme, final_versions, hinted_version
+from lancekeep.domain.naming import ManifestName, NamingScheme, final_versions
+from lancekeep.format.json_files import hinted_version
 from lancekeep.ports.manifest_store import Decision
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore, StorageTime
 

@@ -7,12 +7,13 @@ from datetime import timedelta
 from itertools import pairwise, takewhile
 from uuid import UUID
 
-from lancekeep.adapters.manifest_stores.table_file import IndexSection, TableFile
 from lancekeep.domain.catalog import ancestors
-from lancekeep.domain.dataset_files import DATA, DELETIONS, INDICES, REFERENCES, TRANSACTIONS
+from lancekeep.domain.dataset_files import DATA, DELETIONS, INDICES, REFERENCES, TRANSACTIONS, deletion_file_name
 from lancekeep.domain.errors import ObjectNotFound
 from lancekeep.domain.layout import BRANCHES, VERSIONS
 from lancekeep.domain.naming import ManifestName
+from lancekeep.format.manifest import ManifestFile
+from lancekeep.format.messages import IndexSection
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
 RETENTION = timedelta(minutes=10)
@@ -92,7 +93,7 @@ def _is_old(successor: ObjectInfo, latest: ObjectInfo) -> bool:
 def _files(objects: ObjectStore, key: str, info: ObjectInfo) -> Iterator[str]:
     """The keys of what a version needs; directories, for indexes, end in a slash."""
     try:
-        file = TableFile.parse(objects.get(info.key), info.key)
+        file = ManifestFile.parse(objects.get(info.key), info.key)
     except ObjectNotFound:  # another process was faster
         return
     for fragment in file.manifest.fragments:
@@ -100,8 +101,9 @@ def _files(objects: ObjectStore, key: str, info: ObjectInfo) -> Iterator[str]:
             yield f"{key}/{DATA}/{data.path}"
         if fragment.HasField("deletion_file"):
             deletion = fragment.deletion_file
-            suffix = "bin" if deletion.file_type else "arrow"
-            yield f"{key}/{DELETIONS}/{fragment.id}-{deletion.read_version}-{deletion.id}.{suffix}"
+            bitmap = bool(deletion.file_type)
+            name = deletion_file_name(fragment.id, deletion.read_version, deletion.id, bitmap=bitmap)
+            yield f"{key}/{DELETIONS}/{name}"
     if file.manifest.transaction_file:
         yield f"{key}/{TRANSACTIONS}/{file.manifest.transaction_file}"
     for index in IndexSection.FromString(file.indexes or b"").indices:

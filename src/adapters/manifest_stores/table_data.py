@@ -20,13 +20,14 @@ import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancekeep.adapters.manifest_stores import data_file
 from lancekeep.adapters.manifest_stores.columns import REQUIRED, SCHEMA
 from lancekeep.adapters.manifest_stores.index import Rows, column_of
-from lancekeep.adapters.manifest_stores.table_file import Manifest, TableFile, Transaction
 from lancekeep.domain.dataset_files import DATA
 from lancekeep.domain.errors import Refused
 from lancekeep.domain.layout import VERSIONS
+from lancekeep.format import data_file
+from lancekeep.format.manifest import ManifestFile
+from lancekeep.format.messages import Manifest, Transaction
 
 T = TypeVar("T")
 
@@ -269,7 +270,7 @@ def _write(directory: Path, manifest: Any) -> None:
         if field.parent_id < 0 and field.name not in REQUIRED:
             field.nullable = True
     (directory / VERSIONS).mkdir()
-    (directory / VERSIONS / "1.manifest").write_bytes(TableFile(manifest, None).serialize(Transaction()))
+    (directory / VERSIONS / "1.manifest").write_bytes(ManifestFile(manifest, None).serialize(Transaction()))
 
 
 def _write_dataset(data: pa.Table | pa.RecordBatch, directory: Path, storage_version: str, *, rows: int) -> None:
@@ -285,7 +286,7 @@ def _write_dataset(data: pa.Table | pa.RecordBatch, directory: Path, storage_ver
 
 def _manifest_in(directory: Path) -> Any:
     [manifest] = (directory / VERSIONS).glob("*.manifest")
-    return TableFile.parse(manifest.read_bytes(), str(manifest)).manifest
+    return ManifestFile.parse(manifest.read_bytes(), str(manifest)).manifest
 
 
 def _by_engine(call: Callable[[], T]) -> T:

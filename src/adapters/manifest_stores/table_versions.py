@@ -15,7 +15,6 @@ import attrs
 import pyarrow as pa
 from pyroaring import BitMap, FrozenBitMap
 
-from lancekeep.adapters.manifest_stores import data_file
 from lancekeep.adapters.manifest_stores.columns import REQUIRED, SCHEMA, enter_columns, in_memory
 from lancekeep.adapters.manifest_stores.index import (
     SMALL,
@@ -35,9 +34,12 @@ from lancekeep.adapters.manifest_stores.table_data import (
     filled,
     schema_of,
 )
-from lancekeep.adapters.manifest_stores.table_file import DataFragment, TableFile, Transaction
+from lancekeep.domain.dataset_files import DATA, DELETIONS, deletion_file_name
 from lancekeep.domain.errors import Damaged, InvalidInput, LancekeepError, Refused
 from lancekeep.domain.layout import VERSIONS
+from lancekeep.format import data_file
+from lancekeep.format.manifest import ManifestFile
+from lancekeep.format.messages import DataFragment, Transaction
 from lancekeep.ports.object_store import ObjectStore
 
 READER_FLAGS = "lance.namespace.manifest.reader_feature_flags"
@@ -57,7 +59,7 @@ class Version:
 
     number: int
     content: bytes = attrs.field(repr=False)
-    file: TableFile
+    file: ManifestFile
     view: IndexedView
 
 
@@ -98,7 +100,7 @@ class TableVersions:
             ) from error
 
     def _read(self, content: bytes, previous: Version | None) -> Version:
-        file = TableFile.parse(content, f"{self._key}/{VERSIONS}")
+        file = ManifestFile.parse(content, f"{self._key}/{VERSIONS}")
         manifest = file.manifest
         properties = _properties(manifest)
         flags = manifest.reader_feature_flags
@@ -143,7 +145,7 @@ class TableVersions:
         missing = [field.name for field in roots if field.name in REQUIRED and field.id not in held]
         if missing:
             raise Damaged(f"{self._key}: fragment {fragment.id} has rows without the column {' and '.join(missing)}")
-        contents = [self._objects.get(f"{self._key}/data/{file.path}") for file in fragment.files]
+        contents = [self._objects.get(f"{self._key}/{DATA}/{file.path}") for file in fragment.files]
         columns = self._files.decode(manifest, fragment, contents)
         rows = {len(column) for column in columns.values()}
         if rows != {fragment.physical_rows}:
@@ -205,7 +207,7 @@ class TableVersions:
             updated=[message for _, message in replaced.values()],
             new=[message for _, message in new],
         )
-        file = TableFile(following, base.file.indexes)
+        file = ManifestFile(following, base.file.indexes)
         content = file.serialize(transaction)
         after = attrs.evolve(view, version=base.number + 1, fragments=fragments)
         return Prepared(Version(base.number + 1, content, file, after), content, keys)
@@ -218,7 +220,7 @@ class TableVersions:
     def _write_fragment(self, rows: Rows, manifest: Any, keys: list[str]) -> tuple[Fragment, Any]:
         content, file = self._files.encode(rows, schema_of(manifest), manifest)
         file.path = f"{uuid4().hex}.lance"
-        keys.append(f"{self._key}/data/{file.path}")
+        keys.append(f"{self._key}/{DATA}/{file.path}")
         self._objects.put(keys[-1], content)
         message = DataFragment(id=_next_fragment_id(manifest), physical_rows=len(rows), files=[file])
         manifest.max_fragment_id = message.id
@@ -243,8 +245,8 @@ class TableVersions:
     # -- inside -------------------------------------------------------------------------------------------------
 
     def _deletion_key(self, fragment_id: int, file: Any) -> str:
-        suffix = "bin" if file.file_type == _BITMAP else "arrow"
-        return f"{self._key}/_deletions/{fragment_id}-{file.read_version}-{file.id}.{suffix}"
+        name = deletion_file_name(fragment_id, file.read_version, file.id, bitmap=file.file_type == _BITMAP)
+        return f"{self._key}/{DELETIONS}/{name}"
 
     def _require_known(self, name: str, flags: int, known: int, properties: Mapping[str, str], gate: str) -> None:
         """A bit that is not known means that something is required which is not done here."""
@@ -264,7 +266,7 @@ def empty_version() -> Version:
     manifest.CopyFrom(example)
     manifest.ClearField("max_fragment_id")
     del manifest.fragments[:]
-    return Version(0, b"", TableFile(manifest, None), IndexedView(0, {}, (), SCHEMA))
+    return Version(0, b"", ManifestFile(manifest, None), IndexedView(0, {}, (), SCHEMA))
 
 
 def _merge(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[Fragment]]:

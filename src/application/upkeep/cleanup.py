@@ -19,7 +19,7 @@ import attrs
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.application.upkeep.fsck import Progress, require_span
 from lancekeep.domain.catalog import CatalogView
-from lancekeep.domain.dataset_files import DIRECTORIES, REFERENCES, Place, Reference, names_in
+from lancekeep.domain.dataset_files import DIRECTORIES, REFERENCES, Place, Reference
 from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import BRANCHES, VERSIONS, DatasetRoot
@@ -27,6 +27,8 @@ from lancekeep.domain.manifest_entry import TABLE
 from lancekeep.domain.naming import ManifestName, final_versions
 from lancekeep.domain.partitions import published_version
 from lancekeep.domain.table import Table
+from lancekeep.format.file_references import names_in
+from lancekeep.format.json_files import parse_reference
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
 T = TypeVar("T")
@@ -259,7 +261,7 @@ class Cleanup:
             found.add(published)
         for info in self._list(f"{dataset.root.key}/{REFERENCES}/"):
             with suppress(ObjectNotFound):  # deleted since it was listed
-                found.add(Reference.parse(self._objects.get(info.key), info.key))
+                found.add(parse_reference(self._objects.get(info.key), info.key))
         return found
 
     # -- choosing -----------------------------------------------------------------------------------------------

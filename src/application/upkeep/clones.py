@@ -20,10 +20,11 @@ import attrs
 from lancekeep.application.retry import Retry
 from lancekeep.domain.catalog import ancestors
 from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound
-from lancekeep.domain.file_references import file_references, may_be_clone, same_dataset
+from lancekeep.domain.file_references import same_dataset
 from lancekeep.domain.layout import BRANCHES, VERSIONS
 from lancekeep.domain.naming import ManifestName
 from lancekeep.domain.table import CLONES_DIRECTORY, MANIFEST_DIRECTORY
+from lancekeep.format.file_references import file_references, may_be_clone
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
 T = TypeVar("T")

@@ -17,8 +17,9 @@ from pyroaring import BitMap
 from lancekeep.application.upkeep.clones import Clones
 from lancekeep.domain.dataset_files import DATA, DELETIONS, INDICES
 from lancekeep.domain.errors import Damaged, ObjectNotFound
-from lancekeep.domain.file_references import FileReference, file_references
+from lancekeep.domain.file_references import FileReference
 from lancekeep.domain.layout import DatasetRoot
+from lancekeep.format.file_references import file_references
 from lancekeep.ports.object_store import ObjectInfo
 
 _BATCH = 4096

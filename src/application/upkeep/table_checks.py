@@ -15,7 +15,7 @@ from lancekeep.application.table_commits import TableCommits
 from lancekeep.application.upkeep.clones import Clones
 from lancekeep.application.upkeep.file_checks import FileChecks, FileFault, Version
 from lancekeep.application.upkeep.fsck import Finding, FsckReport, Kind, Progress, require_span, unless_young
-from lancekeep.domain.dataset_files import REFERENCES, Place, Reference, names_in
+from lancekeep.domain.dataset_files import REFERENCES, Place, Reference
 from lancekeep.domain.directory_contents import is_versions_file
 from lancekeep.domain.errors import Damaged, ObjectNotFound
 from lancekeep.domain.identifiers import ObjectId
@@ -23,6 +23,8 @@ from lancekeep.domain.layout import BRANCHES, VERSIONS, DatasetRoot
 from lancekeep.domain.naming import ManifestName, NamingScheme, final_versions
 from lancekeep.domain.table import Table
 from lancekeep.domain.version_row import VersionRow
+from lancekeep.format.file_references import names_in
+from lancekeep.format.json_files import parse_reference
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
 _OLDER = 10
@@ -148,7 +150,7 @@ class TableChecks:
         """Tags and branches by their keys; None for what cannot be read."""
         for info in self._objects.list(f"{root.key}/{REFERENCES}/"):
             try:
-                yield info.key, Reference.parse(self._objects.get(info.key), info.key)
+                yield info.key, parse_reference(self._objects.get(info.key), info.key)
             except ObjectNotFound:
                 continue
             except Damaged:
@@ -438,7 +440,7 @@ class TableChecks:
 
     def _delete_reference(self, key: str, reference: Reference) -> bool:
         with suppress(ObjectNotFound, Damaged):
-            if Reference.parse(self._objects.get(key), key) == reference:
+            if parse_reference(self._objects.get(key), key) == reference:
                 self._objects.delete(key)
                 return True
         return False

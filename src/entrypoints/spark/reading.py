@@ -82,8 +82,8 @@ def entries(dataset: Any) -> Iterator[FragmentEntry]:
     return fragment_entries(_manifest(dataset))
 
 
-def _manifest(dataset: Any) -> memoryview:
-    return memoryview(dataset.__getstate__()[_MANIFEST])
+def _manifest(dataset: Any) -> bytes:
+    return bytes(dataset.__getstate__()[_MANIFEST])
 
 
 _MANIFEST = 3

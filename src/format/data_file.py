@@ -15,7 +15,8 @@ from typing import Any, Final, Literal
 
 from google.protobuf.message import DecodeError
 
-from lancekeep.adapters.manifest_stores.table_file import MAGIC, message_classes
+from lancekeep.format.manifest import MAGIC
+from lancekeep.format.messages import message_classes
 
 Column = Sequence[str | None]
 

@@ -1,0 +1,132 @@
+"""The files that a version needs (table format, "Manifest"; storage layout, "Base Path System")."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from lancekeep.domain.dataset_files import (
+    DATA,
+    DELETIONS,
+    INDICES,
+    RANDOM_NAME,
+    UUID,
+    deletion_file_name,
+    deletion_name,
+)
+from lancekeep.domain.errors import Damaged
+from lancekeep.domain.file_references import FileReference
+from lancekeep.format.manifest import message_at, not_a_manifest, parse_message, parse_section, section_at
+from lancekeep.format.messages import DataFragment, IndexSection, ManifestOutline, parse
+
+_DATASET_BASE = b'\x18\x01"'
+"""The fields before the path in a BasePath of a dataset: ``is_dataset_root`` is true, the path follows."""
+
+# Lookaheads, because the length before a name may look like its first character.
+_NAMES = re.compile(b"(?=(" + RANDOM_NAME + b"|" + UUID + b"))")
+_INDEX_UUID = re.compile(rb"(?=\x0a\x10(.{16}))", re.DOTALL)  # message Uuid { bytes uuid = 1; }
+_DELETION_ID = re.compile(rb"(?=\x18([\x80-\xff]{4,9}[\x01-\x7f]))")  # message DeletionFile { uint64 id = 3; }
+
+
+def may_be_clone(content: bytes) -> bool:
+    """Return False if no file of a version lies in another dataset; if True, the manifest must be decoded."""
+    return _DATASET_BASE in content
+
+
+def file_references(content: bytes, name: str) -> Iterator[FileReference]:
+    """Yield the files that a version reads, one at a time: a manifest may name millions.
+
+    Args:
+        content: the bytes of the manifest file.
+        name: the file, for messages.
+
+    Raises:
+        Damaged: the content is not a manifest, or a file has a base path that the manifest does not define.
+    """
+    try:
+        manifest = parse_message(ManifestOutline, content)
+        bases = {base.id: base for base in manifest.base_paths if base.HasField("path")}
+        for fragment in manifest.fragments:
+            for file, holder in _files_of(parse(DataFragment, fragment)):
+                yield _placed(file, holder, bases, name)
+        if manifest.HasField("index_section"):
+            for index in parse_section(IndexSection, content, manifest.index_section).indices:
+                for file in _files_of_index(index):
+                    yield _placed(file, index, bases, name)
+    except ValueError as error:
+        raise not_a_manifest(name, error) from error
+
+
+def names_in(content: bytes, name: str) -> set[bytes]:
+    """Return the random names of all files that a version needs.
+
+    The search goes by the form of the names, not by the fields that hold them. It therefore finds names in fields that
+    only later formats define, and a file whose name occurs anywhere in the manifest is never garbage. The transaction
+    inside the file is left out, because it also names the files that the version replaced.
+
+    Args:
+        content: the bytes of the manifest file.
+        name: the file, for messages.
+
+    Raises:
+        Damaged: the content is not a manifest.
+    """
+    try:
+        sections = [message_at(content)]
+        manifest = parse_message(ManifestOutline, content)
+        if manifest.HasField("index_section"):
+            sections.append(section_at(content, manifest.index_section))
+    except ValueError as error:
+        raise not_a_manifest(name, error) from error
+    names: set[bytes] = set()
+    for section in sections:
+        names.update(match[1] for match in _NAMES.finditer(section))
+        names.update(_uuid_text(match[1]).encode() for match in _INDEX_UUID.finditer(section))
+        names.update(deletion_name(_varint(match[1])) for match in _DELETION_ID.finditer(section))
+    return names
+
+
+def _files_of(fragment: Any) -> Iterator[tuple[FileReference, Any]]:
+    """Yield the files of a fragment, each with the message that holds its base path."""
+    for file in fragment.files:
+        if not file.HasField("path"):
+            raise ValueError(f"a data file of fragment {fragment.id} has no path")
+        yield FileReference(f"{DATA}/{file.path}", file.file_size_bytes or None), file
+    if fragment.HasField("deletion_file"):
+        file = fragment.deletion_file
+        path = f"{DELETIONS}/{deletion_file_name(fragment.id, file.read_version, file.id, bitmap=bool(file.file_type))}"
+        yield FileReference(path, deleted=file.num_deleted_rows or None), file
+
+
+def _files_of_index(index: Any) -> Iterator[FileReference]:
+    """Yield the files of an index, or its directory if the manifest does not list them."""
+    directory = f"{INDICES}/{_uuid_text(index.uuid.uuid)}"
+    if not index.files:
+        yield FileReference(f"{directory}/")
+    for file in index.files:
+        yield FileReference(f"{directory}/{file.path}", file.size_bytes or None)
+
+
+def _placed(file: FileReference, holder: Any, bases: dict[int, Any], name: str) -> FileReference:
+    """Return a file with the base path that ``holder``, its message, names."""
+    if not holder.HasField("base_id"):
+        return file
+    base = bases.get(holder.base_id)
+    if base is None:
+        raise Damaged(
+            f"{name}: the file {file.path!r} has the base path {holder.base_id}, which the manifest does not define"
+        )
+    path = file.path if base.is_dataset_root else file.path.partition("/")[2]
+    return FileReference(path, file.size, base.path, file.deleted)
+
+
+def _uuid_text(content: bytes) -> str:
+    digits = content.hex()
+    if len(content) != 16:
+        raise ValueError(f"an index has the UUID {digits!r}; expected 16 bytes")
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def _varint(content: bytes) -> int:
+    return sum((byte & 0x7F) << (7 * at) for at, byte in enumerate(content))
