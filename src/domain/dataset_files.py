@@ -1,4 +1,6 @@
-"""The files of a dataset, by their places and names (table format, "Deletion Files"; storage layout specification).
+"""The files of a dataset, by their places and names.
+
+Table format, "Deletion Files"; storage layout specification.
 
 The Lance engine gives files random names: a UUID or as many random digits for data files, indexes and transactions, 64
 random bits for deletion files. A file is therefore needed if and only if its name occurs in a manifest, whatever the
@@ -27,7 +29,7 @@ _OWN = {
 }
 _DELETION = re.compile(r"[0-9]+-[0-9]+-([0-9]{1,20})\.(?:arrow|bin)")
 _UNFINISHED = re.compile(r"\.tmp[0-9A-Za-z]{6}|(.+)#[0-9]+")  # Names that the engine and its object_store crate use.
-_SMALLEST_ID = 1 << 28  # A smaller number has too few bytes to be recognised in a manifest; one in 2**36 is smaller.
+_SMALLEST_ID = 1 << 28  # A smaller number has too few bytes to be recognized in a manifest; one in 2**36 is smaller.
 
 
 @attrs.frozen
@@ -46,7 +48,7 @@ class Place:
 
     @staticmethod
     def of(path: str) -> Place | None:
-        """Parse a path relative to the table; None if it is in none of a dataset's directories."""
+        """Parse a path relative to the table; None outside a dataset's directories."""
         parts = path.split("/")
         at = next((at for at in range(len(parts) - 2, -1, -1) if parts[at] in DIRECTORIES), None)
         if at is None or at == 1 or (at and parts[0] != BRANCHES):
@@ -65,7 +67,7 @@ class Place:
 
     @property
     def is_generated(self) -> bool:
-        """Whether the file has a random name, as the engine generates it for this directory."""
+        """Whether the file has a random name, as the engine generates it."""
         if self.directory == DELETIONS:
             return self.is_unfinished or _DELETION.fullmatch(self.rest) is not None
         return self.own_name is not None

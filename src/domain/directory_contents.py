@@ -1,7 +1,7 @@
-"""Which files of a directory Lance or Lancekeep wrote, by their names and places; every other file is foreign.
+"""Which files of a directory Lance or Lancekeep wrote.
 
-Repair and drop remove nothing else. A directory that holds one foreign file was not made by a catalog alone, so repair
-leaves all of it.
+Names and places decide; every other file is foreign. Repair and drop never remove a foreign file. If a directory holds
+one, a catalog alone did not make it, and repair keeps the whole directory.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ _MARKERS = frozenset((RESERVED_MARKER, DEREGISTERED_MARKER, MOVING_MARKER))
 
 _HINT = "latest_version_hint.json"
 _DETACHED = "d"
-"""The first character of the names of detached manifests, which are not versions of the table."""
+"""Names of detached manifests, which are not versions of the table, start with this character."""
 
-_TEMPORARY = re.compile(r"\.tmp-[0-9a-f]+-[0-9a-f]+")  # as the local object store names unfinished objects
-_MANIFEST_TABLE_DATA = re.compile(r"[0-9a-f]{32}\.lance")  # as Lancekeep names data files of the manifest table
+_TEMPORARY = re.compile(r"\.tmp-[0-9a-f]+-[0-9a-f]+")  # Names of unfinished objects in the local object store.
+_MANIFEST_TABLE_DATA = re.compile(r"[0-9a-f]{32}\.lance")  # Names of Lancekeep's data files of the manifest table.
 _CLONE_RECORD = re.compile(rf"{re.escape(CLONES_DIRECTORY)}/[0-9a-f]{{32}}")
 _REFERENCE = re.compile(r"(?:tags|branches)/.+\.json")
 _NAMED = (DATA, DELETIONS, TRANSACTIONS, INDICES)
 
 
 def foreign_files(paths: Iterable[str]) -> list[str]:
-    """Return the paths, relative to a directory, that neither Lance nor Lancekeep wrote."""
+    """Return the paths that neither Lance nor Lancekeep wrote."""
     return [path for path in paths if not (is_mark(path) or _is_known(path))]
 
 
 def is_own(path: str) -> bool:
-    """Whether Lancekeep wrote the file for itself: a marker, the record of a clone, or an object it did not finish."""
+    """Return whether the file is a marker, a clone record or an unfinished object."""
     name = posixpath.basename(path)
     return name in _MARKERS or any(known.fullmatch(text) for known, text in ((_TEMPORARY, name), (_CLONE_RECORD, path)))
 
 
 def is_mark(path: str) -> bool:
-    """Whether a name in its place proves that Lance or Lancekeep wrote the file."""
+    """Return whether the path proves that Lance or Lancekeep wrote the file."""
     if is_own(path):
         return True
     place = Place.of(path)
@@ -55,13 +55,13 @@ def is_mark(path: str) -> bool:
 
 
 def is_versions_file(name: str) -> bool:
-    """Whether a file of ``_versions`` that is no version's manifest is a version hint or a detached manifest."""
+    """Return whether a file of ``_versions`` is a hint or a detached manifest."""
     detached = name.removeprefix(_DETACHED)
     return name == _HINT or (name != detached and ManifestName.parse(detached) is not None)
 
 
 def _is_known(path: str) -> bool:
-    """Whether Lance writes files of this name in this place, which other software may do as well."""
+    """Return whether Lance writes files at this path. Other software may do so, too."""
     place = Place.of(path)
     if place is None:
         return False

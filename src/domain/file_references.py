@@ -1,8 +1,8 @@
-"""The files that a version reads, and where they lie (storage layout, "Base Path System").
+"""The files that a version reads, and where they lie.
 
-A manifest names data files, deletion files and indexes. A shallow clone names files of another dataset by the number of
-a base path. Its writer chose the spelling of that path: a URI, an absolute path, or a path relative to its working
-directory.
+Storage layout, "Base Path System". A manifest names data files, deletion files and indexes. A shallow clone names files
+of another dataset by the number of a base path. Its writer chose the spelling of that path: a URI, an absolute path, or
+a path relative to its working directory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ class FileReference:
 
 
 def same_dataset(path: str, location: str) -> bool:
-    """Return whether a base path may name the dataset at a location, or a branch of it, by the end of the path."""
+    """Return whether a base path may name the dataset at a location.
+
+    The ends of the two are compared, and the base path may also name a branch of the dataset.
+    """
     wanted = location.split("/")
     for spelled in (path, path.rpartition(f"/{BRANCHES}/")[0], path.partition(f"/{BRANCHES}/")[0]):
         parts = [part for part in spelled.partition("://")[2 if "://" in spelled else 0].split("/") if part]

@@ -142,7 +142,7 @@ def refuse_accidental_overwrite(version: int, reads_version_zero: bool, name: st
 
 
 def require_descent(difference: Difference, change: Change) -> str | None:
-    """Check that a staged manifest was made from the version that ``difference`` compares it with.
+    """Check that a staged manifest was made from the version it is compared with.
 
     That version is the previous one, or for a restore the version that it returns to.
 
@@ -181,7 +181,7 @@ def require_descent(difference: Difference, change: Change) -> str | None:
 
 
 def _require_removals(change: Change, gone: Mapping[int, frozenset[str]], before: Mapping[int, frozenset[str]]) -> None:
-    """Check that the transaction removes every missing fragment, and only fragments that existed.
+    """Check that the transaction removes all missing fragments and no others.
 
     ``before`` holds the data files of the fragments that are missing or changed; ``gone`` of those that are missing.
     """

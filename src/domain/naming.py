@@ -1,14 +1,16 @@
-"""Names of manifests below ``_versions/`` (table format, "Manifest Naming Schemes" and "External Manifest Store").
+"""Names of manifests below ``_versions/``.
+
+Table format, "Manifest Naming Schemes" and "External Manifest Store".
 
 =========================================  ==============================================================
 name                                       meaning
 =========================================  ==============================================================
 ``{version}.manifest``                     V1, final
 ``{u64::MAX - version:020}.manifest``      V2, final: names sort from the newest version to the oldest
-either, followed by ``-{uuid}``            staged: written, and not a version of the table (yet)
+either, followed by ``-{uuid}``            staged: written, but not yet a version of the table
 =========================================  ==============================================================
 
-Everything else in the directory (version hints, detached manifests, temporary files) is not a version.
+All other files in the directory (version hints, detached manifests, temporary files) are not versions.
 """
 
 from __future__ import annotations
@@ -28,13 +30,13 @@ _UUID = re.compile("[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}")
 
 
 class NamingScheme(Enum):
-    """How a version number becomes the name of its manifest. One table uses one scheme."""
+    """How the manifest of a version is named. A table uses one scheme."""
 
     V1 = "V1"
     V2 = "V2"
 
     def final_name(self, version: int) -> str:
-        """The name of the manifest of ``version`` once it is committed."""
+        """Return the name of the final manifest of a version."""
         if self is NamingScheme.V1:
             return f"{version}.manifest"
         return f"{U64_MAX - version:020}.manifest"
@@ -42,9 +44,12 @@ class NamingScheme(Enum):
 
 @attrs.frozen
 class ManifestName:
-    """A manifest's file name, understood.
+    """The parsed file name of a manifest.
 
-    ``uuid`` is None for a final manifest, and what follows ``.manifest-`` for a staged one.
+    Attributes:
+        version: the number of the version.
+        scheme: its naming scheme.
+        uuid: the text after ``.manifest-`` of a staged manifest; None for a final one.
     """
 
     version: int
@@ -52,11 +57,11 @@ class ManifestName:
     uuid: str | None = None
 
     @staticmethod
-    @lru_cache(4096)  # every read of a row parses the same few names
+    @lru_cache(4096)  # Every read of a row parses the same few names.
     def parse(name: str) -> ManifestName | None:
-        """Understand ``name`` (without its directory); None where it is not the name of a version's manifest.
+        """Parse a file name without directory; None if it names no manifest.
 
-        Twenty digits mean V2, as the native engine decides it: no V1 table gets to a version that long.
+        Twenty digits mean V2, as in the native engine. No V1 table reaches a version of that length.
         """
         match = _NAME.fullmatch(name)
         if match is None:
@@ -74,19 +79,24 @@ class ManifestName:
 
     @property
     def is_generated(self) -> bool:
-        """Whether a staged manifest has the name that writers generate, and not a name that a user gave a copy."""
+        """Whether the name is a generated one of a staged manifest, not that of a copy."""
         return self.uuid is not None and _UUID.fullmatch(self.uuid) is not None
 
 
 def final_path(path: str) -> str:
-    """The key under which a staged manifest will lie once it is committed; a final key is returned as it is."""
+    """Return the key of the final manifest for a staged or a final key."""
     return path.rpartition(".manifest")[0] + ".manifest"
 
 
 def final_versions(names: Iterable[str], directory: str) -> tuple[NamingScheme | None, list[int]]:
-    """The naming scheme of a ``_versions`` directory and the versions it holds, oldest first.
+    """Return the naming scheme of a ``_versions`` directory and its versions.
 
-    Staged manifests and unknown names are passed over.
+    Args:
+        names: the names of the files in the directory. Staged manifests and unknown names are ignored.
+        directory: the directory, for the message.
+
+    Returns:
+        The scheme, or None without versions, and the versions in ascending order.
 
     Raises:
         Damaged: both schemes occur. "It is an error for there to be a mixture of these two naming schemes."

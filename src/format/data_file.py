@@ -1,8 +1,8 @@
-"""Small data files of a Lance table (file format 2.2), encoded and decoded here.
+"""Small data files of text (file format 2.2).
 
-A catalog operation adds a few rows of text; starting the native engine's writer for them costs more than all the rest.
-Every column is one page in the mini-block layout, which is one chunk: definition levels where there are nulls, then
-offsets and text, nothing compressed. Whatever else a data file may be is for the engine.
+A catalog operation adds a few rows of text. Starting the writer of the Lance engine for them costs more than all other
+work of the operation. Every column is one page in the mini-block layout, and every page one uncompressed chunk:
+definition levels (if there are nulls), offsets, text. The engine reads and writes all other data files.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Column = Sequence[str | None]
 
 MOST_ROWS = 1024
 MOST_BYTES = 16 * 1024
-"""Text of a column, in UTF-8; the format allows a chunk twice as much."""
+"""The most UTF-8 text of a column; the format allows a chunk of twice the size."""
 STORAGE_VERSION: Final[Literal["2.2"]] = "2.2"
 
 _CLASSES = message_classes(
@@ -50,19 +50,27 @@ _RANGE = struct.Struct("<QQ")
 _CHUNK_WORD = struct.Struct("<I")
 _ALIGNMENT = 64
 _UNIT = 8
-"""A chunk, and each buffer in it, takes a multiple of so many bytes."""
+"""The size of a chunk, and of each buffer in it, is a multiple of this number of bytes."""
 _ALL_VALID, _NULLABLE = b"\1", b"\3"
 
 
 def schema_of(content: bytes) -> bytes:
-    """What a data file says about its columns, as `encode` needs it."""
+    """Return the description of the columns of a data file, for `encode`."""
     _, _, tables, *_ = _FOOTER.unpack_from(content, len(content) - _FOOTER.size)
     position, size = _RANGE.unpack_from(content, tables)
     return bytes(_CLASSES["FileDescriptor"].FromString(content[position : position + size]).schema)
 
 
 def encode(columns: Sequence[Column], schema: bytes) -> bytes | None:
-    """A data file with these columns of one length, ``schema`` being theirs; None where they are too large for it."""
+    """Encode a data file.
+
+    Args:
+        columns: columns of equal length.
+        schema: their description, from `schema_of`.
+
+    Returns:
+        The bytes of the file, or None if the columns exceed `MOST_ROWS` or `MOST_BYTES`.
+    """
     rows = len(columns[0])
     if not 0 < rows <= MOST_ROWS:
         return None
@@ -84,7 +92,7 @@ def encode(columns: Sequence[Column], schema: bytes) -> bytes | None:
 
 
 def decode(content: bytes) -> list[list[str | None]] | None:
-    """The columns of a file as `encode` makes them; None for any other, which is the engine's to understand."""
+    """Return the columns of a file that `encode` wrote; None for any other file."""
     try:
         _, table, _, _, count, *version, magic = _FOOTER.unpack_from(content, len(content) - _FOOTER.size)
         if (*version, magic) != (*_VERSION, MAGIC):
@@ -96,7 +104,7 @@ def decode(content: bytes) -> list[list[str | None]] | None:
 
 
 def _append(file: bytearray, part: bytes, alignment: int = 1) -> tuple[int, int]:
-    """Where it is, and its size."""
+    """Append a part at the next aligned position, and return its position and size."""
     file += bytes(-len(file) % alignment)
     place = len(file), len(part)
     file += part
@@ -131,7 +139,7 @@ def _encoding(name: str, message: Any) -> Any:
 
 
 def _chunk(texts: Sequence[bytes], nulls: Sequence[int]) -> bytes:
-    """``nulls``: which of the texts are null; empty where none is."""
+    """Encode a chunk. ``nulls`` flags the texts that are null; it is empty if none is."""
     begin = 4 * (len(texts) + 1)
     offsets = struct.pack(f"<{len(texts) + 1}I", *accumulate(map(len, texts), initial=begin))
     values = offsets + b"".join(texts)
@@ -142,13 +150,13 @@ def _chunk(texts: Sequence[bytes], nulls: Sequence[int]) -> bytes:
 
 
 def _column(content: bytes, metadata: bytes) -> list[str | None]:
-    """Raises ValueError or struct.error unless it is as `encode` makes it."""
+    """Decode a column. Raises ValueError or struct.error unless `encode` wrote it."""
     [page] = _CLASSES["ColumnMetadata"].FromString(metadata).pages
     rows = page.length
     places = list(zip(page.buffer_offsets, page.buffer_sizes, strict=True))
     nullable = metadata == _column_metadata(places, rows, nullable=True)
     if not nullable and metadata != _column_metadata(places, rows, nullable=False):
-        raise ValueError("the column is encoded otherwise")
+        raise ValueError("the column has another encoding")
     _, (start, size) = places
     chunk = content[start : start + size]
     at = _UNIT + (-(-2 * rows // _UNIT) * _UNIT if nullable else 0)
@@ -156,5 +164,5 @@ def _column(content: bytes, metadata: bytes) -> list[str | None]:
     offsets = struct.unpack_from(f"<{rows + 1}I", chunk, at)
     texts = [chunk[at + low : at + high].decode() for low, high in pairwise(offsets)]
     if _chunk([text.encode() for text in texts], nulls) != chunk:
-        raise ValueError("the chunk is not as it should be")
+        raise ValueError("the chunk has another encoding")
     return [None if null else text for null, text in zip(nulls or bytes(rows), texts, strict=True)]

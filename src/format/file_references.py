@@ -1,4 +1,7 @@
-"""The files that a version needs (table format, "Manifest"; storage layout, "Base Path System")."""
+"""The files that a version needs.
+
+Table format, "Manifest"; storage layout, "Base Path System".
+"""
 
 from __future__ import annotations
 
@@ -30,12 +33,17 @@ _DELETION_ID = re.compile(rb"(?=\x18([\x80-\xff]{4,9}[\x01-\x7f]))")  # message 
 
 
 def may_be_clone(content: bytes) -> bool:
-    """Return False if no file of a version lies in another dataset; if True, the manifest must be decoded."""
+    """Return whether a manifest may name files of another dataset.
+
+    False is certain; if True, the manifest must be decoded.
+    """
     return _DATASET_BASE in content
 
 
 def file_references(content: bytes, name: str) -> Iterator[FileReference]:
-    """Yield the files that a version reads, one at a time: a manifest may name millions.
+    """Yield the files that a version reads.
+
+    One file is in memory at a time, because a manifest may name millions.
 
     Args:
         content: the bytes of the manifest file.

@@ -30,7 +30,10 @@ def parse_reference(content: bytes, name: str) -> Reference:
 
 
 def hinted_version(hint: bytes) -> int:
-    """Return the version in a version hint (``latest_version_hint.json``), or 0 if the hint cannot be decoded."""
+    """Return the version in a version hint, or 0 if the hint cannot be decoded.
+
+    The hint is the content of ``latest_version_hint.json``.
+    """
     try:
         version = json.loads(hint)["version"]
     except (ValueError, LookupError, TypeError, RecursionError):

@@ -1,6 +1,6 @@
-"""What the lineage check reads of manifests (table format, "Manifest" and "Transactions").
+"""What the lineage check reads of manifests.
 
-The decisions over these values are in `lancekeep.domain.lineage`.
+Table format, "Manifest" and "Transactions". The decisions over these values are in `lancekeep.domain.lineage`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ class Manifest:
         self._head = self._head_of(outline, shared)
 
     def change(self) -> Change:
-        """Return what its transaction did; `Operation.UNKNOWN` if it carries none. Raises `ValueError`."""
+        """Return what its transaction did; `Operation.UNKNOWN` if it carries none.
+
+        Raises `ValueError`.
+        """
         if self._transaction_section is None:
             return Change()
         return _change(parse_section(Transaction, self._content, self._transaction_section))

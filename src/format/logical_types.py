@@ -1,4 +1,7 @@
-"""Logical types: how the table format names the type of a column, as text without pyarrow (``timestamp:us:UTC``)."""
+"""Logical types: the names of column types in the table format.
+
+A logical type is text, such as ``timestamp:us:UTC``.
+"""
 
 from __future__ import annotations
 

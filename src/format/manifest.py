@@ -30,7 +30,10 @@ def is_manifest(content: bytes) -> bool:
 
 
 def message_span(content: bytes) -> tuple[int, int]:
-    """Return where the manifest message of a file begins and ends. Raises `ValueError` if it has none."""
+    """Return where the manifest message of a file begins and ends.
+
+    Raises `ValueError` if it has none.
+    """
     if not is_manifest(content):
         raise ValueError(f"it does not end in {MAGIC.decode()!r}")
     if len(content) < _FOOTER.size:
@@ -49,7 +52,10 @@ def message_at(content: bytes) -> bytes:
 
 
 def section_at(content: bytes, position: int) -> bytes:
-    """Return the section of a manifest file at a position. Raises `ValueError` if it exceeds the file."""
+    """Return the section of a manifest file at a position.
+
+    Raises `ValueError` if it exceeds the file.
+    """
     begin, end = _section_span(content, position)
     return content[begin:end]
 
@@ -74,7 +80,7 @@ def parse_section(kind: Any, content: bytes, position: int) -> Any:
 
 
 def reads_version_zero(content: bytes) -> bool:
-    """Return whether the transaction of a manifest file was built on version 0, so on an empty table.
+    """Return whether the transaction of a manifest file was built on version 0.
 
     Raises `ValueError` if the bytes are not a manifest.
     """
@@ -87,9 +93,9 @@ def reads_version_zero(content: bytes) -> bool:
 
 
 def transaction_name(message: bytes) -> str:
-    """Return the name of the transaction file of a manifest message, ``{read_version}-{uuid}.txn``, or "".
+    """Return the name of the transaction file of a manifest message, or "".
 
-    The name holds a random UUID, so no version of another table has it.
+    The name is ``{read_version}-{uuid}.txn``. Its UUID is random, so no version of another table has this name.
 
     Raises:
         ValueError: the bytes are not a message.
@@ -114,9 +120,10 @@ class FragmentEntry(NamedTuple):
 
 
 def fragment_entries(message: bytes) -> Iterator[FragmentEntry]:
-    """Yield the fragments of a manifest message in order, one at a time: a table may have millions.
+    """Yield the fragments of a manifest message, in order.
 
-    Raises `ValueError` if the bytes are not a message.
+    One entry is in memory at a time, because a table may have millions. Raises `ValueError` if the bytes are not a
+    message.
     """
     for content in parse(ManifestOutline, message).fragments:
         fragment = parse(DataFragment, content)
@@ -129,7 +136,12 @@ def fragment_entries(message: bytes) -> Iterator[FragmentEntry]:
 
 @attrs.frozen
 class ManifestFile:
-    """A decoded manifest file: the manifest message, and the encoded index section or None."""
+    """A decoded manifest file.
+
+    Attributes:
+        manifest: the manifest message.
+        indexes: the encoded index section, or None.
+    """
 
     manifest: Any
     indexes: bytes | None
@@ -145,7 +157,10 @@ class ManifestFile:
         return ManifestFile(manifest, indexes)
 
     def serialize(self, transaction: Any) -> bytes:
-        """Encode the file with a transaction inside, and set the positions of the sections in the manifest."""
+        """Encode the file with a transaction inside.
+
+        The positions of the sections are set in the manifest message.
+        """
         parts = bytearray()
         self.manifest.ClearField("index_section")
         if self.indexes is not None:

@@ -1,4 +1,4 @@
-"""Protobuf messages of the Lance format (table format, "Manifest", "Fragments" and "Transactions").
+"""Protobuf messages of the Lance table format.
 
 A definition names only the fields in use. Protobuf keeps all other fields of a message when it is written again.
 """
@@ -52,9 +52,10 @@ _MESSAGES = {
 
 
 def message_classes(package: str, messages: Mapping[str, str]) -> dict[str, Any]:
-    """Return protobuf classes for messages whose fields are given as ``name=number:type``.
+    """Return protobuf classes for messages.
 
-    A star after the type marks a repeated field. Every field has presence, and a string that is not UTF-8 is an error.
+    Each field is written as ``name=number:type``, and a star after the type marks a repeated field. Every field has
+    presence, and a string that is not UTF-8 is an error.
     """
     kinds = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(
@@ -89,7 +90,10 @@ Transaction: Any = _CLASSES["Transaction"]
 
 
 def parse(kind: Any, content: bytes | memoryview) -> Any:
-    """Decode a message of a class. Raises `ValueError` if the bytes are not such a message."""
+    """Decode a message of a class.
+
+    Raises `ValueError` if the bytes are not such a message.
+    """
     try:
         return kind.FromString(content)
     except DecodeError as error:
