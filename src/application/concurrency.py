@@ -20,7 +20,7 @@ os.register_at_fork(after_in_child=_pools.clear)
 
 
 def is_remote(objects: ObjectStore) -> bool:
-    """Return whether a request to the store takes longer than starting it in a thread."""
+    """Return whether a request takes longer than starting it in a thread."""
     return not objects.root_uri.startswith(("file://", "memory://"))
 
 

@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 @attrs.define
 class Retry:
-    """Retry idempotent calls that raise `StoreUnavailable`, with exponential backoff and jitter.
+    """Retry idempotent calls that raise `StoreUnavailable`.
 
-    A call that fails may have taken effect, so only idempotent calls may be retried. Jitter separates writers that
-    failed at the same time.
+    The pauses grow exponentially, up to a limit, and have jitter, which separates writers that failed at the same
+    time. Only idempotent calls may be retried, because a call that fails may have taken effect.
 
     Once the patience of a call runs out, calls that fail are not retried for as long again. A native writer asks five
     times about one commit; without this rule each request would wait for the whole outage again.

@@ -1,4 +1,4 @@
-"""Commit tokens, confined to the tables of one catalog: a token is untrusted input."""
+"""Commit tokens, confined to one catalog: a token is untrusted input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runner of `lancekeep.domain.transaction`: it performs the steps of a transaction and decides nothing."""
+"""The runner of `lancekeep.domain.transaction`; it decides nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from lancekeep.ports.commit_store import require_atomic
 
 @attrs.frozen
 class Candidate:
-    """A staged manifest to commit as a version; the fields are the arguments of `TableCommits.commit`."""
+    """A staged manifest to commit; see the arguments of `TableCommits.commit`."""
 
     root: DatasetRoot
     version: int
@@ -76,7 +76,7 @@ class TransactionCommits:
         return outcome
 
     def resolve(self, token: CommitToken) -> TransactionOutcome:
-        """Settle an unknown outcome: commit if every version is still free, otherwise report the winner.
+        """Settle an unknown outcome: commit if no version is taken.
 
         The outcome stays `Unknown` if garbage collection removed all evidence. Idempotent. Raises as `commit` does.
         """

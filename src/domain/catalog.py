@@ -34,7 +34,7 @@ class Remove:
 
 @attrs.frozen
 class SetProperties:
-    """Set properties of the root namespace; None removes a property, and the other properties stay."""
+    """Set properties of the root namespace; None removes a property."""
 
     properties: Mapping[str, str | None]
 
@@ -46,9 +46,11 @@ class SetProperties:
 
 @attrs.frozen
 class AddColumns:
-    """Add nullable columns to the manifest table, by name with their logical types (``timestamp:us:UTC``).
+    """Add nullable columns to the manifest table.
 
-    An existing column stays as it is. The values of an entry's extension need a column of their name.
+    An existing column does not change. Each value of an entry's extension needs a column.
+
+    columns: logical types of the table format (``timestamp:us:UTC``), by name.
     """
 
     columns: Mapping[str, str]
@@ -97,10 +99,10 @@ class CatalogView(Protocol):
         """
 
     def descendants(self, parent: ObjectId) -> Iterator[ManifestEntry]:
-        """Iterate over the entries below a namespace, at any depth, in no particular order."""
+        """Iterate over the entries below a namespace, at any depth, unordered."""
 
     def all_of(self, object_type: str, after: str | None = None) -> Iterator[ManifestEntry]:
-        """Iterate over the entries of one type after the object id ``after``, in byte order."""
+        """Iterate over entries of one type after an object id, in byte order."""
 
     def owner_of(self, location: str) -> ManifestEntry | None:
         """Return the table whose directory is ``location``, contains it, or lies in it."""
@@ -171,14 +173,14 @@ class Entries:
 
 
 def page(names: Sequence[str], after: str | None, limit: int | None) -> tuple[list[str], str | None]:
-    """Return at most ``limit`` of the sorted names after ``after``, and the last of them if more follow."""
+    """Return a page of sorted names, and its last name if more names follow."""
     start = bisect_right(names, after) if after is not None else 0
     chosen = list(names[start:] if limit is None else names[start : start + limit])
     return chosen, chosen[-1] if chosen and start + len(chosen) < len(names) else None
 
 
 def ancestors(location: str) -> Iterator[str]:
-    """Iterate over a relative path and the directories above it, from the innermost to the outermost."""
+    """Iterate over a relative path and the directories above it, upwards."""
     while location:
         yield location
         location = location.rpartition("/")[0]

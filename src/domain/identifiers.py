@@ -1,4 +1,4 @@
-"""Identifiers of namespaces and tables (namespace specification, "Object Identifier")."""
+"""Object identifiers (namespace specification, "Object Identifier")."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ObjectId:
     @staticmethod
     @lru_cache(maxsize=4096)
     def from_key(key: str) -> ObjectId:
-        """Return the object id of a `key` of the manifest table, without checking its names."""
+        """Return the object id of a `key`, without checking its names."""
         return ObjectId(tuple(key.split(MANIFEST_DELIMITER)) if key else ())
 
     @property

@@ -16,7 +16,7 @@ BRANCHES = "tree"
 
 @attrs.frozen
 class DatasetRoot:
-    """The root of a dataset with a history of versions: a table, or a branch of a table.
+    """The root of a dataset with its own history: a table, or a branch of a table.
 
     key: the dataset root in its object store.
     base_uri: the same root with scheme and bucket; the commit store keeps the history under it.
@@ -27,7 +27,7 @@ class DatasetRoot:
     is_branch: bool = False
 
     def branch(self, name: str | None) -> DatasetRoot:
-        """Return the root of a branch, ``tree/{branch}`` below the table's root; None is the main branch.
+        """Return the root of a branch, ``tree/{branch}``; None is the main branch.
 
         Raises:
             InvalidInput: the name is not valid. A branch name consists of valid table names with ``/`` in between.

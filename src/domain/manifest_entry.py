@@ -90,5 +90,5 @@ class ManifestEntry:
 
 
 def encode_properties(properties: Mapping[str, str]) -> str | None:
-    """Return properties as the native engine stores them: compact JSON, or null if there are none."""
+    """Return properties as native clients store them: compact JSON, or null if empty."""
     return json.dumps(dict(properties), separators=(",", ":"), ensure_ascii=False) if properties else None

@@ -24,7 +24,7 @@ from lancekeep.domain.table import Table
 
 @attrs.frozen
 class Namespace:
-    """A namespace and its properties; the properties of the root are those of the catalog."""
+    """A namespace and its properties; the root has those of the catalog."""
 
     id: ObjectId
     properties: Mapping[str, str]
@@ -95,7 +95,10 @@ def drop_namespace(view: CatalogView, object_id: ObjectId, *, cascade: bool) -> 
 
 
 def replace_namespace(view: CatalogView, object_id: ObjectId, properties: Mapping[str, str]) -> list[Change]:
-    """Create an empty namespace, or replace an empty one. Raises as `create_namespace` and `drop_namespace` do."""
+    """Create an empty namespace, or replace an empty one.
+
+    Raises as `create_namespace` and `drop_namespace` do.
+    """
     entry = view.find(object_id.key)
     if entry is None or entry.object_type != NAMESPACE:
         return create_namespace(view, object_id, properties)

@@ -1,4 +1,6 @@
-"""Partition specifications (partitioning specification, "Partition Spec" and "Partition Evolution").
+"""Partition specifications.
+
+Implements "Partition Spec" and "Partition Evolution" of the partitioning specification.
 
 A specification lists the fields that divide the rows. A namespace has one specification per version, and keeps the old
 ones for the data that was written under them.
@@ -128,7 +130,7 @@ class PartitionField:
         return COLUMN + self.field_id
 
     def is_same_as(self, other: PartitionField) -> bool:
-        """Return whether both fields compute the same values, and so must share one ``field_id``."""
+        """Return whether both compute the same values, and so share one ``field_id``."""
         return (self.source_ids, self.transform, self.expression) == (
             other.source_ids,
             other.transform,
@@ -138,7 +140,10 @@ class PartitionField:
 
 @attrs.frozen
 class PartitionSpec:
-    """One version of a partition specification, with one level of namespaces below ``v{id}`` per field."""
+    """One version of a partition specification.
+
+    Each field has a level of namespaces below ``v{id}``.
+    """
 
     id: int
     fields: tuple[PartitionField, ...]
@@ -194,7 +199,7 @@ class PartitionSpec:
 
 @attrs.frozen
 class PartitionBy:
-    """A partition field as a user requests it, with columns by name; ``name`` becomes the ``field_id``.
+    """A partition field as a user requests it; ``name`` becomes its ``field_id``.
 
     >>> PartitionBy.bucket("user", 16).name
     'user_bucket_16'
@@ -236,12 +241,15 @@ class PartitionBy:
 
     @staticmethod
     def multi_bucket(columns: Sequence[str], buckets: int, name: str | None = None) -> PartitionBy:
-        """Partition into ``buckets`` by the Murmur3 hash of several values, without nulls."""
+        """Partition into ``buckets`` by the Murmur3 hash of several non-null values."""
         return PartitionBy._of(columns, Transform("multi_bucket", buckets), name)
 
     @staticmethod
     def truncate(column: str, width: int, name: str | None = None) -> PartitionBy:
-        """Partition by the first ``width`` characters of text, or by numbers rounded towards zero to a multiple."""
+        """Partition by the first ``width`` characters, or by multiples of ``width``.
+
+        Numbers are rounded towards zero.
+        """
         return PartitionBy._of([column], Transform("truncate", width), name)
 
     @staticmethod
@@ -257,9 +265,9 @@ class PartitionBy:
 
 
 def specs_of(properties: Mapping[str, str]) -> dict[int, PartitionSpec]:
-    """Return the partition specifications in the properties of a root namespace, sorted by version.
+    """Return the partition specifications among the properties of the root.
 
-    A namespace without specifications is not partitioned.
+    They are sorted by version. A namespace without specifications is not partitioned.
 
     Raises:
         Damaged: a specification cannot be parsed.

@@ -1,4 +1,4 @@
-"""The partitions of a namespace: their entries in the catalog, and their atomic publication.
+"""Partitions: their entries in the catalog, and their atomic publication.
 
 Below ``v{N}`` each field of the specification has one level of namespaces with random names, above the table
 ``dataset``. Columns of the manifest table contain the partition values, and the version of each table to read.
@@ -72,7 +72,7 @@ class Publication:
 
 
 class Overtaken(ConcurrentModification):
-    """A concurrent write published some of the partitions; ``values`` are their partition values."""
+    """A concurrent write published partitions; ``values`` are theirs."""
 
     def __init__(self, message: str, values: frozenset[Values]) -> None:
         super().__init__(message, values)
@@ -83,12 +83,12 @@ class Overtaken(ConcurrentModification):
 
 
 def key_of(values: Iterable[Any]) -> Values:
-    """Return partition values as a key: NaN equals NaN, and -0.0 equals 0.0 and has the same text."""
+    """Return partition values as a key: NaN equals NaN, and -0.0 becomes 0.0."""
     return tuple(("NaN",) if value != value else value + 0.0 if isinstance(value, float) else value for value in values)
 
 
 def partitions_of(view: CatalogView, spec: PartitionSpec) -> Iterator[Partition]:
-    """Iterate over the partitions that were written under a specification, in no particular order.
+    """Iterate over the partitions of a specification, in no particular order.
 
     Raises:
         Damaged: another writer dropped the columns of the partition values.
@@ -117,13 +117,13 @@ def partition_of(spec: PartitionSpec, entry: ManifestEntry) -> Partition:
 
 
 def published_version(entry: ManifestEntry) -> Reference | None:
-    """Return the version that the entry of a partition's table names; None if it names none, or a tag."""
+    """Return the version that a partition's entry names; None if it names none."""
     version = entry.extension.get(READ_VERSION)
     return None if version is None else Reference(entry.extension.get(READ_BRANCH) or "", version)
 
 
 def by_values(view: CatalogView, spec: PartitionSpec) -> dict[Values, Partition]:
-    """Return the partitions by `key_of` their values; of duplicates, the first in byte order."""
+    """Return partitions by `key_of` their values; of duplicates, the first name wins."""
     found = sorted(partitions_of(view, spec), key=lambda partition: partition.table.id, reverse=True)
     return {key_of(partition.values): partition for partition in found}
 
@@ -188,9 +188,10 @@ def require_alone(view: CatalogView, spec: PartitionSpec) -> None:
 
 
 def made_up_properties(view: CatalogView, object_id: ObjectId) -> dict[str, str]:
-    """Return the derived properties of a namespace in a partitioned catalog ("Runtime Namespace Properties").
+    """Return the derived properties of a namespace in a partitioned catalog.
 
-    These are ``partition_spec`` on ``v{N}``, and ``partition.{field_id}`` on a level unless the value is null.
+    Implements "Runtime Namespace Properties": ``partition_spec`` on ``v{N}``, and ``partition.{field_id}`` on a level
+    unless the value is null.
     """
     if object_id.is_root or not object_id.names[0].startswith("v"):
         return {}
@@ -213,7 +214,7 @@ def _state(partition: Partition | None) -> Any:
 
 
 def table_of(levels: Mapping[Values, ObjectId], spec: PartitionSpec, values: Values, names: Sequence[str]) -> ObjectId:
-    """Return the id of a partition's table, below existing levels, with ``names`` for the missing levels."""
+    """Return the id of a partition's table; ``names`` are for its missing levels."""
     namespace, key = ObjectId((spec.namespace,)), key_of(values)
     for depth, name in enumerate(names, 1):
         namespace = levels.get(key[:depth]) or namespace.child(name)
@@ -238,7 +239,7 @@ def _name(text: str) -> str:
 
 
 def levels_of(view: CatalogView, spec: PartitionSpec) -> dict[Values, ObjectId]:
-    """Return the namespaces of all levels by their values; of duplicates, the first in byte order."""
+    """Return the levels by their values; of duplicates, the first name wins."""
     root = ObjectId((spec.namespace,))
     levels: dict[Values, ObjectId] = {(): root}
     for entry in sorted(view.descendants(root), key=lambda entry: entry.object_id):

@@ -1,4 +1,4 @@
-"""Partition pruning: the partitions that can contain a row of a filter (partitioning specification).
+"""Partition pruning: the partitions that can contain a row of a filter.
 
 Pruning can keep too many partitions, but never too few. A partition is kept if its value does not decide the filter,
 or if engines differ: whether -0.0 equals 0.0, how NaN compares, whether numbers are truncated towards zero or down.
@@ -83,7 +83,7 @@ class Image:
 
 
 def by_order(value: Any, predicate: Predicate, images: Sequence[Image], *, exact: bool) -> bool:
-    """Return whether a partition can contain rows of a predicate, for a transform that preserves order.
+    """Return whether a partition can match, for a transform that preserves order.
 
     Args:
         value: the partition value.
@@ -112,7 +112,7 @@ def by_order(value: Any, predicate: Predicate, images: Sequence[Image], *, exact
 
 
 def by_equality(value: Any, predicate: Predicate, images: Collection[Any]) -> bool:
-    """Return the same for a transform that preserves equality only: buckets, and periodic parts of dates."""
+    """Return whether a partition can match, for a transform that preserves equality."""
     decided = _by_null(value, predicate)
     if decided is not None:
         return decided
@@ -129,5 +129,5 @@ def _by_null(value: Any, predicate: Predicate) -> bool | None:
 
 
 def equalities(predicates: Sequence[Predicate]) -> dict[str, Predicate]:
-    """Return the predicates of a conjunction that allow only listed values, by column."""
+    """Return, by column, the predicates that list all allowed values."""
     return {predicate.column: predicate for predicate in predicates if predicate.operator in ("=", "in")}

@@ -186,12 +186,12 @@ def new_location(object_id: ObjectId, entropy: str) -> str:
 
 
 def v1_location(object_id: ObjectId) -> str | None:
-    """Return the directory of a V1 table, ``{name}.lance``; None outside the root, where V1 has no tables."""
+    """Return the directory of a V1 table, ``{name}.lance``; None outside the root."""
     return f"{object_id.name}{V1_SUFFIX}" if len(object_id.names) == 1 else None
 
 
 def v1_table(location: str) -> ObjectId | None:
-    """Return the V1 table whose directory is ``location``, or None if it cannot be the directory of a V1 table."""
+    """Return the V1 table whose directory is ``location``; None if none can be."""
     name = location.removesuffix(V1_SUFFIX)
     if name in ("", location) or "/" in location:
         return None

@@ -1,4 +1,6 @@
-"""A transaction as a pure state machine: new versions of several tables, committed together or not at all.
+"""A transaction over several tables as a pure state machine.
+
+It commits the new versions of its tables together, or none of them.
 
 1. Each member is a writer in the protocol of its own table (`lancekeep.domain.commit`). It runs by the transitions of
    that table until the other members matter (`STANDINGS`): it is about to reserve its row, or it knows who won its
@@ -46,14 +48,14 @@ from lancekeep.domain.version_row import BatchReservation, Claim, NotReady, Rese
 
 @attrs.frozen
 class AllCommitted:
-    """Every version of the transaction is the caller's; ``versions`` has the order of the request."""
+    """Every version is the caller's; ``versions`` has the order of the request."""
 
     versions: tuple[Committed, ...]
 
 
 @attrs.frozen
 class NotCommitted:
-    """Nothing was committed, because one member cannot be: ``progress`` and the ``fault`` of that member say why."""
+    """Nothing was committed: ``progress`` and ``fault`` of one member say why."""
 
     progress: Progress
     fault: LancekeepError | None
@@ -61,7 +63,10 @@ class NotCommitted:
 
 @attrs.frozen
 class Torn:
-    """A part is committed, and ``lost`` belongs to another writer: the commit store lost an acknowledged row."""
+    """A part is committed, and the version ``lost`` belongs to another writer.
+
+    The commit store lost an acknowledged row, or a writer committed without it.
+    """
 
     lost: VersionRow
 
@@ -70,7 +75,7 @@ TransactionOutcome = AllCommitted | Conflict | Unknown
 
 
 class Standing(IntEnum):
-    """What a member that waits knows about the decision; the lowest value is the strongest evidence."""
+    """What a waiting member knows; the lowest value is the strongest evidence."""
 
     OURS = auto()
     LOST = auto()
@@ -126,7 +131,7 @@ class Member:
 
 @attrs.frozen
 class RunMember:
-    """Run a member by the transitions of its table, up to a state of ``until`` or to an outcome."""
+    """Run a member by the transitions of its table, up to a state of ``until``."""
 
     position: int
     until: Collection[State]
@@ -156,7 +161,7 @@ Step = RunMember | ReserveAll | ReadRow
 
 @attrs.frozen
 class Transaction:
-    """The members of a transaction between two steps; ``decision`` is None until the transaction is decided."""
+    """The members between two steps; ``decision`` is None until they know enough."""
 
     members: tuple[Member, ...]
     decision: Standing | None = None
@@ -209,17 +214,17 @@ class Transaction:
     # -- the replies --------------------------------------------------------------------------------------------
 
     def ran(self, position: int, progress: Progress, fault: LancekeepError | None) -> Transaction:
-        """Return the transaction after `RunMember`; ``fault`` is the error that stopped the member."""
+        """Return the transaction after `RunMember`; ``fault`` stopped the member."""
         member = self.members[position]
         return self._with(position, attrs.evolve(member, progress=progress, fault=fault or member.fault))
 
     def unanswered(self) -> Transaction:
-        """Return the transaction after a `ReserveAll` without a reply, which may have taken effect."""
+        """Return the transaction after a `ReserveAll` that got no reply."""
         members = [attrs.evolve(each, progress=attrs.evolve(each.progress, repeated=True)) for each in self.members]
         return attrs.evolve(self, members=tuple(members))
 
     def reserved(self, reservation: BatchReservation) -> Transaction:
-        """Return the transaction after `ReserveAll`; members without an obstacle stay ready."""
+        """Return the transaction after `ReserveAll`."""
         if isinstance(reservation, Reserved):
             return self._after(member.after(RESERVED) for member in self.members)
         return self._after(_answered(member, reservation.obstacles) for member in self.members)

@@ -130,7 +130,7 @@ class Transact:
 
 @attrs.frozen
 class Token:
-    """The author of a transaction that was told Unknown, and asks again."""
+    """The writer of a transaction with an unknown outcome, which resolves it."""
 
     name: str
     token: CommitToken
@@ -351,9 +351,9 @@ def _wrong(pair: Pair, nodes: tuple[_Node, ...]) -> str | None:
         shows = pair.shows(node.name)
         for told in node.told:
             if told == "committed" and shows != [True, True]:
-                return f"{node.name} was told that all is committed, and the tables show {shows}"
+                return f"{node.name} reported a commit, and the tables show {shows}"
             if told == "lost" and any(shows):
-                return f"{node.name} was told that it lost, and the tables show {shows}"
+                return f"{node.name} reported a conflict, and the tables show {shows}"
             if told.startswith("cannot be read"):
                 return f"{node.name}: {told}"
     return _left_alone(pair, tuple(node.name for node in nodes))
