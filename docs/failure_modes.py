@@ -36,7 +36,7 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             "the read that should settle it fails, or comes too early",
             "iceberg#3717, polaris#5458",
             [
-                "unit/test_table_commits.py::test_an_unreachable_store_gives_the_right_outcome_and_deletes_nothing",
+                "unit/test_table_commits.py::test_unreachable_store_gives_the_correct_outcome_and_deletes_nothing",
                 "integration/test_faults.py::test_an_unknown_commit_is_raised_with_its_token_and_resolved_later",
             ],
         ),
@@ -44,8 +44,8 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             "clean-up after Unknown",
             "iceberg#13443, duckdb-iceberg#1120",
             [
-                "unit/test_commit_machine.py::test_every_effect_may_fail_and_a_failure_never_deletes",
-                "unit/test_table_commits.py::test_an_unreachable_store_gives_the_right_outcome_and_deletes_nothing",
+                "unit/test_commit_machine.py::test_failed_effect_never_leads_to_a_deletion",
+                "unit/test_table_commits.py::test_unreachable_store_gives_the_correct_outcome_and_deletes_nothing",
                 "model/test_mutations.py::test_a_deliberate_fault_is_found",
             ],
         ),
@@ -53,8 +53,8 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             "a writer does not recognize its own commit, or claims another's",
             "lance#8137",
             [
-                "unit/test_table_commits.py::test_a_writer_whose_commit_a_reader_finished_recognises_it",
-                "unit/test_table_commits.py::test_resolve_says_conflict_where_another_writer_got_the_version",
+                "unit/test_table_commits.py::test_writer_recognizes_its_commit_that_a_reader_finalized",
+                "unit/test_table_commits.py::test_resolve_reports_a_conflict_if_another_writer_has_the_version",
                 "model/test_model.py::test_every_invariant_holds_in_every_state",
             ],
         ),
@@ -97,7 +97,7 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             "the copy changes the ETag",
             "lance#7964, minio#20915",
             [
-                "unit/test_table_commits.py::test_missing_truncated_and_foreign_content_is_refused",
+                "unit/test_table_commits.py::test_missing_truncated_or_invalid_staged_manifest_is_refused",
                 "simulation/test_simulation.py::test_no_seed_finds_anything",
             ],
         ),
@@ -106,27 +106,27 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             "lance#5515, delta-rs#2452",
             [
                 "model/test_model.py::test_every_invariant_holds_in_every_state",
-                "unit/test_table_commits.py::test_a_crash_of_the_helper_is_repaired_by_the_next_one",
+                "unit/test_table_commits.py::test_crash_of_a_helper_is_recovered_by_the_next_participant",
             ],
         ),
         (
             "the copy fails after the reservation; the row update fails after the copy",
             "lance#8454, lance#8499",
-            ["unit/test_table_commits.py::test_a_crash_at_any_port_call_is_repaired_by_the_next_participant"],
+            ["unit/test_table_commits.py::test_crash_at_any_port_call_is_recovered_by_the_next_participant"],
         ),
         (
             'a "final" row whose object is missing',
             "lance#7578",
             [
-                "unit/test_table_commits.py::test_a_row_without_staged_and_final_manifest_is_a_clear_error",
-                "integration/test_repair.py::test_rows_that_the_engines_own_clean_up_left_are_forgotten",
+                "unit/test_table_commits.py::test_row_without_a_manifest_raises_damaged",
+                "integration/test_repair.py::test_rows_left_by_native_cleanup_are_deleted",
             ],
         ),
         (
             "the row is lost or expired, so an object is overwritten",
             "delta#1410",
             [
-                "unit/test_table_commits.py::test_a_lost_row_never_lets_an_acknowledged_version_be_overwritten",
+                "unit/test_table_commits.py::test_acknowledged_version_survives_a_lost_row",
                 "model/test_model.py::test_every_invariant_holds_in_every_state",
             ],
         ),
@@ -141,35 +141,33 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
         (
             "a listing reports staged files as versions",
             "delta#7594",
-            ["unit/test_names.py::test_other_files_are_not_versions"],
+            ["unit/test_names.py::test_other_file_names_are_not_versions"],
         ),
         (
             "rows purged before the file is published",
             "unitycatalog#1912",
             [
-                "unit/test_table_commits.py::test_a_history_without_rows_is_adopted_newest_first",
-                "integration/test_repair.py::test_rows_that_the_store_lost_are_entered_again",
+                "unit/test_table_commits.py::test_history_without_rows_is_adopted_newest_first",
+                "integration/test_repair.py::test_lost_rows_are_recorded_again",
             ],
         ),
         (
             "a stale, missing or corrupt version hint wedges writers",
             "ClickHouse#114246, iceberg#864",
             [
-                "unit/test_version_hint.py::test_the_latest_version_whatever_the_hint_says",
+                "unit/test_version_hint.py::test_latest_version_is_found_with_any_hint",
                 "integration/test_manifest_table.py::test_hint_written_late_misleads_no_reader",
             ],
         ),
         (
             "a reader without write permission meets a staged manifest",
             "inferred",
-            [
-                "unit/test_table_commits.py::test_a_reader_that_may_not_write_is_told_so_and_never_shown_an_older_version"
-            ],
+            ["unit/test_table_commits.py::test_read_only_reader_raises_instead_of_returning_an_older_version"],
         ),
         (
             "an orphan file at version N+1 blocks all writers",
             "ClickHouse#112102",
-            ["unit/test_table_commits.py::test_a_lost_row_never_lets_an_acknowledged_version_be_overwritten"],
+            ["unit/test_table_commits.py::test_acknowledged_version_survives_a_lost_row"],
         ),
     ],
     "Catalog": [
@@ -195,7 +193,7 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             "lance#7684, lance#8233",
             [
                 "integration/test_modes.py::test_opening_listing_and_describing_write_nothing",
-                "integration/test_catalog.py::test_another_processs_change_is_seen_by_the_next_operation",
+                "integration/test_catalog.py::test_change_of_another_process_is_visible_to_the_next_operation",
                 "integration/test_manifest_table.py::test_requests_of_whole_operations_on_s3_are_exact",
             ],
         ),
@@ -212,7 +210,7 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             "a handle of a dropped and recreated table commits, and the new table names files that are gone",
             "an outside audit",
             [
-                "integration/test_stale_handles.py::test_a_handle_of_a_recreated_table_commits_nothing",
+                "integration/test_stale_handles.py::test_handle_of_a_recreated_table_is_refused",
                 "readers/test_readers.py::test_every_reader_sees_what_was_acknowledged",
                 "readers/test_faults.py::test_a_deliberate_fault_is_found",
                 "integration/test_stale_handles.py::test_every_operation_of_the_engine_is_committed",
@@ -239,7 +237,7 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             "a location that leaves the root, or that another table owns",
             "seaweedfs#10901",
             [
-                "unit/test_names.py::test_a_location_stays_inside_the_root",
+                "unit/test_names.py::test_location_outside_the_root_is_refused",
                 "integration/test_namespace_operations.py::test_nothing_is_done_through_a_symbolic_link",
                 "integration/test_namespace_operations.py::test_a_registered_location_is_in_nobody_elses_directory",
                 "fuzz/test_text.py::test_locations_never_leave_the_root",
@@ -248,7 +246,7 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
         (
             "a namespace is dropped while a child is created",
             "ns#296",
-            ["integration/test_catalog_races.py::test_drop_of_a_namespace_against_a_child_that_comes"],
+            ["integration/test_catalog_races.py::test_concurrent_namespace_drop_and_child_creation"],
         ),
         (
             "HMS turns EXTERNAL into MANAGED",
@@ -320,9 +318,9 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             "files of the latest version are missing or truncated unnoticed; a lost manifest blocks the table",
             "an audit of this project",
             [
-                "integration/test_repair.py::test_missing_and_cut_files_of_the_latest_version_are_found",
-                "integration/test_repair.py::test_a_lost_latest_version_is_given_up_for_the_one_before_it",
-                "integration/test_repair.py::test_a_table_that_lost_every_manifest_is_overwritten_or_dropped",
+                "integration/test_repair.py::test_missing_and_truncated_files_of_the_latest_version_are_reported",
+                "integration/test_repair.py::test_lost_latest_version_is_replaced_by_its_predecessor",
+                "integration/test_repair.py::test_table_without_manifests_can_be_overwritten_or_dropped",
             ],
         ),
         (
@@ -411,7 +409,7 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             "a manifest named by the other scheme makes readers refuse the table",
             "an audit of this project",
             [
-                "unit/test_table_commits.py::test_a_manifest_of_another_naming_scheme_is_refused",
+                "unit/test_table_commits.py::test_manifest_of_another_naming_scheme_is_refused",
                 "integration/test_versions_without_rows.py::test_a_manifest_of_another_naming_scheme_is_refused_through_the_namespace",
             ],
         ),

@@ -1,4 +1,4 @@
-"""The catalog and its namespace interface as people use them, native processes beside it, and what they are refused."""
+"""The catalog and its namespace interface, together with native processes, and the errors that they raise."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def stream(table: pa.Table) -> bytes:
     return bytes(sink.getvalue())
 
 
-def test_opening_and_looking_write_nothing(tmp_path: Path, catalog: lancekeep.Catalog) -> None:
+def test_opening_and_reading_write_nothing(tmp_path: Path, catalog: lancekeep.Catalog) -> None:
     assert catalog.list_namespaces() == catalog.list_tables() == []
     assert not catalog.table_exists("a.b")
     assert not (tmp_path / "lake").exists()
@@ -88,7 +88,7 @@ def test_namespaces_nest_and_carry_properties(catalog: lancekeep.Catalog) -> Non
     ],
     ids=lambda frame: f"{type(frame).__module__}.{type(frame).__name__}",
 )
-def test_every_frame_is_taken(catalog: lancekeep.Catalog, frame: object) -> None:
+def test_every_frame_type_is_accepted(catalog: lancekeep.Catalog, frame: object) -> None:
     assert catalog.write("t", frame).version == 1
     assert catalog.open("t").to_table() == TABLE
 
@@ -121,7 +121,7 @@ def test_write_modes(catalog: lancekeep.Catalog) -> None:
         catalog.write("p", TABLE, "append", properties={"k": "w"})
 
 
-def test_a_failed_creation_leaves_no_table(catalog: lancekeep.Catalog, tmp_path: Path) -> None:
+def test_failed_create_leaves_no_table(catalog: lancekeep.Catalog, tmp_path: Path) -> None:
     def broken() -> object:
         yield TABLE.to_batches()[0]
         raise RuntimeError("the source broke")
@@ -136,10 +136,10 @@ def test_a_failed_creation_leaves_no_table(catalog: lancekeep.Catalog, tmp_path:
 @pytest.mark.parametrize(
     ("mode", "moment"), [("compatible", "ledger.apply"), ("v2", "ledger.apply"), ("v2", "places.contents")]
 )
-def test_a_declaration_that_another_has_filled_is_not_taken_back(
+def test_declaration_with_a_commit_of_another_writer_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, moment: str
 ) -> None:
-    """Before its entry is removed, or behind that, as the other had looked for it before."""
+    """The other writer commits before the entry is removed, or after it, with a handle from before."""
     url = f"sqlite://{tmp_path}/commits.db"
     catalog, other = (lancekeep.connect(str(tmp_path / "lake"), mode=mode, commit_store=url) for _ in range(2))
     plan, theirs = catalog.begin_write("t", TABLE.schema), other.begin_write("t", TABLE.schema, "overwrite")
@@ -194,7 +194,7 @@ def test_open_at_a_version_a_tag_or_a_branch(catalog: lancekeep.Catalog) -> None
         catalog.open("declared")
 
 
-def test_another_processs_change_is_seen_by_the_next_operation(tmp_path: Path, url: str) -> None:
+def test_change_of_another_process_is_visible_to_the_next_operation(tmp_path: Path, url: str) -> None:
     first = lancekeep.connect(str(tmp_path / "lake"), commit_store=url)
     second = lancekeep.connect(str(tmp_path / "lake"), commit_store=url)
     first.create_namespace("a")
@@ -226,7 +226,7 @@ def test_native_processes_share_the_directory(tmp_path: Path, catalog: lancekeep
     assert catalog.list_tables("ours") == []
 
 
-def test_what_native_does_not_know_survives_our_writes(tmp_path: Path, catalog: lancekeep.Catalog) -> None:
+def test_unknown_rows_and_columns_survive_writes(tmp_path: Path, catalog: lancekeep.Catalog) -> None:
     catalog.create_namespace("a")
     uri = str(tmp_path / "lake" / "__manifest")
     lance.dataset(uri).add_columns(pa.field("extra", pa.string()))
@@ -292,9 +292,7 @@ def test_deregister_and_register(tmp_path: Path, catalog: lancekeep.Catalog) -> 
             catalog.register_table("x", location)
 
 
-def test_a_catalog_is_not_opened_with_another_commit_store(
-    tmp_path: Path, catalog: lancekeep.Catalog, url: str
-) -> None:
+def test_opening_with_another_commit_store_is_refused(tmp_path: Path, catalog: lancekeep.Catalog, url: str) -> None:
     catalog.write("t", TABLE)
     for other in (None, f"sqlite://{tmp_path}/other.db"):
         with pytest.raises(lancekeep.CommitStoreMismatch, match="are managed by the commit store sqlite://"):
@@ -305,7 +303,7 @@ def test_a_catalog_is_not_opened_with_another_commit_store(
         lancekeep.connect(str(tmp_path / "plain"), commit_store=url)
 
 
-def test_changing_the_commit_store_moves_every_history_and_closes_the_old_one(
+def test_changing_the_commit_store_moves_and_fences_every_history(
     tmp_path: Path, catalog: lancekeep.Catalog, redis_url: str
 ) -> None:
     catalog.create_namespace("a")
@@ -330,7 +328,7 @@ def test_changing_the_commit_store_moves_every_history_and_closes_the_old_one(
     assert again.open("a.t").count_rows() == 9
 
 
-def test_an_unmanaged_catalog_comes_under_a_commit_store(tmp_path: Path, url: str) -> None:
+def test_unmanaged_catalog_moves_to_a_commit_store(tmp_path: Path, url: str) -> None:
     native = NativeNamespace(root=str(tmp_path / "lake"))
     native.create_table(api.CreateTableRequest(id=["t"]), stream(TABLE))
     catalog = lancekeep.connect(str(tmp_path / "lake"))
@@ -342,7 +340,7 @@ def test_an_unmanaged_catalog_comes_under_a_commit_store(tmp_path: Path, url: st
 
 
 @pytest.mark.parametrize("step", range(4))
-def test_a_change_of_commit_store_that_was_stopped_is_completed(tmp_path: Path, url: str, step: int) -> None:
+def test_interrupted_change_of_commit_store_is_completed(tmp_path: Path, url: str, step: int) -> None:
     catalog = lancekeep.connect(str(tmp_path / "lake"), commit_store=url)
     for number in range(4):
         catalog.write(f"t{number}", TABLE)
@@ -368,7 +366,7 @@ def test_a_change_of_commit_store_that_was_stopped_is_completed(tmp_path: Path, 
         assert again.write(f"t{number}", TABLE, "append").version == 2
 
 
-def test_a_move_to_an_unreachable_commit_store_changes_nothing(catalog: lancekeep.Catalog) -> None:
+def test_move_to_an_unreachable_commit_store_changes_nothing(catalog: lancekeep.Catalog) -> None:
     catalog.write("t", TABLE)
     with pytest.raises(lancekeep.StoreUnavailable):
         catalog.change_commit_store("redis://127.0.0.1:9/0")
@@ -378,7 +376,7 @@ def test_a_move_to_an_unreachable_commit_store_changes_nothing(catalog: lancekee
 # -- the namespace interface -------------------------------------------------------------------------------------
 
 
-def test_the_interface_over_the_catalog(namespace: lancekeep.DirectoryNamespace) -> None:
+def test_namespace_interface_runs_over_the_catalog(namespace: lancekeep.DirectoryNamespace) -> None:
     namespace.create_namespace(api.CreateNamespaceRequest(id=["n"], properties={"a": "b"}))
     assert namespace.describe_namespace(api.DescribeNamespaceRequest(id=["n"])).properties == {"a": "b"}
     created = namespace.create_table(api.CreateTableRequest(id=["n", "t"]), stream(TABLE))
@@ -439,7 +437,7 @@ def test_the_interface_over_the_catalog(namespace: lancekeep.DirectoryNamespace)
     namespace.drop_namespace(api.DropNamespaceRequest(id=["n"], mode="Skip"))
 
 
-def test_versions_by_models_with_working_paging(namespace: lancekeep.DirectoryNamespace) -> None:
+def test_versions_are_paged_through_models(namespace: lancekeep.DirectoryNamespace) -> None:
     for mode in ("create", "append", "append", "append", "append"):
         namespace.catalog.write("t", TABLE, mode)
     for descending, expected in ((True, [5, 4, 3, 2, 1]), (False, [1, 2, 3, 4, 5])):
@@ -476,7 +474,7 @@ def test_versions_by_models_with_working_paging(namespace: lancekeep.DirectoryNa
     assert [entry.version for entry in namespace.catalog.history("t")] == [5, 2, 1]
 
 
-def test_lance_namespace_connects_to_it_by_name_and_it_pickles(tmp_path: Path, url: str) -> None:
+def test_lance_namespace_connects_by_name_and_pickles(tmp_path: Path, url: str) -> None:
     properties = {"root": str(tmp_path / "lake"), "commit_store": url}
     namespace = api.connect("lancekeep.DirectoryNamespace", properties)
     lance.write_dataset(TABLE, namespace_client=namespace, table_id=["t"], mode="create")
@@ -505,7 +503,7 @@ def test_lance_namespace_connects_to_it_by_name_and_it_pickles(tmp_path: Path, u
         ({"root": "nope://x"}, "nope"),
     ],
 )
-def test_wrong_properties_are_refused_before_anything_is_written(
+def test_invalid_properties_are_refused_before_any_write(
     tmp_path: Path, properties: dict[str, str], message: str
 ) -> None:
     with pytest.raises(api_errors.InvalidInputError, match=message):
@@ -514,7 +512,7 @@ def test_wrong_properties_are_refused_before_anything_is_written(
 
 
 @pytest.mark.parametrize("name", ["a/b", "a\\b", "a\0b", "..", "a$b", "", "x" * 300])
-def test_bad_names_write_nothing(catalog: lancekeep.Catalog, tmp_path: Path, name: str) -> None:
+def test_invalid_names_write_nothing(catalog: lancekeep.Catalog, tmp_path: Path, name: str) -> None:
     for act in (
         lambda: catalog.create_namespace([name]),
         lambda: catalog.write([name], TABLE),
@@ -526,7 +524,7 @@ def test_bad_names_write_nothing(catalog: lancekeep.Catalog, tmp_path: Path, nam
 
 
 @pytest.mark.parametrize("scheme", ["redis", "dynamodb", "s3"])
-def test_an_unreachable_store_is_named_within_ten_seconds_without_its_password(tmp_path: Path, scheme: str) -> None:
+def test_unreachable_store_is_named_without_its_password(tmp_path: Path, scheme: str) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
@@ -553,7 +551,7 @@ def test_an_unreachable_store_is_named_within_ten_seconds_without_its_password(t
 # -- DynamoDB beside native s3+ddb:// writers ----------------------------------------------------------------------
 
 
-def test_a_dynamodb_table_is_shared_with_native_writers(moto_endpoint: str) -> None:
+def test_dynamodb_table_is_shared_with_native_writers(moto_endpoint: str) -> None:
     options = s3_options(moto_endpoint)
     name = bucket(moto_endpoint)
     store = f"dynamodb://shared-{name}?region=us-east-1&endpoint_url={moto_endpoint}&shared_with_native=true"

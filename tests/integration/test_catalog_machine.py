@@ -38,7 +38,7 @@ class Space:
 
 @attrs.define
 class Entry:
-    """A table as the dictionary knows it: None rows while it is only declared."""
+    """A table in the dictionary; its rows are None while it is only declared."""
 
     rows: Rows
     properties: dict[str, str]
@@ -61,7 +61,7 @@ either = st.booleans()
 
 
 class CatalogMachine(RuleBasedStateMachine):
-    """Rules predict the outcome from the dictionary, errors too; invariants compare what is there."""
+    """Rules predict results and errors from the dictionary; invariants compare the stored state."""
 
     mode = "v2"
     native_properties: dict[str, str] = {}  # noqa: RUF012 - read only
@@ -341,7 +341,7 @@ class V2Machine(CatalogMachine):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("machine", [V2Machine, CompatibleMachine])
-def test_any_sequence_of_operations_does_what_it_does_to_a_dictionary(machine: type[CatalogMachine]) -> None:
+def test_any_sequence_of_operations_matches_a_dictionary(machine: type[CatalogMachine]) -> None:
     budget = settings(
         max_examples=25,
         stateful_step_count=40,

@@ -1,4 +1,4 @@
-"""Operations that race: whoever wins, the catalog is sound, nothing acknowledged is lost, a name has one table."""
+"""Races between operations keep the catalog sound, lose no acknowledged write, and give a name to one table."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def peers() -> Iterator[Peers]:
 
 @attrs.frozen
 class Arena:
-    """Two racers on one directory, each with a catalog of its own, and a third that looks on."""
+    """Two racers on one directory, each with its own catalog, and a third catalog that observes."""
 
     properties: Mapping[str, str]
     mode: str
@@ -112,7 +112,7 @@ def rename(source: Sequence[str], *target: str) -> Call:
     return "rename_table", {"id": list(source), "new_namespace_id": list(target[:-1]), "new_table_name": target[-1]}
 
 
-def test_drop_against_create_of_one_name(arena: Arena) -> None:
+def test_concurrent_drop_and_create_of_one_name(arena: Arena) -> None:
     for turn in range(TURNS):
         name = f"t{turn}"
         arena.do("create_table", id=[name], data=ROWS)
@@ -122,7 +122,7 @@ def test_drop_against_create_of_one_name(arena: Arena) -> None:
         assert arena.tables().get(name) == ([4] if created == "ok" else None)
 
 
-def test_one_source_is_renamed_once(arena: Arena) -> None:
+def test_concurrent_renames_of_one_table_succeed_once(arena: Arena) -> None:
     for turn in range(TURNS):
         name, one, other = f"t{turn}", f"x{turn}", f"y{turn}"
         arena.do("create_table", id=[name], data=ROWS)
@@ -132,7 +132,7 @@ def test_one_source_is_renamed_once(arena: Arena) -> None:
         assert {name: rows for name, rows in arena.tables().items() if name.endswith(str(turn))} == {winner: [1, 2, 3]}
 
 
-def test_of_two_tables_one_gets_the_name(arena: Arena) -> None:
+def test_concurrent_renames_to_one_name_succeed_once(arena: Arena) -> None:
     arena.do("create_namespace", id=["n"])
     for turn in range(TURNS):
         one, other, target = f"a{turn}", f"b{turn}", f"c{turn}"
@@ -145,7 +145,7 @@ def test_of_two_tables_one_gets_the_name(arena: Arena) -> None:
         assert found == ({target: [1, 2, 3], f"n.{other}": [4]} if first else {target: [4], one: [1, 2, 3]})
 
 
-def test_rename_against_drop(arena: Arena) -> None:
+def test_concurrent_rename_and_drop(arena: Arena) -> None:
     for turn in range(TURNS):
         name, target = f"t{turn}", f"u{turn}"
         arena.do("create_table", id=[name], data=ROWS)
@@ -157,7 +157,7 @@ def test_rename_against_drop(arena: Arena) -> None:
 
 @pytest.mark.parametrize("child", ["declare", "create", "namespace", "rename into"])
 @pytest.mark.parametrize("behavior", ["Restrict", "Cascade"])
-def test_drop_of_a_namespace_against_a_child_that_comes(arena: Arena, behavior: str, child: str) -> None:
+def test_concurrent_namespace_drop_and_child_creation(arena: Arena, behavior: str, child: str) -> None:
     for turn in range(TURNS):
         name, source = f"n{turn}", f"s{turn}"
         arena.do("create_namespace", id=[name])
@@ -184,7 +184,7 @@ def test_drop_of_a_namespace_against_a_child_that_comes(arena: Arena, behavior: 
             assert tables[source] == [4]
 
 
-def test_of_two_that_deregister_one_is_told_so(arena: Arena) -> None:
+def test_concurrent_deregistrations_succeed_once(arena: Arena) -> None:
     for turn in range(TURNS):
         name = f"t{turn}"
         arena.do("create_table", id=[name], data=ROWS)
@@ -196,7 +196,7 @@ def test_of_two_that_deregister_one_is_told_so(arena: Arena) -> None:
         assert arena.tables()[name] == [1, 2, 3]
 
 
-def test_two_that_alter_are_both_kept(arena: Arena) -> None:
+def test_concurrent_alterations_are_both_kept(arena: Arena) -> None:
     arena.do("create_namespace", id=["n"])
     arena.do("create_table", id=["n", "t"], data=ROWS)
     for turn in range(TURNS):
@@ -211,7 +211,7 @@ def test_two_that_alter_are_both_kept(arena: Arena) -> None:
     assert arena.tables() == {"n.t": [1, 2, 3]}
 
 
-def test_a_directory_is_registered_under_one_name(arena: Arena) -> None:
+def test_concurrent_registrations_of_one_directory_succeed_once(arena: Arena) -> None:
     for turn in range(TURNS):
         place = f"own{turn}"
         lance.write_dataset(ROWS, f"{arena.properties['root']}/{place}")
@@ -222,7 +222,7 @@ def test_a_directory_is_registered_under_one_name(arena: Arena) -> None:
         assert found == [f"{'ab'[outcomes.index('ok')]}{turn}"]
 
 
-def test_a_migration_against_a_rename(tmp_path: Path) -> None:
+def test_concurrent_migration_and_rename(tmp_path: Path) -> None:
     arena = Arena({"root": str(tmp_path / "lake")}, "compatible", lambda _: [])
     together = threading.Barrier(2)
 
@@ -242,7 +242,7 @@ def test_a_migration_against_a_rename(tmp_path: Path) -> None:
 
 
 def between(catalog: lancekeep.Catalog, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    """Have ``act`` happen once, when ``catalog`` has decided on its next change, and has not made it yet."""
+    """Run ``act`` once, between the next decision of ``catalog`` and its compare-and-set."""
     apply = catalog.ledger.apply
     waiting = [act]
 
@@ -259,7 +259,7 @@ def between(catalog: lancekeep.Catalog, monkeypatch: pytest.MonkeyPatch, act: Ca
 
 
 @pytest.mark.parametrize("operation", ["drop_table", "deregister_table"])
-def test_a_migration_against_a_table_that_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str) -> None:
+def test_concurrent_migration_and_drop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str) -> None:
     arena = Arena({"root": str(tmp_path / "lake")}, "compatible", lambda _: [])
     lance.write_dataset(ROWS, f"{arena.properties['root']}/t.lance")
     migrating, other = arena.catalog, arena.catalog
@@ -268,9 +268,7 @@ def test_a_migration_against_a_table_that_goes(tmp_path: Path, monkeypatch: pyte
     assert arena.tables() == {}
 
 
-def test_a_renamed_table_may_be_dropped_before_all_of_it_is_carried_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_table_dropped_during_its_rename_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arena = Arena({"root": str(tmp_path / "lake")}, "compatible", lambda _: [])
     place = f"{arena.properties['root']}/t.lance"
     lance.write_dataset(ROWS, place)
@@ -290,7 +288,7 @@ def test_a_renamed_table_may_be_dropped_before_all_of_it_is_carried_over(
     assert not Path(place).exists()
 
 
-def test_a_chosen_directory_that_another_registers_is_no_wrong_input(
+def test_registration_of_a_chosen_directory_raises_concurrent_modification(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arena = Arena({"root": str(tmp_path / "lake")}, "compatible", lambda _: [])
@@ -316,7 +314,7 @@ def test_a_chosen_directory_that_another_registers_is_no_wrong_input(
     assert arena.tables() == {"u": [1, 2, 3]}
 
 
-def test_a_migration_against_a_creation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_migration_and_creation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arena = Arena({"root": str(tmp_path / "lake")}, "compatible", lambda _: [])
     lance.write_dataset(ROWS, f"{arena.properties['root']}/t.lance")
     creating, other = arena.catalog, arena.catalog

@@ -1,4 +1,4 @@
-"""Clean-up removes what is old and reachable from nothing, and nothing else: on files and S3, over each kind of row."""
+"""Cleanup removes exactly the old, unreferenced files and versions, on local files and S3."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def connect(deployment: Deployment, **more: Any) -> lancekeep.Catalog:
 
 
 def stored(deployment: Deployment, below: str = "") -> set[str]:
-    """The files of the lake, relative to its root."""
+    """Return the files of the lake, relative to its root."""
     objects, key = open_object_store(deployment.root, deployment.storage_options)
     return {info.key.removeprefix(f"{key}/") for info in objects.list(f"{key}/{below}")}
 
@@ -57,7 +57,7 @@ def versions(catalog: lancekeep.Catalog, table: str = "t") -> list[int]:
 
 
 def fill(catalog: lancekeep.Catalog) -> None:
-    """A table whose versions each replace what the one before has written, with deletions and indices."""
+    """Create a table in which each version replaces the files of the previous one, with deletions and indices."""
     catalog.write("t", ROWS)
     catalog.open("t").delete("a < 2")
     catalog.open("t").create_scalar_index("a", "BTREE")
@@ -65,7 +65,7 @@ def fill(catalog: lancekeep.Catalog) -> None:
     catalog.open("t").optimize.compact_files()
 
 
-def test_only_what_the_latest_version_needs_stays_and_the_rows_go_with_the_files(deployment: Deployment) -> None:
+def test_cleanup_keeps_only_the_files_and_rows_of_the_latest_version(deployment: Deployment) -> None:
     catalog = connect(deployment)
     fill(catalog)
     before, expected = stored(deployment, "t.lance/"), numbers(catalog.open("t"))
@@ -93,7 +93,7 @@ def test_only_what_the_latest_version_needs_stays_and_the_rows_go_with_the_files
     assert len(numbers(catalog.open("t"))) == len(expected) + 10
 
 
-def test_the_native_engine_reads_and_checks_what_is_left(deployment: Deployment) -> None:
+def test_native_engine_reads_a_table_after_cleanup(deployment: Deployment) -> None:
     catalog = connect(deployment)
     fill(catalog)
     catalog.cleanup(NOW, keep=2)
@@ -106,7 +106,7 @@ def test_the_native_engine_reads_and_checks_what_is_left(deployment: Deployment)
     assert dataset.to_table(filter="a = 5").num_rows == 2
 
 
-def test_tags_branches_and_clones_keep_what_they_need(deployment: Deployment) -> None:
+def test_files_of_tags_branches_and_clones_are_kept(deployment: Deployment) -> None:
     catalog = connect(deployment)
     for at in range(6):
         catalog.write("t", pa.table({"a": [at]}), "create" if at == 0 else "overwrite")
@@ -136,7 +136,7 @@ def test_tags_branches_and_clones_keep_what_they_need(deployment: Deployment) ->
     assert numbers(catalog.open("t", branch="side")) == [1]
 
 
-def test_branches_are_cleaned_as_tables_are(deployment: Deployment) -> None:
+def test_branches_are_cleaned_like_tables(deployment: Deployment) -> None:
     catalog = connect(deployment)
     catalog.write("t", ROWS)
     catalog.open("t").create_branch("side/way")
@@ -150,8 +150,8 @@ def test_branches_are_cleaned_as_tables_are(deployment: Deployment) -> None:
     assert numbers(catalog.open("t")) == list(range(10))
 
 
-def test_files_whose_writer_was_killed_before_their_end_go_after_grace(deployment: Deployment) -> None:
-    """The engine writes to local storage under another name first; seen after SIGKILL in each of these directories."""
+def test_incomplete_files_are_removed_after_the_grace_period(deployment: Deployment) -> None:
+    """The engine writes local files under a temporary name. SIGKILL leaves such files in each of these directories."""
     catalog = connect(deployment)
     catalog.write("t", ROWS)
     objects, key = open_object_store(deployment.root, deployment.storage_options)
@@ -171,7 +171,7 @@ def test_files_whose_writer_was_killed_before_their_end_go_after_grace(deploymen
     assert numbers(connect(deployment).open("t")) == list(range(10))
 
 
-def test_an_unknown_age_and_a_young_version_keep_what_they_can(deployment: Deployment) -> None:
+def test_files_of_unknown_age_and_of_young_versions_are_kept(deployment: Deployment) -> None:
     catalog = connect(deployment)
     fill(catalog)
     before = stored(deployment)
@@ -186,8 +186,8 @@ def test_an_unknown_age_and_a_young_version_keep_what_they_can(deployment: Deplo
         catalog.cleanup(NOW, tables=["u"])
 
 
-def test_writers_in_flight_lose_nothing(deployment: Deployment) -> None:
-    """One has written its fragments, one its staged manifest, and one is between its row and its manifest."""
+def test_files_of_concurrent_writers_are_kept(deployment: Deployment) -> None:
+    """The writers are stopped after their fragments, after the staged manifest, and after the reservation."""
     catalog = connect(deployment)
     fill(catalog)
     plan = catalog.begin_write("t", ROWS.schema, "append")
@@ -212,8 +212,8 @@ def test_writers_in_flight_lose_nothing(deployment: Deployment) -> None:
     assert reader.fsck(deep=True, grace=0).findings == ()
 
 
-def test_a_version_that_is_restored_or_cloned_while_it_is_removed_is_looked_at_again(tmp_path: Path) -> None:
-    """Between the removal of versions and that of files, others may have built on what is going."""
+def test_version_restored_or_cloned_during_its_removal_is_kept(tmp_path: Path) -> None:
+    """Other writers can use a version between the removal of its manifest and that of its files."""
     deployment = Deployment(str(tmp_path / "lake"), f"sqlite://{tmp_path}/commits.db")
     catalog = connect(deployment)
     for at in range(4):
@@ -231,7 +231,7 @@ def test_a_version_that_is_restored_or_cloned_while_it_is_removed_is_looked_at_a
     assert numbers(connect(deployment).open("clone")) == [0]
 
 
-def test_a_table_made_anew_in_the_same_directory_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
+def test_table_recreated_in_the_same_directory_is_kept(tmp_path: Path) -> None:
     deployment = Deployment(str(tmp_path / "lake"), f"sqlite://{tmp_path}/commits.db")
     catalog = connect(deployment)
     for at in range(4):
@@ -250,7 +250,7 @@ def test_a_table_made_anew_in_the_same_directory_is_not_taken_for_the_old_one(tm
     assert catalog.fsck(deep=True, grace=0).findings == ()
 
 
-def test_where_the_latest_version_vanished_meanwhile_the_older_ones_stay(tmp_path: Path) -> None:
+def test_older_versions_are_kept_if_the_latest_disappears(tmp_path: Path) -> None:
     deployment = Deployment(str(tmp_path / "lake"), f"sqlite://{tmp_path}/commits.db")
     catalog = connect(deployment)
     for at in range(3):
@@ -266,7 +266,7 @@ def test_where_the_latest_version_vanished_meanwhile_the_older_ones_stay(tmp_pat
     assert numbers(lance.dataset(f"{deployment.root}/t.lance")) == [1]
 
 
-def test_a_tag_made_meanwhile_keeps_its_version(tmp_path: Path) -> None:
+def test_version_of_a_concurrently_created_tag_is_kept(tmp_path: Path) -> None:
     deployment = Deployment(str(tmp_path / "lake"), f"sqlite://{tmp_path}/commits.db")
     catalog = connect(deployment)
     for at in range(4):
@@ -280,7 +280,7 @@ def test_a_tag_made_meanwhile_keeps_its_version(tmp_path: Path) -> None:
     assert numbers(catalog.open("t", tag="kept")) == [1]
 
 
-def test_staged_manifest_that_is_decided_meanwhile_is_kept(tmp_path: Path) -> None:
+def test_concurrently_reserved_staged_manifest_is_kept(tmp_path: Path) -> None:
     deployment = Deployment(str(tmp_path / "lake"), f"sqlite://{tmp_path}/commits.db")
     catalog = connect(deployment)
     catalog.write("t", pa.table({"a": [1]}))
@@ -299,7 +299,7 @@ def test_staged_manifest_that_is_decided_meanwhile_is_kept(tmp_path: Path) -> No
     assert Path("/", staged).exists()
 
 
-def test_a_clean_up_that_dies_at_any_call_leaves_a_readable_table_and_the_next_completes_it(tmp_path: Path) -> None:
+def test_cleanup_after_a_crash_at_any_call_is_completed(tmp_path: Path) -> None:
     made = Deployment(str(tmp_path / "made/lake"), f"file://{tmp_path}/made/commits?fsync=false")
     catalog = connect(made)
     fill(catalog)
@@ -335,7 +335,7 @@ def test_a_clean_up_that_dies_at_any_call_leaves_a_readable_table_and_the_next_c
 
 
 def dying_behind(method: str) -> Any:
-    """The process dies once ``method`` has had its effect: then nothing has one any more."""
+    """Crash the process after the effect of ``method``; no later call has an effect."""
     dead: list[bool] = []
 
     def decide(name: str, _: int) -> tuple[str, BaseException] | None:
@@ -350,7 +350,7 @@ def dying_behind(method: str) -> Any:
 
 
 def dying_at(nth: int) -> Any:
-    """The process dies at the ``nth`` call, of whichever port."""
+    """Crash the process at the ``nth`` call of any port."""
     calls = count()
     return lambda method, _: ("before", Crash()) if next(calls) >= nth else None
 
@@ -362,8 +362,8 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("skew", [-HOURS, NOW, HOURS])
-def test_ages_are_the_storages_whatever_the_clock_of_a_writer_says(tmp_path: Path, skew: timedelta) -> None:
-    """The lake is copied to storage whose clock the test sets; what writers put into manifests is now, 2026 or not."""
+def test_ages_come_from_the_clock_of_the_storage(tmp_path: Path, skew: timedelta) -> None:
+    """The test sets the clock of the storage. The writers put their own time into the manifests."""
     world, source = World(), connect(Deployment(str(tmp_path / "lake"), None))  # type: ignore[arg-type]
     for at in range(4):
         source.write("t", pa.table({"a": [at]}), "overwrite")

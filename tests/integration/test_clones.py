@@ -1,4 +1,4 @@
-"""Shallow clones stay readable whatever happens to the tables that they read; plain pylance has the last word."""
+"""Shallow clones stay readable by plain pylance, whatever happens to their sources."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KINDS = ("sqlite", "storage-managed", "conditional-put", "sqlite on s3")
 
 @attrs.frozen
 class Lake:
-    """A catalog, and clones made by plain pylance past every door."""
+    """A catalog, and clones that plain pylance creates without it."""
 
     root: str
     commit_store: str | None
@@ -180,7 +180,7 @@ def test_source_that_is_deregistered_is_kept_as_long_as_a_clone_is_registered(la
 
 @pytest.mark.parametrize("mode", ["v1", "compatible"])
 def test_source_of_an_overwritten_clone_in_a_v1_directory_is_kept(lake: Lake, mode: str) -> None:
-    """Its older version still reads the source; no manifest that was committed through the catalog did."""
+    """An older version of the clone still reads the source. No manifest of the catalog ever did."""
     catalog = lake.connect(mode)
     catalog.write("t", rows(1, 2))
     lake.clone(catalog.find_table("t").location, "c.lance")
@@ -234,9 +234,7 @@ def test_cleanup_keeps_what_a_clone_behind_a_symbolic_link_reads(local: Lake, tm
     refused(lambda: catalog.drop_table("t"), "c")
 
 
-def test_source_dropped_while_its_clone_is_registered_refuses_one_of_both(
-    local: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_concurrent_source_drop_and_clone_registration_refuse_one(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog, other = local.connect("v2"), local.connect("v2")
     catalog.write("t", rows(1, 2))
     source = catalog.find_table("t").location

@@ -1,4 +1,4 @@
-"""fsck on real storage: what a deregistered table and a loser leave, told apart and treated apart."""
+"""fsck on real storage distinguishes deregistered tables from leftovers of failed operations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lancekeep.domain.table import RESERVED_MARKER
 
 
 @pytest.mark.parametrize("storage", ["local", "s3", "fsspec"])
-def test_what_a_loser_left_is_removed_and_a_deregistered_table_is_kept_until_told(
+def test_leftover_is_removed_and_deregistered_table_is_kept(
     request: pytest.FixtureRequest, tmp_path: Path, storage: str
 ) -> None:
     root, options = str(tmp_path / "lake"), dict[str, str]()
@@ -50,9 +50,7 @@ def test_what_a_loser_left_is_removed_and_a_deregistered_table_is_kept_until_tol
     assert set(objects.directories(f"{key}/")) == {"__manifest"}
 
 
-def test_the_copy_that_a_stopped_rename_left_goes_and_the_table_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_copy_of_an_interrupted_rename_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = lancekeep.connect(str(tmp_path / "lake"))
     catalog.write("t", pa.table({"a": [1, 2]}))
 

@@ -1,4 +1,4 @@
-"""Each kind of fault in a table is made on purpose, found, put right where nothing is lost by it, and then gone."""
+"""Each test damages a table, and expects fsck to report the damage and to repair it if nothing is lost."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROWS = pa.table({"a": [1, 2, 3]})
 
 @attrs.frozen
 class Lake:
-    """A catalog with one table of four versions, and what is needed to damage it past every door."""
+    """A catalog with one table of four versions, and ways to damage its storage."""
 
     catalog: lancekeep.Catalog
     objects: ObjectStore
@@ -73,7 +73,7 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
 
 @pytest.fixture(params=["sqlite", "sqlite on s3"])
 def recorded(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
-    """A lake whose versions have rows, which can be at odds with the manifests."""
+    """A lake whose versions have rows, which can contradict the manifests."""
     return made(request, tmp_path)
 
 
@@ -96,14 +96,14 @@ def has_rows(lake: Lake) -> bool:
 
 
 def expect(lake: Lake, kind: Kind, *, repaired: bool, title: str = "t") -> None:
-    """One finding, told by looking, which changes nothing; put right or not; and then gone or not."""
+    """Expect one finding: a check reports it without changes, and a repair removes it or keeps it."""
     assert lake.found() == [(kind, title, False)]
     assert lake.found() == [(kind, title, False)]
     assert lake.found(repair=True) == [(kind, title, repaired)]
     assert lake.found() == ([] if repaired else [(kind, title, False)])
 
 
-def test_a_sound_table_has_no_findings(lake: Lake) -> None:
+def test_sound_table_has_no_findings(lake: Lake) -> None:
     lake.catalog.open("t").tags.create("x", 2)
     lake.catalog.open("t").create_branch("side")
     assert lake.found() == []
@@ -115,7 +115,7 @@ def test_a_sound_table_has_no_findings(lake: Lake) -> None:
         lake.catalog.fsck(tables=["t"], grace=-1)
 
 
-def test_a_decided_version_that_was_not_published_is_published(recorded: Lake) -> None:
+def test_reserved_version_is_published(recorded: Lake) -> None:
     staged = recorded.stage(5)
     size = len(recorded.objects.get(staged))
     recorded.catalog.commits.rows.reserve(VersionRow(recorded.base_uri, 5, staged, size), first=False)
@@ -124,7 +124,7 @@ def test_a_decided_version_that_was_not_published_is_published(recorded: Lake) -
     assert recorded.row(5) == VersionRow(recorded.base_uri, 5, recorded.manifest(5), size)
 
 
-def test_a_decided_version_whose_manifest_vanished_holds_nobody_up_any_more(recorded: Lake) -> None:
+def test_reservation_of_a_missing_manifest_is_withdrawn(recorded: Lake) -> None:
     staged = recorded.stage(5)
     recorded.catalog.commits.rows.reserve(VersionRow(recorded.base_uri, 5, staged, 1), first=False)
     recorded.objects.delete(staged)
@@ -135,7 +135,7 @@ def test_a_decided_version_whose_manifest_vanished_holds_nobody_up_any_more(reco
     assert recorded.rows() == 15
 
 
-def test_rows_that_the_engines_own_clean_up_left_are_forgotten(recorded: Lake) -> None:
+def test_rows_left_by_native_cleanup_are_deleted(recorded: Lake) -> None:
     dataset = lance.dataset(
         recorded.catalog.uri(recorded.catalog.find_table("t")), storage_options=recorded.deployment.storage_options
     )
@@ -146,7 +146,7 @@ def test_rows_that_the_engines_own_clean_up_left_are_forgotten(recorded: Lake) -
     assert (recorded.row(1), recorded.rows()) == (None, 12)
 
 
-def test_a_latest_version_that_is_gone_is_told_and_left(recorded: Lake) -> None:
+def test_missing_latest_version_is_reported_and_kept(recorded: Lake) -> None:
     content = recorded.objects.get(recorded.manifest(4))
     recorded.objects.delete(recorded.manifest(4))
     expect(recorded, Kind.LOST, repaired=False)
@@ -154,7 +154,7 @@ def test_a_latest_version_that_is_gone_is_told_and_left(recorded: Lake) -> None:
     assert recorded.found() == []
 
 
-def test_a_lost_latest_version_is_given_up_for_the_one_before_it(recorded: Lake) -> None:
+def test_lost_latest_version_is_replaced_by_its_predecessor(recorded: Lake) -> None:
     recorded.objects.delete(recorded.manifest(4))
     for act in (
         lambda: recorded.reconnected().open("t"),
@@ -178,7 +178,7 @@ def test_a_lost_latest_version_is_given_up_for_the_one_before_it(recorded: Lake)
     )
 
 
-def test_a_table_that_lost_every_manifest_is_overwritten_or_dropped(recorded: Lake) -> None:
+def test_table_without_manifests_can_be_overwritten_or_dropped(recorded: Lake) -> None:
     for version in range(1, 5):
         recorded.objects.delete(recorded.manifest(version))
     assert {kind for kind, _, _ in recorded.found(repair=True)} == {Kind.LOST}
@@ -197,7 +197,7 @@ def test_a_table_that_lost_every_manifest_is_overwritten_or_dropped(recorded: La
     assert recorded.rows() == 3
 
 
-def test_a_damaged_head_is_given_up_for_the_version_before_it(lake: Lake) -> None:
+def test_damaged_latest_version_is_replaced_by_its_predecessor(lake: Lake) -> None:
     lake.objects.put(lake.manifest(4), b"half of a mani")
     with pytest.raises(lancekeep.Damaged, match=r"latest version 4 cannot be read.*--accept-loss"):
         lake.reconnected().open("t")
@@ -210,14 +210,16 @@ def test_a_damaged_head_is_given_up_for_the_version_before_it(lake: Lake) -> Non
 
 
 def latest_files(lake: Lake, directory: str) -> list[str]:
-    """The files of a directory that were written last."""
+    """Return the files of a directory that were written last."""
     infos = list(lake.objects.list(f"{lake.key}/{directory}"))
     return [info.key for info in sorted(infos, key=lambda info: str(info.modified))]
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "empty"])
 @pytest.mark.parametrize("directory", ["data/", "_deletions/", "_indices/"])
-def test_missing_and_cut_files_of_the_latest_version_are_found(lake: Lake, directory: str, damage: str) -> None:
+def test_missing_and_truncated_files_of_the_latest_version_are_reported(
+    lake: Lake, directory: str, damage: str
+) -> None:
     dataset = lake.catalog.open("t")
     dataset.delete("a = 1")
     dataset.create_scalar_index("a", "BTREE")
@@ -235,7 +237,7 @@ def test_missing_and_cut_files_of_the_latest_version_are_found(lake: Lake, direc
     assert lake.found() == []
 
 
-def test_a_version_with_a_missing_file_is_given_up_for_one_that_is_whole(lake: Lake) -> None:
+def test_version_with_a_missing_file_is_replaced_by_a_complete_one(lake: Lake) -> None:
     before = set(latest_files(lake, "data/"))
     lake.catalog.write("t", ROWS, "append")
     [victim] = set(latest_files(lake, "data/")) - before
@@ -251,7 +253,7 @@ def test_a_version_with_a_missing_file_is_given_up_for_one_that_is_whole(lake: L
     assert table.num_rows == 12
 
 
-def test_missing_files_of_branches_tags_and_clones_are_found(lake: Lake) -> None:
+def test_missing_files_of_branches_tags_and_clones_are_reported(lake: Lake) -> None:
     options = lake.deployment.storage_options
     native = lance.dataset(lake.catalog.uri(lake.catalog.find_table("t")), storage_options=options)
     native.tags.create("first", 1)
@@ -272,7 +274,7 @@ def test_missing_files_of_branches_tags_and_clones_are_found(lake: Lake) -> None
 
 
 @pytest.mark.parametrize("version", [2, 4])
-def test_rows_that_the_store_lost_are_entered_again(recorded: Lake, version: int) -> None:
+def test_lost_rows_are_recorded_again(recorded: Lake, version: int) -> None:
     before = recorded.row(version)
     recorded.catalog.commits.rows.delete(recorded.base_uri, [version])
     expect(recorded, Kind.UNRECORDED, repaired=True)
@@ -283,14 +285,14 @@ def test_rows_that_the_store_lost_are_entered_again(recorded: Lake, version: int
     assert recorded.rows() == 12
 
 
-def test_a_manifest_behind_a_gap_is_told_and_left(lake: Lake) -> None:
+def test_manifest_after_a_gap_is_reported_and_kept(lake: Lake) -> None:
     lake.objects.put(lake.manifest(7), lake.objects.get(lake.manifest(4)))
     found = {kind for kind, _, _ in lake.found(repair=True)}
     assert found == ({Kind.UNRECORDED, Kind.GAP} if has_rows(lake) else {Kind.GAP})
     assert lake.objects.head(lake.manifest(7)) is not None
 
 
-def test_a_staged_manifest_that_lost_is_removed_once_it_is_old(lake: Lake) -> None:
+def test_losing_staged_manifest_is_removed_after_the_grace_period(lake: Lake) -> None:
     staged = lake.stage(4)
     assert not any(finding.repair for finding in lake.catalog.fsck(deep=True, repair=True).findings)
     assert lake.objects.head(staged) is not None
@@ -298,19 +300,19 @@ def test_a_staged_manifest_that_lost_is_removed_once_it_is_old(lake: Lake) -> No
     assert lake.objects.head(staged) is None
 
 
-def test_a_staged_manifest_that_may_still_win_is_left(lake: Lake) -> None:
+def test_staged_manifest_that_can_still_win_is_kept(lake: Lake) -> None:
     staged = lake.stage(5)
     expect(lake, Kind.STAGED, repaired=False)
     assert lake.objects.head(staged) is not None
 
 
-def test_a_manifest_that_was_never_written_to_its_end_is_removed(lake: Lake) -> None:
+def test_incomplete_manifest_is_removed(lake: Lake) -> None:
     lake.objects.put(f"{lake.key}/_versions/.tmpToIqV6", b"half of a mani")
     assert lake.reconnected().fsck(deep=True, repair=True).findings[0].repair == ""  # it is young
     expect(lake, Kind.LEFTOVER, repaired=True)
 
 
-def test_a_gap_is_told_unless_a_tag_explains_it(lake: Lake) -> None:
+def test_gap_is_reported_unless_a_tag_explains_it(lake: Lake) -> None:
     root = lake.catalog.dataset_root(lake.catalog.find_table("t"))
     lake.catalog.delete_versions(root, [2, 3])
     expect(lake, Kind.GAP, repaired=False)
@@ -318,7 +320,7 @@ def test_a_gap_is_told_unless_a_tag_explains_it(lake: Lake) -> None:
     assert lake.found() == []
 
 
-def test_unknown_names_are_told_and_those_of_the_engine_are_not(lake: Lake) -> None:
+def test_unknown_file_names_are_reported(lake: Lake) -> None:
     lake.objects.put(f"{lake.key}/_versions/latest_version_hint.json", b"{}")
     lake.objects.put(f"{lake.key}/_versions/d123.manifest", b"detached")
     assert lake.found() == []
@@ -327,20 +329,20 @@ def test_unknown_names_are_told_and_those_of_the_engine_are_not(lake: Lake) -> N
 
 
 @pytest.mark.parametrize("content", [b"", b"half of a mani", b"\xff" * 40 + b"LANC"])
-def test_a_head_that_cannot_be_read_is_told_and_left(lake: Lake, content: bytes) -> None:
+def test_unreadable_latest_version_is_reported_and_kept(lake: Lake, content: bytes) -> None:
     lake.objects.put(lake.manifest(4), content)
     expect(lake, Kind.HEAD, repaired=False)
     report = lake.catalog.cleanup(timedelta(0))
     assert ([skipped.table for skipped in report.skipped], report.tables) == (["t"], ())
 
 
-def test_mixed_naming_schemes_are_told_and_nothing_else_of_that_table(lake: Lake) -> None:
+def test_mixed_naming_schemes_are_the_only_finding_of_a_table(lake: Lake) -> None:
     lake.catalog.open("t").tags.create("x", 2)
     lake.objects.put(f"{lake.key}/_versions/9.manifest", lake.objects.get(lake.manifest(4)))
     assert lake.found(repair=True) == [(Kind.MIXED, "t", False)]
 
 
-def test_a_tag_of_a_version_that_is_gone_is_deleted_and_others_stay(lake: Lake) -> None:
+def test_tag_of_a_missing_version_is_deleted(lake: Lake) -> None:
     tags = lake.catalog.open("t").tags
     tags.create("lost", 2)
     tags.create("kept", 3)
@@ -352,14 +354,14 @@ def test_a_tag_of_a_version_that_is_gone_is_deleted_and_others_stay(lake: Lake) 
     assert set(lake.reconnected().open("t").tags.list()) == {"kept"}
 
 
-def test_a_branch_without_a_version_is_told(lake: Lake) -> None:
+def test_branch_without_a_version_is_reported(lake: Lake) -> None:
     lake.catalog.open("t").create_branch("side")
     for info in list(lake.objects.list(f"{lake.key}/tree/side/")):
         lake.objects.delete(info.key)
     expect(lake, Kind.BRANCH, repaired=False)
 
 
-def test_branches_are_looked_at_as_tables_are(lake: Lake) -> None:
+def test_branches_are_checked_like_tables(lake: Lake) -> None:
     lake.catalog.open("t").create_branch("side/way")
     root = lake.catalog.dataset_root(lake.catalog.find_table("t")).branch("side/way")
     lake.objects.put(f"{root.versions_key}notes.txt", b"mine")
@@ -367,7 +369,7 @@ def test_branches_are_looked_at_as_tables_are(lake: Lake) -> None:
 
 
 def faults_of(lake: Lake) -> None:
-    """Everything that can be repaired, at once."""
+    """Damage a table in every way that repair can undo."""
     lake.stage(3)
     lake.catalog.open("t").tags.create("lost", 2)
     lake.objects.delete(lake.manifest(2))
@@ -376,7 +378,7 @@ def faults_of(lake: Lake) -> None:
     lake.catalog.commits.rows.reserve(VersionRow(lake.base_uri, 5, staged, 1), first=False)
 
 
-def test_a_repair_that_dies_at_any_call_leaves_a_readable_table_and_the_next_completes_it(
+def test_repair_after_a_crash_at_any_call_is_completed(
     tmp_path: Path,
 ) -> None:
     for nth in count():
@@ -404,6 +406,6 @@ def test_a_repair_that_dies_at_any_call_leaves_a_readable_table_and_the_next_com
 
 
 def _until(nth: int) -> Callable[[str, int], tuple[str, BaseException] | None]:
-    """The process dies at the ``nth`` call, of whichever port."""
+    """Crash the process at the ``nth`` call of any port."""
     calls = count()
     return lambda method, _: ("before", Crash()) if next(calls) >= nth else None

@@ -44,7 +44,7 @@ def rows(first: int, count: int = 3) -> pa.Table:
 
 
 def stored(catalog: Catalog, name: str = "t") -> list[int]:
-    """What plain pylance reads at the table's place."""
+    """Return what plain pylance reads in the directory of the table."""
     return sorted(lance.dataset(catalog.describe_table(name).uri).to_table()["x"].to_pylist())
 
 
@@ -98,7 +98,7 @@ def test_appends_that_are_rebased_are_committed(catalog: Catalog) -> None:
     assert stored(catalog) == [0, 2, 10, 11, 12, 20, 21, 22, 30, 31, 32, 40, 41, 42]
 
 
-def test_the_first_append_to_an_empty_table_is_committed(catalog: Catalog) -> None:
+def test_first_append_to_an_empty_table_is_committed(catalog: Catalog) -> None:
     catalog.write("t", rows(0, 0))
     catalog.write("t", rows(0), "append")
     assert stored(catalog) == [0, 1, 2]
@@ -118,7 +118,7 @@ def test_branches_are_created_and_written(catalog: Catalog) -> None:
 # -- what the check costs ---------------------------------------------------------------------------------------------
 
 
-def test_a_commit_reads_its_predecessor_at_most_once(tmp_path: Path) -> None:
+def test_commit_reads_its_predecessor_at_most_once(tmp_path: Path) -> None:
     with lancekeep.connect(str(tmp_path), commit_store="conditional-put://", mode="v2") as first:
         first.create_namespace("ns")
         first.write("ns.t", rows(0))
@@ -154,7 +154,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("versions", [1, 2])
-def test_a_handle_of_a_recreated_table_commits_nothing(catalog: Catalog, change: str, versions: int) -> None:
+def test_handle_of_a_recreated_table_is_refused(catalog: Catalog, change: str, versions: int) -> None:
     catalog.write("t", rows(0))
     for version in range(1, versions):
         catalog.write("t", rows(10 * version), "append")
@@ -168,7 +168,7 @@ def test_a_handle_of_a_recreated_table_commits_nothing(catalog: Catalog, change:
     assert stored(catalog) == sorted([*before, 200, 201, 202])
 
 
-def test_a_slow_write_into_a_recreated_table_is_refused(catalog: Catalog) -> None:
+def test_slow_write_into_a_recreated_table_is_refused(catalog: Catalog) -> None:
     catalog.write("t", rows(0))
 
     def slow() -> Iterator[pa.RecordBatch]:
@@ -183,7 +183,7 @@ def test_a_slow_write_into_a_recreated_table_is_refused(catalog: Catalog) -> Non
 
 @pytest.mark.parametrize("versions", [1, 3])
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
-def test_an_old_plan_commits_nothing_to_a_recreated_table(catalog: Catalog, versions: int, mode: str) -> None:
+def test_old_plan_for_a_recreated_table_is_refused(catalog: Catalog, versions: int, mode: str) -> None:
     catalog.write("t", rows(0))
     catalog.write("t", rows(10), "append")
     plan = pickle.loads(pickle.dumps(catalog.begin_write("t", rows(0).schema, mode)))
@@ -196,8 +196,8 @@ def test_an_old_plan_commits_nothing_to_a_recreated_table(catalog: Catalog, vers
 
 
 @pytest.mark.parametrize("change", ["update", "delete"])
-def test_a_handle_older_than_a_clean_up_takes_no_column_away(catalog: Catalog, change: str) -> None:
-    """The engine finds no conflict if the versions in between are gone."""
+def test_change_by_a_handle_older_than_a_cleanup_keeps_new_columns(catalog: Catalog, change: str) -> None:
+    """The engine finds no conflict if cleanup removed the versions in between."""
     catalog.write("t", rows(10))
     held = catalog.open("t")
     catalog.open("t").add_columns({"more": "x + 1"})
@@ -209,8 +209,8 @@ def test_a_handle_older_than_a_clean_up_takes_no_column_away(catalog: Catalog, c
     assert found["more"].to_pylist() == [value + 1 for value in found["x"].to_pylist()]
 
 
-def test_an_old_plan_brings_no_dropped_table_back(catalog: Catalog) -> None:
-    """A writer that is refused leaves its files, by which V1 readers see a declared table under the old name."""
+def test_old_plan_for_a_dropped_table_is_refused(catalog: Catalog) -> None:
+    """A refused writer leaves files, so V1 readers see a declared table under the old name."""
     catalog.write("t", rows(10))
     plan = catalog.begin_write("t", rows(0).schema, "overwrite")
     fragments = lance.fragment.write_fragments(rows(20), plan.uri, schema=plan.schema, mode=plan.fragment_mode)
@@ -222,7 +222,7 @@ def test_an_old_plan_brings_no_dropped_table_back(catalog: Catalog) -> None:
 
 
 @pytest.mark.parametrize("versions", [1, 3])
-def test_a_transaction_commits_nothing_to_a_recreated_table(tmp_path: Path, versions: int) -> None:
+def test_transaction_on_a_recreated_table_is_refused(tmp_path: Path, versions: int) -> None:
     with lancekeep.connect(str(tmp_path / "lake"), commit_store=url("sqlite", tmp_path)) as catalog:
         catalog.write("t", rows(0))
         catalog.write("other", rows(0))
@@ -238,7 +238,7 @@ def test_a_transaction_commits_nothing_to_a_recreated_table(tmp_path: Path, vers
         assert stored(catalog, "other") == [0, 1, 2]
 
 
-def test_a_change_to_a_recreated_table_is_refused(catalog: Catalog) -> None:
+def test_change_to_a_recreated_table_is_refused(catalog: Catalog) -> None:
     catalog.write("t", rows(0))
 
     def late(dataset: Any) -> Any:
@@ -252,7 +252,7 @@ def test_a_change_to_a_recreated_table_is_refused(catalog: Catalog) -> None:
 
 
 @pytest.mark.parametrize("change", ["append", "delete all", "overwrite"])
-def test_a_handle_is_refused_after_rename_and_create(catalog: Catalog, change: str) -> None:
+def test_handle_is_refused_after_rename_and_create(catalog: Catalog, change: str) -> None:
     catalog.write("t", rows(0))
     handle = catalog.open("t")
     if catalog.view().flat:
@@ -266,7 +266,7 @@ def test_a_handle_is_refused_after_rename_and_create(catalog: Catalog, change: s
 
 
 @pytest.mark.parametrize("change", ["append", "delete all"])
-def test_a_handle_of_a_recreated_branch_commits_nothing(catalog: Catalog, change: str) -> None:
+def test_handle_of_a_recreated_branch_is_refused(catalog: Catalog, change: str) -> None:
     catalog.write("t", rows(0))
     branch = catalog.open("t").create_branch("b")
     lance.write_dataset(rows(10), branch, mode="append")

@@ -41,12 +41,12 @@ def rows(*numbers: int) -> pa.Table:
 
 
 def numbers(catalog: lancekeep.Catalog, table: str) -> list[int]:
-    """What a native reader that goes through the catalog finds."""
+    """Return the rows that a native reader of the catalog finds."""
     return sorted(catalog.open(table).to_table()["number"].to_pylist())
 
 
 def plain(catalog: lancekeep.Catalog, table: str) -> list[int]:
-    """What a native reader that knows nothing of the catalog finds."""
+    """Return the rows that a native reader of the directory finds."""
     return sorted(lance.dataset(catalog.describe_table(table).uri).to_table()["number"].to_pylist())
 
 
@@ -56,7 +56,7 @@ def staged(directory: Path) -> list[str]:
 
 @pytest.fixture(params=["sqlite", "redis", "dynamodb"])
 def everywhere(request: pytest.FixtureRequest, tmp_path: Path, redis_url: str, moto_endpoint: str) -> Open:
-    """Opens a catalog that holds the tables ``a`` and ``b``, one row each."""
+    """Opens a catalog with the tables ``a`` and ``b``, one row each."""
     place = deployment(request.param, tmp_path, redis_url, moto_endpoint)
     return opened(lambda: lancekeep.connect(place.root, commit_store=place.commit_store))
 
@@ -116,7 +116,7 @@ def test_new_versions_of_several_tables_are_published_together(everywhere: Open,
 
 
 @pytest.mark.parametrize("store", ["files", "conditional-put", "none"])
-def test_a_store_that_cannot_do_it_refuses_before_anything_is_written(tmp_path: Path, store: str) -> None:
+def test_store_without_atomic_reservation_refuses_before_any_write(tmp_path: Path, store: str) -> None:
     urls = {"files": f"file://{tmp_path}/commits", "conditional-put": "conditional-put://", "none": None}
     catalog = lancekeep.connect(str(tmp_path / "lake"), commit_store=urls[store])
     with pytest.raises(lancekeep.Unsupported, match=r"sqlite://, redis:// .* and dynamodb://"):
@@ -126,7 +126,7 @@ def test_a_store_that_cannot_do_it_refuses_before_anything_is_written(tmp_path: 
     assert catalog.snapshot().versions == {lancekeep.ObjectId.of("a"): 1}
 
 
-def test_an_error_inside_the_block_leaves_nothing(catalog: lancekeep.Catalog, tmp_path: Path) -> None:
+def test_error_inside_the_block_rolls_back(catalog: lancekeep.Catalog, tmp_path: Path) -> None:
 
     def fails() -> None:
         with catalog.transaction() as tx:
@@ -142,7 +142,7 @@ def test_an_error_inside_the_block_leaves_nothing(catalog: lancekeep.Catalog, tm
     assert staged(tmp_path) == []
 
 
-def test_calls_that_mean_nothing_are_refused(catalog: lancekeep.Catalog) -> None:
+def test_invalid_calls_are_refused(catalog: lancekeep.Catalog) -> None:
     with catalog.transaction() as tx:
         tx.write("a", rows(1), "append")
         for data, mode, properties in (
@@ -173,7 +173,7 @@ def test_calls_that_mean_nothing_are_refused(catalog: lancekeep.Catalog) -> None
 # -- others at the same time ----------------------------------------------------------------------------------------
 
 
-def test_appends_go_behind_what_others_committed_and_an_overwrite_does_not(here: Open, tmp_path: Path) -> None:
+def test_appends_are_rebased_and_overwrites_conflict(here: Open, tmp_path: Path) -> None:
     catalog, other = here(), here()
     with catalog.transaction() as tx:
         tx.write("a", rows(1), "append")
@@ -193,9 +193,7 @@ def test_appends_go_behind_what_others_committed_and_an_overwrite_does_not(here:
     assert tx.committed == {}
 
 
-def test_manifests_of_appends_are_staged_anew_when_others_commit_between_staging_and_deciding(
-    here: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_appends_are_staged_again_after_a_conflict(here: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog, other = here(), here()
     commit = lancekeep.Catalog.commit_versions
     interruptions = iter(range(2))
@@ -214,7 +212,7 @@ def test_manifests_of_appends_are_staged_anew_when_others_commit_between_staging
     assert staged(tmp_path) == []
 
 
-def test_of_overwrites_in_opposite_order_one_wins_and_no_snapshot_shows_a_part(everywhere: Open) -> None:
+def test_concurrent_overwrites_succeed_once_and_snapshots_are_consistent(everywhere: Open) -> None:
     catalogs = [everywhere() for _ in range(3)]
 
     def act(number: int) -> Any:
@@ -240,7 +238,7 @@ def test_of_overwrites_in_opposite_order_one_wins_and_no_snapshot_shows_a_part(e
         assert a in ([0], [winner])
 
 
-def test_no_snapshot_shows_a_part_of_the_tables_that_a_transaction_makes(here: Open) -> None:
+def test_snapshot_shows_all_or_none_of_the_tables_a_transaction_creates(here: Open) -> None:
     catalog, reader = here(), here()
     done = threading.Event()
 
@@ -266,7 +264,7 @@ def test_no_snapshot_shows_a_part_of_the_tables_that_a_transaction_makes(here: O
 # -- snapshots ------------------------------------------------------------------------------------------------------
 
 
-def test_a_snapshot_pins_versions(catalog: lancekeep.Catalog) -> None:
+def test_snapshot_pins_versions(catalog: lancekeep.Catalog) -> None:
     snapshot = catalog.snapshot(["a", "b"])
     with catalog.transaction() as tx:
         tx.write("a", rows(1), "append")
@@ -292,7 +290,7 @@ def test_a_snapshot_pins_versions(catalog: lancekeep.Catalog) -> None:
 # -- faults ---------------------------------------------------------------------------------------------------------
 
 
-def test_an_unknown_transaction_is_settled_by_its_token(here: Open, tmp_path: Path) -> None:
+def test_unknown_transaction_is_settled_by_its_token(here: Open, tmp_path: Path) -> None:
     catalog, healthy = here(), here().commits
     lost = ("after", lancekeep.StoreUnavailable("the reply was lost"))
     down: Any = Faulty(healthy.rows, lambda name, _: lost if name == "reserve_all" else None)
@@ -335,7 +333,7 @@ def test_transactions_move_with_their_tables_to_another_store(here: Open, tmp_pa
         catalog.transaction()
 
 
-def test_a_killed_process_leaves_all_of_a_transaction_or_nothing(here: Open, tmp_path: Path) -> None:
+def test_killed_process_leaves_all_of_a_transaction_or_nothing(here: Open, tmp_path: Path) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     chance, acknowledged = random.Random(seed), {0}
@@ -372,7 +370,7 @@ def _rest(ledger: Connection) -> Iterator[int]:
         return
 
 
-def test_the_page_shows_what_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documented_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     monkeypatch.chdir(tmp_path)
     names = {"directory": tmp_path, "orders": rows(1), "more_orders": rows(2), "totals": rows(3)}
@@ -385,7 +383,7 @@ def test_the_page_shows_what_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def entry(catalog: lancekeep.Catalog, table: str, version: int) -> dict[str, Any]:
-    """A staged manifest that would be a version of the table, as a foreign engine makes one."""
+    """Return a manifest that another engine staged for a version of the table."""
     found = catalog.find_table(table)
     root = catalog.dataset_root(found)
     latest = catalog.commits.latest(root)
@@ -399,7 +397,7 @@ def entry(catalog: lancekeep.Catalog, table: str, version: int) -> dict[str, Any
     return {"id": [table], "version": version, "manifest_path": path, "manifest_size": len(content)}
 
 
-def test_batches_of_the_interface_create_all_versions_or_none(tmp_path: Path, here: Open) -> None:
+def test_batch_requests_create_all_versions_or_none(tmp_path: Path, here: Open) -> None:
     catalog = here()
     namespace = lancekeep.DirectoryNamespace(
         root=str(tmp_path / "lake"), commit_store=f"sqlite://{tmp_path}/commits.db"
@@ -429,7 +427,7 @@ def test_batches_of_the_interface_create_all_versions_or_none(tmp_path: Path, he
     assert staged(tmp_path) == []
 
 
-def test_batches_that_cannot_be_atomic_are_refused_and_one_operation_is_none(tmp_path: Path, here: Open) -> None:
+def test_batches_without_an_atomic_step_are_refused(tmp_path: Path, here: Open) -> None:
     catalog = here()
     namespace = lancekeep.DirectoryNamespace(
         root=str(tmp_path / "lake"), commit_store=f"sqlite://{tmp_path}/commits.db"

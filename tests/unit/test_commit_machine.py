@@ -1,4 +1,4 @@
-"""The transition table of the commit protocol is complete, reachable, and refuses what cannot happen."""
+"""The transition table of the commit protocol is complete and reachable, and refuses impossible events."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def row(version: int, *, final: bool) -> VersionRow:
     return VersionRow(BASE, version, DIRECTORY + name + ("" if final else "-cccc"), 10)
 
 
-def test_every_state_with_an_effect_is_reached_and_leads_on() -> None:
+def test_every_state_with_an_effect_is_reachable_and_has_a_successor() -> None:
     beginnings = {
         begin_commit(STAGED_3).state,
         begin_resolve(CommitToken(STAGED_3)).state,
@@ -50,20 +50,20 @@ def test_every_state_with_an_effect_is_reached_and_leads_on() -> None:
     assert {before for before, _ in TRANSITIONS} == set(EFFECTS)
 
 
-def test_every_effect_may_fail_and_a_failure_never_deletes() -> None:
+def test_failed_effect_never_leads_to_a_deletion() -> None:
     for state in EFFECTS:
         after = TRANSITIONS[state, Reply.FAULT]
         assert after not in EFFECTS, f"{state}: after a fault nothing more is done, so nothing is deleted"
 
 
-def test_an_event_that_cannot_follow_raises_and_changes_nothing() -> None:
+def test_impossible_event_raises_and_changes_nothing() -> None:
     progress = begin_commit(STAGED_3)
     with pytest.raises(RuntimeError, match="cannot follow"):
         advance(progress, Event(Reply.SAME))
     assert progress == begin_commit(STAGED_3)
 
 
-def test_the_undisturbed_commit_is_reserve_copy_publish_clean() -> None:
+def test_commit_without_conflict_reserves_copies_publishes_and_cleans() -> None:
     progress, states = begin_commit(STAGED_3), []
     for reply in (Reply.RESERVED, Reply.DONE, Reply.DONE, Reply.DONE):
         states.append(progress.state)
@@ -73,7 +73,7 @@ def test_the_undisturbed_commit_is_reserve_copy_publish_clean() -> None:
     assert progress.final_row == FINAL_3
 
 
-def test_the_final_object_decides_when_it_holds_anothers_bytes() -> None:
+def test_final_object_of_another_writer_decides_the_commit() -> None:
     progress = begin_commit(STAGED_3)
     for event in (Event(Reply.RESERVED), Event(Reply.EXISTS), Event(Reply.DIFFERENT, size=99)):
         progress = advance(progress, event)
@@ -98,11 +98,11 @@ def test_the_final_object_decides_when_it_holds_anothers_bytes() -> None:
         (NotReady(VersionRow.fence(BASE, 2, "redis://new")), Reply.MOVED),
     ],
 )
-def test_what_a_reservation_means(reservation: Reserved | Taken | NotReady, reply: Reply) -> None:
+def test_reservation_is_translated_to_an_event(reservation: Reserved | Taken | NotReady, reply: Reply) -> None:
     assert understand(STAGED_3, reservation, repeated=False).reply is reply
 
 
-def test_a_repeated_claim_takes_nobodys_word_but_the_final_objects() -> None:
+def test_repeated_claim_is_decided_by_the_final_object() -> None:
     told: dict[Taken | NotReady, Reply] = {
         Taken(OTHER_3): Reply.CONTESTED,
         Taken(FINAL_3): Reply.PERHAPS_OWN,
@@ -112,7 +112,7 @@ def test_a_repeated_claim_takes_nobodys_word_but_the_final_objects() -> None:
         assert understand(STAGED_3, reservation, repeated=True).reply is reply
 
 
-def test_only_an_empty_history_may_begin_and_only_where_the_writer_may() -> None:
+def test_history_begins_only_if_it_is_empty_and_the_writer_may_begin_it() -> None:
     may = StagedManifest(BASE, 3, STAGED_3.path, 10, begins=True)
     waiting = Progress(State.FIND_PREDECESSOR, may.row, may)
     assert found_predecessor(waiting, False).reply is Reply.MAY_BEGIN
@@ -133,7 +133,7 @@ def test_a_claim_begins_a_history_only_directly_after_the_check_that_it_is_empty
     assert not begin_commit(may).first
 
 
-def test_outcomes_errors_and_tokens_pickle_and_tokens_have_a_text_form() -> None:
+def test_outcomes_errors_and_tokens_survive_pickling() -> None:
     token = CommitToken(STAGED_3)
     assert CommitToken.parse(str(token)) == token
     for outcome in (Committed(3, FINAL_3.path, 10), Conflict(OTHER_3), Unknown(token, "no answer")):

@@ -1,4 +1,4 @@
-"""Commit stores by URL: what is understood, what two URLs have in common, and what is refused in which words."""
+"""URLs of commit stores: accepted forms, canonical forms, and refusals."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ OBJECTS = MemoryObjectStore()
         ("conditional-put://", "conditional-put://"),
     ],
 )
-def test_urls_of_one_store_have_one_canonical_form(monkeypatch: pytest.MonkeyPatch, url: str, canonical: str) -> None:
+def test_equivalent_urls_have_one_canonical_form(monkeypatch: pytest.MonkeyPatch, url: str, canonical: str) -> None:
     monkeypatch.setenv("AWS_DEFAULT_REGION", "ap-south-1")
     assert canonical_url(url) == canonical
     assert canonical_url(canonical) == canonical
@@ -61,14 +61,14 @@ def test_urls_of_one_store_have_one_canonical_form(monkeypatch: pytest.MonkeyPat
     store.close()
 
 
-def test_a_path_is_one_place_whatever_links_lead_there(tmp_path: Path) -> None:
+def test_symbolic_links_to_a_path_have_one_canonical_url(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     for scheme in ("file", "sqlite"):
         assert canonical_url(f"{scheme}://{tmp_path}/link/x") == canonical_url(f"{scheme}://{tmp_path}/real/x")
 
 
-def test_options_may_stand_in_the_url_or_beside_it(tmp_path: Path) -> None:
+def test_options_are_accepted_in_the_url_and_as_arguments(tmp_path: Path) -> None:
     for url, options in ((f"file://{tmp_path}?fsync=false", {}), (f"file://{tmp_path}", {"fsync": "false"})):
         assert open_commit_store(url, options, OBJECTS).guarantees.remembers is False
     assert open_commit_store(f"file://{tmp_path}", {}, OBJECTS).guarantees.remembers is True
@@ -126,7 +126,9 @@ def test_options_may_stand_in_the_url_or_beside_it(tmp_path: Path) -> None:
         ("conditional-put://bucket", {}, "alone"),
     ],
 )
-def test_what_is_refused(monkeypatch: pytest.MonkeyPatch, url: str, options: Mapping[str, str], message: str) -> None:
+def test_invalid_commit_store_url_is_refused(
+    monkeypatch: pytest.MonkeyPatch, url: str, options: Mapping[str, str], message: str
+) -> None:
     for name in ("AWS_DEFAULT_REGION", "AWS_REGION"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(InvalidInput, match=message) as caught:
@@ -138,7 +140,7 @@ def test_what_is_refused(monkeypatch: pytest.MonkeyPatch, url: str, options: Map
     "url",
     ["redis://ada:hunter2@host:port", "redis://ada:hunter2@host?x", "rediss://ada:hunter2@[::1", "x://a:hunter2@h"],
 )
-def test_a_broken_url_does_not_betray_its_password(url: str) -> None:
+def test_error_for_an_invalid_url_omits_the_password(url: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         canonical_url(url)
     assert "hunter2" not in "".join(traceback.format_exception(caught.value))
@@ -151,7 +153,7 @@ def test_a_broken_url_does_not_betray_its_password(url: str) -> None:
         ("dynamodb://Rows?region=eu-west-1", "boto3", r"pip install 'lancekeep\[dynamodb\]'"),
     ],
 )
-def test_a_missing_driver_is_named_with_the_extra_that_installs_it(
+def test_missing_driver_error_names_the_extra(
     monkeypatch: pytest.MonkeyPatch, url: str, driver: str, hint: str
 ) -> None:
     for name in list(sys.modules):

@@ -1,4 +1,4 @@
-"""What fsck finds, what it repairs, and what it never touches."""
+"""The findings and repairs of fsck, and the files that it never touches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def found(report: FsckReport) -> list[tuple[Kind, str]]:
     return [(finding.kind, finding.object) for finding in report.findings]
 
 
-def test_a_sound_catalog_has_no_findings_and_is_left_as_it_is(world: World) -> None:
+def test_sound_catalog_has_no_findings_and_is_unchanged(world: World) -> None:
     world.catalog.create_namespace("a")
     world.catalog.declare_table("a.t")
     world.catalog.declare_table("t", location="deep/below/t")
@@ -58,7 +58,9 @@ def test_a_sound_catalog_has_no_findings_and_is_left_as_it_is(world: World) -> N
         ("places", [f"t/{RESERVED_MARKER}"]),
     ],
 )
-def test_what_an_operation_left_is_removed_once_it_is_old(world: World, directory: str, names: list[str]) -> None:
+def test_leftover_of_an_operation_is_removed_after_the_grace_period(
+    world: World, directory: str, names: list[str]
+) -> None:
     world.files(directory, *names)
     stored = world.stored()
     world.time += HOUR - timedelta(seconds=1)
@@ -75,7 +77,7 @@ def test_what_an_operation_left_is_removed_once_it_is_old(world: World, director
     assert found(world.fsck()) == []
 
 
-def test_the_youngest_object_of_a_directory_counts(world: World) -> None:
+def test_youngest_object_determines_the_age_of_a_directory(world: World) -> None:
     world.files("0a1b2c3d_t", "data/a.lance")
     world.time += 2 * HOUR
     world.files("0a1b2c3d_t", "data/b.lance")
@@ -83,7 +85,7 @@ def test_the_youngest_object_of_a_directory_counts(world: World) -> None:
     assert len(world.stored()) == 2
 
 
-def test_an_object_of_unknown_age_counts_as_young(world: World) -> None:
+def test_object_of_unknown_age_is_kept(world: World) -> None:
     world.files("0a1b2c3d_t", RESERVED_MARKER)
     world.objects._modified.clear()
     world.time += 1000 * HOUR
@@ -102,7 +104,7 @@ def test_an_object_of_unknown_age_counts_as_young(world: World) -> None:
         ("mine", [MANIFEST, DATA], Kind.UNREGISTERED),
     ],
 )
-def test_a_directory_with_a_committed_version_is_data_and_only_removed_when_told(
+def test_directory_with_a_committed_version_is_removed_only_on_request(
     world: World, directory: str, names: list[str], kind: Kind
 ) -> None:
     world.files(directory, *names)
@@ -117,7 +119,7 @@ def test_a_directory_with_a_committed_version_is_data_and_only_removed_when_told
 
 
 @pytest.mark.parametrize("names", [["notes.txt"], [f"t/{MANIFEST}", "notes.txt"], ["rows/7"], ["data/x.lance"], [DATA]])
-def test_what_no_catalog_makes_is_never_removed(world: World, names: list[str]) -> None:
+def test_directory_that_no_catalog_creates_is_never_removed(world: World, names: list[str]) -> None:
     world.files("commits", *names)
     world.time += 2 * HOUR
     report = world.fsck(repair=True, grace=timedelta(0), remove_tables=True)
@@ -172,7 +174,7 @@ def test_empty_directory_of_a_user_is_kept(tmp_path: Path) -> None:
     assert (tmp_path / "uploads" / "2026").is_dir()
 
 
-def test_the_siblings_of_a_table_deep_below_are_looked_at_and_the_table_stays(world: World) -> None:
+def test_siblings_of_a_nested_table_are_checked_and_the_table_is_kept(world: World) -> None:
     world.catalog.declare_table("t", location="places/here/t")
     world.files("places/here/gone", RESERVED_MARKER)
     world.files("places/there", RESERVED_MARKER)
@@ -181,7 +183,7 @@ def test_the_siblings_of_a_table_deep_below_are_looked_at_and_the_table_stays(wo
     assert world.stored() == [f"places/here/t/{RESERVED_MARKER}"]
 
 
-def test_table_below_thousands_of_directories_is_no_outage(world: World) -> None:
+def test_table_below_thousands_of_directories_is_checked_without_error(world: World) -> None:
     location = "/".join(["d"] * 2000)
     world.enter("t", location)
     world.files(location, MANIFEST)
@@ -189,7 +191,7 @@ def test_table_below_thousands_of_directories_is_no_outage(world: World) -> None
     assert found(world.fsck()) == [(Kind.UNREFERENCED, "d/other")]
 
 
-def test_what_was_entered_since_it_was_found_is_not_removed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directory_that_is_entered_after_the_check_is_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.files("0a1b2c3d_t", MANIFEST)
     world.files("0a1b2c3d_u", RESERVED_MARKER)
     look = world.manifest.view
@@ -209,7 +211,7 @@ def test_what_was_entered_since_it_was_found_is_not_removed(world: World, monkey
     assert len(world.stored()) == 2
 
 
-def test_what_changed_since_it_was_found_is_not_removed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directory_that_changes_after_the_check_is_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.files("0a1b2c3d_t", RESERVED_MARKER)
     list_objects = world.objects.list
 
@@ -227,10 +229,8 @@ def test_what_changed_since_it_was_found_is_not_removed(world: World, monkeypatc
 
 
 @pytest.mark.parametrize("moment", ["view", "delete"])
-def test_what_is_committed_while_a_leftover_is_removed_stays(
-    world: World, monkeypatch: pytest.MonkeyPatch, moment: str
-) -> None:
-    """A writer may have a table open that was deregistered before it had a version."""
+def test_version_committed_during_a_removal_is_kept(world: World, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+    """A writer can have a table open that was deregistered before its first version."""
     world.files("0a1b2c3d_t", RESERVED_MARKER)
     root = world.catalog.dataset_root(Table(ObjectId(("t",)), "0a1b2c3d_t", {}))
     staged = f"{root.key}/{MANIFEST}-00000000"
@@ -252,7 +252,7 @@ def test_what_is_committed_while_a_leftover_is_removed_stays(
     assert world.stored() == [f"0a1b2c3d_t/{MANIFEST}"]
 
 
-def test_rows_of_a_removed_table_are_forgotten(world: World) -> None:
+def test_rows_of_a_removed_table_are_deleted(world: World) -> None:
     world.files("0a1b2c3d_t", MANIFEST)
     table = world.catalog.register_table("t", "0a1b2c3d_t")
     root = world.catalog.dataset_root(table)
@@ -262,7 +262,7 @@ def test_rows_of_a_removed_table_are_forgotten(world: World) -> None:
     assert world.rows.latest(root.base_uri) is None
 
 
-def test_a_marker_that_hides_a_table_of_the_catalog_is_removed_once_it_is_old(world: World) -> None:
+def test_marker_that_hides_a_catalog_table_is_removed_after_the_grace_period(world: World) -> None:
     world.files("t.lance", MANIFEST)
     world.enter("t", "t.lance")
     world.time += 2 * HOUR
@@ -275,7 +275,7 @@ def test_a_marker_that_hides_a_table_of_the_catalog_is_removed_once_it_is_old(wo
     assert world.stored() == [f"t.lance/{MANIFEST}"]
 
 
-def test_a_marker_stays_where_the_removal_was_finished_meanwhile(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_marker_of_a_concurrently_deregistered_table_is_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.files("t.lance", MANIFEST, DEREGISTERED_MARKER)
     world.enter("t", "t.lance")
     look = world.manifest.view
@@ -295,7 +295,7 @@ def test_a_marker_stays_where_the_removal_was_finished_meanwhile(world: World, m
     assert f"t.lance/{DEREGISTERED_MARKER}" in world.stored()
 
 
-def test_entries_that_do_not_fit_are_named_and_left_alone(world: World) -> None:
+def test_inconsistent_entries_are_reported_and_kept(world: World) -> None:
     world.enter("gone", "gone.lance")
     world.enter("outside", "../elsewhere")
     world.enter("a$orphan", "0a1b2c3d_a$orphan")
@@ -320,21 +320,21 @@ def test_entries_that_do_not_fit_are_named_and_left_alone(world: World) -> None:
     assert len(world.tables()) == 7
 
 
-def test_two_entries_of_one_id_are_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_duplicate_entries_are_reported(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.enter("t", "t.lance")
     entry = world.manifest.view().find("t")
     monkeypatch.setattr(type(world.manifest.view()), "descendants", lambda *_: iter([entry, entry]))
     assert (Kind.DUPLICATE, "t") in found(world.fsck())
 
 
-def test_the_directory_of_an_entry_of_an_unknown_type_is_left_alone(world: World) -> None:
+def test_directory_of_an_entry_of_unknown_type_is_kept(world: World) -> None:
     world.files("0a1b2c3d_v", "view.json")
     world.manifest.apply(lambda _: [Put(ManifestEntry("v", "view", "0a1b2c3d_v"))])
     assert found(world.fsck(repair=True, grace=timedelta(0), remove_tables=True)) == []
     assert len(world.stored()) == 1
 
 
-def test_directories_without_any_object_are_removed_where_there_are_such(tmp_path: Path) -> None:
+def test_empty_directory_of_a_table_is_removed(tmp_path: Path) -> None:
     (tmp_path / "t.lance" / "data").mkdir(parents=True)
     report = lancekeep.connect(str(tmp_path)).fsck(repair=True)
     assert [(finding.kind, finding.object, finding.repaired) for finding in report.findings] == [
@@ -343,8 +343,8 @@ def test_directories_without_any_object_are_removed_where_there_are_such(tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_writer_who_was_killed_was_writing_goes_once_it_is_old(tmp_path: Path) -> None:
-    """A file that is no object yet: alone in a directory, in a table, in the manifest table."""
+def test_incomplete_upload_is_removed_after_the_grace_period(tmp_path: Path) -> None:
+    """The upload lies alone in a directory, in a table, and in the manifest table."""
     catalog = lancekeep.connect(str(tmp_path), mode="v2")
     table = catalog.declare_table("t")
     unfinished = [tmp_path / directory / ".tmp-8f3c-1" for directory in ("mine", f"{table.location}/_versions")]
@@ -364,8 +364,8 @@ def test_what_a_writer_who_was_killed_was_writing_goes_once_it_is_old(tmp_path: 
     assert catalog.fsck(deep=True, grace=0).findings == ()
 
 
-def test_what_any_version_of_the_manifest_needs_is_no_leftover(tmp_path: Path) -> None:
-    """Rows that were rewritten, deletions and indexes among it."""
+def test_file_of_any_manifest_version_is_kept(tmp_path: Path) -> None:
+    """The files include rewritten rows, deletions and indexes."""
     catalog = lancekeep.connect(str(tmp_path), mode="v2")
     for number in range(40):
         catalog.create_namespace(f"n{number}")
@@ -393,7 +393,7 @@ def test_foreign_files_in_the_manifest_table_are_reported_and_kept(tmp_path: Pat
     assert foreign.read_text() == "mine"
 
 
-def test_a_drop_takes_along_what_a_killed_writer_was_writing(tmp_path: Path) -> None:
+def test_drop_removes_incomplete_uploads(tmp_path: Path) -> None:
     catalog = lancekeep.connect(str(tmp_path), mode="v2")
     directory = tmp_path / catalog.declare_table("t").location
     (directory / ".tmp-8f3c-1").touch()
@@ -401,10 +401,8 @@ def test_a_drop_takes_along_what_a_killed_writer_was_writing(tmp_path: Path) -> 
     assert not directory.exists()
 
 
-def test_who_was_held_up_before_publishing_loses_to_the_removal_of_what_he_had_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However long that was: else the catalog would name a file that is gone."""
+def test_writer_retries_if_repair_removes_its_unpublished_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the catalog would name a missing file, however long the writer paused."""
     catalog = lancekeep.connect(str(tmp_path), mode="v2")
     catalog.create_namespace("before")
     create = LocalObjectStore.put_if_absent
@@ -426,7 +424,7 @@ def test_who_was_held_up_before_publishing_loses_to_the_removal_of_what_he_had_w
     assert catalog.fsck(grace=0).findings == ()
 
 
-def test_a_table_behind_a_link_is_named_and_what_links_lead_to_is_left_alone(tmp_path: Path) -> None:
+def test_table_behind_a_symbolic_link_is_reported_and_its_target_is_kept(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / RESERVED_MARKER).touch()
     catalog = lancekeep.connect(str(tmp_path / "lake"), mode="v2")
@@ -441,6 +439,6 @@ def test_a_table_behind_a_link_is_named_and_what_links_lead_to_is_left_alone(tmp
     assert (tmp_path / "elsewhere" / RESERVED_MARKER).exists()
 
 
-def test_a_negative_grace_is_refused(world: World) -> None:
+def test_negative_grace_period_is_refused(world: World) -> None:
     with pytest.raises(InvalidInput, match="at least 0"):
         world.catalog.fsck(grace=-1)

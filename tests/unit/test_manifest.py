@@ -34,7 +34,7 @@ def test_first_version_and_manifest_built_on_a_later_version_pass(version: int, 
 
 
 @pytest.mark.parametrize("read_version", [1, 10])
-def test_manifest_built_on_a_later_version_is_not_taken_for_an_overwrite(read_version: int) -> None:
+def test_manifest_built_on_a_later_version_is_accepted(read_version: int) -> None:
     assert not reads_version_zero(manifest(f"{read_version}-{UUID}.txn"))
     lookalike = b"\x62\x2a0-" + b"x" * 40  # the same bytes inside another field
     assert not reads_version_zero(manifest(f"{read_version}-{UUID}.txn", b"\x0a" + bytes([len(lookalike)]) + lookalike))

@@ -1,4 +1,4 @@
-"""Identifiers and manifest names: what is taken, what is refused, what survives the way there and back."""
+"""Identifiers and manifest names: valid forms, refused forms, round trips."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ NAMES = st.text(
 
 
 @given(st.lists(NAMES, max_size=3))
-def test_an_identifier_survives_its_key(names: list[str]) -> None:
+def test_identifier_round_trips_through_its_key(names: list[str]) -> None:
     object_id = ObjectId.of(names)
     assert ObjectId.from_key(object_id.key) == object_id
     assert list(object_id.names) == names
 
 
-def test_string_and_list_form_mean_the_same() -> None:
+def test_string_and_list_forms_are_equal() -> None:
     assert ObjectId.of("a.b.c") == ObjectId.of(["a", "b", "c"]) == ObjectId.of("a$b$c", delimiter="$")
     assert ObjectId.of("") == ObjectId.of(None) == ObjectId.of([]) == ObjectId()
     assert ObjectId.of("a.b").parent == ObjectId.of("a")
@@ -46,12 +46,12 @@ def test_string_and_list_form_mean_the_same() -> None:
         ["x" * (LONGEST + 1)],
     ],
 )
-def test_bad_names_are_refused_and_the_message_says_why(names: list[str]) -> None:
+def test_invalid_names_are_refused_with_the_reason(names: list[str]) -> None:
     with pytest.raises(InvalidInput, match=r"name|has room for"):
         ObjectId.of(names)
 
 
-def test_what_is_not_text_is_refused() -> None:
+def test_identifier_that_is_not_text_is_refused() -> None:
     with pytest.raises(InvalidInput, match="not text"):
         ObjectId.of([1])  # type: ignore[list-item] # the point of the test
     with pytest.raises(InvalidInput, match="not text"):
@@ -59,7 +59,7 @@ def test_what_is_not_text_is_refused() -> None:
 
 
 @given(st.integers(0, U64_MAX))
-def test_v2_names_sort_from_new_to_old_and_survive(version: int) -> None:
+def test_v2_names_sort_newest_first_and_round_trip(version: int) -> None:
     name = NamingScheme.V2.final_name(version)
     assert ManifestName.parse(name) == ManifestName(version, NamingScheme.V2)
     if version < U64_MAX:
@@ -80,11 +80,11 @@ def test_v2_names_sort_from_new_to_old_and_survive(version: int) -> None:
         "99999999999999999999.manifest",
     ],
 )
-def test_other_files_are_not_versions(name: str) -> None:
+def test_other_file_names_are_not_versions(name: str) -> None:
     assert ManifestName.parse(name) is None
 
 
-def test_versions_of_a_directory_and_the_mixture() -> None:
+def test_final_versions_of_a_directory_have_one_naming_scheme() -> None:
     assert final_versions(["2.manifest", "10.manifest", "11.manifest-aa", "x.json"], "d") == (NamingScheme.V1, [2, 10])
     assert final_versions([], "d") == (None, [])
     with pytest.raises(Damaged, match="mixes the V1 and V2"):
@@ -95,12 +95,12 @@ def test_versions_of_a_directory_and_the_mixture() -> None:
     "location",
     ["", ".", "..", "/etc", "../x", "a/../../x", "s3://other/t", "a\\b", "a\0", "__manifest", "__manifest/x", "./"],
 )
-def test_a_location_stays_inside_the_root(location: str) -> None:
+def test_location_outside_the_root_is_refused(location: str) -> None:
     with pytest.raises(InvalidInput):
         confined(location)
 
 
-def test_new_locations_are_those_of_the_specification() -> None:
+def test_new_locations_follow_the_specification() -> None:
     assert v1_location(ObjectId.of("t")) == "t.lance"
     assert v1_location(ObjectId.of("ns1.t")) is None
     assert new_location(ObjectId.of("t"), "a1b2c3d4") == "a1b2c3d4_t"

@@ -30,7 +30,7 @@ AWKWARD = ("a b", "a%20b", "50%", "a#b", "a?b", "ä/日本", "a$b", "year=2024",
 
 
 @pytest.mark.parametrize("name", [*AWKWARD, "tab\there"])
-def test_a_path_and_its_uri_are_one_place(tmp_path: Path, name: str) -> None:
+def test_path_and_its_uri_open_the_same_store(tmp_path: Path, name: str) -> None:
     store, key = open_object_store(f"{tmp_path}/{name}/", {})
     assert key == f"{tmp_path}/{name}"[1:]
     uri = uri_for_lance(store, key)
@@ -39,7 +39,7 @@ def test_a_path_and_its_uri_are_one_place(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", AWKWARD)
-def test_the_native_engine_finds_files_where_the_uri_says(tmp_path: Path, name: str) -> None:
+def test_native_engine_opens_the_file_uri(tmp_path: Path, name: str) -> None:
     store, key = open_object_store(f"{tmp_path}/{name}.lance", {})
     lance.write_dataset(pa.table({"x": [1]}), uri_for_lance(store, key))
     assert [info.key for info in store.list(f"{key}/_versions/")][:1] == [
@@ -48,7 +48,7 @@ def test_the_native_engine_finds_files_where_the_uri_says(tmp_path: Path, name: 
 
 
 @pytest.mark.parametrize("name", AWKWARD)
-def test_the_native_engine_finds_objects_where_the_uri_says(moto_endpoint: str, name: str) -> None:
+def test_native_engine_opens_the_object_uri(moto_endpoint: str, name: str) -> None:
     options = {"endpoint": moto_endpoint, "allow_http": "true", "region": "us-east-1"}
     s3_client("urls", options).create_bucket(Bucket="urls")
     store, key = open_object_store("s3://urls", options)
@@ -60,12 +60,12 @@ def test_the_native_engine_finds_objects_where_the_uri_says(moto_endpoint: str, 
     assert any("/_versions/" in info.key for info in store.list(f"{name}.lance/"))
 
 
-def test_an_ordinary_key_stays_readable_in_a_uri() -> None:
+def test_ordinary_key_is_not_escaped_in_a_uri() -> None:
     store, _ = open_object_store("s3://bucket", {})
     assert uri_for_lance(store, "year=2024/ä/1a2b3c4d_ns$t") == "s3://bucket/year=2024/ä/1a2b3c4d_ns$t"
 
 
-def test_paths_are_seen_from_the_working_directory_and_through_links(
+def test_paths_resolve_from_the_working_directory_and_through_links(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "real").mkdir()
@@ -87,7 +87,7 @@ def test_paths_are_seen_from_the_working_directory_and_through_links(
     assert open_object_store(f"file://localhost{tmp_path}/link/lake", {})[1] == expected
 
 
-def test_memory_is_one_store_for_the_process() -> None:
+def test_memory_store_is_shared_within_the_process() -> None:
     store, key = open_object_store("memory:///lake/a/", {})
     again, other = open_object_store("MEMORY://lake/b", {})
     assert isinstance(store, MemoryObjectStore)
@@ -95,7 +95,7 @@ def test_memory_is_one_store_for_the_process() -> None:
     assert (key, other) == ("lake/a", "lake/b")
 
 
-def test_a_file_uri_may_have_one_slash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_uri_with_one_slash_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for root in (f"file:{tmp_path}/a%20b", f"FILE:{tmp_path}/a b", f"file:///{tmp_path}/a b"):
         store, key = open_object_store(root, {})
@@ -106,7 +106,7 @@ def test_a_file_uri_may_have_one_slash(tmp_path: Path, monkeypatch: pytest.Monke
     assert lance.dataset(f"{tmp_path}/lake/t.lance").count_rows() == 1
 
 
-def test_s3_takes_a_bucket_and_a_key() -> None:
+def test_s3_uri_names_a_bucket_and_a_key() -> None:
     for root, key in {
         "s3://bucket": "",
         "S3://bucket/": "",
@@ -118,7 +118,7 @@ def test_s3_takes_a_bucket_and_a_key() -> None:
         assert (store.root_uri, found) == ("s3://bucket/", key)
 
 
-def test_other_schemes_are_those_of_fsspec(tmp_path: Path) -> None:
+def test_other_schemes_open_through_fsspec(tmp_path: Path) -> None:
     store, key = open_object_store(f"local://{tmp_path}/lake", {"auto_mkdir": "true"})
     store.put(f"{key}/a", b"a")
     assert (tmp_path / "lake/a").read_bytes() == b"a"
@@ -142,19 +142,19 @@ def test_other_schemes_are_those_of_fsspec(tmp_path: Path) -> None:
         ("file:///a#b", "%23"),
     ],
 )
-def test_roots_that_mean_nothing(root: str, says: str) -> None:
+def test_invalid_root_is_refused(root: str, says: str) -> None:
     with pytest.raises(InvalidInput, match=says):
         open_object_store(root, {})
 
 
 @pytest.mark.parametrize("root", [f"s3://me:{SECRET}@bucket/a", f"sftp://me:{SECRET}@host/a"])
-def test_a_password_in_a_uri_is_refused_and_not_repeated(root: str) -> None:
+def test_password_in_a_uri_is_refused_and_omitted_from_the_error(root: str) -> None:
     with pytest.raises(InvalidInput, match="password") as caught:
         open_object_store(root, {})
     assert SECRET not in str(caught.value)
 
 
-def test_a_missing_package_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MissingExtra, match="pip install gcsfs"):
         open_object_store("gs://bucket/lake", {})
     for name in [name for name in sys.modules if name.startswith("lancekeep.adapters.object_stores.s3")]:
@@ -193,13 +193,13 @@ def test_a_missing_package_is_named_with_what_installs_it(monkeypatch: pytest.Mo
         ("s3://bucket", {"server_side_encryption": "sse-c", "sse_customer_key_base64": SECRET}, "32 bytes"),
     ],
 )
-def test_options_that_mean_nothing(root: str, options: Mapping[str, Any], says: str) -> None:
+def test_invalid_options_are_refused(root: str, options: Mapping[str, Any], says: str) -> None:
     with pytest.raises(InvalidInput, match=says) as caught:
         open_object_store(root, options)
     assert SECRET not in str(caught.value)
 
 
-def test_fsync_is_on_unless_told_otherwise() -> None:
+def test_fsync_is_on_by_default() -> None:
     for options, durable in (({}, True), ({"fsync": "true"}, True), ({"fsync": "False"}, False)):
         assert open_object_store("/lake", options)[0].guarantees.durable is durable
 
@@ -240,7 +240,7 @@ def test_every_root_accepts_the_options_of_all_storages(root: str) -> None:
     ],
 )
 @pytest.mark.parametrize("where", ["options", "environment"])
-def test_options_and_environment_reach_the_same_server(
+def test_options_and_environment_configure_the_same_server(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, str], where: str
 ) -> None:
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
@@ -253,7 +253,7 @@ def test_options_and_environment_reach_the_same_server(
     assert client.meta.region_name == "eu-west-1"
 
 
-def test_a_given_option_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explicit_option_overrides_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT", "https://not-this")
     monkeypatch.setenv("AWS_REGION", "not-this")
     client = s3_client("bucket", {"endpoint": "https://server", "region": "eu-west-1"})
@@ -288,7 +288,7 @@ def sent(options: Mapping[str, str]) -> AWSPreparedRequest:
         ({"endpoint": "https://bucket.server", "virtual_hosted_style_request": "true"}, "https://bucket.server/a"),
     ],
 )
-def test_the_bucket_goes_where_the_native_engine_puts_it(options: dict[str, str], url: str) -> None:
+def test_bucket_is_addressed_as_by_the_native_engine(options: dict[str, str], url: str) -> None:
     assert sent(options).url == url
 
 
@@ -321,11 +321,11 @@ def test_the_bucket_goes_where_the_native_engine_puts_it(options: dict[str, str]
         ({}, "x-amz-sdk-checksum-algorithm", None),
     ],
 )
-def test_options_show_in_what_is_sent(options: dict[str, str], header: str, value: str | None) -> None:
+def test_options_change_the_request(options: dict[str, str], header: str, value: str | None) -> None:
     found = sent(options).headers.get(header)
     assert (found.decode() if isinstance(found, bytes) else found) == value
 
 
-def test_nothing_is_written_by_opening(tmp_path: Path) -> None:
+def test_opening_a_store_writes_nothing(tmp_path: Path) -> None:
     open_object_store(f"{tmp_path}/lake", {})
     assert os.listdir(tmp_path) == []

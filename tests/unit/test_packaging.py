@@ -95,7 +95,7 @@ def test_readme_links_are_absolute_and_lead_to_existing_paths() -> None:
     assert [path for path in paths if not (REPOSITORY / path).exists()] == []
 
 
-def test_the_wheel_holds_every_file_of_the_source(wheel: set[str]) -> None:
+def test_wheel_contains_every_source_file(wheel: set[str]) -> None:
     names = {
         f"{package}/{path.relative_to(REPOSITORY / directory).as_posix()}"
         for directory, package in PACKAGES.items()
@@ -106,7 +106,7 @@ def test_the_wheel_holds_every_file_of_the_source(wheel: set[str]) -> None:
     assert "lancekeep/py.typed" in names
 
 
-def test_the_wheel_holds_nothing_else(wheel: set[str]) -> None:
+def test_wheel_contains_only_the_packages(wheel: set[str]) -> None:
     assert {name.split("/")[0] for name in wheel if ".dist-info/" not in name} == set(PACKAGES.values())
 
 
@@ -118,12 +118,12 @@ def test_every_directory_of_the_source_is_a_package() -> None:
 LOCK = (REPOSITORY / "requirements.lock").read_text().splitlines()
 
 
-def test_the_lock_pins_versions_and_names_no_server() -> None:
+def test_lock_file_pins_versions_without_a_server() -> None:
     pin = re.compile(r"[a-z0-9.-]+==[a-z0-9.+]+( ; [^/@]+)?")
     assert [line for line in LOCK if not pin.fullmatch(line)] == []
 
 
-def test_the_lock_satisfies_every_requirement() -> None:
+def test_lock_file_satisfies_every_requirement() -> None:
     locked = {pin.name: next(iter(pin.specifier)).version for pin in map(Requirement, LOCK)}
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     asked = [*project["dependencies"], *chain.from_iterable(project["optional-dependencies"].values())]
@@ -152,7 +152,7 @@ def test_importing_lancekeep_is_lazy(heavy: str) -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_pytest_of_another_project_loads_nothing_of_lancekeep(tmp_path: Path) -> None:
+def test_pytest_plugin_loads_no_module_of_lancekeep(tmp_path: Path) -> None:
     test = """
 import sys
 

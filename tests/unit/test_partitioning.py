@@ -73,7 +73,7 @@ def fields(*wanted: PartitionBy) -> list[PartitionField]:
 # -- specifications -------------------------------------------------------------------------------------------------
 
 
-def test_a_spec_is_read_and_written_as_specified() -> None:
+def test_spec_round_trips_in_the_specified_form() -> None:
     spec = PartitionSpec.from_json(json.dumps(EXAMPLE))
     assert json.loads(spec.to_json()) == EXAMPLE
     assert (spec.namespace, spec.property, spec.fields[0].column) == (
@@ -104,12 +104,12 @@ def test_a_spec_is_read_and_written_as_specified() -> None:
         ({"field_id": "a.b"}, "field_id"),
     ],
 )
-def test_a_spec_that_cannot_be_honoured_is_refused(change: dict[str, Any], message: str) -> None:
+def test_unsupported_spec_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         PartitionSpec.from_json(json.dumps({"id": 1, "fields": [{**EXAMPLE["fields"][0], **change}]}))  # type: ignore[index]
 
 
-def test_a_field_id_stays_with_what_it_computes() -> None:
+def test_field_id_is_permanent() -> None:
     first = next_spec({}, fields(PartitionBy.year("ts"), PartitionBy.identity("s")))
     again = next_spec({1: first}, fields(PartitionBy.year("ts", "renamed"), PartitionBy.identity("s")))
     assert again is first
@@ -140,12 +140,12 @@ def test_a_field_id_stays_with_what_it_computes() -> None:
         (PartitionBy.multi_bucket(["i"], 3), "several columns"),
     ],
 )
-def test_columns_have_to_suit_their_transform(by: PartitionBy, message: str) -> None:
+def test_transform_of_an_unsuitable_column_is_refused(by: PartitionBy, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         partition_field(by, SCHEMA)
 
 
-def test_a_schema_keeps_what_its_json_has_no_place_for() -> None:
+def test_schema_round_trips_through_json_exactly() -> None:
     schema = SCHEMA.append(pa.field("vector", pa.list_(pa.float32(), 3))).with_metadata({"who": "me"})
     text = exact_schema_text(schema)
     assert schema_of(text).equals(schema, check_metadata=True)
@@ -165,7 +165,7 @@ def test_a_schema_keeps_what_its_json_has_no_place_for() -> None:
 # -- transforms -----------------------------------------------------------------------------------------------------
 
 
-def test_hashes_are_those_of_murmur3() -> None:
+def test_hashes_match_murmur3() -> None:
     """The algorithm's own vectors, and those that Iceberg publishes for the same bytes."""
     texts = {"": 0, "a": 0x3C2569B2, "hello": 0x248BFA47, "hello, world": 0x149BBB7F, "iceberg": 1210000089}
     texts["The quick brown fox jumps over the lazy dog"] = 0x2E4FF723
@@ -192,7 +192,7 @@ def test_hashes_are_those_of_murmur3() -> None:
     assert transformed(Transform("bucket", 16), [pa.array([34, None])]).to_pylist() == [2017239379 % 16, None]
 
 
-def test_transforms_are_what_the_engine_makes_of_their_expressions(tmp_path: Path) -> None:
+def test_transforms_match_the_expressions_in_the_engine(tmp_path: Path) -> None:
     moments = [dt.datetime(1969, 12, 31, 23, 30), dt.datetime(1583, 1, 1), dt.datetime(2024, 2, 29, 5), None]
     data = pa.table(
         {
@@ -247,7 +247,7 @@ def test_rows_are_split_by_their_values() -> None:
         ([("d", "=", "yesterday")], "cannot be compared"),
     ],
 )
-def test_a_filter_that_means_nothing_is_refused(given_filter: Any, message: str) -> None:
+def test_invalid_filter_is_refused(given_filter: Any, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         expression(parse_filter(given_filter), SCHEMA)
 
@@ -258,7 +258,7 @@ def kept(by: PartitionBy, given_filter: Any, values: list[Any]) -> list[Any]:
     return [value for value in values if test(value)]
 
 
-def test_pruning_leaves_little() -> None:
+def test_pruning_keeps_only_matching_partitions() -> None:
     months, days = list(range(1, 13)), list(range(1, 32))
     assert kept(PartitionBy.identity("i"), [("i", ">", 3), ("i", "!=", 5)], [None, 3, 4, 5]) == [4]
     assert kept(
@@ -337,7 +337,7 @@ def downwards(field: PartitionField, rows: pa.Table) -> list[Any]:
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(case=columns_and_bounds())
-def test_pruning_never_loses_a_row(case: tuple[pa.Table, dict[str, list[Any]]]) -> None:
+def test_pruning_keeps_every_matching_row(case: tuple[pa.Table, dict[str, list[Any]]]) -> None:
     """Every row is a partition of its own; what the engine finds without partitions is the truth."""
     rows, bounds = case
     numbered = rows.append_column("row", pa.array(range(rows.num_rows)))

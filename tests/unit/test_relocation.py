@@ -41,7 +41,7 @@ class Committing(MemoryObjectStore):
         return super().put_if_absent(key, content)
 
 
-def test_version_is_copied_after_all_that_it_refers_to() -> None:
+def test_version_is_copied_after_the_files_it_references() -> None:
     objects = Committing()
     objects.put("source/data/one.lance", b"rows")
     objects.put(f"source/{VERSIONS[0]}", b"version 1")

@@ -1,4 +1,4 @@
-"""The runner of the commit protocol under lost replies, crashes, lost rows and foreign finalizers, in memory."""
+"""The runner of the commit protocol with lost replies, crashes, lost rows and other finalizers, in memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ UUIDS = count()
 
 
 class World:
-    """One dataset, its object store and its commit store, and a way to commit to it."""
+    """One dataset with its object store and commit store, and a way to commit to it."""
 
     def __init__(self) -> None:
         self.objects = MemoryObjectStore()
@@ -81,7 +81,7 @@ def world() -> World:
     return World()
 
 
-def test_a_commit_is_one_reserve_one_copy_one_publish_one_delete_and_no_list(world: World) -> None:
+def test_commit_costs_one_reserve_one_copy_one_publish_and_one_delete(world: World) -> None:
     world.fill(2)
     objects, rows = Faulty(world.objects), Faulty(world.rows)
     path = world.stage(3)
@@ -123,7 +123,7 @@ def test_lost_replies_commit_exactly_once(world: World, method: str, replies: in
     ("method", "expected"),
     [("reserve", Unknown), ("copy_if_absent", Unknown), ("finalize", Committed), ("delete", Committed)],
 )
-def test_an_unreachable_store_gives_the_right_outcome_and_deletes_nothing(
+def test_unreachable_store_gives_the_correct_outcome_and_deletes_nothing(
     world: World, method: str, expected: type, when: str
 ) -> None:
     world.fill(1)
@@ -145,7 +145,7 @@ def test_an_unreachable_store_gives_the_right_outcome_and_deletes_nothing(
     assert world.history()[2] == content
 
 
-def test_resolve_says_conflict_where_another_writer_got_the_version(world: World) -> None:
+def test_resolve_reports_a_conflict_if_another_writer_has_the_version(world: World) -> None:
     world.fill(1)
     path = world.stage(2)
 
@@ -172,7 +172,7 @@ def test_resolve_without_the_staged_manifest_reserves_nothing(world: World) -> N
     assert world.rows.get(world.root.base_uri, 2) is None
 
 
-def test_resolve_takes_back_its_own_reservation_of_a_manifest_that_is_gone(world: World) -> None:
+def test_resolve_withdraws_its_reservation_of_a_missing_manifest(world: World) -> None:
     world.fill(1)
     token = lost_commit(world)
     assert world.rows.reserve(token.staged.row, first=False) == Reserved()
@@ -182,8 +182,8 @@ def test_resolve_takes_back_its_own_reservation_of_a_manifest_that_is_gone(world
     assert isinstance(world.commit(2), Committed)
 
 
-def test_a_commit_whose_manifest_goes_before_it_is_published_leaves_no_reservation_behind(world: World) -> None:
-    """As where the table is dropped, and another is made in its directory, while the writer is held up."""
+def test_commit_without_its_staged_manifest_withdraws_the_reservation(world: World) -> None:
+    """The table is dropped and recreated in its directory while the writer is paused."""
     world.fill(1)
     path = world.stage(2)
 
@@ -196,8 +196,8 @@ def test_a_commit_whose_manifest_goes_before_it_is_published_leaves_no_reservati
     assert isinstance(world.commit(2), Committed)
 
 
-def test_a_row_that_is_put_back_goes_again_where_its_table_has_been_dropped(world: World) -> None:
-    """While the writer was held up; else the next table in that directory would go on behind it."""
+def test_restored_row_of_a_dropped_table_is_removed_again(world: World) -> None:
+    """Otherwise the next table in that directory would continue the old history."""
     world.fill(1)
 
     def drop(name: str, _: int) -> None:
@@ -230,7 +230,7 @@ def test_a_row_recorded_with_a_lost_reply_is_removed_if_its_table_was_dropped(wo
     assert isinstance(world.commit(1), Committed)
 
 
-def test_resolve_leaves_the_reservation_of_another_alone(world: World) -> None:
+def test_resolve_keeps_the_reservation_of_another_writer(world: World) -> None:
     world.fill(1)
     token = lost_commit(world)
     other = VersionRow(world.root.base_uri, 2, world.stage(2), 9)
@@ -240,7 +240,7 @@ def test_resolve_leaves_the_reservation_of_another_alone(world: World) -> None:
 
 
 def lost_commit(world: World) -> CommitToken:
-    """The token of a commit of version 2 whose manifest is gone, as after a drop."""
+    """Return the token of a commit of version 2 whose manifest is missing, as after a drop."""
     path = world.stage(2)
     content = world.objects.get(path)
     world.objects.delete(path)
@@ -249,7 +249,7 @@ def lost_commit(world: World) -> CommitToken:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("nth", range(5))
-def test_a_crash_at_any_port_call_is_repaired_by_the_next_participant(world: World, nth: int, when: str) -> None:
+def test_crash_at_any_port_call_is_recovered_by_the_next_participant(world: World, nth: int, when: str) -> None:
     world.fill(2)
     path = world.stage(3)
     content = world.objects.get(path)
@@ -279,7 +279,7 @@ def test_a_crash_at_any_port_call_is_repaired_by_the_next_participant(world: Wor
 
 
 @pytest.mark.parametrize("nth", range(5))
-def test_a_crash_of_the_helper_is_repaired_by_the_next_one(world: World, nth: int) -> None:
+def test_crash_of_a_helper_is_recovered_by_the_next_participant(world: World, nth: int) -> None:
     world.fill(1)
     path = world.stage(2)
     assert world.rows.reserve(VersionRow(world.root.base_uri, 2, path, 9), first=False)
@@ -298,7 +298,7 @@ def test_a_crash_of_the_helper_is_repaired_by_the_next_one(world: World, nth: in
     assert world.staged() == ([path] if nth == 3 else [])
 
 
-def test_a_reader_that_may_not_write_is_told_so_and_never_shown_an_older_version(world: World) -> None:
+def test_read_only_reader_raises_instead_of_returning_an_older_version(world: World) -> None:
     """The latest row is staged, and this reader can neither copy the manifest nor change the row."""
     world.fill(1)
     path = world.stage(2)
@@ -320,8 +320,8 @@ def test_a_reader_that_may_not_write_is_told_so_and_never_shown_an_older_version
     assert reader.latest(world.root) == latest
 
 
-def test_a_writer_whose_commit_a_reader_finished_recognises_it(world: World) -> None:
-    """The reply of reserve is lost, a reader finishes the commit, staged file and all; the writer tries again."""
+def test_writer_recognizes_its_commit_that_a_reader_finalized(world: World) -> None:
+    """The reply of reserve is lost, a reader finalizes the commit, and the writer retries."""
     world.fill(1)
     path = world.stage(2)
     content = world.objects.get(path)
@@ -341,7 +341,7 @@ def test_a_writer_whose_commit_a_reader_finished_recognises_it(world: World) -> 
     assert world.history()[2] == content
 
 
-def test_a_row_the_store_lost_is_put_back_when_it_is_published(world: World) -> None:
+def test_lost_row_is_restored_when_it_is_published(world: World) -> None:
     world.fill(1)
     path = world.stage(2)
 
@@ -356,8 +356,8 @@ def test_a_row_the_store_lost_is_put_back_when_it_is_published(world: World) -> 
     assert row.is_final
 
 
-def test_a_lost_row_never_lets_an_acknowledged_version_be_overwritten(world: World) -> None:
-    """A failover forgot version 3: its object stands, and the next writer of 3 steps back."""
+def test_acknowledged_version_survives_a_lost_row(world: World) -> None:
+    """A failover loses the row of version 3. Its final object stays, and the next writer of 3 conflicts."""
     world.fill(3)
     before = world.history()
     world.rows.delete(world.root.base_uri, [3])
@@ -367,7 +367,7 @@ def test_a_lost_row_never_lets_an_acknowledged_version_be_overwritten(world: Wor
     assert isinstance(world.commit(4), Committed)
 
 
-def test_a_reader_that_may_not_write_sees_versions_without_rows(world: World) -> None:
+def test_read_only_reader_finds_versions_without_rows(world: World) -> None:
     world.fill(4)
     world.rows.delete(world.root.base_uri, [3, 4])
 
@@ -383,8 +383,8 @@ def test_a_reader_that_may_not_write_sees_versions_without_rows(world: World) ->
     ]
 
 
-def test_a_version_that_is_deleted_while_a_reader_enters_its_row_leaves_no_row(world: World) -> None:
-    """The reader checks that the manifest is there before the delete removes it."""
+def test_version_deleted_while_a_reader_records_its_row_leaves_no_row(world: World) -> None:
+    """The reader checks the manifest before the delete removes it."""
     world.fill(4)
 
     def read(name: str, _: int) -> None:
@@ -399,8 +399,8 @@ def test_a_version_that_is_deleted_while_a_reader_enters_its_row_leaves_no_row(w
     ]
 
 
-def test_a_reader_whose_version_was_deleted_meanwhile_sees_the_latest_one(world: World) -> None:
-    """Its row was staged when it was read, and two commits and a deletion later it is gone."""
+def test_reader_of_a_concurrently_deleted_version_returns_the_latest(world: World) -> None:
+    """The reader finds a staged row. Two commits and a deletion then remove the version."""
     world.fill(1)
     path = world.stage(2)
     assert world.rows.reserve(VersionRow(world.root.base_uri, 2, path, 9), first=False) == Reserved()
@@ -415,7 +415,7 @@ def test_a_reader_whose_version_was_deleted_meanwhile_sees_the_latest_one(world:
     assert latest.version == 3
 
 
-def test_a_table_that_is_dropped_while_a_reader_looks_beyond_its_rows_leaves_no_row(world: World) -> None:
+def test_table_dropped_while_a_reader_searches_for_versions_leaves_no_row(world: World) -> None:
     world.fill(3)
     world.rows.delete(world.root.base_uri, [3])
 
@@ -430,7 +430,7 @@ def test_a_table_that_is_dropped_while_a_reader_looks_beyond_its_rows_leaves_no_
 
 
 @pytest.mark.parametrize("scheme", list(NamingScheme))
-def test_a_history_without_rows_is_adopted_newest_first(world: World, scheme: NamingScheme) -> None:
+def test_history_without_rows_is_adopted_newest_first(world: World, scheme: NamingScheme) -> None:
     for version in (1, 2, 3, 12):
         world.objects.put(world.root.manifest_key(version, scheme), b"manifest LANC")
     entered: list[int] = []
@@ -456,7 +456,7 @@ def test_a_history_without_rows_is_adopted_newest_first(world: World, scheme: Na
     assert [row.version for row in commits.page(world.root, 1, 2, False)] == [2, 3]
 
 
-def test_a_table_that_is_dropped_while_it_is_adopted_leaves_no_row(world: World) -> None:
+def test_table_dropped_during_its_adoption_leaves_no_row(world: World) -> None:
     keys = [world.root.manifest_key(version, NamingScheme.V2) for version in (1, 2)]
     for key in keys:
         world.objects.put(key, b"manifest LANC")
@@ -469,7 +469,7 @@ def test_a_table_that_is_dropped_while_it_is_adopted_leaves_no_row(world: World)
     assert world.rows.list(world.root.base_uri, after=None, limit=None, descending=False) == []
 
 
-def test_who_takes_a_directory_forgets_only_rows_that_have_no_manifest(world: World) -> None:
+def test_reserving_a_directory_deletes_only_rows_without_manifests(world: World) -> None:
     world.fill(2)
     world.objects.delete(world.root.manifest_key(2, NamingScheme.V2))  # of a table that lay here before
     world.commits().forget_predecessor(world.root)
@@ -477,14 +477,14 @@ def test_who_takes_a_directory_forgets_only_rows_that_have_no_manifest(world: Wo
     assert [row.version for row in left] == [1]  # of one that began here when the directory was taken
 
 
-def test_a_mixture_of_naming_schemes_is_an_error(world: World) -> None:
+def test_mixed_naming_schemes_raise_an_error(world: World) -> None:
     world.objects.put(world.root.manifest_key(1, NamingScheme.V1), b"LANC")
     world.objects.put(world.root.manifest_key(2, NamingScheme.V2), b"LANC")
     with pytest.raises(Damaged, match="mixes the V1 and V2"):
         world.commits().latest(world.root)
 
 
-def test_a_row_without_staged_and_final_manifest_is_a_clear_error(world: World) -> None:
+def test_row_without_a_manifest_raises_damaged(world: World) -> None:
     world.fill(1)
     path = world.stage(2)
     world.rows.reserve(VersionRow(world.root.base_uri, 2, path, 9), first=False)
@@ -494,7 +494,7 @@ def test_a_row_without_staged_and_final_manifest_is_a_clear_error(world: World) 
 
 
 @pytest.mark.parametrize("scheme", list(NamingScheme))
-def test_a_manifest_of_another_naming_scheme_is_refused(world: World, scheme: NamingScheme) -> None:
+def test_manifest_of_another_naming_scheme_is_refused(world: World, scheme: NamingScheme) -> None:
     other = next(each for each in NamingScheme if each is not scheme)
     for version in (1, 2):
         path = f"{world.root.manifest_key(version, scheme)}-0b1d{version}"
@@ -523,7 +523,7 @@ def test_gaps_are_refused(world: World) -> None:
     assert len(world.history()) == 2
 
 
-def test_a_branch_begins_with_its_parents_number_and_only_once(world: World) -> None:
+def test_branch_begins_once_with_the_number_of_its_parent(world: World) -> None:
     world.fill(4)
     branch = world.root.branch("b1")
 
@@ -553,13 +553,13 @@ def test_a_branch_begins_with_its_parents_number_and_only_once(world: World) -> 
         "",
     ],
 )
-def test_only_a_staged_manifest_of_this_very_table_and_version_is_taken(world: World, path: str) -> None:
+def test_staged_manifest_of_another_table_or_version_is_refused(world: World, path: str) -> None:
     world.fill(1)
     with pytest.raises(CommitRefused, match="not a staged manifest"):
         world.commits().commit(world.root, 2, path, None, branch=False)
 
 
-def test_missing_truncated_and_foreign_content_is_refused(world: World) -> None:
+def test_missing_truncated_or_invalid_staged_manifest_is_refused(world: World) -> None:
     world.fill(1)
     path = world.stage(2)
     with pytest.raises(CommitRefused, match=r"has \d+ bytes where 7 were announced"):
@@ -573,7 +573,7 @@ def test_missing_truncated_and_foreign_content_is_refused(world: World) -> None:
     assert world.rows.get(world.root.base_uri, 2) is None
 
 
-def test_deleting_versions_spares_the_latest_and_leaves_no_claimable_hole(world: World) -> None:
+def test_deleting_versions_keeps_the_latest_and_leaves_no_free_version(world: World) -> None:
     world.fill(5)
     commits = world.commits()
     with pytest.raises(Refused, match="is the latest"):
@@ -585,7 +585,7 @@ def test_deleting_versions_spares_the_latest_and_leaves_no_claimable_hole(world:
     assert isinstance(world.commit(6), Committed)
 
 
-def test_a_moved_history_is_closed_in_the_old_store(world: World) -> None:
+def test_moved_history_is_fenced_in_the_old_store(world: World) -> None:
     world.fill(3)
     commits = world.commits()
     new = MemoryCommitStore(f"world-{next(NAMES)}")
@@ -602,7 +602,7 @@ def test_a_moved_history_is_closed_in_the_old_store(world: World) -> None:
     assert isinstance(world.commit(5), Committed)
 
 
-def test_a_store_without_atomic_create_copies_behind_the_winning_row(world: World) -> None:
+def test_store_without_atomic_create_copies_after_the_reservation(world: World) -> None:
     class Plain(Faulty):
         guarantees = ObjectStoreGuarantees(atomic_create=False, atomic_copy=False, durable=True)
 
@@ -612,8 +612,8 @@ def test_a_store_without_atomic_create_copies_behind_the_winning_row(world: Worl
     assert len(world.history()) == 1
 
 
-def test_without_atomic_create_a_rename_carries_over_behind_a_row_of_its_own(world: World) -> None:
-    """At the new place others commit already: which of the two has a version is decided before it is written."""
+def test_rename_without_atomic_create_copies_after_a_reservation(world: World) -> None:
+    """Other writers already commit to the new directory, so a reservation decides before the write."""
     root = DatasetRoot("u", "memory:///u")
     told: list[object] = []
 

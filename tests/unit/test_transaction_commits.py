@@ -1,4 +1,4 @@
-"""Versions of two tables committed as one, over stores that crash, lose replies and forget, judged by the bytes."""
+"""Transactions over stores that crash, lose replies and lose rows; the tests compare stored bytes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Decide = Callable[[str, int], tuple[str, BaseException] | None]
 
 
 class World:
-    """Two tables of one version each, and a way to commit to both."""
+    """Two tables with one version each, and a way to commit to both."""
 
     def __init__(self) -> None:
         self.objects = MemoryObjectStore()
@@ -75,7 +75,7 @@ def world() -> World:
     return World()
 
 
-def test_a_batch_is_one_reserve_and_the_usual_publication(world: World) -> None:
+def test_transaction_costs_one_reserve_and_one_publication_per_table(world: World) -> None:
     batch = world.batch()
     objects, rows = Faulty(world.objects), Faulty(world.rows)
     commits = world.commits(objects=objects, rows=rows)
@@ -95,7 +95,7 @@ def test_a_batch_is_one_reserve_and_the_usual_publication(world: World) -> None:
 
 @pytest.mark.parametrize("reader", [TABLES, TABLES[::-1]])
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_crash_at_any_call_publishes_all_or_none_to_the_next_reader(when: str, reader: tuple[str, ...]) -> None:
+def test_crash_at_any_call_publishes_all_or_nothing_to_the_next_reader(when: str, reader: tuple[str, ...]) -> None:
     for nth in count():
         world = World()
         world.commit("b", 2)
@@ -140,7 +140,7 @@ def test_lost_replies_commit_exactly_once(world: World, method: str, replies: in
 
 @pytest.mark.parametrize("finished", [("a",), ("b",), TABLES])
 @pytest.mark.parametrize("overtaken", [False, True])
-def test_own_success_is_no_conflict_whoever_published_meanwhile(
+def test_transaction_that_a_reader_finalized_is_reported_as_committed(
     world: World, finished: tuple[str, ...], overtaken: bool
 ) -> None:
     batch = world.batch()
@@ -162,7 +162,7 @@ def test_own_success_is_no_conflict_whoever_published_meanwhile(
     assert not world.staged()
 
 
-def test_a_version_that_was_cleaned_up_meanwhile_counts_where_another_tells(world: World) -> None:
+def test_version_removed_by_cleanup_counts_as_committed_if_another_proves_it(world: World) -> None:
     batch = world.batch()
     rows = Faulty(world.rows)
     lose = lost_replies("reserve_all", 1)
@@ -181,7 +181,7 @@ def test_a_version_that_was_cleaned_up_meanwhile_counts_where_another_tells(worl
 
 @pytest.mark.parametrize("taken", TABLES)
 @pytest.mark.parametrize("published", [False, True])
-def test_one_that_was_faster_at_one_table_takes_all(world: World, taken: str, published: bool) -> None:
+def test_conflict_on_one_table_aborts_the_transaction(world: World, taken: str, published: bool) -> None:
     batch = world.batch()
     other = world.stage(taken, 2)
     row = VersionRow(other.root.base_uri, 2, other.path, len(world.objects.get(other.path)))
@@ -200,7 +200,7 @@ def test_one_that_was_faster_at_one_table_takes_all(world: World, taken: str, pu
         assert latest.version == (2 if name == taken else 1)
 
 
-def test_an_unknown_outcome_is_settled_for_all_by_its_token(world: World) -> None:
+def test_token_settles_the_whole_unknown_transaction(world: World) -> None:
     for effect in ("before", "after"):
         world = World()
         batch = world.batch()
@@ -223,7 +223,7 @@ def test_an_unknown_outcome_is_settled_for_all_by_its_token(world: World) -> Non
         assert not world.staged()
 
 
-def test_a_token_whose_versions_went_to_others_is_a_conflict_for_all(world: World) -> None:
+def test_token_of_taken_versions_resolves_to_a_conflict(world: World) -> None:
     batch = world.batch()
     rows = Faulty(world.rows, lambda name, _: ("before", StoreUnavailable("down")) if name == "reserve_all" else None)
     outcome = TransactionCommits(world.commits(rows=rows, patience=0.05)).commit(batch)
@@ -235,7 +235,7 @@ def test_a_token_whose_versions_went_to_others_is_a_conflict_for_all(world: Worl
     assert not world.staged()
 
 
-def test_what_can_never_be_committed_is_refused_with_nothing_changed(world: World) -> None:
+def test_impossible_transaction_is_refused_and_changes_nothing(world: World) -> None:
     a, b = world.batch()
     with pytest.raises(InvalidInput, match="at least one"):
         TransactionCommits(world.commits()).commit([])
@@ -252,8 +252,8 @@ def test_what_can_never_be_committed_is_refused_with_nothing_changed(world: Worl
     assert latest.version == 1
 
 
-def test_a_store_that_forgets_a_row_of_a_batch_may_leave_a_part_and_it_is_told(world: World) -> None:
-    """No order of calls prevents it, see docs/transactions.md; silence would be worse."""
+def test_partial_transaction_after_a_lost_row_raises_damaged(world: World) -> None:
+    """No order of calls can prevent a part; docs/transactions.md explains why."""
     batch = world.batch()
     objects = Faulty(world.objects)
     done: list[str] = []
@@ -271,7 +271,7 @@ def test_a_store_that_forgets_a_row_of_a_batch_may_leave_a_part_and_it_is_told(w
     assert world.holds(batch) == [True, False]
 
 
-def test_who_commits_past_the_store_cannot_make_a_table_unreadable(world: World) -> None:
+def test_commit_without_the_store_keeps_the_table_readable(world: World) -> None:
     batch = world.batch()
     rows = Faulty(world.rows, lambda name, _: ("after", StoreUnavailable("lost")) if name == "reserve_all" else None)
     outcome = TransactionCommits(world.commits(rows=rows, patience=0.05)).commit(batch)

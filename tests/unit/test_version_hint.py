@@ -1,4 +1,4 @@
-"""The engine's version hint makes the latest version cheap to find, and can be anything without making it wrong."""
+"""The native version hint makes the latest version cheap to find, and a wrong hint is harmless."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Counting(MemoryObjectStore):
     ],
     ids=repr,
 )
-def test_the_latest_version_whatever_the_hint_says(hint: bytes | None, lists: bool) -> None:
+def test_latest_version_is_found_with_any_hint(hint: bytes | None, lists: bool) -> None:
     objects = Counting()
     root = DatasetRoot("t.lance", objects.root_uri + "t.lance")
     for version in range(1, 41):
@@ -49,7 +49,7 @@ def test_the_latest_version_whatever_the_hint_says(hint: bytes | None, lists: bo
     assert (objects.listed > 0) == lists
 
 
-def test_the_hint_of_a_table_that_is_gone_finds_nothing() -> None:
+def test_hint_of_a_dropped_table_finds_no_version() -> None:
     objects = MemoryObjectStore()
     root = DatasetRoot("t.lance", objects.root_uri + "t.lance")
     objects.put(root.versions_key + "latest_version_hint.json", b'{"version":3}')
