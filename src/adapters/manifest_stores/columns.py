@@ -1,4 +1,7 @@
-"""The columns of the manifest table (directory namespace V2, "Manifest Table Schema", "Schema Extensibility")."""
+"""The columns of the manifest table.
+
+Directory namespace V2, "Manifest Table Schema" and "Schema Extensibility".
+"""
 
 from __future__ import annotations
 
@@ -27,10 +30,14 @@ SCHEMA = pa.schema(
 
 
 def in_memory(stored: pa.Schema, key: str) -> pa.Schema:
-    """Return the schema in which the rows of a table are held in memory: own columns as plain text.
+    """Return the schema of the rows in memory: own columns are plain text.
+
+    Args:
+        stored: the schema of the table.
+        key: the table, for messages.
 
     Raises:
-        Damaged: an own column is missing or holds no text; ``key`` names the table.
+        Damaged: an own column is missing, or is not text.
     """
     missing = [name for name in OWN_COLUMNS if name not in stored.names]
     if missing:
@@ -49,7 +56,7 @@ def require_values(entry: ManifestEntry, schema: pa.Schema) -> None:
     """Refuse an entry that has no value for a column that cannot hold nulls.
 
     Raises:
-        Refused: the message names the column.
+        Refused: a column lacks a value; the message names it.
     """
     for field in schema:
         if field.nullable or field.name in REQUIRED:
@@ -64,7 +71,7 @@ def require_values(entry: ManifestEntry, schema: pa.Schema) -> None:
 
 
 def with_columns(schema: pa.Schema, columns: Mapping[str, str]) -> pa.Schema:
-    """Return the schema with further nullable columns, given by logical type.
+    """Return the schema with additional nullable columns, given by logical type.
 
     Raises:
         Refused: a column exists with another type.
@@ -82,7 +89,7 @@ def with_columns(schema: pa.Schema, columns: Mapping[str, str]) -> pa.Schema:
 
 
 def enter_columns(manifest: Any, example: Any) -> None:
-    """Give a manifest message the columns that it lacks.
+    """Add the missing columns to a manifest message.
 
     Field ids of dropped columns are not reused, because data files still hold their values under these ids.
 

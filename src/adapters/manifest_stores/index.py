@@ -1,8 +1,8 @@
-"""The catalog's entries in memory, indexed: what finding one and listing a page cost does not grow with their number.
+"""The in-memory index of the catalog's entries.
 
-The rows of a fragment stay as the Arrow arrays that were read; over them lies an order, one run per object type and
-depth, so that the children of a namespace are one contiguous range. A view is a tuple of fragments; the next version
-shares all that it has in common with this one.
+The cost of finding an entry or listing a page does not grow with the number of entries. The rows of a fragment stay in
+the Arrow arrays that were read. An order over them has one run per object type and depth, so the children of a
+namespace are one contiguous range. A view is a tuple of fragments, and the next version shares unchanged fragments.
 """
 
 from __future__ import annotations
@@ -27,35 +27,41 @@ from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
 from lancekeep.domain.table import V1_SUFFIX
 
 SMALL = 2048
-"""Rows up to which Python's own dictionaries and lists are faster than anything over Arrow."""
+"""Below this number of rows, Python's dictionaries and lists are faster than Arrow."""
 
 _STEP = 64
-"""Every such key of a run is held as a Python object, so that most of a search is one call of `bisect`."""
+"""Every key at a multiple of it is a Python object: most of a search is one `bisect`."""
 
 UNWRITTEN = -1
 _HASH_LENGTH = len("12345678_")
 
 
 class Lookup(Protocol):
-    """How rows are found; positions count from the first row."""
+    """Finds rows; positions count from the first row."""
 
     def positions(self, object_id: str) -> Iterable[int]:
-        """Where rows of that id are; several where a foreign writer has written it twice."""
+        """Return the positions of an id; several if a foreign writer wrote it twice."""
 
     def kinds(self) -> Iterable[tuple[str, int]]:
-        """The object types and depths that occur."""
+        """Return the object types and depths that occur."""
 
     def between(self, kind: tuple[str, int], low: str, high: str | None) -> Iterator[tuple[str, int]]:
-        """Ids of one type and depth from ``low`` to before ``high``, with their positions, in byte order."""
+        """Yield the ids of one type and depth with their positions, in byte order.
+
+        The range includes ``low`` and excludes ``high``.
+        """
 
     def elsewhere(self, low: str, high: str) -> Iterator[int]:
-        """Positions of rows whose location, between the two, does not follow from their id."""
+        """Yield the positions of rows whose location does not follow from their id.
+
+        The range of locations includes ``low`` and excludes ``high``.
+        """
 
 
 class Rows:
-    """Rows of the manifest table as they were read, and how to find them.
+    """Rows of the manifest table, and a lookup for them.
 
-    ``batch``: the columns that hold anything; most of a catalog has neither properties nor extensions.
+    ``batch`` holds the columns that have values; most rows have neither properties nor extensions.
     """
 
     def __init__(self, batch: pa.RecordBatch) -> None:
@@ -82,7 +88,7 @@ class Rows:
         return ManifestEntry(**own, extension=extension)
 
     def texts(self) -> dict[str, list[str | None]] | None:
-        """The columns that hold anything, where all hold text and the rows are few; else None."""
+        """Return the columns with values if the rows are few and all text; else None."""
         return None
 
     @cached_property
@@ -91,7 +97,10 @@ class Rows:
 
 
 class EntryRows(Rows):
-    """Few rows, held as entries: faster than Arrow arrays, which they become when many are written together."""
+    """A few rows, held as entries.
+
+    They are faster than Arrow arrays, and become such arrays when they are merged into a larger fragment.
+    """
 
     def __init__(self, entries: Sequence[ManifestEntry], schema: pa.Schema) -> None:
         self._entries = entries
@@ -116,7 +125,7 @@ class EntryRows(Rows):
 
 
 class SmallLookup:
-    """Over a few rows: plain dictionaries and sorted lists."""
+    """A lookup for a few rows: dictionaries and sorted lists."""
 
     def __init__(self, rows: Iterable[tuple[str | None, str | None, str | None]]) -> None:
         self._positions: dict[str, list[int]] = {}
@@ -151,7 +160,10 @@ class SmallLookup:
 
 
 class SortedLookup:
-    """Over many rows: an order of positions per object type and depth, four bytes a row."""
+    """A lookup for many rows: positions in order per object type and depth.
+
+    It needs four bytes per row.
+    """
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self._ids: pa.Array = batch.column("object_id")
@@ -164,7 +176,7 @@ class SortedLookup:
                 chosen = pc.indices_nonzero(pc.and_(of_type, pc.equal(depths, depth)))
                 self._runs[object_type, depth] = _Run(self._ids, chosen)
         self._elsewhere = self._locations_elsewhere(column_of(batch, "location"))
-        pa.default_memory_pool().release_unused()  # else a process holds twice what the rows take
+        pa.default_memory_pool().release_unused()  # Without it, a process holds twice the memory of the rows.
 
     def positions(self, object_id: str) -> Iterable[int]:
         depth = object_id.count(MANIFEST_DELIMITER)
@@ -191,7 +203,7 @@ class SortedLookup:
 
 
 class _Run:
-    """The positions of some rows in the byte order of their ids."""
+    """Positions of rows in the byte order of their ids."""
 
     def __init__(self, ids: pa.Array, chosen: pa.Array) -> None:
         keys = ids.take(chosen)
@@ -199,7 +211,7 @@ class _Run:
         if not pc.all(pc.less_equal(keys.slice(0, count - 1), keys.slice(1))).as_py():
             chosen = chosen.take(pc.array_sort_indices(keys))
         self._order: np.ndarray[Any, np.dtype[np.uint32]] = chosen.to_numpy().astype(np.uint32)
-        self._positions = memoryview(self._order)  # one number of it is had faster than one of the array
+        self._positions = memoryview(self._order)  # Reading one number from it is faster than from the array.
         self._ids = ids
         _, offsets, data = ids.buffers()
         self._offsets = memoryview(offsets).cast("i")[ids.offset : ids.offset + len(ids) + 1]
@@ -222,7 +234,7 @@ class _Run:
             start, size = start + size, min(size * 2, 4096)
 
     def _bisect(self, key: bytes) -> int:
-        """The first place whose key is not below ``key``."""
+        """Return the first place whose key is at least ``key``."""
         mark = bisect_left(self._marks, key)
         low, high = max(0, (mark - 1) * _STEP), min(mark * _STEP, len(self._order))
         while low < high:
@@ -240,7 +252,7 @@ class _Run:
 
 @attrs.frozen
 class Piece:
-    """Rows that begin at ``start`` of their fragment."""
+    """Rows that begin at offset ``start`` of their fragment."""
 
     rows: Rows
     start: int = 0
@@ -248,10 +260,14 @@ class Piece:
 
 @attrs.frozen
 class Fragment:
-    """A fragment of the manifest table; ``id`` is `UNWRITTEN` for rows that are in no data file yet.
+    """A fragment of the manifest table.
 
-    paths: of the data files it was read from. deletion: the version and number in the name of the deletion file.
-    deleted: offsets of the rows that are gone.
+    Attributes:
+        id: its id, or `UNWRITTEN` if no data file holds its rows yet.
+        paths: the paths of its data files.
+        pieces: its rows, deleted ones included.
+        deletion: the version and the number in the name of its deletion file.
+        deleted: the offsets of deleted rows.
     """
 
     id: int
@@ -262,7 +278,7 @@ class Fragment:
 
     @property
     def length(self) -> int:
-        """How many rows it holds, deleted ones included."""
+        """The number of rows, deleted ones included."""
         last = self.pieces[-1]
         return last.start + len(last.rows)
 
@@ -271,7 +287,7 @@ class Fragment:
         return self.length - len(self.deleted)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Its rows without the deleted ones, in order."""
+        """Yield the live rows in order, as batches."""
         for piece in self.pieces:
             batch = piece.rows.batch
             gone = self.deleted & FrozenBitMap(range(piece.start, piece.start + batch.num_rows)) if self.deleted else ()
@@ -282,14 +298,14 @@ class Fragment:
             yield batch
 
     def entries(self) -> Iterator[ManifestEntry]:
-        """Its rows without the deleted ones, in order, one by one."""
+        """Yield the live rows in order, as entries."""
         for piece in self.pieces:
             for position in range(len(piece.rows)):
                 if piece.start + position not in self.deleted:
                     yield piece.rows.entry(position)
 
     def find(self, object_id: str) -> ManifestEntry | None:
-        """The entry of a row of that id that is not deleted."""
+        """Return the entry of a live row of an id, or None."""
         for piece in self.pieces:
             for position in piece.rows.lookup.positions(object_id):
                 if piece.start + position not in self.deleted:
@@ -297,7 +313,7 @@ class Fragment:
         return None
 
     def without(self, ids: Iterable[str]) -> Fragment:
-        """The fragment with every row of these ids deleted; itself where it has none."""
+        """Return the fragment with all rows of these ids deleted; itself if it has none."""
         offsets = [
             piece.start + position
             for piece in self.pieces
@@ -309,7 +325,7 @@ class Fragment:
 
 @attrs.frozen
 class IndexedView:
-    """A `lancekeep.domain.catalog.CatalogView` over the fragments of the manifest table, the newest last."""
+    """The `CatalogView` over the fragments of the manifest table, the newest last."""
 
     version: int
     properties: Mapping[str, str]
@@ -369,7 +385,7 @@ class IndexedView:
         return next(self._elsewhere(location + "/", location + "0"), None)  # "0" follows "/"
 
     def after(self, changes: Sequence[Change]) -> IndexedView:
-        """The catalog once ``changes`` are made; new entries are in a fragment that is not written yet."""
+        """Return the view after changes; new entries form an unwritten fragment."""
         put: dict[str, ManifestEntry | None] = {}
         properties, schema = self.properties, self.schema
         for change in changes:
@@ -393,7 +409,7 @@ class IndexedView:
         return (piece for fragment in self.fragments for piece in fragment.pieces)
 
     def _between(self, kind: tuple[str, int], low: str, high: str | None) -> Iterator[tuple[str, Rows, int]]:
-        """Ids of one type and depth in a range, in byte order, with the rows they are in and their position there."""
+        """Yield ids of one type and depth in byte order, with rows and position."""
         sources = [
             _live(fragment, piece, piece.rows.lookup.between(kind, low, high))
             for fragment in self.fragments
@@ -410,13 +426,13 @@ class IndexedView:
 
 
 def column_of(batch: pa.RecordBatch, name: str, kind: pa.DataType = TEXT) -> pa.Array:
-    """A column of some rows; where a batch does not have it, it consists of nulls."""
+    """Return a column of a batch; nulls if the batch does not have it."""
     at = batch.schema.get_field_index(name)
     return pa.nulls(batch.num_rows, kind) if at < 0 else batch.column(at)
 
 
 def batch_of(entries: Sequence[ManifestEntry], schema: pa.Schema) -> pa.RecordBatch:
-    """Entries as rows of a table with this schema."""
+    """Return entries as rows of a table with this schema."""
     columns = [
         _array([getattr(entry, field.name) for entry in entries], field.type)
         if field.name in OWN_COLUMNS
@@ -436,11 +452,14 @@ _EXACT = (
     pa.types.is_decimal,
     pa.types.is_timestamp,
 )
-"""Types of which a value as a Python object is the same value, or cannot be had."""
+"""Types whose values convert to Python objects exactly or not at all."""
 
 
 def _value(column: pa.Array, position: int) -> Any:
-    """Return an extension's value as a Python object, or as an array of one if Python has no such value."""
+    """Return an extension's value as a Python object.
+
+    If Python has no such value, the result is an array of one element.
+    """
     kept = column.slice(position, 1)
     try:
         value = column[position].as_py()
@@ -451,7 +470,7 @@ def _value(column: pa.Array, position: int) -> Any:
 
 
 def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Return values of `_value` as an array."""
+    """Return an array of values that `_value` returned."""
     if not any(isinstance(value, pa.Array) for value in values):
         return pa.array(values, kind)
     return pa.concat_arrays([value if isinstance(value, pa.Array) else pa.array([value], kind) for value in values])
@@ -469,14 +488,17 @@ def _id(found: tuple[str, Rows, int]) -> str:
 
 
 def _range(parent: ObjectId) -> tuple[str, str | None]:
-    """What the ids below a namespace begin with, and the first text behind all of them."""
+    """Return the prefix of the ids below a namespace, and the first text after them."""
     if not parent.names:
         return "", None
     return parent.key + MANIFEST_DELIMITER, parent.key + chr(ord(MANIFEST_DELIMITER) + 1)
 
 
 def _tables_by_name(location: str) -> Iterator[str]:
-    """The objects that a directory of this name would be made for: ``{name}.lance`` and ``{hash}_{object_id}``."""
+    """Yield the object ids for which a directory of this name may exist.
+
+    The names are ``{name}.lance`` and ``{hash}_{object_id}``.
+    """
     if location.endswith(V1_SUFFIX):
         yield location.removesuffix(V1_SUFFIX)
     yield location[_HASH_LENGTH:]

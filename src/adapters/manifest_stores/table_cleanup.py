@@ -1,4 +1,4 @@
-"""Old versions of the manifest table, and when they may go."""
+"""Garbage collection of the manifest table: old versions and orphans."""
 
 from __future__ import annotations
 
@@ -17,20 +17,29 @@ from lancekeep.format.messages import IndexSection
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
 RETENTION = timedelta(minutes=10)
-"""How long a version stays once a later one exists; processes rely on it, see `LanceManifestStore._is_overtaken`."""
+"""Grace period of an overtaken version; `LanceManifestStore._is_overtaken` relies on it."""
 
 _OF_VERSIONS = (DATA, DELETIONS, TRANSACTIONS, INDICES)
 
 Forget = Callable[[Sequence[int]], None]
-"""Removes what a commit store keeps of versions."""
+"""Removes the rows of versions from a commit store."""
 
 
 def clean_up(objects: ObjectStore, key: str, forget: Forget | None = None) -> int:
-    """Remove overtaken versions of the table at ``key`` that are older than `RETENTION`; how many.
+    """Remove versions that were overtaken more than `RETENTION` ago.
 
-    Ages are differences between the store's own times, so no clock of a writer matters. First goes what a commit store
-    keeps of them; a version goes after the files that only it and older ones need, the oldest first. Nothing is removed
-    where tags or branches exist, since they hold versions. Idempotent; several processes may do it at once.
+    Ages are differences between times of the object store, so clock skew of writers does not matter. The rows in the
+    commit store are removed first. Then each version is removed, the oldest first, after the files that no later
+    version needs. Nothing is removed if tags or branches exist, because they hold versions. The function is
+    idempotent, and several processes may call it concurrently.
+
+    Args:
+        objects: the object store.
+        key: the directory of the table.
+        forget: removes the rows of versions from a commit store.
+
+    Returns:
+        The number of removed versions.
     """
     if _is_held(objects, key):
         return 0
@@ -43,7 +52,7 @@ def clean_up(objects: ObjectStore, key: str, forget: Forget | None = None) -> in
         return 0
     if forget is not None:
         forget([number for number, _ in going])
-    # A file lives through consecutive versions: what the oldest that stays and the latest do not need, none needs.
+    # Consecutive versions share a file: if neither the oldest remaining version nor the latest needs it, none does.
     staying = [versions[len(overtaken)][1], versions[-1][1]]
     needed = {name for info in staying for name in _files(objects, key, info)}
     gone: set[str] = set()
@@ -57,10 +66,10 @@ def clean_up(objects: ObjectStore, key: str, forget: Forget | None = None) -> in
 
 
 def leftovers(objects: ObjectStore, key: str) -> Sequence[ObjectInfo]:
-    """Files of the table at ``key`` that no version needs, and what is unfinished there.
+    """Return the orphans and the unfinished files of the table at ``key``.
 
-    Versions are looked at later, so that what is published in between is not among them. Nothing where tags or branches
-    exist. Staged manifests are the commit store's (`TableChecks`).
+    Files are listed before versions are read, so files of a version published in between are not reported. The result
+    is empty if tags or branches exist. Staged manifests are left to `TableChecks`.
     """
     if _is_held(objects, key):
         return ()
@@ -71,7 +80,7 @@ def leftovers(objects: ObjectStore, key: str) -> Sequence[ObjectInfo]:
 
 
 def versions_of(objects: ObjectStore, key: str) -> Iterator[tuple[int, ObjectInfo]]:
-    """The published versions of the table at ``key``, in no order."""
+    """Yield the published versions of the table at ``key``, unordered."""
     for info in objects.list(f"{key}/{VERSIONS}/"):
         name = ManifestName.parse(info.key.rpartition("/")[2])
         if name is not None and not name.is_staged:
@@ -79,22 +88,22 @@ def versions_of(objects: ObjectStore, key: str) -> Iterator[tuple[int, ObjectInf
 
 
 def _is_held(objects: ObjectStore, key: str) -> bool:
-    """Whether tags or branches may need any version."""
+    """Return whether tags or branches exist, which may need any version."""
     return any(next(objects.list(f"{key}/{directory}/"), None) for directory in (REFERENCES, BRANCHES))
 
 
 def _is_old(successor: ObjectInfo, latest: ObjectInfo) -> bool:
-    """Whether a version was overtaken long ago, by the times at which the store received others."""
+    """Return whether a version was overtaken before the grace period, by store times."""
     if successor.modified is None or latest.modified is None:
         return False
     return latest.modified - successor.modified > RETENTION
 
 
 def _files(objects: ObjectStore, key: str, info: ObjectInfo) -> Iterator[str]:
-    """The keys of what a version needs; directories, for indexes, end in a slash."""
+    """Yield the keys of the files that a version needs; index directories end in a slash."""
     try:
         file = ManifestFile.parse(objects.get(info.key), info.key)
-    except ObjectNotFound:  # another process was faster
+    except ObjectNotFound:  # A concurrent clean-up removed it.
         return
     for fragment in file.manifest.fragments:
         for data in fragment.files:

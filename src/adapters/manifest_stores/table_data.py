@@ -32,11 +32,11 @@ from lancekeep.format.messages import Manifest, Transaction
 T = TypeVar("T")
 
 _MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-"""Where the engine reads and writes scratch files: in memory if the system offers it."""
+"""The directory of the engine's scratch files: in memory if the system has one."""
 _MOST_AT_ONCE = 2**31 - 1
 _WITHOUT_NULL_STRUCTS = "2.0"
 _OF_ONE_VERSION = ("index_section", "transaction_section", "transaction_file", "tag", "version_aux_data")
-"""Fields of a manifest that describe one version or one file; the next version has its own."""
+"""Fields of a manifest that describe one version or file; the next version sets its own."""
 
 
 class DataFiles:
@@ -51,7 +51,7 @@ class DataFiles:
         return tempfile.TemporaryDirectory(prefix="lancekeep-", dir=_MEMORY, ignore_cleanup_errors=True)
 
     def decode(self, manifest: Any, fragment: Any, contents: Sequence[bytes]) -> Mapping[str, pa.ChunkedArray]:
-        """Return the columns of a fragment's data files by name; columns without data may be missing.
+        """Return the columns of a fragment by name; columns without data may be missing.
 
         Args:
             manifest: the manifest message of the version.
@@ -75,7 +75,7 @@ class DataFiles:
         return columns
 
     def encode(self, rows: Rows, schema: pa.Schema, manifest: Any) -> tuple[bytes, Any]:
-        """Return a data file with these rows, and its message for the manifest, still without a path.
+        """Return a data file with these rows, and its message without a path.
 
         Args:
             rows: the rows to write.
@@ -172,7 +172,7 @@ def example_of(schema: pa.Schema, storage_version: str) -> Example:
 
 
 def schema_of(manifest: Any) -> pa.Schema:
-    """Return the schema of a table as the engine reads it from a manifest. Raises ValueError."""
+    """Return the schema that the engine reads from a manifest. Raises ValueError."""
     standard = example_of(SCHEMA, data_file.STORAGE_VERSION).manifest
     if manifest.fields == standard.fields:
         return SCHEMA
@@ -194,17 +194,17 @@ def _schema_in(manifest: bytes) -> pa.Schema:
 
 
 def roots_of(manifest: Any) -> dict[int, str]:
-    """Return the column to which each field id belongs. Raises KeyError where a parent is missing."""
+    """Return the column of each field id. Raises KeyError if a parent is missing."""
     return {number: path[0] for number, path in _paths(manifest).items()}
 
 
 def nullable(schema: pa.Schema) -> pa.Schema:
-    """Return the schema with every column nullable that the specification does not require."""
+    """Return the schema with all columns nullable except the required ones."""
     return pa.schema([field if field.name in REQUIRED else field.with_nullable(True) for field in schema])
 
 
 def filled(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the batch without columns of nulls only: a column that no file holds consists of nulls."""
+    """Return the batch without columns of nulls, which need not be stored."""
     return batch.select(
         [
             name
@@ -215,7 +215,10 @@ def filled(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def conforming(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the batch with its columns in the order and with the types of a schema, all nullable where possible."""
+    """Return the batch with the column order and types of a schema.
+
+    All columns are nullable except the required ones.
+    """
     fields = [field for field in nullable(schema) if field.name in batch.schema.names]
     columns = [batch.column(field.name) for field in fields]
     arrays = [
@@ -226,7 +229,7 @@ def conforming(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def clear_version(manifest: Any) -> None:
-    """Remove what belongs to one version only from a manifest message."""
+    """Remove the fields of a manifest message that belong to one version."""
     for field in _OF_ONE_VERSION:
         manifest.ClearField(field)
 
@@ -241,7 +244,7 @@ def _paths(manifest: Any) -> dict[int, tuple[str, ...]]:
 
 
 def _message(written: Any, manifest: Any, content: bytes) -> Any:
-    """Return the message of a data file, with the field ids of ``manifest`` for those under which it was written."""
+    """Return the message of a data file with the field ids of ``manifest``."""
     file = type(written.fragments[0].files[0])()
     file.CopyFrom(written.fragments[0].files[0])
     numbers = {path: number for number, path in _paths(manifest).items()}
@@ -262,9 +265,9 @@ def _bare(manifest: Any) -> Any:
 
 
 def _write(directory: Path, manifest: Any) -> None:
-    """Write a manifest as the only version of a scratch dataset; columns of extensions become nullable.
+    """Write a manifest as the only version of a scratch dataset.
 
-    Earlier releases of Lancekeep wrote nulls into columns that are not nullable, and these rows must stay readable.
+    Columns of extensions become nullable, because earlier releases of Lancekeep wrote nulls into columns that are not.
     """
     for field in manifest.fields:
         if field.parent_id < 0 and field.name not in REQUIRED:
@@ -279,7 +282,7 @@ def _write_dataset(data: pa.Table | pa.RecordBatch, directory: Path, storage_ver
         str(directory),
         max_rows_per_file=max(rows, 1),
         max_bytes_per_file=2**62,
-        data_storage_version=cast(Any, storage_version),  # the same text as in the manifest
+        data_storage_version=cast(Any, storage_version),  # The manifest has the same text.
         enable_v2_manifest_paths=True,
     )
 
@@ -290,9 +293,9 @@ def _manifest_in(directory: Path) -> Any:
 
 
 def _by_engine(call: Callable[[], T]) -> T:
-    """Call the engine from a thread of its own and report any failure, panics included, as ValueError.
+    """Call the engine in a separate thread; any failure, even a panic, is a ValueError.
 
-    The thread is necessary: inside a callback of the engine a nested read can end the process (pylance 14.0.2).
+    The thread is necessary: inside a callback of the engine, a nested read can end the process (pylance 14.0.2).
     """
     with ThreadPoolExecutor(max_workers=1) as thread:
         calling = thread.submit(call)

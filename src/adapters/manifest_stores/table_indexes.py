@@ -1,4 +1,7 @@
-"""The indexes of the manifest table, by which native readers find entries (V2, "Manifest Table Indexes")."""
+"""The indexes of the manifest table, for native readers.
+
+Directory namespace V2, "Manifest Table Indexes".
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,13 @@ _INDEXES: Final[tuple[tuple[str, str, Literal["BTREE", "BITMAP", "LABEL_LIST"]],
 
 
 def refresh_indexes(uri: str, storage_options: Mapping[str, str]) -> None:
-    """Build the specified indexes where they are missing, and bring all there are up to date.
+    """Build the missing specified indexes and update all existing ones.
 
-    Through the engine, which commits beside others' changes; names are the native ones. Raises
-    `ConcurrentModification`, `StoreUnavailable`.
+    The Lance engine builds and commits them, also next to concurrent commits. Their names are the native ones.
+
+    Raises:
+        ConcurrentModification: concurrent commits conflict with the update.
+        StoreUnavailable: the engine could not build the indexes.
     """
     try:
         dataset = lance.dataset(uri, storage_options=dict(storage_options) or None)
@@ -31,6 +37,6 @@ def refresh_indexes(uri: str, storage_options: Mapping[str, str]) -> None:
                 dataset.create_scalar_index(column, kind, name=name)
         dataset.optimize.optimize_indices()
     except CommitConflictError as error:
-        raise ConcurrentModification(f"{uri}: others changed the catalog meanwhile; call again: {error}") from error
+        raise ConcurrentModification(f"{uri}: concurrent commits changed the catalog; call again: {error}") from error
     except OSError as error:
         raise StoreUnavailable(f"{uri}: the indexes could not be built: {error}") from error

@@ -1,6 +1,6 @@
-"""Versions of the manifest table: reading one into an index, and preparing the next.
+"""Versions of the manifest table: read one into an index, prepare the next.
 
-Fragments that a version shares with the one read before are not read again.
+Fragments that a version shares with the previously read one are not read again.
 """
 
 from __future__ import annotations
@@ -50,12 +50,19 @@ _READABLE = _DELETION_FILES | 2 | 4 | 8  # stable row ids, the V2 format, table 
 _WRITABLE = _DELETION_FILES | 4 | 8
 _ARROW, _BITMAP = 0, 1
 _MOST_DELETED = 4096
-"""A fragment with more deleted rows is written anew, so that deletion files stay small."""
+"""A fragment with more deleted rows is rewritten, so that deletion files stay small."""
 
 
 @attrs.frozen
 class Version:
-    """A version of the manifest table: its manifest, as bytes and decoded, and its entries."""
+    """A version of the manifest table.
+
+    Attributes:
+        number: its number.
+        content: its manifest file.
+        file: the decoded manifest file.
+        view: its entries.
+    """
 
     number: int
     content: bytes = attrs.field(repr=False)
@@ -65,7 +72,13 @@ class Version:
 
 @attrs.frozen
 class Prepared:
-    """The next version: it exists once ``content`` lies under its name. keys: the files it needs, written already."""
+    """The next version, which exists once its manifest has its final name.
+
+    Attributes:
+        version: the version.
+        content: its manifest file.
+        keys: the files that were written for it.
+    """
 
     version: Version
     content: bytes
@@ -73,7 +86,7 @@ class Prepared:
 
 
 class TableVersions:
-    """``key``: the directory of the manifest table in ``objects``."""
+    """Read and prepare versions of the manifest table in the directory ``key``."""
 
     def __init__(self, objects: ObjectStore, key: str) -> None:
         self._objects = objects
@@ -83,13 +96,15 @@ class TableVersions:
     # -- reading ------------------------------------------------------------------------------------------------
 
     def read(self, content: bytes, previous: Version | None) -> Version:
-        """The version that a manifest describes, sharing rows with ``previous``.
+        """Decode a version, which shares rows with ``previous``.
 
-        Raises `Damaged` where it is no manifest table, and `Refused` where it needs what is not known here.
+        Raises:
+            Damaged: it is not a version of a manifest table.
+            Refused: it requires features that this release does not know.
         """
         try:
             return self._read(content, previous)
-        except InvalidInput as error:  # a path that a manifest names is nobody's input
+        except InvalidInput as error:  # The path comes from the manifest, not from the caller.
             raise Damaged(f"{self._key}: version is not readable: {error}") from error
         except LancekeepError:
             raise
@@ -167,10 +182,10 @@ class TableVersions:
     # -- writing ------------------------------------------------------------------------------------------------
 
     def prepare(self, base: Version, view: IndexedView) -> Prepared:
-        """Write the files of the version behind ``base`` in which the catalog is as ``view`` shows it.
+        """Write the files of the version after ``base``, with the entries of ``view``.
 
-        New rows become one fragment. Fragments at the end that are not much larger are merged into it, so that their
-        number grows with the logarithm of the rows; index metadata, unknown columns and configuration are kept.
+        New rows become one fragment. Trailing fragments that are not much larger are merged into it, so the number of
+        fragments grows with the logarithm of the rows. Index metadata, unknown columns and configuration are kept.
         """
         manifest = base.file.manifest
         flags = manifest.writer_feature_flags
@@ -213,7 +228,7 @@ class TableVersions:
         return Prepared(Version(base.number + 1, content, file, after), content, keys)
 
     def discard(self, prepared: Prepared) -> None:
-        """Remove the files of a version that did not come to be."""
+        """Remove the files of a version that was not published."""
         for key in prepared.keys:
             self._objects.delete(key)
 
@@ -249,7 +264,7 @@ class TableVersions:
         return f"{self._key}/{DELETIONS}/{name}"
 
     def _require_known(self, name: str, flags: int, known: int, properties: Mapping[str, str], gate: str) -> None:
-        """A bit that is not known means that something is required which is not done here."""
+        """Refuse feature bits that this release does not know."""
         gated = properties.get(gate, "0")
         unknown = f"{name} = {flags & ~known}" if flags & ~known else f"{gate} = {gated}"
         if flags & ~known or gated != "0":
@@ -260,7 +275,7 @@ class TableVersions:
 
 
 def empty_version() -> Version:
-    """Return the version that the first one follows: no entries, and the schema that the Lance engine writes."""
+    """Return version 0: no entries, and the schema that the Lance engine writes."""
     example = example_of(SCHEMA, data_file.STORAGE_VERSION).manifest
     manifest = type(example)()
     manifest.CopyFrom(example)
@@ -270,7 +285,7 @@ def empty_version() -> Version:
 
 
 def _merge(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[Fragment]]:
-    """Which fragments stay as they are, and which become one new fragment, in order."""
+    """Return the fragments to keep and the fragments to merge into one, in order."""
     kept = [fragment for fragment in fragments if fragment.id != UNWRITTEN]
     unwritten = [fragment for fragment in fragments if fragment.id == UNWRITTEN]
     worn = [fragment for fragment in kept if not fragment.live or len(fragment.deleted) > _MOST_DELETED]
@@ -284,7 +299,7 @@ def _merge(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[Fragment
 
 
 def _rows(fragments: Sequence[Fragment], schema: pa.Schema) -> Rows:
-    """What is live in some fragments, in order."""
+    """Return the live rows of fragments, in order."""
     if sum(fragment.live for fragment in fragments) <= data_file.MOST_ROWS:
         return EntryRows([entry for fragment in fragments for entry in fragment.entries()], schema)
     return Rows(_joined([batch for fragment in fragments for batch in fragment.batches()], schema))
@@ -296,7 +311,7 @@ def _joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBa
 
 
 def _advance(manifest: Any, number: int, view: IndexedView, *, deletions: bool) -> None:
-    """Make a copy of the last manifest that of version ``number``."""
+    """Turn a copy of the previous manifest into that of version ``number``."""
     manifest.version = number
     now = time.time_ns()
     manifest.timestamp.seconds, manifest.timestamp.nanos = divmod(now, 10**9)
@@ -308,7 +323,7 @@ def _advance(manifest: Any, number: int, view: IndexedView, *, deletions: bool) 
 
 
 def _transaction(base: Version, following: Any, *, removed: list[int], updated: list[Any], new: list[Any]) -> Any:
-    """What was done, in the terms in which other writers look for conflicts."""
+    """Return the transaction, by which other writers detect conflicts."""
     transaction = Transaction(read_version=base.number, uuid=str(uuid4()))
     changes = _changed(base.file.manifest.table_metadata, following.table_metadata)
     of_schema = _changed(base.file.manifest.schema_metadata, following.schema_metadata)
@@ -321,7 +336,7 @@ def _transaction(base: Version, following: Any, *, removed: list[int], updated: 
         transaction.update_config.SetInParent()
         for key, value in changes.items():
             transaction.update_config.table_metadata_updates.update_entries.add(key=key, value=value)
-        for key in of_schema:  # a property in the schema's metadata is only ever removed
+        for key in of_schema:  # Properties are never added to the schema metadata.
             transaction.update_config.schema_metadata_updates.update_entries.add(key=key)
     elif not (removed or updated):
         transaction.append.fragments.extend(new)
@@ -337,7 +352,10 @@ def _transaction(base: Version, following: Any, *, removed: list[int], updated: 
 
 
 def _pieces(batch: pa.RecordBatch, known: Iterable[Fragment]) -> Iterator[Piece]:
-    """A batch as pieces: native writers rewrite all rows in the order they had, so most of them are known in order."""
+    """Split a batch into known pieces and new rows.
+
+    Native writers rewrite all rows in their previous order, so most rows follow the order of known pieces.
+    """
     at = 0
     if batch.num_rows >= SMALL:
         for rows in (piece.rows for fragment in known if not fragment.deleted for piece in fragment.pieces):
@@ -366,7 +384,7 @@ def _aligned(columns: Mapping[str, pa.ChunkedArray], schema: pa.Schema) -> pa.Re
 def _properties(manifest: Any) -> dict[str, str]:
     """Return the properties of the root namespace.
 
-    They are the table metadata, which every writer keeps; and the schema metadata, where other writers may put them.
+    They come from the table metadata, which every writer keeps, and from the schema metadata, which other writers use.
     """
     return {**_schema_properties(manifest), **{item.key: item.value for item in manifest.table_metadata}}
 
@@ -377,13 +395,13 @@ def _schema_properties(manifest: Any) -> dict[str, str]:
     for item in manifest.schema_metadata:
         try:
             found[item.key] = item.value.decode()
-        except UnicodeDecodeError:  # not a property
+        except UnicodeDecodeError:  # It is not a property.
             continue
     return found
 
 
 def _set_properties(manifest: Any, properties: Mapping[str, str]) -> None:
-    """Store properties as table metadata, except those that the schema metadata hold already."""
+    """Store properties as table metadata unless the schema metadata already hold them."""
     stored = _schema_properties(manifest)
     outdated = {key for key, value in stored.items() if properties.get(key) != value}
     kept = [item for item in manifest.schema_metadata if item.key not in outdated]
@@ -397,7 +415,7 @@ def _set_properties(manifest: Any, properties: Mapping[str, str]) -> None:
 
 
 def _changed(before: Iterable[Any], after: Iterable[Any]) -> dict[str, str | None]:
-    """Return which keys of some metadata have another value afterwards; None stands for a removed key."""
+    """Return the changed keys of metadata with their new values; None if removed."""
     old = {item.key: item.value for item in before}
     new = {item.key: item.value for item in after}
     return {key: new.get(key) for key in (*old, *new) if old.get(key) != new.get(key)}
