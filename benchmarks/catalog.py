@@ -64,7 +64,7 @@ def seed(properties: Properties, tables: int) -> None:
     chance = random.Random(1)
     ids = [ObjectId((NAMESPACE, f"t{number:07d}")) for number in range(tables)]
     changes = [Put(ManifestEntry.table(i, new_location(i, f"{chance.getrandbits(32):08x}"), {})) for i in ids]
-    catalog.ledger.manifest.apply(lambda view: changes)
+    catalog.ledger.manifest.apply(lambda view: (changes, None))
     catalog.close()
 
 

@@ -10,13 +10,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lancekeep.application.catalog import Catalog, Description, HistoryEntry
+    from lancekeep.application.catalog import Catalog
     from lancekeep.application.certification import Certificate, Check, Result
-    from lancekeep.application.partitions.namespace import PartitionedNamespace, Scan
+    from lancekeep.application.partitions.namespace import PartitionedNamespace
+    from lancekeep.application.partitions.scan import Scan
+    from lancekeep.application.tables import Description
     from lancekeep.application.transactions import Snapshot, Transaction
     from lancekeep.application.upkeep.cleanup import CleanupReport, NotCleaned, TableCleanup
     from lancekeep.application.upkeep.fsck import Finding, FsckReport
     from lancekeep.application.upkeep.migration import MigrationProgress, MigrationReport
+    from lancekeep.application.writes import HistoryEntry
     from lancekeep.composition import DirectoryNamespace, certify, connect
     from lancekeep.domain.commit import Committed, Conflict, Outcome, Unknown
     from lancekeep.domain.commit_token import CommitToken, CommitUnknown
@@ -121,13 +124,16 @@ __all__ = [
 ]
 
 _HOMES = {
-    "lancekeep.application.catalog": "Catalog Description HistoryEntry",
+    "lancekeep.application.catalog": "Catalog",
     "lancekeep.application.certification": "Certificate Check Result",
     "lancekeep.application.upkeep.cleanup": "CleanupReport NotCleaned TableCleanup",
     "lancekeep.application.upkeep.fsck": "Finding FsckReport",
     "lancekeep.application.upkeep.migration": "MigrationProgress MigrationReport",
-    "lancekeep.application.partitions.namespace": "PartitionedNamespace Scan",
+    "lancekeep.application.partitions.namespace": "PartitionedNamespace",
+    "lancekeep.application.partitions.scan": "Scan",
+    "lancekeep.application.tables": "Description",
     "lancekeep.application.transactions": "Snapshot Transaction",
+    "lancekeep.application.writes": "HistoryEntry",
     "lancekeep.composition": "certify connect DirectoryNamespace",
     "lancekeep.domain.transaction": "AllCommitted",
     "lancekeep.domain.commit": "Committed Conflict Outcome Unknown",

@@ -6,8 +6,6 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
 
-import attrs
-
 from lancekeep.adapters.commit_stores.memory import MemoryCommitStore
 from lancekeep.adapters.manifest_stores.memory import MemoryManifestStore
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
@@ -17,7 +15,7 @@ from lancekeep.application.places import Places
 from lancekeep.application.retry import Retry
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.application.upkeep.cleanup import Cleanup, CleanupReport
-from lancekeep.application.upkeep.fsck import FsckReport
+from lancekeep.application.upkeep.fsck import Fsck, FsckReport
 from lancekeep.application.versions import Versions
 from lancekeep.domain.catalog import Put
 from lancekeep.domain.identifiers import ObjectId
@@ -56,7 +54,7 @@ class World:
         """Put an entry into the manifest as it is, as a native writer might."""
         kind = TABLE if location is not None else NAMESPACE
         entry = ManifestEntry(object_id, kind, location, listed=listed)
-        self.manifest.apply(lambda _: [Put(entry)])
+        self.manifest.apply(lambda _: ([Put(entry)], None))
 
     def files(self, directory: str, *names: str) -> None:
         for name in names:
@@ -72,23 +70,22 @@ class World:
         self, *, repair: bool = False, grace: timedelta = timedelta(hours=1), remove_tables: bool = False
     ) -> FsckReport:
         """As `Catalog.fsck`, by the clock of this world."""
-        look = self.catalog._fsck(grace, remove_tables=remove_tables)
-        return attrs.evolve(look, now=lambda: self.time).run(repair=repair)
+        catalog = self.catalog
+        fsck = Fsck(catalog.ledger, catalog.places, catalog.removal, grace, remove_tables, lambda: self.time)
+        return fsck.run(repair=repair)
 
     def cleanup(self, *, older_than: timedelta, now: datetime, dry_run: bool = False) -> CleanupReport:
         """As `Catalog.cleanup`, in a process whose clock says ``now``."""
         catalog, week = self.catalog, timedelta(days=7)
         cleanup = Cleanup(
-            catalog.view,
-            catalog.dataset_root,
-            catalog.commits,
-            "lake",
+            catalog.ledger,
+            catalog.places,
+            catalog.removal.clones,
             older_than,
             keep=1,
             grace=week,
             tables=None,
             progress=lambda done, total, name: None,
-            unowned=catalog._clones.unowned_datasets,
             now=lambda: now,
         )
         return cleanup.run(dry_run=dry_run)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from lancekeep.ports.object_store import ObjectStore
 
@@ -38,3 +38,15 @@ def _pool() -> ThreadPoolExecutor:
     if not _pools:
         _pools.append(ThreadPoolExecutor(_THREADS, "lancekeep"))
     return _pools[0]
+
+
+_AT_ONCE = 8
+
+
+def at_once(act: Callable[..., T], *arguments: Sequence[Any]) -> list[T]:
+    """Act on every item, several at a time. The first failure is raised once all have ended."""
+    if len(arguments[0]) == 1:
+        return list(map(act, *arguments))
+    with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
+        running = [pool.submit(act, *item) for item in zip(*arguments, strict=True)]
+    return [done.result() for done in running]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain.catalog import CatalogView, Change, SetProperties
 from lancekeep.domain.errors import CommitStoreMismatch, LancekeepError, Refused
 from lancekeep.domain.manifest_entry import OWN_PROPERTIES, TABLE
-from lancekeep.ports.manifest_store import Decision, ManifestStore
+from lancekeep.ports.manifest_store import Decision, ManifestStore, Result
 
 COMMIT_STORE_PROPERTY = f"{OWN_PROPERTIES}commit_store"
 """The property of the root namespace that names, without secrets, the commit store that manages the versions."""
@@ -65,25 +65,29 @@ class Ledger:
 
     # -- changing -----------------------------------------------------------------------------------------------
 
-    def apply(self, decide: Decision) -> None:
+    def apply(self, decide: Decision[Result]) -> Result:
         """Change the entries. The first change creates the catalog and records its commit store.
+
+        Returns:
+            The result of the decision that was applied.
 
         Raises:
             CommitStoreMismatch: Another commit store manages the versions.
         """
-        self.manifest.apply(self.authorised(decide))
+        _, result = self.manifest.apply(self.authorised(decide))
+        return result
 
-    def authorised(self, decide: Decision) -> Decision:
+    def authorised(self, decide: Decision[Result]) -> Decision[Result]:
         """Return the decision as `apply` makes it: after the authority was checked, with the record of it."""
 
-        def authorised(view: CatalogView) -> Sequence[Change]:
+        def authorised(view: CatalogView) -> tuple[Sequence[Change], Result]:
             remembering = self._remembering(view)
-            changes = decide(view)
-            return [*remembering, *changes] if changes else []
+            changes, result = decide(view)
+            return ([*remembering, *changes] if changes else []), result
 
         return authorised
 
-    def refuse_early(self, decide: Decision) -> CatalogView:
+    def refuse_early(self, decide: Callable[[CatalogView], object]) -> CatalogView:
         """Raise what a decision raises before anything is written; otherwise return the view that it accepts.
 
         A refusal is final only with a fresh view.
@@ -106,7 +110,7 @@ class Ledger:
     def record_store(self) -> None:
         """Record the commit store in a catalog that has none recorded."""
         if self.managed and COMMIT_STORE_PROPERTY not in self.recent().properties:
-            self.manifest.apply(self._remembering)
+            self.manifest.apply(lambda view: (self._remembering(view), None))
 
     def require_store(self, remembered: str) -> None:
         """Raise `CommitStoreMismatch` unless the catalog was opened with this commit store."""
@@ -135,14 +139,15 @@ class Ledger:
 
     def begin_move(self, url: str) -> CatalogView:
         """Record that the versions are moving; until `finish_move` every other process is refused."""
-        return self.manifest.apply(lambda _: [SetProperties({MOVING_PROPERTY: url})])
+        view, _ = self.manifest.apply(lambda _: ([SetProperties({MOVING_PROPERTY: url})], None))
+        return view
 
     def finish_move(self, commits: TableCommits) -> None:
         """Commit through another store from now on, and record it."""
         self.commits = commits
         self.managed = True
         finished = SetProperties({COMMIT_STORE_PROPERTY: commits.rows.url, MOVING_PROPERTY: None})
-        self.manifest.apply(lambda _: [finished])
+        self.manifest.apply(lambda _: ([finished], None))
 
     def _require_authority(self, view: CatalogView, *, during_move: bool = False) -> None:
         if view.version == 0:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import attrs
 
+from lancekeep.application.tables import Tables
 from lancekeep.application.transaction_commits import TransactionCommits
-from lancekeep.application.versions import NewVersion
+from lancekeep.application.versions import NewVersion, Versions
+from lancekeep.application.writes import Writes
 from lancekeep.domain.commit import Committed, Conflict, Unknown
 from lancekeep.domain.commit_token import CommitUnknown
 from lancekeep.domain.errors import (
@@ -23,15 +25,12 @@ from lancekeep.domain.errors import (
     TableNotFound,
     VersionNotFound,
 )
-from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.table import Table
 from lancekeep.domain.transaction import AllCommitted, TransactionOutcome
 from lancekeep.domain.version_row import VersionRow
 from lancekeep.ports.commit_store import require_atomic
 from lancekeep.ports.table_engine import StagedVersion, TableEngine, WriteMode, WritePlan
-
-if TYPE_CHECKING:
-    from lancekeep.application.catalog import Catalog, Identifier
 
 _ATTEMPTS = 20
 """How often the manifests of appends are staged anew because others committed first; as often as the engine does."""
@@ -60,11 +59,12 @@ class Transaction:
     Raises `Unsupported` where the commit store cannot do it; nothing was written.
     """
 
-    def __init__(self, catalog: Catalog, engine: TableEngine) -> None:
-        require_atomic(catalog.commits.rows, 2)
-        self._catalog = catalog
+    def __init__(self, versions: Versions, writes: Writes, engine: TableEngine) -> None:
+        require_atomic(versions.commits.rows, 2)
+        self._versions = versions
+        self._writes = writes
         self._engine = engine
-        self._writes: dict[ObjectId, _Write] = {}
+        self._pending: dict[ObjectId, _Write] = {}
         self._open = False
         self._committed: dict[ObjectId, Committed] = {}
 
@@ -84,19 +84,19 @@ class Transaction:
         self._require_open()
         reader = self._engine.reader(data)
         object_id = ObjectId.of(identifier)
-        before = self._writes.get(object_id)
+        before = self._pending.get(object_id)
         if before is not None:
             self._require_more_rows(before.plan, reader.schema, mode, properties)
             before.fragments.extend(self._engine.write_fragments(before.plan, reader))
             return
-        plan = self._catalog.begin_write(object_id, reader.schema, mode, properties=properties)
+        plan = self._writes.begin(object_id, reader.schema, mode, properties)
         try:
             fragments = self._engine.write_fragments(plan, reader)
         except BaseException:
             with suppress(LancekeepError):  # what went wrong first is what the caller has to hear
-                self._catalog.abandon_write(plan)
+                self._writes.abandon(plan)
             raise
-        self._writes[object_id] = _Write(plan, list(fragments), own=True)
+        self._pending[object_id] = _Write(plan, list(fragments), own=True)
 
     def commit_fragments(self, plan: WritePlan, fragments: Sequence[Any]) -> None:
         """Take in the fragments of a distributed write; as `Catalog.commit_fragments`, at the end of the block.
@@ -104,14 +104,14 @@ class Transaction:
         The plan stays its maker's: if the transaction fails, `Catalog.abandon_write` undoes what it declared.
         """
         self._require_open()
-        if plan.table in self._writes:
+        if plan.table in self._pending:
             raise InvalidInput(f"{plan.table}: the transaction has written to this table already; it has one plan")
-        self._writes[plan.table] = _Write(plan, list(fragments), own=False)
+        self._pending[plan.table] = _Write(plan, list(fragments), own=False)
 
     # -- the block ----------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        if self._open or self._writes:
+        if self._open or self._pending:
             raise InvalidInput("a transaction is for one block; begin another with catalog.transaction()")
         self._open = True
         return self
@@ -122,7 +122,7 @@ class Transaction:
         self._open = False
         if error is not None:
             self._undeclare()
-        elif self._writes:
+        elif self._pending:
             self._publish()
 
     def _require_open(self) -> None:
@@ -138,10 +138,10 @@ class Transaction:
             )
 
     def _undeclare(self) -> None:
-        for write in self._writes.values():
+        for write in self._pending.values():
             if write.own:
                 with suppress(LancekeepError):
-                    self._catalog.abandon_write(write.plan)
+                    self._writes.abandon(write.plan)
 
     # -- publishing ---------------------------------------------------------------------------------------------
 
@@ -153,13 +153,13 @@ class Transaction:
         except Exception:
             self._undeclare()
             raise
-        self._committed = dict(zip(self._writes, versions, strict=True))
+        self._committed = dict(zip(self._pending, versions, strict=True))
 
     def _commit(self) -> Sequence[Committed]:
         for _ in range(_ATTEMPTS):
             staged = self._stage()
             try:
-                outcome = self._settled(self._catalog.commit_versions(staged))
+                outcome = self._settled(self._versions.commit_versions(staged))
             except (InvalidInput, Refused, Retryable):
                 self._remove(staged)
                 raise
@@ -173,8 +173,8 @@ class Transaction:
         """A manifest for every table, behind its latest version. Raises where one may not be there any more."""
         staged: list[NewVersion] = []
         try:
-            for write in self._writes.values():
-                table = self._catalog.find_table(write.plan.table)
+            for write in self._pending.values():
+                table = self._versions.find_table(write.plan.table)
                 made = self._engine.stage(write.plan, write.fragments)
                 staged.append(NewVersion(table, made.version, made.path, made.size, base=write.plan.base))
                 _require_unchanged(write.plan, made)
@@ -187,12 +187,12 @@ class Transaction:
         """Manifests that are certain never to be reserved."""
         for each in staged:
             with suppress(LancekeepError):
-                self._catalog.commits.objects.delete(each.manifest_path)
+                self._versions.commits.objects.delete(each.manifest_path)
 
     def _settled(self, outcome: TransactionOutcome) -> AllCommitted | Conflict:
         """The outcome, an unknown one settled if it can be."""
         if isinstance(outcome, Unknown):
-            outcome = TransactionCommits(self._catalog.commits).resolve(outcome.token)
+            outcome = TransactionCommits(self._versions.commits).resolve(outcome.token)
         if isinstance(outcome, Unknown):
             raise CommitUnknown(
                 f"whether the transaction over {self._names()} was committed could not be learnt: {outcome.reason}. "
@@ -202,7 +202,7 @@ class Transaction:
         return outcome
 
     def _names(self) -> str:
-        return ", ".join(map(str, self._writes))
+        return ", ".join(map(str, self._pending))
 
 
 def _require_unchanged(plan: WritePlan, made: StagedVersion) -> None:
@@ -235,7 +235,8 @@ class Snapshot:
     It keeps nothing from being cleaned up: ``older_than`` of a clean-up has to be longer than a snapshot is read.
     """
 
-    _catalog: Catalog = attrs.field(repr=False)
+    _versions: Versions = attrs.field(repr=False)
+    _writes: Writes = attrs.field(repr=False)
     _pinned: Mapping[ObjectId, _Pinned]
 
     @property
@@ -246,7 +247,7 @@ class Snapshot:
     @property
     def uris(self) -> Mapping[ObjectId, str]:
         """Where each table lies, for readers elsewhere: ``lance.dataset(uri, version=…)``."""
-        return {object_id: self._catalog.uri(pinned.table) for object_id, pinned in self._pinned.items()}
+        return {object_id: self._versions.uri(pinned.table) for object_id, pinned in self._pinned.items()}
 
     def version(self, identifier: Identifier) -> int:
         """The version of one table. Raises `TableNotFound` for one that the snapshot leaves out."""
@@ -256,9 +257,9 @@ class Snapshot:
         """A table at its version, as `Catalog.open`. Raises `TableNotFound` also where it is another by now."""
         object_id = ObjectId.of(identifier)
         pinned = self._of(object_id)
-        if self._catalog.find_table(object_id).location != pinned.table.location:
+        if self._versions.find_table(object_id).location != pinned.table.location:
             raise TableNotFound(f"the table {object_id} is another than when the snapshot was taken; take a new one")
-        return self._catalog.open(object_id, pinned.version)
+        return self._writes.open(object_id, pinned.version, None, None)
 
     def _of(self, object_id: ObjectId) -> _Pinned:
         try:
@@ -267,39 +268,37 @@ class Snapshot:
             raise TableNotFound(f"the snapshot holds no table {object_id}") from None
 
 
-def take_snapshot(catalog: Catalog, chosen: Sequence[ObjectId] | None) -> Snapshot:
+def take_snapshot(versions: Versions, tables: Tables, writes: Writes, chosen: Sequence[ObjectId] | None) -> Snapshot:
     """See `Catalog.snapshot`. The catalog is looked at before and behind the rows: a transaction may make tables."""
 
     def look() -> list[Table]:
-        return list(catalog.usable_tables()) if chosen is None else [catalog.find_table(each) for each in chosen]
+        return list(tables.usable()) if chosen is None else [tables.find(each) for each in chosen]
 
-    tables = look()
+    seen = look()
     for _ in range(_ATTEMPTS):
-        versions = _versions_at_one_moment(catalog, tables)
-        before, tables = tables, look()
-        if versions is not None and _places(before) == _places(tables):
+        latest = _versions_at_one_moment(versions, seen)
+        before, seen = seen, look()
+        if latest is not None and _places(before) == _places(seen):
             break
     else:
         raise ConcurrentModification("tables kept coming and going while a snapshot was taken; take it again")
     pinned = {
-        table.id: _Pinned(table, version)
-        for table, version in zip(tables, versions, strict=True)
-        if version is not None
+        table.id: _Pinned(table, version) for table, version in zip(seen, latest, strict=True) if version is not None
     }
-    missing = [table.id for table in tables if table.id not in pinned]
+    missing = [table.id for table in seen if table.id not in pinned]
     if chosen is not None and missing:
         raise VersionNotFound(f"the table {missing[0]} is only declared: it has no version to be read")
-    return Snapshot(catalog, pinned)
+    return Snapshot(versions, writes, pinned)
 
 
 def _places(tables: Sequence[Table]) -> list[tuple[ObjectId, str]]:
     return [(table.id, table.location) for table in tables]
 
 
-def _versions_at_one_moment(catalog: Catalog, tables: Sequence[Table]) -> list[int | None] | None:
+def _versions_at_one_moment(versions: Versions, tables: Sequence[Table]) -> list[int | None] | None:
     """The latest version of each table, final by now; None where one came or went meanwhile."""
-    commits = catalog.commits
-    roots = [catalog.dataset_root(table) for table in tables]
+    commits = versions.commits
+    roots = [versions.dataset_root(table) for table in tables]
     rows = commits.retry.call(lambda: commits.rows.latest_all([root.base_uri for root in roots]))
     latest: list[VersionRow] = []
     for row, root in zip(rows, roots, strict=True):

@@ -12,9 +12,10 @@ import attrs
 from lancekeep.application.ledger import Ledger
 from lancekeep.application.places import Places
 from lancekeep.application.table_commits import TableCommits
+from lancekeep.application.tokens import parse_token
 from lancekeep.application.transaction_commits import Candidate, TransactionCommits
 from lancekeep.domain.commit import Committed, Conflict, Outcome, Unknown
-from lancekeep.domain.commit_token import CommitUnknown
+from lancekeep.domain.commit_token import CommitToken, CommitUnknown
 from lancekeep.domain.errors import CommitRefused, Refused, VersionTaken
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
@@ -183,6 +184,15 @@ class Versions:
             f"the table {table.id} was renamed or dropped while version {version} was committed at "
             f"{table.location!r}. Look under its new name whether the version is there, before you write it again."
         )
+
+    def resolve(self, token: CommitToken | str) -> Outcome | AllCommitted:
+        """Settle a commit of unknown outcome; see `Catalog.resolve`."""
+        places = self._places
+        known, gone = parse_token(token, self._ledger.view(), places.base_uri, places.dataset_root)
+        if gone:
+            return Unknown(known, gone)
+        commits = self._ledger.commits
+        return TransactionCommits(commits).resolve(known) if known.others else commits.resolve(known)
 
     # -- deleting -----------------------------------------------------------------------------------------------
 

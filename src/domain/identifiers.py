@@ -124,3 +124,7 @@ def check_name(name: object, names: tuple[object, ...]) -> None:
 def _shown(names: tuple[object, ...]) -> str:
     text = DELIMITER.join(map(str, names))
     return repr(text if len(text) <= 80 else text[:77] + "...")
+
+
+Identifier = str | Iterable[str] | ObjectId
+"""What a caller gives as an identifier: names joined by ``.``, a list of names, or an `ObjectId`."""

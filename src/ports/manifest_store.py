@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from lancekeep.domain.catalog import CatalogView, Change
 from lancekeep.ports.object_store import ObjectInfo
 
-Decision = Callable[[CatalogView], Sequence[Change]]
-"""Looks at the catalog and says what is to change in it, or raises what forbids it; pure, so it may be asked again."""
+Result = TypeVar("Result")
+
+Decision = Callable[[CatalogView], tuple[Sequence[Change], Result]]
+"""Returns the changes to make in the catalog that it is given, and a result for the caller.
+
+It raises what forbids the change. It is pure, because a store calls it again with a newer view after a conflict. Only
+the result of the last call counts.
+"""
 
 
 class ManifestStore(Protocol):
@@ -35,12 +41,18 @@ class ManifestStore(Protocol):
     def recent(self) -> CatalogView:
         """The catalog as it was when it was last looked at, which costs no look at the store."""
 
-    def apply(self, decide: Decision) -> CatalogView:
-        """Make the changes that ``decide`` asks for, and show the catalog after them.
+    def apply(self, decide: Decision[Result]) -> tuple[CatalogView, Result]:
+        """Make the changes that ``decide`` returns, atomically. Without changes nothing is written.
 
-        ``decide`` may be called several times, from another thread too, and must not act; what it raises about the
-        state as it is ends the call, with nothing written. No changes: nothing is written. Raises
-        `ConcurrentModification` where others kept winning.
+        Args:
+            decide: May be called several times, also from another thread, and must not act. What it raises about the
+                current state ends the call, and nothing is written.
+
+        Returns:
+            The catalog after the changes, and the result of the decision that was applied.
+
+        Raises:
+            ConcurrentModification: Other writers kept winning. Nothing was written.
         """
 
     def optimize(self) -> None:

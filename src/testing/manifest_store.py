@@ -32,6 +32,16 @@ def namespace(name: str, properties: dict[str, str] | None = None) -> ManifestEn
     return ManifestEntry.namespace(ObjectId.of([name]), properties or {})
 
 
+def change(store: ManifestStore, decide: Callable[[CatalogView], Sequence[Change]]) -> CatalogView:
+    """Make the changes that ``decide`` returns, and return the view after them."""
+    view, _ = store.apply(lambda view: (decide(view), None))
+    return view
+
+
+def create(store: ManifestStore, name: str) -> None:
+    change(store, lambda view: [Put(namespace(name))])
+
+
 def ids(view: CatalogView) -> list[str]:
     return sorted(entry.object_id for entry in view.descendants(ObjectId()))
 
@@ -51,46 +61,63 @@ class ManifestStoreContract:
         self, store: ManifestStore, other: ManifestStore
     ) -> None:
         assert (store.view().version, ids(store.view()), dict(store.view().properties)) == (0, [], {})
-        assert store.apply(lambda view: []).version == 0
+        assert change(store, lambda view: []).version == 0
         assert other.view().version == 0
 
     def test_changes_are_seen_through_the_other_door(self, store: ManifestStore, other: ManifestStore) -> None:
         other.view()
         entry = namespace("a", {"owner": "Zoë", "quote": '"'})
-        after = store.apply(lambda view: [Put(entry), Put(namespace("b"))])
+        after = change(store, lambda view: [Put(entry), Put(namespace("b"))])
         assert ids(after) == ids(other.view()) == ["a", "b"]
         assert other.view().find("a") == entry
         changed = namespace("a", {"owner": "me"})
-        other.apply(lambda view: [Put(changed), Remove("b")])
+        change(other, lambda view: [Put(changed), Remove("b")])
         assert ids(store.view()) == ["a"]
         assert store.view().find("a") == changed
         assert store.view().version > after.version
 
     def test_a_refused_decision_writes_nothing(self, store: ManifestStore) -> None:
-        store.apply(lambda view: [Put(namespace("a"))])
+        change(store, lambda view: [Put(namespace("a"))])
         before = store.view().version
         with pytest.raises(NamespaceAlreadyExists):
-            store.apply(lambda view: create_namespace(view, ObjectId.of("a"), {}))
-        assert store.apply(lambda view: []).version == before
+            change(store, lambda view: create_namespace(view, ObjectId.of("a"), {}))
+        assert change(store, lambda view: []).version == before
+
+    def test_apply_returns_the_result_of_the_decision_that_was_applied(
+        self, store: ManifestStore, other: ManifestStore
+    ) -> None:
+        change(store, lambda view: [Put(namespace("a"))])
+        others = [] if other is store else ["b"]
+        waiting = list(others)
+
+        def decide(view: CatalogView) -> tuple[Sequence[Change], list[str]]:
+            found = ids(view)
+            while waiting:
+                create(other, waiting.pop())  # another writer commits first
+            return [Put(namespace("c"))], found
+
+        view, found = store.apply(decide)
+        assert (ids(view), found) == (["a", *others, "c"], ["a", *others])
+        assert store.apply(lambda view: ([], "nothing to do"))[1] == "nothing to do"
 
     def test_every_decision_sees_the_state_it_changes(self, store: ManifestStore, other: ManifestStore) -> None:
-        store.apply(lambda view: [Put(namespace("a"))])
+        change(store, lambda view: [Put(namespace("a"))])
         asked: list[list[str]] = []
 
         def decide(view: CatalogView) -> list[Change]:
             asked.append(ids(view))
             if len(asked) == 1 and other is not store:
-                other.apply(lambda view: [Put(namespace("b"))])  # somebody is faster
+                change(other, lambda view: [Put(namespace("b"))])  # somebody is faster
             return [Put(namespace("c"))] if view.find("c") is None else []
 
-        store.apply(decide)
+        change(store, decide)
         assert ids(store.view()) == (["a", "c"] if other is store else ["a", "b", "c"])
         assert asked[-1] == (["a"] if other is store else ["a", "b"])
 
     def test_properties_of_the_root_are_merged_and_removed(self, store: ManifestStore, other: ManifestStore) -> None:
-        store.apply(lambda view: [SetProperties({"x": "1", "y": "2"})])
-        store.apply(lambda view: [Put(namespace("a"))])
-        other.apply(lambda view: [SetProperties({"x": None, "z": "3"})])
+        change(store, lambda view: [SetProperties({"x": "1", "y": "2"})])
+        change(store, lambda view: [Put(namespace("a"))])
+        change(other, lambda view: [SetProperties({"x": None, "z": "3"})])
         assert dict(store.view().properties) == {"y": "2", "z": "3"}
         assert ids(store.view()) == ["a"]
 
@@ -101,7 +128,7 @@ class ManifestStoreContract:
 
     def _race(self, doors: list[ManifestStore], name: str) -> None:
         """Everybody creates one namespace at once: one does, the others are told that it is there."""
-        told = _together(doors, lambda door: door.apply(lambda view: create_namespace(view, ObjectId.of([name]), {})))
+        told = _together(doors, lambda door: change(door, lambda view: create_namespace(view, ObjectId.of([name]), {})))
         assert told == ["NamespaceAlreadyExists"] * (len(doors) - 1) + ["done"]
 
 
@@ -177,12 +204,12 @@ class V1Contract:
         self, objects: ObjectStore, store: ManifestStore, other: ManifestStore
     ) -> None:
         self.write(objects, "t.lance/_versions/1.manifest")
-        assert seen(store.apply(lambda view: remove_table(view, T))) == seen(other.view()) == []
+        assert seen(change(store, lambda view: remove_table(view, T))) == seen(other.view()) == []
         assert objects.get(f"{self.home}/t.lance/.lance-deregistered") == b""
         with pytest.raises(TableNotFound):
-            other.apply(lambda view: remove_table(view, T))
+            change(other, lambda view: remove_table(view, T))
         again = Table(T, "t.lance", {})
-        assert seen(other.apply(lambda view: add_table(view, again))) == seen(store.view()) == ["t"]
+        assert seen(change(other, lambda view: add_table(view, again))) == seen(store.view()) == ["t"]
         assert self.stored(objects) == ["t.lance/_versions/1.manifest"]
 
     def test_of_racing_removers_one_wins(
@@ -209,7 +236,7 @@ class V1Contract:
 
         # Beside a manifest the table is entered before its directory is hidden, so there is an entry to remove.
         with pytest.raises(TableNotFound) if store.view().flat else nullcontext():
-            store.apply(decide)
+            change(store, decide)
         assert seen(store.view()) == []
         assert not [key for key in self.stored(objects) if "t.lance" in key]
 
@@ -222,7 +249,7 @@ class V1AloneContract(V1Contract):
     ) -> None:
         self.write(objects, "directory/x")
         assert (store.view().version, ids(store.view()), dict(store.view().properties)) == (0, [], {})
-        assert store.apply(lambda view: []).version == 0
+        assert change(store, lambda view: []).version == 0
         assert store.view().flat
         self.write(objects, "t.lance/x")
         assert store.view().version == store.recent().version == 1
@@ -231,12 +258,12 @@ class V1AloneContract(V1Contract):
     def test_it_remembers_the_catalogs_own_properties_and_no_others(
         self, objects: ObjectStore, store: ManifestStore, other: ManifestStore
     ) -> None:
-        store.apply(lambda view: [SetProperties({"lancekeep.a": "1", "lancekeep.ü": "Zoë"})])
+        change(store, lambda view: [SetProperties({"lancekeep.a": "1", "lancekeep.ü": "Zoë"})])
         assert other.view().version == 1
-        other.apply(lambda view: [SetProperties({"lancekeep.a": None, "lancekeep.b": "2"})])
+        change(other, lambda view: [SetProperties({"lancekeep.a": None, "lancekeep.b": "2"})])
         assert dict(store.view().properties) == {"lancekeep.ü": "Zoë", "lancekeep.b": "2"}
         with pytest.raises(Unsupported, match="'owner'"):
-            store.apply(lambda view: [SetProperties({"owner": "me"})])
+            change(store, lambda view: [SetProperties({"owner": "me"})])
         assert self.stored(objects) == [".lancekeep.json"]
 
     @pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b'{"lancekeep.a": 1}', b'{"owner": "me"}'])
@@ -251,7 +278,7 @@ class V1AloneContract(V1Contract):
         self, objects: ObjectStore, store: ManifestStore
     ) -> None:
         with pytest.raises(ConcurrentModification):
-            store.apply(lambda view: add_table(view, Table(T, "t.lance", {})))
+            change(store, lambda view: add_table(view, Table(T, "t.lance", {})))
         assert self.stored(objects) == []
 
 
@@ -261,13 +288,13 @@ class CompatibleContract(V1Contract):
     def enter(self, store: ManifestStore, *tables: tuple[str, str]) -> None:
         for object_id, location in tables:
             entry = ManifestEntry.table(ObjectId.from_key(object_id), location, {})
-            store.apply(lambda view, entry=entry: [Put(entry)])  # type: ignore[misc] # mypy infers no default
+            change(store, lambda view, entry=entry: [Put(entry)])  # type: ignore[misc] # mypy infers no default
 
     def test_the_manifest_comes_first_and_owns_its_directories(
         self, objects: ObjectStore, store: ManifestStore, other: ManifestStore
     ) -> None:
         self.write(objects, "a.lance/x", "b.lance/x", "c.lance/x", "d.lance/x", "e.lance/x", "n.lance/x")
-        store.apply(lambda view: [Put(namespace("n")), Put(namespace("m"))])
+        change(store, lambda view: [Put(namespace("n")), Put(namespace("m"))])
         self.enter(store, ("b", "12345678_b"), ("m$t", "c.lance"), ("u", "d.lance/inner"), ("e", "e.lance"))
         view = other.view()
         assert seen(view) == ["a", "b", "e", "u"]
@@ -289,7 +316,7 @@ class CompatibleContract(V1Contract):
         self.write(objects, "t.lance/x", "12345678_u/x")
         if not listed:
             self.enter(store, ("t", "t.lance"))
-        after = store.apply(lambda view: rename_table(view, Table(T, "t.lance", {}), ObjectId.of("u"), "12345678_u"))
+        after = change(store, lambda view: rename_table(view, Table(T, "t.lance", {}), ObjectId.of("u"), "12345678_u"))
         assert seen(after) == seen(other.view()) == ["u"]
         assert "t.lance/.lance-deregistered" in self.stored(objects)
 
@@ -300,11 +327,11 @@ class CompatibleContract(V1Contract):
             self.write(objects, "t.lance/x", "other/x")
             if not listed:
                 self.enter(store, ("t", "t.lance"))
-            store.apply(lambda view: add_table(view, Table(T, "other", {}), replace=True))
+            change(store, lambda view: add_table(view, Table(T, "other", {}), replace=True))
             entry = other.view().find("t")
             assert entry is not None
             assert entry.location == "other"
-            store.apply(lambda view: remove_table(view, T))
+            change(store, lambda view: remove_table(view, T))
             assert seen(other.view()) == []
             objects.delete(f"{self.home}/t.lance/.lance-deregistered")
 
@@ -313,7 +340,7 @@ class CompatibleContract(V1Contract):
     ) -> None:
         self.write(objects, "t.lance/x")
         self.enter(store, ("u", "t.lance"))
-        store.apply(lambda view: remove_table(view, ObjectId.of("u")))
+        change(store, lambda view: remove_table(view, ObjectId.of("u")))
         assert seen(other.view()) == []
         assert self.stored(objects) == ["t.lance/.lance-deregistered", "t.lance/x"]
 
@@ -331,7 +358,7 @@ class CompatibleContract(V1Contract):
             return remove_table(view, T)
 
         with pytest.raises(TableAlreadyExists):
-            store.apply(decide)
+            change(store, decide)
         assert seen(other.view()) == ["t"]
         assert self.stored(objects) == ["t.lance/x"]
 
@@ -339,7 +366,7 @@ class CompatibleContract(V1Contract):
         self, objects: ObjectStore, store: ManifestStore, other: ManifestStore
     ) -> None:
         self.write(objects, "t.lance/x")
-        store.apply(lambda view: alter_table(view, T, {"owner": "me"}))
+        change(store, lambda view: alter_table(view, T, {"owner": "me"}))
         assert other.view().find("t") == ManifestEntry.table(T, "t.lance", {"owner": "me"})
         assert self.stored(objects) == ["t.lance/x"]
 
@@ -349,22 +376,22 @@ class CompatibleContract(V1Contract):
         objects.put(f"{self.home}/.lancekeep.json", b'{"lancekeep.store": "x"}')
         assert store.view().version == 1
         assert dict(store.view().properties) == {"lancekeep.store": "x"}
-        store.apply(lambda view: [SetProperties({"owner": "me"})])
+        change(store, lambda view: [SetProperties({"owner": "me"})])
         objects.delete(f"{self.home}/.lancekeep.json")
         assert dict(other.view().properties) == {"lancekeep.store": "x", "owner": "me"}
 
     def test_what_the_manifest_remembers_is_told_to_v1_readers_first(
         self, objects: ObjectStore, store: ManifestStore, other: ManifestStore
     ) -> None:
-        store.apply(lambda view: [SetProperties({"lancekeep.store": "x", "owner": "me"})])
+        change(store, lambda view: [SetProperties({"lancekeep.store": "x", "owner": "me"})])
         assert objects.get(f"{self.home}/.lancekeep.json") == b'{"lancekeep.store": "x"}'
-        other.apply(lambda view: [SetProperties({"lancekeep.store": "y"})])
+        change(other, lambda view: [SetProperties({"lancekeep.store": "y"})])
         assert objects.get(f"{self.home}/.lancekeep.json") == b'{"lancekeep.store": "y"}'
         assert dict(store.view().properties) == {"lancekeep.store": "y", "owner": "me"}
 
 
 def _remove(door: ManifestStore, table: ObjectId) -> None:
-    door.apply(lambda view: remove_table(view, table))
+    change(door, lambda view: remove_table(view, table))
 
 
 def _together(doors: list[ManifestStore], act: Callable[[ManifestStore], object]) -> list[str]:

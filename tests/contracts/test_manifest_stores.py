@@ -34,6 +34,7 @@ from lancekeep.testing.manifest_store import (
     T,
     V1AloneContract,
     V1Contract,
+    change,
     seen,
 )
 
@@ -222,16 +223,16 @@ def test_a_v1_directory_is_asked_no_more_than_a_page_needs() -> None:
 def test_declaring_a_table_costs_no_look_for_a_marker() -> None:
     objects = Faulty(MemoryObjectStore())
     store = CompatibleManifestStore(MemoryManifestStore(), DirectoryListing(objects, "lake"))
-    store.apply(lambda view: [SetProperties({"lancekeep.store": "x"})])
+    change(store, lambda view: [SetProperties({"lancekeep.store": "x"})])
     objects.put("lake/t.lance/.lance-reserved", b"")
     objects.calls.clear()
-    store.apply(lambda view: add_table(view, Table(T, "t.lance", {})))
+    change(store, lambda view: add_table(view, Table(T, "t.lance", {})))
     assert objects.counts == {"passes_link": 1, "list": 1}
     objects.calls.clear()
     child = Table(ObjectId.of("n.t"), "12345678_n$t", {})
-    store.apply(lambda view: [Put(ManifestEntry.namespace(ObjectId.of("n"), {}))])
+    change(store, lambda view: [Put(ManifestEntry.namespace(ObjectId.of("n"), {}))])
     objects.calls.clear()
-    store.apply(lambda view: add_table(view, child))
+    change(store, lambda view: add_table(view, child))
     assert objects.counts == {}
 
 
@@ -239,10 +240,10 @@ def test_declaring_a_table_costs_no_look_for_a_marker() -> None:
 
 U = ObjectId.of("u")
 CHANGES: dict[str, Callable[[ManifestStore], object]] = {
-    "remove": lambda store: store.apply(lambda view: remove_table(view, T)),
-    "rename": lambda store: store.apply(lambda view: rename_table(view, Table(T, "t.lance", {}), U, "12345678_u")),
-    "move": lambda store: store.apply(lambda view: add_table(view, Table(T, "other", {}), replace=True)),
-    "register again": lambda store: store.apply(lambda view: add_table(view, Table(T, "t.lance", {"k": "v"}))),
+    "remove": lambda store: change(store, lambda view: remove_table(view, T)),
+    "rename": lambda store: change(store, lambda view: rename_table(view, Table(T, "t.lance", {}), U, "12345678_u")),
+    "move": lambda store: change(store, lambda view: add_table(view, Table(T, "other", {}), replace=True)),
+    "register again": lambda store: change(store, lambda view: add_table(view, Table(T, "t.lance", {"k": "v"}))),
 }
 
 
@@ -259,7 +260,7 @@ def test_a_crash_at_any_call_leaves_the_old_state_or_the_new_and_repeating_compl
         if change == "register again":
             objects.put("lake/t.lance/.lance-deregistered", b"")
         elif known == "entered":
-            manifest.apply(lambda _: [Put(ManifestEntry.table(T, "t.lance", {}))])
+            manifest.apply(lambda _: ([Put(ManifestEntry.table(T, "t.lance", {}))], None))
         return objects, manifest
 
     def state(objects: Any, manifest: Any) -> list[tuple[str, str | None, str | None]]:
@@ -309,10 +310,10 @@ def test_a_register_again_that_a_removal_overtakes_does_not_bring_the_table_back
     def overtake(name: str, _: int) -> None:
         if name == "delete":
             overtaking.decide = None
-            other.apply(lambda view: remove_table(view, T))
+            change(other, lambda view: remove_table(view, T))
 
     overtaking.decide = overtake
-    store.apply(lambda view: add_table(view, Table(T, "t.lance", {})))
+    change(store, lambda view: add_table(view, Table(T, "t.lance", {})))
     assert overtaking.decide is None
     assert seen(other.view()) == []
 
@@ -324,7 +325,7 @@ def test_a_directory_that_is_registered_under_another_name_meanwhile_has_that_ow
     view = CompatibleManifestStore(manifest, DirectoryListing(objects, "lake")).view()
     assert view.owner_of("t.lance") is None
     entry = ManifestEntry("u", TABLE, "t.lance")
-    manifest.apply(lambda _: [Put(entry)])
+    change(manifest, lambda _: [Put(entry)])
     assert view.owner_of("t.lance") == entry
 
 
@@ -338,9 +339,9 @@ def test_two_commit_stores_that_come_first_at_the_same_moment_are_not_both_remem
         asked.append(view.properties.get("lancekeep.store", "none"))
         if view.properties:
             raise LancekeepError("managed by another")
-        doors[1].apply(lambda _: [SetProperties({"lancekeep.store": "faster"})])
+        change(doors[1], lambda _: [SetProperties({"lancekeep.store": "faster"})])
         return [SetProperties({"lancekeep.store": "slower"})]
 
     with pytest.raises(LancekeepError, match="managed by another"):
-        doors[0].apply(decide)
+        change(doors[0], decide)
     assert asked == ["none", "faster"]

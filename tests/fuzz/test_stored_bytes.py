@@ -300,7 +300,7 @@ def test_rows_with_odd_values(rows: list[dict[str, Any]]) -> None:
 def test_version_hints_only_ever_help(content: bytes) -> None:
     store = MemoryObjectStore()
     manifests = LanceManifestStore(store, "m")
-    manifests.apply(lambda view: [Put(ManifestEntry("n", "namespace"))])
+    manifests.apply(lambda view: ([Put(ManifestEntry("n", "namespace"))], None))
     store.put("m/_versions/latest_version_hint.json", content)
     view = read(LanceManifestStore(store, "m").view)
     assert view is not None

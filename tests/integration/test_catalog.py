@@ -144,7 +144,7 @@ def test_declaration_with_a_commit_of_another_writer_is_kept(
     catalog, other = (lancekeep.connect(str(tmp_path / "lake"), mode=mode, commit_store=url) for _ in range(2))
     plan, theirs = catalog.begin_write("t", TABLE.schema), other.begin_write("t", TABLE.schema, "overwrite")
     fragments = lance.fragment.write_fragments(TABLE, theirs.uri, schema=theirs.schema)
-    table, staged = other.find_table("t"), other._engine.stage(theirs, fragments)
+    table, staged = other.find_table("t"), other.engine.stage(theirs, fragments)
     part, _, method = moment.partition(".")
     act = getattr(getattr(catalog, part), method)
 

@@ -246,14 +246,14 @@ def between(catalog: lancekeep.Catalog, monkeypatch: pytest.MonkeyPatch, act: Ca
     apply = catalog.ledger.apply
     waiting = [act]
 
-    def meddled(decide: Callable[[Any], Any]) -> None:
+    def meddled(decide: Callable[[Any], Any]) -> Any:
         def decide_slowly(view: Any) -> Any:
             changes = decide(view)
             while waiting:
                 waiting.pop()()
             return changes
 
-        apply(decide_slowly)
+        return apply(decide_slowly)
 
     monkeypatch.setattr(catalog.ledger, "apply", meddled)
 
@@ -297,7 +297,7 @@ def test_registration_of_a_chosen_directory_raises_concurrent_modification(
     other.migrate()
     assert declaring.list_tables() == ["t"]
     other.deregister_table("t")
-    choose = declaring._free_location
+    choose = declaring.tables._free_location
     looks: list[Callable[[], object]] = [
         lambda: other.register_table("u", "t.lance"),
         lambda: None,
@@ -308,7 +308,7 @@ def test_registration_of_a_chosen_directory_raises_concurrent_modification(
         looks.pop()()
         return chosen
 
-    monkeypatch.setattr(declaring, "_free_location", slowly)
+    monkeypatch.setattr(declaring.tables, "_free_location", slowly)
     with pytest.raises(lancekeep.ConcurrentModification, match="another writer registered the directory"):
         declaring.declare_table("t")
     assert arena.tables() == {"u": [1, 2, 3]}
@@ -320,9 +320,9 @@ def test_concurrent_migration_and_creation(tmp_path: Path, monkeypatch: pytest.M
     creating, other = arena.catalog, arena.catalog
     apply = creating.ledger.apply
 
-    def late(decide: Callable[[Any], Any]) -> None:
+    def late(decide: Callable[[Any], Any]) -> Any:
         other.migrate()
-        apply(decide)
+        return apply(decide)
 
     monkeypatch.setattr(creating.ledger, "apply", late)
     creating.write("new", MORE)

@@ -14,6 +14,7 @@ import pytest
 from deployments import bucket, s3_options
 
 import lancekeep
+from lancekeep.application.tables import Tables
 from lancekeep.application.upkeep.fsck import Kind
 
 KINDS = ("sqlite", "storage-managed", "conditional-put", "sqlite on s3")
@@ -239,14 +240,14 @@ def test_concurrent_source_drop_and_clone_registration_refuse_one(local: Lake, m
     catalog.write("t", rows(1, 2))
     source = catalog.find_table("t").location
     local.clone(source, "c")
-    remove = lancekeep.Catalog._remove
+    remove = Tables.remove_entry
 
-    def register_first(self: lancekeep.Catalog, object_id: Any) -> Any:
+    def register_first(self: Tables, object_id: Any) -> Any:
         monkeypatch.undo()
         other.register_table("c", "c")
         return remove(self, object_id)
 
-    monkeypatch.setattr(lancekeep.Catalog, "_remove", register_first)
+    monkeypatch.setattr(Tables, "remove_entry", register_first)
     refused(lambda: catalog.drop_table("t"), "c")
     assert catalog.list_tables() == ["c", "t"]
     assert local.rows("c") == local.rows(source) == [1, 2]

@@ -117,7 +117,7 @@ def test_column_that_follows_a_dropped_one_does_not_show_its_values(tmp_path: Pa
     )
     lance.dataset(uri).drop_columns(["extra"])
     catalog = catalog_of(uri)
-    catalog.ledger.apply(lambda view: [AddColumns({"partition": "int64"})])
+    catalog.ledger.apply(lambda view: ([AddColumns({"partition": "int64"})], None))
     assert rows(uri, "partition") == [("a", None)]
 
 

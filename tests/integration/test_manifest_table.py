@@ -42,6 +42,7 @@ from lancekeep.domain.namespace import create_namespace
 from lancekeep.domain.naming import NamingScheme
 from lancekeep.ports.manifest_store import ManifestStore
 from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees, StorageTime
+from lancekeep.testing.manifest_store import change
 
 ROOT = ObjectId()
 
@@ -51,11 +52,11 @@ def table(object_id: str, location: str | None = None, **extension: object) -> M
 
 
 def put(store: ManifestStore, *entries: ManifestEntry) -> CatalogView:
-    return store.apply(lambda view: [Put(entry) for entry in entries])
+    return change(store, lambda view: [Put(entry) for entry in entries])
 
 
 def remove(store: ManifestStore, *ids: str) -> CatalogView:
-    return store.apply(lambda view: [Remove(object_id) for object_id in ids])
+    return change(store, lambda view: [Remove(object_id) for object_id in ids])
 
 
 def contents(store: ManifestStore) -> dict[str, str | None]:
@@ -99,7 +100,7 @@ def store(opened: Callable[[], LanceManifestStore]) -> LanceManifestStore:
 
 
 def test_the_table_is_as_the_specification_has_it(store: LanceManifestStore, root: Path) -> None:
-    store.apply(lambda view: create_namespace(view, ObjectId.of("a"), {"k": "v"}))
+    change(store, lambda view: create_namespace(view, ObjectId.of("a"), {"k": "v"}))
     dataset = lance.dataset(str(root / "__manifest"))
     assert [(field.name, str(field.type), field.nullable) for field in dataset.schema] == [
         ("object_id", "string", False),
@@ -203,7 +204,7 @@ def test_an_insert_is_refused_where_a_native_writer_was_faster_btree_or_not(
     store.view()
     NativeNamespace(root=str(root)).create_namespace(api.CreateNamespaceRequest(id=["dup"]))
     with pytest.raises(NamespaceAlreadyExists):
-        store.apply(lambda view: create_namespace(view, ObjectId.of("dup"), {}))
+        change(store, lambda view: create_namespace(view, ObjectId.of("dup"), {}))
     assert lance.dataset(str(root / "__manifest")).count_rows("object_id = 'dup'") == 1
 
 
@@ -215,12 +216,12 @@ def test_extension_columns_and_unknown_types_survive_every_write(store: LanceMan
     dataset.update({"partition_field_year": "2024"}, where="object_id = 't1'")
     view = {"object_id": "v", "object_type": "view", "location": "v", "base_objects": ["t1", "t2"]}
     lance.write_dataset(pa.Table.from_pylist([view], schema=dataset.schema), uri, mode="append")
-    store.apply(lambda view: create_namespace(view, ObjectId.of("n"), {}))
+    change(store, lambda view: create_namespace(view, ObjectId.of("n"), {}))
     entry = store.view().find("t1")
     assert entry is not None
     assert entry.extension == {"partition_field_year": 2024}
     put(store, table("t9", partition_field_year=2025))
-    store.apply(lambda view: [Put(entry.with_properties({"k": "v"}))])
+    change(store, lambda view: [Put(entry.with_properties({"k": "v"}))])
     remove(store, "t0")
     stored = {row["object_id"]: row for row in lance.dataset(uri).to_table().to_pylist()}
     assert (stored["t1"]["partition_field_year"], stored["t1"]["metadata"]) == (2024, '{"k":"v"}')
@@ -303,7 +304,7 @@ def test_the_index_answers_as_a_plain_dictionary_does(
                 where = chance.choice([f"12345678_{object_id}", f"{object_id}.lance", f"x/{object_id}", None])
                 model[object_id] = ManifestEntry(object_id, chance.choice([TABLE, NAMESPACE]), where)
                 changes.append(Put(model[object_id]))
-        store.apply(lambda view, changes=changes: changes)  # type: ignore[misc]  # mypy does not infer such a lambda
+        change(store, lambda view, changes=changes: changes)  # type: ignore[misc]  # mypy does not infer such a lambda
         for view in (store.view(), reader.view(), opened().view()):
             _require_equal(view, model, chance)
 
@@ -381,7 +382,7 @@ def test_one_refusal_in_a_group_does_not_touch_the_others(store: LanceManifestSt
     def create(name: str) -> None:
         together.wait()
         try:
-            store.apply(lambda view: create_namespace(view, ObjectId.of([name]), {}))
+            change(store, lambda view: create_namespace(view, ObjectId.of([name]), {}))
             told.append("created")
         except NamespaceAlreadyExists:
             told.append("exists")
@@ -403,7 +404,7 @@ def test_a_thread_that_is_ended_takes_its_change_with_it_and_nobody_elses(store:
             name, ending = f"t{number}-{turn}", [Crash()] if number == turn % 6 else []
             together.wait()
             with suppress(Crash):  # also of a decision that this thread makes for another
-                store.apply(lambda view: _raised(ending.pop()) if ending else [Put(table(name))])  # noqa: B023
+                change(store, lambda view: _raised(ending.pop()) if ending else [Put(table(name))])  # noqa: B023
                 returned.append(name)
 
     threads = [Thread(target=create, args=(number,), daemon=True) for number in range(6)]
@@ -455,7 +456,7 @@ def test_a_crash_at_any_call_leaves_the_old_state_or_the_new(when: str) -> None:
         store = LanceManifestStore(faulty, "m")
         faulty.decide = lambda _, count, nth=nth: (when, Crash()) if count == nth else None
         try:
-            store.apply(lambda view: [Remove("a"), Put(table("c")), SetProperties({"k": "v"})])
+            change(store, lambda view: [Remove("a"), Put(table("c")), SetProperties({"k": "v"})])
         except Crash:
             found = LanceManifestStore(memory, "m")
             state = (set(contents(found)), dict(found.view().properties))

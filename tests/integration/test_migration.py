@@ -122,10 +122,13 @@ def test_a_migration_that_was_stopped_is_completed_by_the_next(lake: str) -> Non
 @pytest.mark.parametrize(
     ("meddle", "reason"),
     [
-        (lambda other: other.drop_table("u"), "it was dropped or deregistered meanwhile"),
-        (lambda other: other.deregister_table("u"), "it was dropped or deregistered meanwhile"),
-        (lambda other: other.register_table("u", "u.lance"), "its name was entered meanwhile"),
-        (lambda other: (other.drop_table("u"), other.create_namespace("u")), "its name was entered meanwhile"),
+        (lambda other: other.drop_table("u"), "it was dropped or deregistered during the migration"),
+        (lambda other: other.deregister_table("u"), "it was dropped or deregistered during the migration"),
+        (lambda other: other.register_table("u", "u.lance"), "its name was entered during the migration"),
+        (
+            lambda other: (other.drop_table("u"), other.create_namespace("u")),
+            "its name was entered during the migration",
+        ),
     ],
 )
 def test_what_others_did_meanwhile_stands(lake: str, meddle: Callable[[lancekeep.Catalog], Any], reason: str) -> None:

@@ -20,6 +20,7 @@ from lance_namespace import errors as api_errors
 
 import lancekeep
 from lancekeep.application.upkeep.relocation import Relocation
+from lancekeep.application.upkeep.renames import Renames
 from lancekeep.ports.object_store import ObjectInfo
 
 TABLE = pa.table({"a": pa.array([1, 2, 3], pa.int64())})
@@ -360,11 +361,11 @@ def test_of_two_that_reserve_one_directory_who_enters_it_first_has_declared_it(
     catalog, other = connect(tmp_path).catalog, connect(tmp_path).catalog
     enter = catalog.ledger.apply
 
-    def overtaken(decide: Any) -> None:
+    def overtaken(decide: Any) -> Any:
         monkeypatch.undo()
         other.drop_table("t")
         other.declare_table("t", {"theirs": "yes"})
-        enter(decide)
+        return enter(decide)
 
     monkeypatch.setattr(catalog.ledger, "apply", overtaken)
     with pytest.raises(lancekeep.TableAlreadyExists):
@@ -380,12 +381,12 @@ def test_a_reservation_that_others_enter_is_still_its_owners_to_declare(
     catalog, other = connect(tmp_path).catalog, connect(tmp_path).catalog
     enter = catalog.ledger.apply
 
-    def entered(decide: Any) -> None:
+    def entered(decide: Any) -> Any:
         monkeypatch.undo()
         other.migrate() if act == "migrate" else other.alter_table("t", {"theirs": "yes"})
         assert "mine" not in other.find_table("t").properties
         assert not any(name.startswith("lancekeep.") for name in other.describe_table("t").properties)
-        enter(decide)
+        return enter(decide)
 
     monkeypatch.setattr(catalog.ledger, "apply", entered)
     catalog.declare_table("t", {"mine": "yes"})
@@ -439,7 +440,7 @@ def test_no_acknowledged_append_is_lost_by_a_rename(tmp_path: Path, store: str) 
         assert [entry.version for entry in catalog.history(target)] == list(range(rows, 0, -1))
 
 
-@pytest.mark.parametrize("place", [(Relocation, "_create"), (lancekeep.Catalog, "_enter_renamed")])
+@pytest.mark.parametrize("place", [(Relocation, "_create"), (Renames, "_enter")])
 def test_a_commit_may_end_while_its_table_is_renamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: tuple[Any, str]
 ) -> None:
@@ -464,7 +465,7 @@ def test_a_commit_may_end_while_its_table_is_renamed(
 
 @pytest.mark.parametrize("store", ["sqlite", "none"])
 @pytest.mark.parametrize("versions", [1, 2])
-@pytest.mark.parametrize("place", [(Relocation, "_create"), (lancekeep.Catalog, "_enter_renamed")])
+@pytest.mark.parametrize("place", [(Relocation, "_create"), (Renames, "_enter")])
 def test_a_table_that_is_made_anew_while_another_is_renamed_is_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str, versions: int, place: tuple[Any, str]
 ) -> None:
@@ -486,7 +487,7 @@ def test_a_table_that_is_made_anew_while_another_is_renamed_is_not_lost(
     monkeypatch.setattr(*place, beside)
     error, text = {
         "_create": (lancekeep.ConcurrentModification, "went while the table was copied"),
-        "_enter_renamed": (lancekeep.Damaged, "Nothing was removed: stop the writers of the old place"),
+        "_enter": (lancekeep.Damaged, "Nothing was removed: stop the writers of the old place"),
     }[place[1]]
     with pytest.raises(error, match=text):
         catalog.rename_table("t", "u")

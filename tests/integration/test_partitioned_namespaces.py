@@ -34,7 +34,7 @@ from lancekeep import (
     Refused,
     Unsupported,
 )
-from lancekeep.application.partitions.namespace import WrittenPartition
+from lancekeep.application.partitions.writing import WrittenPartition
 
 SCHEMA = pa.schema(
     [pa.field("id", pa.int64(), nullable=False), ("ts", pa.timestamp("us", "UTC")), ("country", pa.string())]
@@ -81,17 +81,18 @@ def rows(*numbers: int, country: str | None = "NL", year: int = 2025) -> pa.Tabl
 @contextmanager
 def no_publication(namespace: PartitionedNamespace) -> Iterator[None]:
     """Writes end as if the process were killed between the commits of the tables and that of the manifest table."""
-    apply = namespace._apply
+    ledger = namespace._ledger
+    apply = ledger.apply
 
     def killed(_: Any) -> None:
         raise KeyboardInterrupt
 
-    namespace._apply = killed
+    ledger.apply = killed  # type: ignore[assignment, method-assign] # a double
     try:
         with pytest.raises(KeyboardInterrupt):
             yield
     finally:
-        namespace._apply = apply
+        ledger.apply = apply  # type: ignore[method-assign] # the original
 
 
 def test_a_namespace_is_laid_out_as_specified_and_read_with_pruning(open_catalog: Open) -> None:
@@ -247,37 +248,38 @@ def test_clean_up_keeps_what_is_published(open_managed: Open) -> None:
         catalog.delete_versions(catalog.dataset_root(partition.table), [3])
 
 
-def test_a_write_that_is_overtaken_is_built_anew(open_catalog: Open) -> None:
+def test_a_write_that_is_overtaken_is_built_anew(open_catalog: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the commits and the publication of a write another publishes the same partitions, old and new."""
     namespace, other = open_catalog().create_partitioned(SCHEMA, BY), open_catalog().partitioned()
     namespace.write(rows(1))
-    apply, overtaken = namespace._apply, list[str]()
+    ledger, overtaken = namespace._ledger, list[str]()
+    apply = ledger.apply
 
-    def late(decide: Any) -> None:
+    def late(decide: Any) -> Any:
         if not overtaken:
             overtaken.append("once")
             other.write(pa.concat_tables([rows(2), rows(3, country="FR")]))
-        apply(decide)
+        return apply(decide)
 
-    namespace._apply = late
+    monkeypatch.setattr(ledger, "apply", late)
     written = namespace.write(pa.concat_tables([rows(4), rows(5, country="FR"), rows(6, country="DE")]))
     assert ids(namespace) == [1, 2, 3, 4, 5, 6]
     assert len(written) == len(namespace.scan().partitions) == 3
     assert not open_catalog().fsck(grace=0).findings
 
 
-def test_a_partition_that_was_dropped_stops_the_write(open_managed: Open) -> None:
+def test_a_partition_that_was_dropped_stops_the_write(open_managed: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = open_managed()
     namespace = catalog.create_partitioned(SCHEMA, BY)
     [partition] = namespace.write(rows(1))
-    apply = namespace._apply
+    apply = catalog.ledger.apply
 
-    def late(decide: Any) -> None:
-        if catalog.table_exists(partition.table.id):
-            catalog.drop_table(partition.table.id)
-        apply(decide)
+    def late(decide: Any) -> Any:
+        monkeypatch.undo()
+        catalog.drop_table(partition.table.id)
+        return apply(decide)
 
-    namespace._apply = late
+    monkeypatch.setattr(catalog.ledger, "apply", late)
     with pytest.raises(ConcurrentModification, match="dropped"):
         namespace.write(pa.concat_tables([rows(2), rows(3, country="FR")]))
     assert ids(namespace) == []

@@ -27,6 +27,7 @@ from lance_namespace_urllib3_client.models.version_range import VersionRange
 import lancekeep
 from lancekeep.application.retry import Retry
 from lancekeep.application.table_commits import TableCommits
+from lancekeep.application.versions import Versions
 from lancekeep.domain.naming import NamingScheme
 from lancekeep.entrypoints.cli import lancekeep as commands
 from lancekeep.testing.concurrency import PROCESSES, race
@@ -195,15 +196,15 @@ def test_appends_are_rebased_and_overwrites_conflict(here: Open, tmp_path: Path)
 
 def test_appends_are_staged_again_after_a_conflict(here: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog, other = here(), here()
-    commit = lancekeep.Catalog.commit_versions
+    commit = Versions.commit_versions
     interruptions = iter(range(2))
 
-    def interrupted(self: lancekeep.Catalog, candidates: Any) -> Any:
+    def interrupted(self: Versions, candidates: Any) -> Any:
         if next(interruptions, None) is not None:
             other.write("b", rows(5), "append")
         return commit(self, candidates)
 
-    monkeypatch.setattr(lancekeep.Catalog, "commit_versions", interrupted)
+    monkeypatch.setattr(Versions, "commit_versions", interrupted)
     with catalog.transaction() as tx:
         tx.write("a", rows(1), "append")
         tx.write("b", rows(1), "append")

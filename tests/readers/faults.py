@@ -48,7 +48,7 @@ def _by_position(written: Any, manifest: Any, content: bytes) -> Any:
 
 
 _ADOPTION = "lancekeep.application.adoption.Adoption"
-_CLONES = "lancekeep.application.upkeep.clones.Clones"
+_CLONES = "lancekeep.application.clones.Clones"
 _CLONE_IN_ROOT, _CLONE_BELOW = "clone at=0 into=0 place=0 version=0", "clone at=0 into=0 place=1 version=0"
 
 FAULTS: Mapping[str, Fault] = {

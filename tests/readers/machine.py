@@ -567,7 +567,7 @@ class Readers(RuleBasedStateMachine):
         catalog, target = self.catalogs[value % 2], self.target(name, "append", value)
         rows = target.given.rows(target.seen.columns)
         plan = catalog.begin_write(name, rows.schema, "append")
-        staged = catalog._engine.stage(plan, catalog._engine.write_fragments(plan, rows))
+        staged = catalog.engine.stage(plan, catalog.engine.write_fragments(plan, rows))
         root = catalog.dataset_root(catalog.find_table(name))
         manifest, content = catalog.commits.read_staged(root, staged.version, staged.path, staged.size, branch=False)
         token = CommitToken(recognizable(manifest, content))

@@ -29,7 +29,7 @@ from lancekeep.application.ledger import Ledger
 from lancekeep.application.places import Places
 from lancekeep.application.retry import Retry
 from lancekeep.application.table_commits import TableCommits
-from lancekeep.application.upkeep.fsck import FsckReport, Kind
+from lancekeep.application.upkeep.fsck import Fsck, FsckReport, Kind
 from lancekeep.application.versions import Versions
 from lancekeep.domain.catalog import SetProperties
 from lancekeep.domain.commit import Committed, Conflict, Unknown
@@ -166,7 +166,7 @@ def open_catalog(process: Process) -> tuple[Catalog, LanceManifestStore]:
 def fsck(process: Process, catalog: Catalog, *, repair: bool, grace: timedelta, tables: bool = False) -> FsckReport:
     """As `Catalog.fsck`, by this machine's clock."""
     now = lambda: datetime.fromtimestamp(process.clock(), UTC)  # noqa: E731 - reads better as one line
-    return attrs.evolve(catalog._fsck(grace, remove_tables=tables), now=now).run(repair=repair)
+    return Fsck(catalog.ledger, catalog.places, catalog.removal, grace, tables, now).run(repair=repair)
 
 
 class Actor:
@@ -434,7 +434,7 @@ def _judge(world: World) -> None:
             with suppress(Refused):  # its table was dropped
                 learn(model, commit, catalog.resolve(commit.token))
     model.check_all()
-    catalog.ledger.apply(lambda view: [SetProperties({})])  # it can be changed still
+    catalog.ledger.apply(lambda view: ([SetProperties({})], None))  # it can be changed still
     _require_same(world, catalog)
     for name, thing in model.now.items():
         if thing.location is not None and thing.location not in model.trodden | model.mixed:

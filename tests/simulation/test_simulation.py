@@ -16,10 +16,10 @@ import pytest
 from simulation.model import EFFECTS
 from simulation.simulator import Failure, simulate
 
-import lancekeep.application.catalog as catalogs
 from lancekeep.adapters.manifest_stores import lance_table, table_cleanup
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
 from lancekeep.application.protocol_runner import ProtocolRunner
+from lancekeep.application.removal import Removal
 from lancekeep.application.upkeep.relocation import Relocation
 from lancekeep.domain.commit import DONE, Event
 from lancekeep.domain.commit_transitions import Reply
@@ -110,10 +110,10 @@ def _clean_up_all(objects: Any, key: str) -> int:
     return 1
 
 
-def _remove_without_rows(self: catalogs.Catalog, table: Any) -> None:
-    root = self.dataset_root(table)
-    for info in list(self.places.objects.list(f"{root.key}/")):
-        self.places.objects.delete(info.key)
+def _remove_without_rows(self: Any, table: Any, *, copied: bool = False) -> None:
+    root = self._places.dataset_root(table)
+    for info in list(self._places.objects.list(f"{root.key}/")):
+        self._places.objects.delete(info.key)
 
 
 def _same(self: ProtocolRunner, progress: Any, content: Any) -> Any:
@@ -140,7 +140,7 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
     "clean-up goes by no age": (table_cleanup, "_is_old", lambda *_: True),
     "any final manifest is taken for the own one": (ProtocolRunner, "_compare", _same),
     "the final manifest is written over": (ProtocolRunner, "_copy", _copy_over),
-    "a drop forgets no rows": (catalogs.Catalog, "_remove_data", _remove_without_rows),
+    "a drop forgets no rows": (Removal, "remove", _remove_without_rows),
     "a version that was copied is known by its time": (Relocation, "_is_copied", lambda *_: False),
 }
 

@@ -329,7 +329,7 @@ def test_duplicate_entries_are_reported(world: World, monkeypatch: pytest.Monkey
 
 def test_directory_of_an_entry_of_unknown_type_is_kept(world: World) -> None:
     world.files("0a1b2c3d_v", "view.json")
-    world.manifest.apply(lambda _: [Put(ManifestEntry("v", "view", "0a1b2c3d_v"))])
+    world.manifest.apply(lambda _: ([Put(ManifestEntry("v", "view", "0a1b2c3d_v"))], None))
     assert found(world.fsck(repair=True, grace=timedelta(0), remove_tables=True)) == []
     assert len(world.stored()) == 1
 

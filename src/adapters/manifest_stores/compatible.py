@@ -16,7 +16,7 @@ from lancekeep.domain.errors import ConcurrentModification, LancekeepError, Stor
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import OWN_PROPERTIES, TABLE, ManifestEntry
 from lancekeep.domain.table import V1_SUFFIX, v1_table
-from lancekeep.ports.manifest_store import Decision, ManifestStore
+from lancekeep.ports.manifest_store import Decision, ManifestStore, Result
 from lancekeep.ports.object_store import ObjectInfo
 
 _ATTEMPTS = 20
@@ -149,12 +149,12 @@ class CompatibleManifestStore:
     def recent(self) -> CompatibleView:
         return CompatibleView(self._manifest.recent(), self._listing.view)
 
-    def apply(self, decide: Decision) -> CompatibleView:
+    def apply(self, decide: Decision[Result]) -> tuple[CompatibleView, Result]:
         hidden: list[str] = []  # what bears a marker for this change, and
         marked: list[str] = []  # those of them that this call has put there
         try:
             for _ in range(_ATTEMPTS):
-                step = self._ask(decide, hidden)
+                step, result = self._ask(decide, hidden)
                 if step.remember is not None and self._listing.remember(step.remember, step.listing):
                     self._remembered = step.remember
                 created = [location for location in step.hide if self._listing.hide(location)]
@@ -163,7 +163,7 @@ class CompatibleManifestStore:
                 if not (step.again or step.hide or step.remember is not None):
                     for location in chain(hidden, step.show):  # hidden: who failed at it may have taken off his marker
                         self._agree(location)
-                    return self.view()
+                    return self.view(), result
             raise ConcurrentModification("others kept changing the same tables; nothing was changed, try again")
         except StoreUnavailable:
             raise  # whether the manifest was changed is not known: the marker stays, the manifest is what counts
@@ -194,20 +194,18 @@ class CompatibleManifestStore:
             self._view = view = CompatibleView(manifest, self._listing.view, self._manifest.view)
         return view
 
-    def _ask(self, decide: Decision, hidden: Collection[str]) -> _Step:
-        """Ask what is to be done. The manifest is changed at once where nothing has to be done before that."""
-        step = _Step(self._listing.view())
+    def _ask(self, decide: Decision[Result], hidden: Collection[str]) -> tuple[_Step, Result]:
+        """Ask for the changes. Make those of the manifest at once if nothing has to be done before them."""
 
-        def decide_on_both(manifest: CatalogView) -> Sequence[Change]:
-            nonlocal step
+        def decide_on_both(manifest: CatalogView) -> tuple[Sequence[Change], tuple[_Step, Result]]:
             listing = self._listing.view()
             view = CompatibleView(manifest, lambda: listing)
-            changes = decide(view)
+            changes, result = decide(view)
             step, entered = self._planned(view, listing, changes, hidden) if changes else (_Step(listing), [])
-            return entered
+            return entered, (step, result)
 
-        self._manifest.apply(decide_on_both)
-        return step
+        _, answer = self._manifest.apply(decide_on_both)
+        return answer
 
     def _planned(
         self, view: CompatibleView, listing: V1Directory, changes: Sequence[Change], hidden: Collection[str]

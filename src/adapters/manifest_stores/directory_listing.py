@@ -19,7 +19,7 @@ from lancekeep.domain.table import (
     V1_SUFFIX,
     v1_table,
 )
-from lancekeep.ports.manifest_store import Decision
+from lancekeep.ports.manifest_store import Decision, Result
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
 PROPERTIES_FILE = ".lancekeep.json"
@@ -147,11 +147,12 @@ class DirectoryListing:
     def recent(self) -> V1Directory:
         return self.view()
 
-    def apply(self, decide: Decision) -> V1Directory:
+    def apply(self, decide: Decision[Result]) -> tuple[V1Directory, Result]:
         for _ in range(_ATTEMPTS):
             view = self.view()
-            if all(self._make(change, view) for change in decide(view)):
-                return self.view()
+            changes, result = decide(view)
+            if all(self._make(change, view) for change in changes):
+                return self.view(), result
         raise ConcurrentModification(f"{self._objects.root_uri}{self._root_key}: others kept changing it; try again")
 
     def optimize(self) -> None:

@@ -18,6 +18,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import lru_cache
 from threading import Condition, Lock, RLock
+from typing import Any
 
 import attrs
 
@@ -35,7 +36,7 @@ from lancekeep.domain.errors import (
 from lancekeep.domain.layout import VERSIONS
 from lancekeep.domain.naming import ManifestName, NamingScheme, final_versions
 from lancekeep.format.json_files import hinted_version
-from lancekeep.ports.manifest_store import Decision
+from lancekeep.ports.manifest_store import Decision, Result
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore, StorageTime
 
 Publish = Callable[[str, bytes], bool]
@@ -109,7 +110,7 @@ class LanceManifestStore:
     def recent(self) -> CatalogView:
         return (self._latest or empty_version()).view
 
-    def apply(self, decide: Decision) -> CatalogView:
+    def apply(self, decide: Decision[Result]) -> tuple[CatalogView, Result]:
         """As the port says. Whoever finds nobody committing commits what all who wait have decided."""
         request = _Request(decide)
         if self._is_to_commit(request):
@@ -361,16 +362,18 @@ class LanceManifestStore:
             if self._latest is None:
                 self._refresh()
             base = self._latest or empty_version()
-            view, outcomes = base.view, []
+            view, errors, results = base.view, [], []
             for request in requests:
-                outcome: Exception | None = None
+                error: Exception | None = None
+                result = None
                 try:
-                    changes = request.decide(view)
+                    changes, result = request.decide(view)
                     view = view.after(changes) if changes else view
-                except Exception as error:  # whatever it is, it is for whoever asked
-                    outcome = error
-                outcomes.append(outcome)
-            if (view is base.view or any(outcomes)) and self._refresh():
+                except Exception as raised:  # whatever it is, the caller of this request gets it
+                    error = raised
+                errors.append(error)
+                results.append(result)
+            if (view is base.view or any(errors)) and self._refresh():
                 continue
             if view is not base.view:
                 published = self._publish(base, self._versions.prepare(base, view))
@@ -379,8 +382,8 @@ class LanceManifestStore:
                     self._sleep(self._jitter() * min(_LONGEST_STEP_BACK, _STEP_BACK * 1.5**attempt))
                     continue
                 base = published
-            for request, outcome in zip(requests, outcomes, strict=True):
-                request.outcome = outcome or base.view
+            for request, error, result in zip(requests, errors, results, strict=True):
+                request.outcome = error or (base.view, result)
             return
         raise ConcurrentModification(f"{self._key}: other processes changed the catalog {_ATTEMPTS} times; try again")
 
@@ -457,7 +460,7 @@ class _Request:
     woken: released once, when it is settled, or when its thread is chosen to commit.
     """
 
-    decide: Decision
-    outcome: CatalogView | Exception | None = None
+    decide: Decision[Any]
+    outcome: tuple[CatalogView, Any] | Exception | None = None
     chosen: bool = False
     woken: Lock = attrs.field(factory=_locked)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from threading import RLock
 
 from lancekeep.domain.catalog import CatalogView, Entries
-from lancekeep.ports.manifest_store import Decision
+from lancekeep.ports.manifest_store import Decision, Result
 from lancekeep.ports.object_store import ObjectInfo
 
 
@@ -23,12 +23,12 @@ class MemoryManifestStore:
     def recent(self) -> CatalogView:
         return self._entries
 
-    def apply(self, decide: Decision) -> CatalogView:
+    def apply(self, decide: Decision[Result]) -> tuple[CatalogView, Result]:
         with self._lock:
-            changes = decide(self._entries)
+            changes, result = decide(self._entries)
             if changes:
                 self._entries = self._entries.after(changes)
-            return self._entries
+            return self._entries, result
 
     def optimize(self) -> None:
         """Nobody else reads it."""

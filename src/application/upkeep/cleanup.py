@@ -16,9 +16,10 @@ from typing import TypeVar
 
 import attrs
 
-from lancekeep.application.table_commits import TableCommits
+from lancekeep.application.clones import Clones
+from lancekeep.application.ledger import Ledger
+from lancekeep.application.places import Places
 from lancekeep.application.upkeep.fsck import Progress, require_span
-from lancekeep.domain.catalog import CatalogView
 from lancekeep.domain.dataset_files import DIRECTORIES, REFERENCES, Place, Reference
 from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound
 from lancekeep.domain.identifiers import ObjectId
@@ -163,20 +164,24 @@ class _Dataset:
 class Cleanup:
     """One clean-up.
 
-    tables: those to clean; None for all. unowned: `Clones.unowned_datasets`. The other arguments are those of
-    `Catalog.cleanup`.
+    Attributes:
+        ledger: The entries, and the commits of the tables' versions.
+        places: The directories.
+        clones: Find the datasets that no entry refers to.
+        tables: The tables to clean; None for all.
+        now: A clock.
+
+    The other attributes are the arguments of `Catalog.cleanup`.
     """
 
-    view: Callable[[], CatalogView]
-    place: Callable[[Table], DatasetRoot]
-    commits: TableCommits
-    root_key: str
+    ledger: Ledger
+    places: Places
+    clones: Clones
     older_than: timedelta
     keep: int
     grace: timedelta
     tables: Collection[ObjectId] | None
     progress: Progress
-    unowned: Callable[[Collection[str]], Iterator[str]]
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     _newest: datetime | None = None
     _needed: set[bytes] = attrs.field(factory=set)
@@ -205,7 +210,7 @@ class Cleanup:
 
     def _look(self) -> Iterator[_Dataset]:
         """Every table, then datasets that no entry refers to: a deregistered clone may be registered again."""
-        entries = list(self.view().all_of(TABLE))
+        entries = list(self.ledger.view().all_of(TABLE))
         taken = set[str]()
         for at, entry in enumerate(entries):
             object_id = ObjectId.from_key(entry.object_id)
@@ -218,18 +223,18 @@ class Cleanup:
                 continue
             taken.add(table.location)
             yield self._filled(self._placed(table, selected))
-        for location in self.unowned(taken):
+        for location in self.clones.unowned_datasets(taken):
             yield self._filled(_Dataset(location, self._root(location), selected=False))
 
     def _placed(self, table: Table, selected: bool) -> _Dataset:
         """A table and where it lies; nothing goes of one that is reached by a symbolic link, which may be a clone."""
         try:
-            return _Dataset(str(table.id), self.place(table), selected, object_id=table.id)
+            return _Dataset(str(table.id), self.places.dataset_root(table), selected, object_id=table.id)
         except Damaged as error:
             return _Dataset(str(table.id), self._root(table.location), selected, refusal=str(error))
 
     def _root(self, location: str) -> DatasetRoot:
-        key = f"{self.root_key}/{location}" if self.root_key else location
+        key = self.places.prefix + location
         return DatasetRoot(key, self._objects.root_uri + key)
 
     def _filled(self, dataset: _Dataset) -> _Dataset:
@@ -255,7 +260,7 @@ class Cleanup:
     def _references(self, dataset: _Dataset) -> set[Reference]:
         """What the tags and branches of a table, and its entry, refer to now. Raises `Damaged`."""
         found = set()
-        entry = None if dataset.object_id is None else self.view().find(dataset.object_id.key)
+        entry = None if dataset.object_id is None else self.ledger.view().find(dataset.object_id.key)
         published = None if entry is None else published_version(entry)
         if published is not None:
             found.add(published)
@@ -315,12 +320,12 @@ class Cleanup:
         """Whether a row points at a staged manifest, which then is a version in all but its name."""
         name = ManifestName.parse(staged.key.rpartition("/")[2])
         assert name is not None  # it would not count as staged
-        row = self._retry(lambda: self.commits.rows.get(branch.root.base_uri, name.version))
+        row = self._retry(lambda: self.ledger.commits.rows.get(branch.root.base_uri, name.version))
         return row is not None and row.path == staged.key
 
     def _dangling(self, branch: _Branch) -> list[int]:
         """Versions below the latest that have a row and no manifest: the engine's own clean-up tells nobody."""
-        latest, rows = max(branch.versions, default=0), self.commits.rows
+        latest, rows = max(branch.versions, default=0), self.ledger.commits.rows
         below = self._retry(lambda: rows.list(branch.root.base_uri, after=latest, limit=None, descending=True))
         gone = (row for row in below if row.is_final and row.version not in branch.versions)
         return [row.version for row in gone if self._objects.head(row.path) is None]
@@ -361,7 +366,7 @@ class Cleanup:
                 except Damaged as error:
                     dataset.refuse(str(error))
                 self._remove_versions_of(branch)
-        self.commits.forget()
+        self.ledger.commits.forget()
 
     def _recheck(self, dataset: _Dataset, branch: _Branch) -> None:
         """Spare versions to which a tag or branch refers by now, and all where the table was made anew meanwhile."""
@@ -382,11 +387,11 @@ class Cleanup:
         """Rows first: a manifest without a row is a version that can be read, and found by the next run."""
         forgotten = [*branch.doomed, *branch.dangling]
         if forgotten:
-            self._retry(lambda: self.commits.rows.delete(branch.root.base_uri, forgotten))
+            self._retry(lambda: self.ledger.commits.rows.delete(branch.root.base_uri, forgotten))
         for info in (*(branch.versions[version] for version in branch.doomed), *branch.abandoned):
             self._delete(info)
         if branch.doomed:  # a concurrent reader may have entered the row of a manifest that was still there
-            self._retry(lambda: self.commits.rows.delete(branch.root.base_uri, branch.doomed))
+            self._retry(lambda: self.ledger.commits.rows.delete(branch.root.base_uri, branch.doomed))
 
     def _remove_files(self, datasets: Sequence[_Dataset]) -> None:
         """Remove what is still not needed once everything was looked at that came to be since the first look."""
@@ -419,11 +424,11 @@ class Cleanup:
         self._retry(lambda: self._objects.delete(info.key))
 
     def _retry(self, act: Callable[[], T]) -> T:
-        return self.commits.retry.call(act)
+        return self.ledger.commits.retry.call(act)
 
     @property
     def _objects(self) -> ObjectStore:
-        return self.commits.objects
+        return self.ledger.commits.objects
 
 
 def _cleaned(dataset: _Dataset, branch: _Branch) -> TableCleanup:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
-from lancekeep.application.upkeep.clones import Clones
+from lancekeep.application.clones import Clones
 from lancekeep.domain.dataset_files import DATA, DELETIONS, INDICES
 from lancekeep.domain.errors import Damaged, ObjectNotFound
 from lancekeep.domain.file_references import FileReference

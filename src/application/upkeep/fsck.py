@@ -10,8 +10,10 @@ from enum import Enum
 
 import attrs
 
-from lancekeep.application.upkeep.clones import Clones
-from lancekeep.domain.catalog import CatalogView, SetProperties, ancestors
+from lancekeep.application.ledger import Ledger
+from lancekeep.application.places import Places
+from lancekeep.application.removal import Removal
+from lancekeep.domain.catalog import SetProperties, ancestors
 from lancekeep.domain.dataset_files import DIRECTORIES
 from lancekeep.domain.directory_contents import foreign_files, is_mark, is_own
 from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound
@@ -27,8 +29,7 @@ from lancekeep.domain.table import (
     is_at,
     v1_table,
 )
-from lancekeep.ports.manifest_store import Decision
-from lancekeep.ports.object_store import ObjectInfo, ObjectStore
+from lancekeep.ports.object_store import ObjectInfo
 
 _HASHED = re.compile(r"[0-9a-f]{8}_[^/]+")
 Progress = Callable[[int, int, str], None]
@@ -111,21 +112,20 @@ class FsckReport:
 
 @attrs.frozen
 class Fsck:
-    """One look over a catalog.
+    """One check of a catalog's entries and directories.
 
-    view: the catalog as it is whenever this is called. apply: what changes it. leftovers: `ManifestStore.leftovers`.
-    remove: what removes a table's rows and files. remove_leftovers: what removes these objects from a directory that is
-    no table's. clones: those of the catalog. grace, remove_tables: see `Catalog.fsck`. now: a clock.
+    Attributes:
+        ledger: The entries.
+        places: The directories.
+        removal: Removes tables and leftovers, and knows the clones.
+        grace: See `Catalog.fsck`.
+        remove_tables: See `Catalog.fsck`.
+        now: A clock.
     """
 
-    view: Callable[[], CatalogView]
-    apply: Callable[[Decision], object]
-    leftovers: Callable[[], Sequence[ObjectInfo]]
-    remove: Callable[[Table], object]
-    remove_leftovers: Callable[[Table, Sequence[str]], object]
-    clones: Clones
-    objects: ObjectStore
-    root_key: str
+    ledger: Ledger
+    places: Places
+    removal: Removal
     grace: timedelta
     remove_tables: bool = False
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -134,7 +134,7 @@ class Fsck:
         """Look at everything; with ``repair`` put right what can be put right without a loss."""
         require_span(self.grace)
         directories = list(self._directories(""))  # before the entries: a table that is made meanwhile is no finding
-        view = self.view()
+        view = self.ledger.view()
         entries = list(view.descendants(ObjectId()))
         located = {posixpath.normpath(entry.location) for entry in entries if entry.location}
         found = [
@@ -147,7 +147,7 @@ class Fsck:
         leftovers = self._of_manifest()
         if repair:
             if leftovers:
-                self.apply(lambda view: [SetProperties({})])
+                self.ledger.apply(lambda view: ([SetProperties({})], None))
             findings = [self._repaired(finding) for finding in findings]
             leftovers = self._removed(leftovers)
         return FsckReport((*findings, *leftovers.values()), len(entries), len(directories))
@@ -160,8 +160,8 @@ class Fsck:
             name = str(ObjectId.from_key(entry.object_id))
             try:
                 location = Table.from_entry(entry).location
-                linked = self.objects.passes_link(self._key(location), self.root_key)
-                holds = linked or next(self.objects.list(f"{self._key(location)}/"), None) is not None
+                linked = self.places.objects.passes_link(self._key(location), self.places.root_key)
+                holds = linked or next(self.places.objects.list(f"{self._key(location)}/"), None) is not None
             except (Damaged, InvalidInput) as error:
                 yield Finding(Kind.UNUSABLE, name, str(error))
                 continue
@@ -195,10 +195,10 @@ class Fsck:
         readers: dict[str, str] = {}
         if any(finding.kind in _TABLES and finding.repair for finding in findings):
             doomed = {finding.object for finding in findings if finding.kind in _TABLES and finding.repair}
-            readers = self.clones.protected(doomed, {*located, *self.clones.unowned_datasets(located)})
+            readers = self.removal.clones.protected(doomed, {*located, *self.removal.clones.unowned_datasets(located)})
         for finding in findings:
             if finding.kind is Kind.UNREFERENCED and finding.repair:
-                recorded = self.clones.recorded_readers(finding.object)
+                recorded = self.removal.clones.recorded_readers(finding.object)
                 if recorded:
                     readers[finding.object] = recorded[0]
         return [self._unless_read(finding, readers.get(finding.object)) for finding in findings]
@@ -217,8 +217,8 @@ class Fsck:
         is too late for the other, however long its writer was held up.
         """
         findings = {}
-        for info in self.leftovers():
-            path = info.key.removeprefix(f"{self.root_key}/")
+        for info in self.ledger.manifest.leftovers():
+            path = info.key.removeprefix(self.places.prefix)
             meaning = "no version of the catalog's own table needs it: an operation that was stopped left it"
             found = Finding(Kind.LEFTOVER, path, meaning, "remove the file")
             if foreign_files([path.removeprefix(f"{MANIFEST_DIRECTORY}/")]):
@@ -228,13 +228,13 @@ class Fsck:
 
     def _removed(self, leftovers: Mapping[str, Finding]) -> dict[str, Finding]:
         """Those findings, done with as far as they still hold."""
-        still = {info.key for info in self.leftovers()}
+        still = {info.key for info in self.ledger.manifest.leftovers()}
         done = {key for key, finding in leftovers.items() if finding.repair and key in still}
         for key in done:
-            self.objects.delete(key)
+            self.places.objects.delete(key)
             directory = posixpath.dirname(key)
             if posixpath.basename(directory) not in DIRECTORIES:  # that of an index
-                self.objects.prune(directory)
+                self.places.objects.prune(directory)
         return {key: attrs.evolve(finding, repaired=key in done) for key, finding in leftovers.items()}
 
     def _unreferenced(self, directory: str) -> tuple[Finding, list[str]]:
@@ -243,7 +243,7 @@ class Fsck:
         Repair removes only what Lance or Lancekeep wrote: every file has to be known, and one has to prove it.
         """
         key = f"{self._key(directory)}/"
-        infos = [*self.objects.list(key), *self.objects.unfinished(key)]
+        infos = [*self.places.objects.list(key), *self.places.objects.unfinished(key)]
         names = [info.key[len(key) :] for info in infos]
         foreign = foreign_files(names)
         own_name = _HASHED.fullmatch(directory) is not None or v1_table(directory) is not None
@@ -277,14 +277,14 @@ class Fsck:
         """
         content = self._content(f"{key}{MOVING_MARKER}")
         source = (content or b"").decode(errors="replace")
-        if not is_at(self.view(), source):
+        if not is_at(self.ledger.view(), source):
             return False
         copied = filter(_is_committed, names)
         return all(self._content(f"{self._key(source)}/{name}") == self._content(f"{key}{name}") for name in copied)
 
     def _content(self, key: str) -> bytes | None:
         try:
-            return self.objects.get(key)
+            return self.places.objects.get(key)
         except ObjectNotFound:
             return None
 
@@ -296,24 +296,24 @@ class Fsck:
             return finding
         directory = finding.object
         if finding.kind is Kind.HIDDEN:
-            owner = self.view().owner_of(directory)
+            owner = self.ledger.view().owner_of(directory)
             if owner is None or owner.location != directory:
                 return finding
-            self.objects.delete(f"{self._key(directory)}/{DEREGISTERED_MARKER}")
+            self.places.objects.delete(f"{self._key(directory)}/{DEREGISTERED_MARKER}")
         else:
             found, keys = self._unreferenced(directory)
-            view = self.view()
+            view = self.ledger.view()
             if found != finding or view.owner_of(directory) is not None:
                 return finding
-            if any(is_at(view, reader) for reader in self.clones.recorded_readers(directory)):
+            if any(is_at(view, reader) for reader in self.removal.clones.recorded_readers(directory)):
                 return finding
             table = Table(ObjectId((directory,)), directory, {})
             if finding.kind is Kind.UNREFERENCED:
-                self.remove_leftovers(table, keys)
+                self.removal.remove_leftovers(table, keys)
             elif finding.kind is not Kind.EMPTY:
-                self.remove(table)
+                self.removal.remove(table)
             else:  # no object is looked for: another may just have put one there
-                self.objects.prune(self._key(directory))
+                self.places.objects.prune(self._key(directory))
                 if directory in self._directories(posixpath.dirname(directory)):
                     return finding  # that, or files that are no objects, lie in it
         return attrs.evolve(finding, repaired=True)
@@ -324,15 +324,15 @@ class Fsck:
     # -- places -------------------------------------------------------------------------------------------------
 
     def _hiding(self, location: str) -> ObjectInfo | None:
-        return self.objects.head(f"{self._key(location)}/{DEREGISTERED_MARKER}")
+        return self.places.objects.head(f"{self._key(location)}/{DEREGISTERED_MARKER}")
 
     def _directories(self, above: str) -> Iterator[str]:
         key = self._key(above)
-        names = self.objects.directories(f"{key}/" if key else "")
+        names = self.places.objects.directories(f"{key}/" if key else "")
         return (f"{above}/{name}".lstrip("/") for name in names if above or name != MANIFEST_DIRECTORY)
 
     def _key(self, location: str) -> str:
-        return "/".join(filter(None, (self.root_key, location)))
+        return self.places.prefix + location if location else self.places.root_key
 
 
 def require_span(span: timedelta, name: str = "grace") -> None:

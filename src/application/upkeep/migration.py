@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 
 import attrs
 
+from lancekeep.application.clones import Clones
+from lancekeep.application.ledger import Ledger
+from lancekeep.application.places import Places
 from lancekeep.domain.catalog import CatalogView, Change, Put
 from lancekeep.domain.errors import InvalidInput, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
 from lancekeep.domain.table import V1_SUFFIX, v1_table
-from lancekeep.ports.manifest_store import Decision
 from lancekeep.ports.object_store import ObjectStore
 
 
@@ -54,67 +57,58 @@ class MigrationReport:
 
 
 def migrate(
-    view: CatalogView,
-    apply: Callable[[Decision], object],
-    objects: ObjectStore,
-    root_prefix: str,
-    record: Callable[[str], object],
+    ledger: Ledger,
+    places: Places,
+    clones: Clones,
     *,
-    lists_v1: bool,
     dry_run: bool,
     batch: int,
     progress: Callable[[MigrationProgress], None] | None,
 ) -> MigrationReport:
-    """Enter every V1 table that ``view`` lists, ``batch`` tables in one atomic change; see `Catalog.migrate`.
-
-    ``record``: called with the location of each table before it is entered. ``lists_v1``: whether the view shows V1
-    directories at all. Raises `Unsupported` otherwise, and in V1 alone.
-    """
+    """Enter every V1 table in the manifest, ``batch`` tables in one atomic change; see `Catalog.migrate`."""
+    view = ledger.view()
     if batch < 1:
         raise InvalidInput(f"batch is {batch!r}; at least one table has to go into a change")
-    if view.flat or not lists_v1:
+    if view.flat or not places.v1_names:
         raise Unsupported(
             "a migration needs a catalog that sees V1 tables and has a manifest to enter them in: open it with "
             "mode='compatible'"
         )
-    skipped = list(_unspeakable(objects, root_prefix))
+    skipped = list(_unspeakable(places.objects, places.prefix))
     candidates = [entry for entry in view.all_of(TABLE) if entry.listed]
     total = len(candidates) + len(skipped)
     registered: list[ObjectId] = []
     remaining = iter(candidates)
     while some := list(islice(remaining, batch)):
-        change = _Registration(some)
+        entered = some
         if not dry_run:
             for entry in some:
-                record(str(entry.location))
-            apply(change.decide)
-        registered += (ObjectId.from_key(entry.object_id) for entry in change.registered)
-        skipped += change.skipped
+                clones.record_dataset(str(entry.location))
+            entered, refused = ledger.apply(partial(_register, candidates=some))
+            skipped += refused
+        registered += (ObjectId.from_key(entry.object_id) for entry in entered)
         if progress is not None:
             progress(MigrationProgress(len(registered), len(skipped), total))
     return MigrationReport(tuple(registered), tuple(skipped), dry_run)
 
 
-class _Registration:
-    """The decision to enter some V1 tables, and what came of it when it was asked last."""
-
-    def __init__(self, candidates: Sequence[ManifestEntry]) -> None:
-        self._candidates = candidates
-        self.registered = list(candidates)
-        self.skipped: list[Skipped] = []
-
-    def decide(self, view: CatalogView) -> list[Change]:
-        now = [(candidate, view.find(candidate.object_id)) for candidate in self._candidates]
-        self.registered = [found for _, found in now if found is not None and found.listed]
-        self.skipped = [
-            Skipped(
-                str(candidate.location),
-                "it was dropped or deregistered meanwhile" if found is None else "its name was entered meanwhile",
-            )
-            for candidate, found in now
-            if found is None or not found.listed
-        ]
-        return [Put(attrs.evolve(entry, listed=False)) for entry in self.registered]
+def _register(
+    view: CatalogView, candidates: Sequence[ManifestEntry]
+) -> tuple[list[Change], tuple[list[ManifestEntry], list[Skipped]]]:
+    """Decide to enter some V1 tables; the result is the entries made, and the tables skipped."""
+    now = [(candidate, view.find(candidate.object_id)) for candidate in candidates]
+    registered = [found for _, found in now if found is not None and found.listed]
+    skipped = [
+        Skipped(
+            str(candidate.location),
+            "it was dropped or deregistered during the migration"
+            if found is None
+            else "its name was entered during the migration",
+        )
+        for candidate, found in now
+        if found is None or not found.listed
+    ]
+    return [Put(attrs.evolve(entry, listed=False)) for entry in registered], (registered, skipped)
 
 
 def _unspeakable(objects: ObjectStore, root_prefix: str) -> Iterator[Skipped]:

@@ -11,8 +11,8 @@ from urllib.parse import unquote
 
 import attrs
 
+from lancekeep.application.clones import Clones
 from lancekeep.application.table_commits import TableCommits
-from lancekeep.application.upkeep.clones import Clones
 from lancekeep.application.upkeep.file_checks import FileChecks, FileFault, Version
 from lancekeep.application.upkeep.fsck import Finding, FsckReport, Kind, Progress, require_span, unless_young
 from lancekeep.domain.dataset_files import REFERENCES, Place, Reference

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lancekeep.application.catalog import Catalog, Identifier
+from lancekeep.application.catalog import Catalog
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import InvalidInput
+from lancekeep.domain.identifiers import Identifier
 from lancekeep.entrypoints.spark.arrow_types import (
     arrow_schema,
     require_fit,

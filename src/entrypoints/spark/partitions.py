@@ -18,13 +18,9 @@ import lance
 import numpy as np
 import pyarrow as pa
 
-from lancekeep.application.partitions.namespace import (
-    APPEND,
-    PartitionedNamespace,
-    PartitionWritePlan,
-    WrittenPartition,
-)
+from lancekeep.application.partitions.namespace import PartitionedNamespace
 from lancekeep.application.partitions.values import expression, is_understood, partition_arrays, split
+from lancekeep.application.partitions.writing import APPEND, PartitionWritePlan, WrittenPartition
 from lancekeep.domain.errors import MissingExtra
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.partitions import Partition, key_of

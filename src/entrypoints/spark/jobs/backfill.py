@@ -17,10 +17,10 @@ from lance.file import LanceFileSession
 from lance.schema import LanceSchema
 from pyarrow import fs
 
-from lancekeep.application.catalog import Catalog, Identifier
+from lancekeep.application.catalog import Catalog
 from lancekeep.application.upkeep.fsck import Progress
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput
-from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.entrypoints.spark.jobs.files import absolute, place
 from lancekeep.entrypoints.spark.jobs.tasks import Clock, Summary, quiet, run
 from lancekeep.entrypoints.spark.reading import READ_AHEAD, Snapshot, batch_rows

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import lance
 from lance.optimize import Compaction, CompactionOptions, CompactionTask, RewriteResult
 
-from lancekeep.application.catalog import Catalog, Identifier
+from lancekeep.application.catalog import Catalog
 from lancekeep.application.upkeep.fsck import Progress
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput
-from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.entrypoints.spark.jobs.tasks import Clock, Summary, quiet, run
 from lancekeep.entrypoints.spark.reading import BATCH_BYTES, BATCH_ROWS, Snapshot, stored_fragments
 

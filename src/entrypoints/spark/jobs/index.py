@@ -12,10 +12,10 @@ import lance
 import pyarrow as pa
 from lance.indices import IndicesBuilder
 
-from lancekeep.application.catalog import Catalog, Identifier
+from lancekeep.application.catalog import Catalog
 from lancekeep.application.upkeep.fsck import Progress
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput
-from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.entrypoints.spark.jobs.tasks import Clock, Summary, quiet, require_classic, run
 from lancekeep.entrypoints.spark.reading import Snapshot, stored_fragments
 

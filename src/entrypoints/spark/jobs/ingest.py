@@ -12,11 +12,11 @@ import attrs
 import lance
 import pyarrow as pa
 
-from lancekeep.application.catalog import Catalog, Identifier
+from lancekeep.application.catalog import Catalog
 from lancekeep.application.upkeep.fsck import Progress
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput, Refused, TableNotFound
-from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.entrypoints.spark.arrow_types import require_storable
 from lancekeep.entrypoints.spark.jobs.aside import BadRecords
 from lancekeep.entrypoints.spark.jobs.files import Piece, SourceFile, absolute, format_of, list_files, pack

@@ -10,9 +10,9 @@ import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancekeep.application.catalog import Catalog, Identifier
+from lancekeep.application.catalog import Catalog
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput
-from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.entrypoints.spark.arrow_types import fit
 from lancekeep.entrypoints.spark.failures import translated
 from lancekeep.entrypoints.spark.jobs.staged import StagedRows

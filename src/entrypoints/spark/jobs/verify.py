@@ -13,10 +13,10 @@ import lance
 from lance.file import LanceFileSession
 from pyarrow import fs
 
-from lancekeep.application.catalog import Catalog, Identifier
+from lancekeep.application.catalog import Catalog
 from lancekeep.application.upkeep.fsck import Progress
 from lancekeep.domain.errors import InvalidInput, LancekeepError, NotFound
-from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.entrypoints.spark.jobs.files import place
 from lancekeep.entrypoints.spark.jobs.tasks import Clock, quiet, run
 from lancekeep.entrypoints.spark.reading import READ_AHEAD, Snapshot, batch_rows

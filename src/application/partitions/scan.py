@@ -1,0 +1,58 @@
+"""Reading a partitioned namespace: the partitions that a filter leaves, each at its published version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import attrs
+import pyarrow as pa
+
+from lancekeep.application.concurrency import at_once
+from lancekeep.application.partitions.values import expression, is_understood
+from lancekeep.domain.errors import InvalidInput
+from lancekeep.domain.partitions import Partition
+from lancekeep.domain.pruning import Filter
+from lancekeep.ports.table_engine import TableEngine
+
+
+@attrs.frozen
+class Scan:
+    """What a filter leaves of a partitioned namespace at one moment: the partitions to read, each at its version.
+
+    skipped: how many partitions cannot hold a row that satisfies the filter.
+    """
+
+    partitions: tuple[Partition, ...]
+    skipped: int
+    schema: pa.Schema
+    filter: Filter
+    _engine: TableEngine
+    _open: Callable[[Partition], Any]
+
+    def datasets(self) -> Iterator[tuple[Partition, Any]]:
+        """Each partition as a ``lance.LanceDataset`` at its version; the filter still has to be applied."""
+        return ((partition, self._open(partition)) for partition in self.partitions)
+
+    def select(self, columns: Sequence[str] | None) -> pa.Schema:
+        """The schema of some columns, of all for None. Raises `InvalidInput`."""
+        names = self.schema.names if columns is None else list(columns)
+        unknown = [name for name in names if name not in self.schema.names]
+        if unknown:
+            raise InvalidInput(f"there is no column {unknown[0]!r}; the columns are {', '.join(self.schema.names)}")
+        return pa.schema([self.schema.field(name) for name in names])
+
+    def to_table(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows that satisfy the filter, in no particular order. Raises `InvalidInput`."""
+        schema = self.select(columns)
+        names = schema.names
+        condition = expression(self.filter, self.schema)
+        understood = condition is None or is_understood(self.filter, self.schema)
+
+        def read(partition: Partition) -> pa.Table:
+            dataset = self._open(partition)
+            if understood:
+                return self._engine.read(dataset, names, condition).cast(schema)
+            return self._engine.read(dataset, None, None).filter(condition).select(names).cast(schema)
+
+        return pa.concat_tables([schema.empty_table(), *at_once(read, self.partitions)])

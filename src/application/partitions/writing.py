@@ -1,0 +1,258 @@
+"""Writing to partitions: the plan for writers elsewhere, the commits to every partition, and their publication.
+
+A version counts only once it is published, and is always built on the published one. What a failed write has committed
+after it never becomes visible (``docs/adr/0026``).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import attrs
+import pyarrow as pa
+
+from lancekeep.application.concurrency import at_once
+from lancekeep.application.ledger import Ledger
+from lancekeep.application.partitions.values import column_type
+from lancekeep.application.places import Places
+from lancekeep.application.removal import Removal
+from lancekeep.application.writes import Writes
+from lancekeep.domain.catalog import AddColumns, CatalogView, Change
+from lancekeep.domain.errors import (
+    ConcurrentModification,
+    Damaged,
+    InvalidInput,
+    LancekeepError,
+    Refused,
+    StoreUnavailable,
+    VersionTaken,
+)
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.layout import DatasetRoot
+from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
+from lancekeep.domain.partitioning import READ_BRANCH, READ_TAG, READ_VERSION, PartitionSpec
+from lancekeep.domain.partitions import (
+    Overtaken,
+    Partition,
+    Publication,
+    Values,
+    by_values,
+    key_of,
+    level_names,
+    levels_of,
+    partition_of,
+    publish,
+    table_of,
+)
+from lancekeep.domain.table import Table, new_location
+from lancekeep.format.logical_types import logical_type
+from lancekeep.ports.table_engine import TableEngine, WriteMode, WritePlan
+
+APPEND, OVERWRITE = "append", "overwrite"
+"""What a write does to the partitions that the data belong to: add rows to them, or replace their rows."""
+
+_ATTEMPTS = 20
+
+
+@attrs.frozen
+class PartitionWritePlan:
+    """What writers elsewhere need to write the rows of partitions, and `PartitionedNamespace.publish` afterwards; it
+    pickles.
+
+    known: the places of the existing partitions, by their values. levels: the existing namespaces, by their values.
+    root_uri: where new partitions go. salt: random; makes the names of new namespaces.
+    """
+
+    spec: PartitionSpec
+    schema: Any
+    mode: str
+    root_uri: str
+    storage_options: Mapping[str, str] = attrs.field(repr=False)
+    known: Mapping[Values, tuple[ObjectId, str]]
+    levels: Mapping[Values, ObjectId]
+    salt: str
+
+    def place(self, values: Values) -> tuple[WritePlan, str | None]:
+        """Where rows of a partition are to be written, and the location where that is new; it is new at every call."""
+        mode = WriteMode(self.mode)
+        found = self.known.get(key_of(values))
+        if found is not None:
+            return WritePlan(found[0], found[1], self.storage_options, self.schema, mode, 1, False), None
+        table = self.table_of(values)
+        location = new_location(table, secrets.token_hex(4))
+        return self.at(table, location), location
+
+    def table_of(self, values: Values) -> ObjectId:
+        """Return the id that the table of a new partition gets."""
+        return table_of(self.levels, self.spec, values, level_names(self.spec, values, self.salt))
+
+    def at(self, table: ObjectId, location: str) -> WritePlan:
+        """Return the plan for a new partition that `place` has given a name and a location."""
+        uri = f"{self.root_uri.rstrip('/')}/{location}"
+        return WritePlan(table, uri, self.storage_options, self.schema, WriteMode.CREATE, 0, True)
+
+
+@attrs.frozen
+class WrittenPartition:
+    """Fragments that were written for a partition, by the plan that `PartitionWritePlan.place` gave."""
+
+    values: Values
+    fragments: tuple[Any, ...]
+    plan: WritePlan
+    location: str | None
+
+
+@attrs.define
+class _Part:
+    """One partition of a write on its way, and what is to be published of it once it is committed."""
+
+    written: WrittenPartition
+    publication: Publication | None = None
+
+
+@attrs.frozen
+class PartitionWriter:
+    """The commits of one write, and their publication."""
+
+    ledger: Ledger
+    places: Places
+    writes: Writes
+    removal: Removal
+    engine: TableEngine
+    plan: PartitionWritePlan
+
+    def run(self, written: Sequence[WrittenPartition]) -> list[Partition]:
+        parts = [_Part(each) for each in written if each.fragments]
+        if len({key_of(part.written.values) for part in parts}) < len(parts):
+            raise InvalidInput("a partition was written twice in one write; give all its fragments together")
+        try:
+            return self._publish(parts) if parts else []
+        except StoreUnavailable:
+            raise  # whether it was published is not known: what was written stays
+        except Exception:
+            for part in parts:
+                self._forget(part)
+            raise
+
+    def _publish(self, parts: list[_Part]) -> list[Partition]:
+        pending = parts
+
+        def decide(view: CatalogView) -> tuple[list[Change], list[ManifestEntry]]:
+            publications = [part.publication for part in parts if part.publication is not None]
+            changes = publish(view, self.plan.spec, publications, alone=self.plan.mode == OVERWRITE)
+            entered = [change.entry for change in changes if change.entry.object_type == TABLE]
+            return [columns_of(self.plan.spec, self.plan.schema), *changes], entered
+
+        for _ in range(_ATTEMPTS):
+            view = self.ledger.view()
+            present = by_values(view, self.plan.spec)
+            plan = attrs.evolve(self.plan, levels=levels_of(view, self.plan.spec))
+            bases = [present.get(key_of(part.written.values)) for part in pending]
+            at_once(self._commit, pending, bases, [plan.table_of(part.written.values) for part in pending])
+            try:
+                entered = self.ledger.apply(decide)
+                return [partition_of(self.plan.spec, entry) for entry in entered]
+            except Overtaken as overtaken:
+                pending = [part for part in parts if key_of(part.written.values) in overtaken.values]
+        raise ConcurrentModification("others kept publishing the same partitions; nothing was published, try again")
+
+    def _commit(self, part: _Part, base: Partition | None, table: ObjectId) -> None:
+        """Make what was written a version that holds nothing else but what is published in ``base``.
+
+        ``table``: the id of the partition's table if it is new.
+        """
+        written = part.written
+        if base is None and written.location is None:
+            raise ConcurrentModification(f"the partition {written.plan.table} was dropped; nothing was published")
+        if base is None:
+            if written.plan.table != table:
+                location = new_location(table, secrets.token_hex(4))
+                written = self._move(part, self.plan.at(table, location), location)
+            part.publication = part.publication or self._first(written)
+            return
+        if written.location is not None:
+            uri, mode = self.places.uri(base.table), WriteMode(self.plan.mode)
+            plan = attrs.evolve(written.plan, table=base.table.id, uri=uri, mode=mode, read_version=1, declared=False)
+            written = self._move(part, plan, None)
+        part.publication = self._commit_to(base, written)
+
+    def _first(self, written: WrittenPartition) -> Publication:
+        """The first version of a table that is no table of the catalog before it is published."""
+        assert written.location is not None
+        version = self.engine.create_at(written.plan, written.fragments)
+        root = self.places.dataset_root(Table(written.plan.table, written.location, {}))
+        self.ledger.commits.latest(root)  # the commit store comes to know of it
+        return Publication(written.values, written.plan.table, written.location, None, version)
+
+    def _move(self, part: _Part, plan: WritePlan, location: str | None) -> WrittenPartition:
+        """Write the rows again for another table: a concurrent write has entered the partition or a level of it."""
+        written = part.written
+        if part.publication is None:
+            self.engine.create_at(written.plan, written.fragments)
+        rows = self.engine.open_at(written.plan.uri).scanner().to_reader()
+        fragments = tuple(self.engine.write_fragments(plan, rows))
+        self._forget(part)
+        part.written, part.publication = WrittenPartition(written.values, fragments, plan, location), None
+        return part.written
+
+    def _forget(self, part: _Part) -> None:
+        """Remove the directory of a partition that did not come to be."""
+        if part.written.location is not None:
+            with suppress(LancekeepError):
+                self.removal.remove(Table(part.written.plan.table, part.written.location, {}))
+
+    def _commit_to(self, base: Partition, written: WrittenPartition) -> Publication:
+        """A version with what ``base`` holds and the fragments, or with these alone where they overwrite.
+
+        Versions behind the published one are of writes that failed or are under way. Appending to them would publish
+        them; so the published version is restored first. The engine rebases silently: what did not become the very
+        next version holds rows of others, and stays behind unpublished, too.
+        """
+        root = self.places.dataset_root(base.table)
+        for attempt in range(_ATTEMPTS):
+            _require_main(base)
+            latest = self._latest(root)
+            overwrites = self.plan.mode == OVERWRITE
+            start = latest if base.version is None or overwrites else base.version
+            with suppress(ConcurrentModification, VersionTaken):
+                if start != latest:
+                    start = self.engine.restore(base.table.id, start).version
+                plan = attrs.evolve(written.plan, read_version=start)
+                version = self.writes.commit_fragments(plan, written.fragments, {}, exactly=False).version
+                if overwrites or version == start + 1:
+                    return Publication(written.values, base.table.id, base.table.location, base, version)
+            retry = self.ledger.commits.retry
+            retry.sleep(retry.jitter() * min(0.5, 0.01 * 2**attempt))
+            base = self._again(base)
+        raise ConcurrentModification(f"{base.table.id}: others kept committing to it; nothing was published, try again")
+
+    def _again(self, base: Partition) -> Partition:
+        """The partition as it is published now."""
+        entry = self.ledger.view().find(base.table.id.key)
+        if entry is None or entry.location != base.table.location:
+            raise ConcurrentModification(f"the partition {base.table.id} was dropped; nothing was published")
+        return partition_of(self.plan.spec, entry)
+
+    def _latest(self, root: DatasetRoot) -> int:
+        latest = self.ledger.commits.latest(root)
+        if latest is None:
+            raise Damaged(f"the partition at {root.base_uri} is in the catalog and has no version; drop it")
+        return latest.version
+
+
+def columns_of(spec: PartitionSpec, schema: pa.Schema) -> AddColumns:
+    """Return the columns that the entries of partitions need in the manifest table."""
+    versions = {READ_VERSION: "uint64", READ_BRANCH: "string", READ_TAG: "string"}
+    return AddColumns(versions | {field.column: logical_type(column_type(field, schema)) for field in spec.fields})
+
+
+def _require_main(partition: Partition) -> None:
+    """Raises `Refused` where a branch or a tag is to be read: other software has put it there."""
+    if partition.branch is not None or partition.tag is not None:
+        raise Refused(
+            f"the partition {partition.table.id} is read from the branch or tag {partition.branch or partition.tag!r}; "
+            "Lancekeep writes to main only. Clear read_branch and read_tag first."
+        )

@@ -1,0 +1,282 @@
+"""The entries of tables and their directories; see the methods of `Catalog` with similar names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+
+import attrs
+
+from lancekeep.application.ledger import Ledger
+from lancekeep.application.places import Places
+from lancekeep.application.removal import Removal
+from lancekeep.domain.catalog import CatalogView, Change, SetProperties, page
+from lancekeep.domain.errors import (
+    AlreadyExists,
+    ConcurrentModification,
+    Damaged,
+    InvalidInput,
+    NotFound,
+    Refused,
+    TableAlreadyExists,
+    TableNotFound,
+)
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.manifest_entry import OWN_PROPERTIES, TABLE
+from lancekeep.domain.namespace import find_namespace
+from lancekeep.domain.properties import checked_properties, property_changes
+from lancekeep.domain.table import (
+    MARKER_CONTENT,
+    Table,
+    add_table,
+    alter_table,
+    find_table,
+    is_at,
+    remove_table,
+    v1_location,
+)
+
+DEFINITE = (AlreadyExists, NotFound, Refused, InvalidInput, ConcurrentModification)
+"""Errors of a change that say for certain that nothing was changed."""
+
+
+@attrs.frozen
+class Description:
+    """A table, where it lies, and its latest version; None while it is only declared."""
+
+    id: ObjectId
+    uri: str
+    version: int | None
+    properties: Mapping[str, str]
+    managed: bool
+
+
+class Tables:
+    """Declares, registers, alters, lists and drops tables."""
+
+    def __init__(self, ledger: Ledger, places: Places, removal: Removal) -> None:
+        self._ledger = ledger
+        self._places = places
+        self._removal = removal
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def find(self, object_id: ObjectId) -> Table:
+        """Return a table's entry. Raises `TableNotFound`."""
+        return find_table(self._ledger.view(), object_id)
+
+    def exists(self, object_id: ObjectId) -> bool:
+        try:
+            self.find(object_id)
+        except TableNotFound:
+            return False
+        return True
+
+    def describe(self, object_id: ObjectId) -> Description:
+        table = self.find(object_id)
+        latest = self._ledger.commits.latest(self._places.dataset_root(table))
+        version = None if latest is None else latest.version
+        return Description(table.id, self._places.uri(table), version, table.properties, self._ledger.managed)
+
+    def page(
+        self, object_id: ObjectId, after: str | None, limit: int | None, *, include_declared: bool
+    ) -> tuple[list[str], str | None]:
+        view = self._ledger.view()
+        parent = find_namespace(view, object_id).id
+        if include_declared:
+            return view.children(parent, TABLE, after, limit)
+        created: list[str] = []
+        more = True
+        while more and (limit is None or len(created) <= limit):
+            names, after = view.children(parent, TABLE, after, limit)
+            created += [name for name in names if self._is_created(view, ObjectId((*parent.names, name)))]
+            more = after is not None
+        return page(created, None, limit)
+
+    def all(self, after: str | None, *, include_declared: bool) -> Iterator[ObjectId]:
+        view = self._ledger.view()
+        ids = (ObjectId.from_key(entry.object_id) for entry in view.all_of(TABLE, after))
+        return (object_id for object_id in ids if include_declared or self._is_created(view, object_id))
+
+    def usable(self) -> Iterator[Table]:
+        """Yield the tables whose entries name a directory that can be used; `Fsck` reports the others."""
+        for entry in self._ledger.view().all_of(TABLE):
+            with suppress(Damaged):
+                table = Table.from_entry(entry)
+                self._places.dataset_root(table)
+                yield table
+
+    def _is_created(self, view: CatalogView, object_id: ObjectId) -> bool:
+        """Return whether the table has a version; a table that is being dropped has none, a damaged one has."""
+        try:
+            return self._ledger.commits.has_versions(self._places.dataset_root(find_table(view, object_id)))
+        except TableNotFound:
+            return False
+        except Damaged:
+            return True
+
+    # -- entering -----------------------------------------------------------------------------------------------
+
+    def declare(self, object_id: ObjectId, properties: Mapping[str, str] | None, location: str | None) -> Table:
+        if object_id.is_root:
+            raise InvalidInput("a table needs a name; the empty identifier is the root namespace")
+        given = None if location is None else self._places.relative(location)
+        entered = checked_properties(properties)
+
+        def place(view: CatalogView) -> Table:
+            return Table(object_id, given or self._free_location(object_id, view), entered)
+
+        table = place(self._ledger.refuse_early(lambda view: add_table(view, place(view), chosen=given is None)))
+        if given is not None or self._places.v1_names:  # else the directory is new
+            self._places.chosen_root(table)
+        if self._places.v1_names:
+            self._ledger.record_store()  # first, because V1 readers see the directory as a table at once
+        table = self.reserve(table, given is None)
+        reserved = self._places.objects.guarantees.atomic_create
+        seen = self._places.v1_names and table.location == v1_location(object_id)
+
+        def decide(view: CatalogView) -> tuple[list[Change], None]:
+            if seen and view.find(object_id.key) is None:
+                raise ConcurrentModification(
+                    f"{table.location!r} was a table for V1 readers as soon as it was reserved for {object_id}, and "
+                    "another writer has dropped or renamed it since; nothing was declared"
+                )
+            return add_table(view, table, reserved=reserved), None
+
+        try:
+            self._ledger.apply(decide)
+        except DEFINITE:
+            owner = self._ledger.view().owner_of(table.location) if seen else None
+            if owner is None or owner.listed:  # else another writer has dropped it, and declared its own there
+                self._places.objects.delete(self._places.reserved_marker(table))
+                self._places.objects.prune(self._places.key(table))
+            raise
+        return table
+
+    def reserve(self, table: Table, chosen: bool) -> Table:
+        """Reserve an empty directory for a table: the writer that creates the marker in it owns it.
+
+        Args:
+            table: The table, at the location to reserve.
+            chosen: The catalog chose the location and may choose another.
+
+        Returns:
+            The table at the location that was reserved.
+
+        Raises:
+            TableAlreadyExists: Files lie there, or another writer was faster.
+        """
+        hashed = table.location.endswith(f"_{table.id.key}")
+        if not (chosen and hashed) and self._places.is_occupied(table):
+            if not (chosen and self._places.is_deregistered(table)) or self._ledger.recent().flat:
+                raise TableAlreadyExists(
+                    f"{table.id}: files lie in {table.location!r} already. If they are a table, enter it with "
+                    f"register_table({str(table.id)!r}, {table.location!r}); otherwise move the files away. "
+                    "`lancekeep fsck` says what they are."
+                )
+            table = attrs.evolve(table, location=self._places.new_location(table.id))
+        objects, marker = self._places.objects, self._places.reserved_marker(table)
+        if not objects.guarantees.atomic_create:
+            objects.put(marker, MARKER_CONTENT)
+        elif not objects.put_if_absent(marker, MARKER_CONTENT):
+            raise TableAlreadyExists(f"{table.id}: another has just taken the directory {table.location!r}")
+        if self._ledger.managed and not hashed:
+            self._ledger.commits.forget_predecessor(self._places.dataset_root(table))
+        return table
+
+    def register(
+        self, object_id: ObjectId, location: str, properties: Mapping[str, str] | None, *, overwrite: bool
+    ) -> Table:
+        table = Table(object_id, self._places.relative(location), checked_properties(properties))
+        root = self._places.chosen_root(table)
+        source = self._places.moves_from(table)
+        if source is not None and is_at(self._ledger.view(), source):
+            raise Refused(
+                f"{root.base_uri} is the copy that a rename makes, or made when it was stopped; wait for it, or have "
+                "fsck remove it"
+            )
+        if self._ledger.commits.latest(root) is None:
+            raise TableNotFound(f"no Lance table lies at {root.base_uri}: it has no version; nothing was registered")
+        before = self._ledger.view()
+        read = self._removal.clones.record_dataset(table.location)
+        sources = [location for location in read if is_at(before, location)]
+
+        def decide(view: CatalogView) -> tuple[list[Change], None]:
+            dropped = next((location for location in sources if not is_at(view, location)), None)
+            if dropped is not None:
+                raise ConcurrentModification(
+                    f"{table.location!r} is a clone that reads files of {dropped!r}, which is no longer a table of the "
+                    "catalog: it was dropped or renamed while the clone was registered. Nothing was changed."
+                )
+            return add_table(view, table, replace=overwrite), None
+
+        self._ledger.apply(decide)
+        if source is not None:
+            self._places.objects.delete(self._places.moving_marker(table))  # a completed rename left it
+        return table
+
+    def _free_location(self, object_id: ObjectId, view: CatalogView) -> str:
+        """Return where a new table goes: its V1 directory if V1 names are kept and no other table lies there."""
+        v1 = v1_location(object_id) if self._places.v1_names else None
+        owner = None if v1 is None else view.owner_of(v1)
+        if v1 is None or (owner is not None and owner.object_id != object_id.key):
+            return self._places.new_location(object_id)
+        return v1
+
+    # -- changing -----------------------------------------------------------------------------------------------
+
+    def alter(self, object_id: ObjectId, values: Mapping[str, str] | None, remove: Iterable[str]) -> Table:
+        changes = property_changes(values, remove)
+
+        def decide(view: CatalogView) -> tuple[list[Change], Table]:
+            before = find_table(view, object_id)
+            after = attrs.evolve(before, properties=SetProperties(changes).merged_into(before.properties))
+            return alter_table(view, object_id, changes), after
+
+        self._removal.record_listed(object_id)
+        return self._ledger.apply(decide)
+
+    def replace_properties(self, object_id: ObjectId, properties: Mapping[str, str]) -> None:
+        """Give a table these properties and no others, except the catalog's own."""
+        present = self.find(object_id).properties
+        users = {name: value for name, value in present.items() if not name.startswith(OWN_PROPERTIES)}
+        if users != properties:
+            self.alter(object_id, properties, users.keys() - properties.keys())
+
+    # -- removing -----------------------------------------------------------------------------------------------
+
+    def deregister(self, object_id: ObjectId) -> Table:
+        self._removal.record_listed(object_id)
+        return self.remove_entry(object_id)
+
+    def drop(self, object_id: ObjectId, *, force: bool) -> Table:
+        found = self.find(object_id)
+        self._places.dataset_root(found)
+        if not force:
+            self._removal.refuse_needed([found])
+        table = self.remove_entry(object_id)
+        if not force and (clones := self._removal.recorded_readers(table)):
+            self._ledger.apply(lambda view: (add_table(view, table), None))
+            raise self._removal.needed(table, clones)
+        self._removal.remove(table)
+        return table
+
+    def take_back(self, object_id: ObjectId) -> None:
+        """Remove a declaration and what its write left. A table with a version stays, or is entered again.
+
+        Until the entry is removed, other writers can commit the first version; in a V1 directory also afterwards.
+        """
+        table = self.find(object_id)
+        root = self._places.dataset_root(table)
+        if self._ledger.commits.latest(root) is not None:
+            return
+        removed = self.remove_entry(object_id)
+        keys = self._places.contents(root)
+        if removed.location != table.location or self._ledger.commits.latest(root) is not None:
+            self._ledger.apply(lambda view: (add_table(view, removed), None))
+        else:
+            self._removal.remove_leftovers(table, keys)
+
+    def remove_entry(self, object_id: ObjectId) -> Table:
+        """Remove a table's entry and nothing else; return what it was. Raises `TableNotFound`."""
+        return self._ledger.apply(lambda view: (remove_table(view, object_id), find_table(view, object_id)))

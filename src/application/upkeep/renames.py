@@ -1,0 +1,56 @@
+"""The rename of a table, which moves the files of a V1 directory."""
+
+from __future__ import annotations
+
+from lancekeep.application.ledger import Ledger
+from lancekeep.application.places import Places
+from lancekeep.application.removal import Removal
+from lancekeep.application.tables import DEFINITE, Tables
+from lancekeep.application.upkeep.relocation import Relocation
+from lancekeep.domain.catalog import CatalogView, Change
+from lancekeep.domain.errors import Damaged
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.table import Table, find_table, rename_table, v1_table
+
+_RENAME_IN_PLACE = "A catalog opened with mode='v2' renames the table without moving its files."
+
+
+class Renames:
+    """Renames tables; see `Catalog.rename_table`."""
+
+    def __init__(self, ledger: Ledger, places: Places, tables: Tables, removal: Removal) -> None:
+        self._ledger = ledger
+        self._places = places
+        self._tables = tables
+        self._removal = removal
+
+    def rename(self, source: ObjectId, target: ObjectId) -> Table:
+        table = self._tables.find(source)
+        self._ledger.refuse_early(lambda view: rename_table(view, table, target, table.location))
+        if not self._places.v1_names or v1_table(table.location) is None:
+            return self._enter(table, target, table.location)
+        self._removal.refuse_needed([table], _RENAME_IN_PLACE)
+        reserved = self._tables.reserve(Table(target, self._places.new_location(target), {}), True)
+        places, objects = self._places, self._places.objects
+        move = Relocation(self._ledger.commits, places.dataset_root(table), places.dataset_root(reserved))
+        moving = places.moving_marker(reserved)
+        objects.put(moving, table.location.encode())
+        try:
+            move.copy()
+            self._removal.clones.record_dataset(reserved.location)
+            renamed = self._enter(table, target, reserved.location)
+        except (*DEFINITE, Damaged):
+            self._removal.remove(reserved, copied=True)
+            raise
+        move.carry_over()
+        if not self._removal.recorded_readers(table):  # else a clone was made of it since it was copied
+            self._removal.remove(table)
+        objects.delete(moving)
+        return renamed
+
+    def _enter(self, table: Table, target: ObjectId, location: str) -> Table:
+        def decide(view: CatalogView) -> tuple[list[Change], Table]:
+            changes = rename_table(view, table, target, location)
+            return changes, Table(target, location, find_table(view, table.id).properties)
+
+        return self._ledger.apply(decide)

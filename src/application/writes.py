@@ -1,0 +1,297 @@
+"""The data of tables, written and read through the table engine; see the methods of `Catalog` with similar names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from typing import Any
+
+import attrs
+
+from lancekeep.application.ledger import Ledger
+from lancekeep.application.places import Places
+from lancekeep.application.removal import Removal
+from lancekeep.application.tables import DEFINITE, Tables
+from lancekeep.application.versions import Versions, raise_unless_committed
+from lancekeep.domain.catalog import CatalogView, Change
+from lancekeep.domain.commit import Committed, Conflict, Unknown
+from lancekeep.domain.commit_token import CommitUnknown
+from lancekeep.domain.errors import (
+    AlreadyExists,
+    BranchNotFound,
+    Damaged,
+    InvalidInput,
+    LancekeepError,
+    NotFound,
+    ObjectNotFound,
+    StoreUnavailable,
+    TableAlreadyExists,
+    TableNotFound,
+    Unsupported,
+    VersionNotFound,
+    VersionTaken,
+)
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.properties import checked_properties
+from lancekeep.domain.table import Table, add_table, v1_location, v1_table
+from lancekeep.format.file_references import names_in
+from lancekeep.ports.table_engine import TableEngine, VersionDetails, WriteMode, WritePlan
+
+
+@attrs.frozen
+class HistoryEntry:
+    """One version of a table.
+
+    Attributes:
+        version: Its number.
+        timestamp: When it was made, UTC.
+        operation: What its transaction did.
+        rows: How many rows the table holds at it.
+        committer: Who committed it; empty if the commit store does not know.
+    """
+
+    version: int
+    timestamp: datetime
+    operation: str
+    rows: int
+    committer: str
+
+
+class Writes:
+    """Writes tables, and opens the versions that they have."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        places: Places,
+        versions: Versions,
+        tables: Tables,
+        removal: Removal,
+        engine: TableEngine,
+    ) -> None:
+        self._ledger = ledger
+        self._places = places
+        self._versions = versions
+        self._tables = tables
+        self._removal = removal
+        self._engine = engine
+
+    # -- writing ------------------------------------------------------------------------------------------------
+
+    def write(self, object_id: ObjectId, data: Any, mode: str, properties: Mapping[str, str] | None) -> Committed:
+        write_mode = _mode(mode)
+        reader = self._engine.reader(data)
+        if write_mode is WriteMode.CREATE and not (self._places.v1_names and v1_location(object_id)):
+            location = self._places.new_location(object_id)
+            return self._write_and_enter(Table(object_id, location, checked_properties(properties)), reader)
+        replaces = write_mode is WriteMode.OVERWRITE and properties is not None
+        if properties and replaces and self._ledger.view().flat:
+            raise Unsupported(f"{object_id}: a V1 directory has no properties; open the catalog with its manifest")
+        declared = self._declare_for(object_id, write_mode, properties, replaces=replaces)
+        engine_mode = WriteMode.CREATE if declared else write_mode
+        try:
+            with self._diagnosed(object_id):
+                committed = self._settled(object_id, lambda: self._engine.write(object_id, reader, engine_mode))
+            if replaces and not declared:
+                self._tables.replace_properties(object_id, properties or {})
+            return committed
+        except CommitUnknown:
+            raise
+        except Exception:
+            if declared:
+                with suppress(LancekeepError):  # the original error is raised
+                    self._tables.take_back(object_id)
+            raise
+
+    def begin(self, object_id: ObjectId, schema: Any, mode: str, properties: Mapping[str, str] | None) -> WritePlan:
+        write_mode = _mode(mode)
+        declared = self._declare_for(object_id, write_mode, properties)
+        table = self._tables.find(object_id)
+        root = self._places.dataset_root(table)
+        latest = self._ledger.commits.latest(root)
+        if latest is None and write_mode is WriteMode.APPEND:
+            raise TableNotFound(
+                f"the table {object_id} is only declared: it has no version to append to. Make the first one with "
+                "mode='overwrite'"
+            )
+        read_version = 0 if latest is None else latest.version
+        base = None
+        if latest is not None and self._ledger.managed and v1_table(table.location) is not None:
+            base = self._ledger.commits.lineage.base(root, latest)
+        uri, options = self._places.uri(table), self._places.storage_options
+        return WritePlan(object_id, uri, options, schema, write_mode, read_version, declared, base)
+
+    def commit_fragments(
+        self, plan: WritePlan, fragments: Sequence[Any], properties: Mapping[str, str], *, exactly: bool
+    ) -> Committed:
+        with self._diagnosed(plan.table):
+            return self._settled(
+                plan.table, lambda: self._engine.commit_fragments(plan, fragments, properties, exactly=exactly)
+            )
+
+    def commit_change(self, object_id: ObjectId, act: Callable[[Any], Any], after: int | None) -> Committed:
+        table = self._with_version(object_id, None, None, None)
+        with self._diagnosed(table.id):
+            return self._settled(table.id, lambda: self._engine.change(table.id, act, after))
+
+    def abandon(self, plan: WritePlan) -> None:
+        if plan.declared and self._tables.exists(plan.table):
+            self._tables.take_back(plan.table)
+
+    def _write_and_enter(self, table: Table, data: Any) -> Committed:
+        """Create a table: its first version in a directory that no reader knows yet, then its entry.
+
+        A reader that finds the entry then finds the rows. (A native process that finds none writes its own there.)
+        """
+
+        def decide(view: CatalogView) -> tuple[list[Change], None]:
+            return add_table(view, table), None
+
+        self._ledger.refuse_early(self._ledger.authorised(decide))
+        first = self._write_first(table, data)
+        try:
+            self._ledger.apply(decide)
+        except DEFINITE:
+            self._removal.discard(table)
+            raise
+        return first
+
+    def _write_first(self, table: Table, data: Any) -> Committed:
+        """Commit rows as the first version of a table that has no entry yet."""
+        self._ledger.commits.prove()
+        uri, options = self._places.uri(table), self._places.storage_options
+        plan = WritePlan(table.id, uri, options, data.schema, WriteMode.CREATE, 0, False)
+        try:
+            fragments = self._engine.write_fragments(plan, data)
+            if not self._ledger.managed:
+                return Committed(self._engine.create_at(plan, fragments), "", 0)
+            staged = self._engine.stage(plan, fragments, entered=False)
+            outcome = self._versions.commit_version(table, None, staged.version, staged.path, staged.size)
+            return raise_unless_committed(outcome, str(table.id))
+        except Exception as error:
+            self._removal.discard(table)
+            if isinstance(error, CommitUnknown):
+                raise StoreUnavailable(f"{table.id} was not created: {error}") from error
+            raise
+
+    def _declare_for(
+        self, object_id: ObjectId, mode: WriteMode, properties: Mapping[str, str] | None, *, replaces: bool = False
+    ) -> bool:
+        """Declare the table that a write needs, and return whether this call declared it.
+
+        Args:
+            object_id: The table.
+            mode: The mode of the write.
+            properties: The properties of the table that is declared.
+            replaces: The properties may be meant for an existing table, and replace its own.
+        """
+        if mode is WriteMode.CREATE:
+            self._tables.declare(object_id, properties, None)
+            return True
+        if mode is WriteMode.OVERWRITE and not self._tables.exists(object_id):
+            with suppress(TableAlreadyExists):  # another writer was faster; this write overwrites its rows
+                self._tables.declare(object_id, properties, None)
+                return True
+        self._tables.find(object_id)
+        if replaces:
+            checked_properties(properties)
+        elif properties:
+            raise InvalidInput(f"the table {object_id} exists; properties are given when a table is created")
+        return False
+
+    def _settled(self, object_id: ObjectId, write: Callable[[], Committed]) -> Committed:
+        """Return the outcome of a write; an unknown outcome is settled if the stores answer."""
+        try:
+            return write()
+        except CommitUnknown as unknown:
+            outcome = self._ledger.commits.resolve(unknown.token)
+            if isinstance(outcome, Conflict):
+                raise VersionTaken(
+                    f"{object_id}: version {unknown.token.staged.version} went to another writer; nothing was "
+                    "committed. Write again."
+                ) from unknown
+            if isinstance(outcome, Unknown):
+                raise
+            return outcome
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def open(self, object_id: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Any:
+        table = self._with_version(object_id, version, tag, branch)
+        with self._diagnosed(table.id):
+            return self._engine.open(table.id, version, tag, branch)
+
+    def describe_version(
+        self, object_id: ObjectId, version: int | None, tag: str | None, branch: str | None
+    ) -> VersionDetails:
+        table = self._with_version(object_id, version, tag, branch)
+        with self._diagnosed(table.id):
+            return self._engine.details(table.id, version, tag, branch)
+
+    def history(self, object_id: ObjectId, limit: int | None) -> list[HistoryEntry]:
+        table = self._tables.find(object_id)
+        rows = self._ledger.commits.page(self._places.dataset_root(table), None, limit, True)
+        if not rows:
+            return []
+        committers = {row.version: row.committer for row in rows}
+        return [
+            HistoryEntry(entry.version, entry.timestamp, entry.operation, entry.rows, committers[entry.version])
+            for entry in self._engine.summaries(table.id, list(committers))
+        ]
+
+    def _with_version(self, object_id: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Table:
+        """Return a table that has this version, as far as its rows and manifests can say without the engine."""
+        if tag is not None and (version is not None or branch is not None):
+            raise InvalidInput("a tag names a version of its own: give no version or branch beside it")
+        table = self._tables.find(object_id)
+        root = self._places.dataset_root(table)
+        commits = self._ledger.commits
+        latest = commits.latest(root)
+        if latest is None:
+            raise VersionNotFound(
+                f"the table {table.id} is only declared: it has no version to open yet. Make the first one with "
+                f"write({str(table.id)!r}, data, 'overwrite'), or remove the table with `lancekeep drop`"
+            )
+        if version is not None and commits.get(root.branch(branch), version) is None:
+            if branch is not None and commits.latest(root.branch(branch)) is None:
+                raise BranchNotFound(f"the table {table.id} has no branch {branch!r}")
+            place = f"the table {table.id}" if branch is None else f"the branch {branch} of {table.id}"
+            raise VersionNotFound(f"{place} has no version {version}; history() lists those of the table")
+        return table
+
+    @contextmanager
+    def _diagnosed(self, object_id: ObjectId) -> Iterator[None]:
+        """Raise `Damaged` with a remedy in place of the engine's error if the latest version is lost."""
+        try:
+            yield
+        except (NotFound, AlreadyExists, InvalidInput, Damaged, OSError) as error:
+            fault = None
+            with suppress(LancekeepError):  # the original error is raised
+                fault = self._head_fault(self._tables.find(object_id))
+            if fault is None:
+                raise
+            raise Damaged(
+                f"the table {object_id}: {fault}. Put the manifest back from a backup. Without one, `lancekeep repair "
+                f"{self._places.root_uri} --table {object_id} --accept-loss` shows which version it can go back to"
+            ) from error
+
+    def _head_fault(self, table: Table) -> str | None:
+        """Return what is wrong with the latest manifest of a table; None if it can be read, or there is none."""
+        latest = self._ledger.commits.latest(self._places.dataset_root(table))
+        if latest is None:
+            return None
+        try:
+            names_in(self._places.objects.get(latest.path), latest.path)
+        except ObjectNotFound:
+            return f"its latest version {latest.version} is lost, because nothing lies at {latest.path!r}"
+        except Damaged as error:
+            return f"its latest version {latest.version} cannot be read: {error}"
+        return None
+
+
+def _mode(mode: str) -> WriteMode:
+    try:
+        return WriteMode(mode)
+    except ValueError:
+        raise InvalidInput(f"unknown write mode {mode!r}; choose create, append or overwrite") from None
