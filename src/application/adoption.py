@@ -1,7 +1,7 @@
-"""Versions that lie in the object store and have no row in the commit store.
+"""Adopt versions that have a final manifest and no row in the commit store.
 
-A commit store that was restored from a backup has forgotten its last rows, and a writer that does not commit through
-the catalog enters none. The final manifests are the versions all the same, so readers look for them and enter rows.
+A commit store that was restored from a backup lacks its last rows, and a writer that bypasses the catalog records none.
+The final manifests are versions nevertheless, so readers find them and record their rows.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from lancekeep.format.manifest import is_manifest
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
 _REMEMBERED = 4096
-"""Gaps kept in memory: a version that was deleted stays deleted."""
+"""The number of gaps kept in memory: a deleted version stays deleted."""
 
 Gap = tuple[int, int]
 """The versions before and after some that have no rows."""
 
 
 class Adoption:
-    """Finds versions without rows, and enters their rows. Every method is idempotent."""
+    """Finds versions without rows and records their rows; every method is idempotent."""
 
     def __init__(self, objects: ObjectStore, rows: HistoryRows) -> None:
         self._objects = objects
@@ -35,7 +35,7 @@ class Adoption:
         self._empty: set[tuple[str, Gap]] = set()
 
     def adopt(self, root: DatasetRoot) -> VersionRow | None:
-        """Enter a history that has no rows; return its latest version, None if it has none."""
+        """Record all rows of a history without rows; return its latest version, if any."""
         names = {key.rpartition("/")[2]: info for key, info in self._listed(root).items()}
         scheme, versions = final_versions(names, root.versions_key)
         if scheme is None:
@@ -43,7 +43,7 @@ class Adoption:
         infos = [names[scheme.final_name(version)] for version in reversed(versions)]
         rows = [VersionRow(root.base_uri, *each) for each in _described(infos)]
         try:
-            self._rows.record(rows)  # the newest first: a concurrent reader must not take an old one for the latest
+            self._rows.record(rows)  # newest first: a concurrent reader must not take an older one for the latest
         except Damaged:
             if all(self._objects.head(row.path) is not None for row in rows):
                 raise
@@ -51,18 +51,21 @@ class Adoption:
         return self.adopt(root) if self.forget_vanished(root, rows) else rows[0]
 
     def any_final(self, root: DatasetRoot) -> bool:
-        """Return whether a final manifest lies in the history's directory."""
+        """Return whether the history's directory holds a final manifest."""
         names = (ManifestName.parse(key.rpartition("/")[2]) for key in self._listed(root))
         return any(name is not None and not name.is_staged for name in names)
 
     def following(self, row: VersionRow) -> ObjectInfo | None:
-        """Return the final manifest of the version after ``row``; None if there is none."""
+        """Return the final manifest of the version after ``row``, if it exists."""
         return self._objects.head(_sibling(row, row.version + 1))
 
     def catch_up(self, root: DatasetRoot, latest: VersionRow) -> VersionRow:
-        """Enter the versions that follow the latest row without a gap, and return the newest of them.
+        """Record the versions that follow the latest row without a gap.
 
-        A reader that may not write to the commit store gets the version without entering rows.
+        A reader without permission to write to the commit store gets the version without recording rows.
+
+        Returns:
+            The newest of these versions, or ``latest``.
         """
         scheme = scheme_of(latest)
         found: dict[int, ObjectInfo] = {}
@@ -75,20 +78,20 @@ class Adoption:
             infos.pop()
         rows = [VersionRow(root.base_uri, *each) for each in _described(infos)]
         with suppress(AccessDenied):
-            self._rows.record(rows)  # the oldest first: stopped half way, the next reader goes on
+            self._rows.record(rows)  # oldest first: after a crash the next reader continues
             self.forget_vanished(root, rows)
         return rows[-1] if rows else latest
 
     def fill(self, root: DatasetRoot, rows: Sequence[VersionRow], bounds: Iterable[int]) -> bool:
-        """Enter the versions that lie between rows, or between rows and ``bounds``, and have none.
+        """Record the versions without rows between given rows, or up to ``bounds``.
 
         Args:
-            root: where the history lies.
+            root: the history.
             rows: a part of the history, in any order.
-            bounds: versions up to which ``rows`` is meant to be complete; 0 stands before the first version.
+            bounds: versions up to which ``rows`` should be complete; 0 precedes the first version.
 
         Returns:
-            Whether there were any.
+            Whether it recorded any.
         """
         edges = sorted({row.version for row in rows} | set(bounds))
         gaps = {gap for gap in pairwise(edges) if gap[1] - gap[0] > 1 and (root.base_uri, gap) not in self._empty}
@@ -112,16 +115,19 @@ class Adoption:
         return True
 
     def record(self, row: VersionRow) -> None:
-        """Enter a row that was lost; remove it again if its manifest is gone, as `forget_vanished` does."""
+        """Record a row that was lost; delete it again if its manifest no longer exists.
+
+        `forget_vanished` explains why.
+        """
         self._rows.record([row])
         if self._objects.head(row.path) is None:
             self.forget(row)
 
     def forget_vanished(self, root: DatasetRoot, rows: Sequence[VersionRow]) -> bool:
-        """Remove those of the rows whose manifests are gone; return whether there were any.
+        """Delete the rows whose manifests no longer exist; return whether there were any.
 
-        A drop removes rows before the manifests and once more after them. So a participant that enters a row, and
-        checks the manifest afterwards, leaves no row behind.
+        A drop deletes rows before the manifests and once more after them. So a participant that records a row, and
+        checks the manifest afterwards, leaves no stale row.
         """
         present = self._listed(root) if rows else {}
         vanished = [row for row in rows if row.path not in present]
@@ -130,31 +136,31 @@ class Adoption:
         return bool(vanished)
 
     def forget(self, row: VersionRow) -> None:
-        """Remove this row; another row of that version stays."""
+        """Delete this row; another row of that version stays."""
         if self._rows.get(row.base_uri, row.version) == row:
             self._rows.delete(row.base_uri, [row.version])
 
     def forget_gaps(self) -> None:
-        """Drop what is remembered of gaps: another table may lie at the same place."""
+        """Clear the memory of gaps: another table may have the same location now."""
         self._empty.clear()
 
     def _shows(self, row: VersionRow, gap: Gap) -> bool:
-        """Return whether a version lies at one of the ends of a gap."""
+        """Return whether a manifest exists at one of the ends of a gap."""
         low, high = gap
         ends = {high - 1, low + 1} if low else {high - 1}
         return any(self._objects.head(_sibling(row, version)) is not None for version in ends)
 
     def _is_complete(self, info: ObjectInfo) -> bool:
-        """Return whether a file with a final name is a manifest, and not one that is cut off or somebody else's."""
+        """Return whether a file with a final name is a complete manifest."""
         with suppress(ObjectNotFound):
             return is_manifest(self._objects.get(info.key))
         return False
 
     def _listed(self, root: DatasetRoot, above: int | None = None) -> dict[str, ObjectInfo]:
-        """Return what lies directly in ``_versions``, by key.
+        """Return the objects directly in ``_versions``, by key.
 
-        above: leave out this version and those before it. Names of the V2 scheme are listed from the newest version
-        on, so the listing ends there.
+        With ``above``, versions up to this one are left out. Listings return V2 names from the newest version on, so
+        this one ends early.
         """
         end = None if above is None else root.manifest_key(above, NamingScheme.V2)
         infos = takewhile(lambda info: end is None or info.key < end, self._objects.list(root.versions_key))

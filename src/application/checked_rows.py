@@ -1,4 +1,4 @@
-"""Rows of a commit store, checked as they are read: stored rows are input, not truth."""
+"""Check rows of a commit store on every read: stored rows are input, not truth."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from lancekeep.ports.commit_store import ExternalCommitStore
 
 
 class HistoryRows(ExternalCommitStore, Protocol):
-    """The rows of histories, checked, with a way to look at those that fail the check."""
+    """Checked rows of histories, with access to the rows that fail the check."""
 
     def sort_out(self, base_uri: str) -> tuple[list[VersionRow], list[VersionRow]]:
-        """Return the rows of a history that are sound, and those that no writer of this history made."""
+        """Return the sound rows of a history, and the foreign ones."""
 
 
 class CheckedRows:
-    """An `ExternalCommitStore` that answers with rows of their own history only.
+    """An `ExternalCommitStore` that returns rows of their own history only.
 
     Every row that ``rows`` returns has to name a manifest of its version, directly in the ``_versions`` directory of
     its history. Any other row raises `Damaged`, so no caller reads, moves or deletes the file that it names.

@@ -1,4 +1,7 @@
-"""The check that a commit descends from the version it follows, and the memory that makes it cheap."""
+"""Check that a commit descends from the version it follows.
+
+Manifests that were committed or compared before stay in memory, which makes the check cheap.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,12 @@ from lancekeep.format.lineage import Manifest, difference
 from lancekeep.ports.object_store import ObjectStore
 
 _REMEMBERED = 64 << 20
-"""Bytes of manifests that are kept in memory: those of 100,000 fragments have about 14 MB."""
+"""The bytes of manifests to keep in memory; one of 100,000 fragments has about 14 MB."""
 
 
 @attrs.frozen
 class Descendant:
-    """A staged manifest that passed the check. manifest: None where it could not be decoded."""
+    """A staged manifest that passed the check; ``manifest`` is None if undecodable."""
 
     base_uri: str
     version: int
@@ -36,9 +39,9 @@ class Descendant:
 class Lineage:
     """Compares staged manifests with their predecessors in one object store.
 
-    The predecessor is in memory if this process committed it or compared with it, and costs one request otherwise.
-    `forget` has to be called when a table may have been dropped since. final: the row of a version, as
-    `TableCommits.get`. Instances may be shared between threads.
+    The predecessor is in memory if this process committed it or compared with it; otherwise it costs one request. Call
+    `forget` when a table may have been dropped. ``final`` returns the final row of a version, as `Histories.get` does.
+    Threads may share an instance.
     """
 
     def __init__(
@@ -53,10 +56,16 @@ class Lineage:
         self._bytes = 0
 
     def require(self, root: DatasetRoot, staged: StagedManifest, content: bytes, base: Base | None) -> Descendant:
-        """Check that the manifest ``staged``, with this content, descends from the version before it.
+        """Check that a staged manifest descends from the version before it.
 
-        base: the version that the writer has read, where the writer told. The first version of a history has no
-        predecessor, and passes; so does one whose predecessor is gone, which the commit then finds out.
+        The first version of a history has no predecessor, and passes. So does a version whose predecessor no longer
+        exists, which the commit detects.
+
+        Args:
+            root: the history.
+            staged: the manifest.
+            content: its bytes.
+            base: the version that the writer read, if known.
 
         Raises:
             CommitRefused: it does not descend from that version. Nothing was written.
@@ -81,17 +90,17 @@ class Lineage:
         return descendant
 
     def base(self, root: DatasetRoot, row: VersionRow) -> Base | None:
-        """Identify a version for a writer that reads it; None where its manifest cannot be read."""
+        """Identify a version for its reader; None if its manifest cannot be read."""
         manifest = self._manifest(root, row.path, row.version)
         return None if manifest is None else Base(row.version, manifest.transaction)
 
     def keep(self, committed: Descendant) -> None:
-        """Remember a manifest that is a version now: the next commit is compared with it."""
+        """Keep a committed manifest, to compare the next commit with it."""
         if committed.manifest is not None:
             self._remember(committed.base_uri, committed.version, committed.manifest, committed.generation)
 
     def forget(self) -> None:
-        """Forget every manifest: a table may have been replaced by another at the same place."""
+        """Clear the memory: another table may have the same location now."""
         with self._lock:
             self._generation += 1
             self._held.clear()
@@ -115,10 +124,10 @@ class Lineage:
             self._require_file(root, require_descent(difference(manifest, previous), change))
 
     def _manifest(self, root: DatasetRoot, beside: str, version: int) -> Manifest | None:
-        """Read the manifest of a version, whose naming scheme is that of ``beside``.
+        """Read the manifest of a version, with the naming scheme of the path ``beside``.
 
         Returns:
-            None where the history has no such version, or its manifest cannot be decoded.
+            None if the version does not exist, or its manifest cannot be decoded.
         """
         with self._lock:
             generation, held = self._generation, self._held.get((root.base_uri, version))
