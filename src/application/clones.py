@@ -1,4 +1,4 @@
-"""Which datasets read files of another: shallow clones, and the records by which a source knows its clones.
+"""Shallow clones, and the records by which a source knows its clones.
 
 A record is an object ``.lancekeep-clones/{hash of the clone's location}`` in the directory of the source; it holds that
 location. It is written before the catalog shows the clone or publishes its version, so one listing of the source finds
@@ -66,7 +66,7 @@ class Clones:
         return sources
 
     def record_dataset(self, location: str) -> list[str]:
-        """Record a dataset by the newest and the oldest manifest of its history and of each branch; its sources."""
+        """Record a dataset by the newest and oldest manifest of each history, and return its sources."""
         found = (self.record(self._key(location), content, name) for name, content in self._ends(location))
         return list(dict.fromkeys(source for sources in found for source in sources))
 
@@ -101,7 +101,7 @@ class Clones:
         return [location for _, location in self.records(source) if self.reads(location, source)]
 
     def reads(self, location: str, source: str) -> bool:
-        """Whether any manifest of a dataset reads files of the source; a damaged manifest counts as a reader."""
+        """Return whether a manifest of a dataset reads files of the source; a damaged one counts."""
         return any(self._reads(key, source) for key in self._manifests(location))
 
     def ends_read(self, location: str, source: str) -> bool:
@@ -112,7 +112,7 @@ class Clones:
         return any(_reads(content, name, source) for name, content in self._ends(location))
 
     def protected(self, doomed: Collection[str], datasets: Iterable[str]) -> dict[str, str]:
-        """Return the doomed locations that a dataset reads which stays, each with one such dataset.
+        """Return the doomed locations that a remaining dataset reads, each with one such dataset.
 
         A doomed dataset that is protected stays, too, and protects what it reads.
         """
@@ -173,7 +173,7 @@ class Clones:
         return ()
 
     def _manifests(self, location: str) -> list[str]:
-        """The keys of all manifests of a dataset and its branches, in the order of the listing."""
+        """Return the keys of all manifests of a dataset and its branches, in listing order."""
         key = self._key(location)
         try:
             infos = [info for part in (VERSIONS, BRANCHES) for info in self._list(f"{key}/{part}/")]
@@ -182,7 +182,7 @@ class Clones:
         return [info.key for info in infos if ManifestName.parse(posixpath.basename(info.key)) is not None]
 
     def _ends(self, location: str) -> Iterator[tuple[str, bytes]]:
-        """The newest and the oldest manifest of each history of a dataset, with its key."""
+        """Yield the newest and the oldest manifest of each history, with its key."""
         histories: dict[str, list[str]] = {}
         for key in self._manifests(location):
             histories.setdefault(posixpath.dirname(key), []).append(key)
@@ -193,12 +193,12 @@ class Clones:
                     yield key, self._retry(partial(self.objects.get, key))
 
     def _sources(self, location: str, examples: Mapping[str, str]) -> list[str]:
-        """The locations of the datasets that base paths name, as far as they lie below the root."""
+        """Return the locations of the datasets below the root that base paths name."""
         found = (self._source(location, base, example) for base, example in examples.items())
         return sorted({source for source in found if source is not None and source != location})
 
     def _source(self, location: str, base: str, example: str) -> str | None:
-        """The dataset below the root that holds a file of a base path, whose spelling alone does not say where."""
+        """Return the dataset below the root that holds a file of a base path; its spelling is ambiguous."""
         for candidate in self._places(location, base):
             if self._holds(f"{candidate}/{example}"):
                 dataset = candidate.partition(f"/{BRANCHES}/")[0]
@@ -223,7 +223,7 @@ class Clones:
         return base.strip("/") if base.startswith("/") else None
 
     def _places(self, location: str, base: str) -> Iterator[str]:
-        """The keys below the root that a base path in a manifest of the dataset at ``location`` may mean.
+        """Yield the keys below the root that a base path in a manifest at ``location`` may mean.
 
         An absolute path or a URI means one place, but may be spelled through a symbolic link; a relative one depends on
         the working directory of its writer.
@@ -244,7 +244,7 @@ class Clones:
         return "/".join(filter(None, (self.root_key, location)))
 
     def location(self, key: str) -> str:
-        """The location of the dataset at a key."""
+        """Return the location of the dataset at a key."""
         return key.removeprefix(f"{self.root_key}/") if self.root_key else key
 
     def _list(self, prefix: str) -> list[ObjectInfo]:
@@ -258,7 +258,7 @@ class Clones:
 
 
 def _reads(content: bytes, name: str, source: str) -> bool:
-    """Whether a manifest reads files of the source; a damaged one counts as a reader."""
+    """Return whether a manifest reads files of the source; a damaged one counts."""
     try:
         return may_be_clone(content) and any(same_dataset(base, source) for base in _examples(content, name))
     except Damaged:
@@ -266,7 +266,7 @@ def _reads(content: bytes, name: str, source: str) -> bool:
 
 
 def _examples(content: bytes, name: str) -> dict[str, str]:
-    """The base paths by which a manifest names files of other places, each with one of those files."""
+    """Return the base paths of a manifest, each with one file below it."""
     examples: dict[str, str] = {}
     for reference in file_references(content, name):
         if reference.base is not None:

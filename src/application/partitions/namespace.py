@@ -71,7 +71,7 @@ from lancekeep.ports.table_engine import TableEngine
 
 
 class PartitionedNamespace:
-    """The partitions below the root of a catalog; `Catalog.partitioned` and `Catalog.create_partitioned` give it."""
+    """The partitions below the root of a catalog; see `Catalog.partitioned`."""
 
     def __init__(self, ledger: Ledger, places: Places, writes: Writes, removal: Removal, engine: TableEngine) -> None:
         self._ledger = ledger
@@ -84,12 +84,12 @@ class PartitionedNamespace:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of all partitions. Raises `NamespaceNotFound` where the catalog is not partitioned, `Damaged`."""
+        """The schema of all partitions. Raises `NamespaceNotFound` if the catalog is not partitioned, `Damaged`."""
         return _schema_in(self._ledger.view())
 
     @property
     def specs(self) -> dict[int, PartitionSpec]:
-        """Every version of how it is partitioned; new data are written under the last."""
+        """The partition specifications by id; writes use the last."""
         return specs_of(self._ledger.view().properties)
 
     def create(self, schema: pa.Schema, by: Iterable[PartitionBy]) -> None:
@@ -109,7 +109,7 @@ class PartitionedNamespace:
         self._ledger.apply(decide)
 
     def evolve(self, by: Iterable[PartitionBy]) -> PartitionSpec:
-        """Partition what is written from now on otherwise; data that are there stay as they are, and are read as well.
+        """Change how later writes are partitioned; existing data stay, and readers see them too.
 
         Idempotent: nothing changes where that is how it is partitioned already. Raises `InvalidInput`.
         """
@@ -126,7 +126,7 @@ class PartitionedNamespace:
     # -- writing ------------------------------------------------------------------------------------------------
 
     def write(self, data: Any, mode: str = APPEND) -> list[Partition]:
-        """Write rows to the partitions they belong to, and publish all in one step; those partitions as they are then.
+        """Write rows to their partitions, publish all atomically, and return those partitions.
 
         data: what `Catalog.write` takes, held in memory. Columns are matched by name. mode: ``append``; ``overwrite``
         replaces the rows of the partitions that the data belong to, and leaves the others.
@@ -152,7 +152,7 @@ class PartitionedNamespace:
         return self.publish(plan, written)
 
     def begin_write(self, mode: str = APPEND) -> PartitionWritePlan:
-        """What writers elsewhere need; `publish` makes what they have written visible, `abandon` gives up.
+        """Return a plan for distributed writers; `publish` makes their rows visible, `abandon` gives up.
 
         Raises as `write` does.
         """
@@ -170,12 +170,12 @@ class PartitionedNamespace:
         return PartitionWritePlan(spec, schema, mode, root_uri, options, known, levels, salt)
 
     def publish(self, plan: PartitionWritePlan, written: Sequence[WrittenPartition]) -> list[Partition]:
-        """Commit to every partition, and have all of it read from then on in one step. Raises as `write` does."""
+        """Commit to every partition, and publish all of them atomically. Raises as `write` does."""
         writer = PartitionWriter(self._ledger, self._places, self._writes, self._removal, self._engine, plan)
         return writer.run(written)
 
     def abandon(self, written: Iterable[WrittenPartition]) -> None:
-        """Remove the directories of partitions that were to be made. Idempotent."""
+        """Remove the directories of new partitions that were not published. Idempotent."""
         for part in written:
             if part.location is not None:
                 with suppress(LancekeepError):
@@ -184,7 +184,7 @@ class PartitionedNamespace:
     # -- reading ------------------------------------------------------------------------------------------------
 
     def scan(self, filter: Any = None) -> Scan:  # noqa: A002 - the word that a caller reads
-        """The partitions that can hold rows which a filter wants, all at one moment, at their published versions.
+        """Return the partitions that can hold rows of a filter, at their published versions of one moment.
 
         filter: tuples ``(column, operator, value)``, all of which have to hold; or lists of such, one of which has to
         (as ``pyarrow.parquet`` takes it); operators ``= != < <= > >= in`` ``not in`` ``is null`` ``is not null``. Text
@@ -206,7 +206,7 @@ class PartitionedNamespace:
         return Scan(tuple(kept), skipped, schema, wanted, self._engine, self._open)
 
     def place(self, partition: Partition) -> tuple[str, Mapping[str, str]]:
-        """Where readers elsewhere open the table of a partition: its URI, and storage options."""
+        """Return the URI and the storage options by which other processes open a partition."""
         return self._places.uri(partition.table), self._places.storage_options
 
     def _open(self, partition: Partition) -> Any:

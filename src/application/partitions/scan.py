@@ -18,9 +18,9 @@ from lancekeep.ports.table_engine import TableEngine
 
 @attrs.frozen
 class Scan:
-    """What a filter leaves of a partitioned namespace at one moment: the partitions to read, each at its version.
+    """The partitions that a filter selects, each at its published version of one moment.
 
-    skipped: how many partitions cannot hold a row that satisfies the filter.
+    skipped: the number of partitions that cannot hold a row of the filter.
     """
 
     partitions: tuple[Partition, ...]
@@ -31,11 +31,11 @@ class Scan:
     _open: Callable[[Partition], Any]
 
     def datasets(self) -> Iterator[tuple[Partition, Any]]:
-        """Each partition as a ``lance.LanceDataset`` at its version; the filter still has to be applied."""
+        """Yield each partition with its ``lance.LanceDataset``; the caller applies the filter."""
         return ((partition, self._open(partition)) for partition in self.partitions)
 
     def select(self, columns: Sequence[str] | None) -> pa.Schema:
-        """The schema of some columns, of all for None. Raises `InvalidInput`."""
+        """Return the schema of some columns, or of all for None. Raises `InvalidInput`."""
         names = self.schema.names if columns is None else list(columns)
         unknown = [name for name in names if name not in self.schema.names]
         if unknown:
@@ -43,7 +43,7 @@ class Scan:
         return pa.schema([self.schema.field(name) for name in names])
 
     def to_table(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows that satisfy the filter, in no particular order. Raises `InvalidInput`."""
+        """Return the rows that satisfy the filter, in no particular order. Raises `InvalidInput`."""
         schema = self.select(columns)
         names = schema.names
         condition = expression(self.filter, self.schema)

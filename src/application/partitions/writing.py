@@ -1,4 +1,4 @@
-"""Writing to partitions: the plan for writers elsewhere, the commits to every partition, and their publication.
+"""Writes to partitions: the plan for distributed writers, the commits, and the publication.
 
 A version counts only once it is published, and is always built on the published one. What a failed write has committed
 after it never becomes visible (``docs/adr/0026``).
@@ -59,8 +59,7 @@ _ATTEMPTS = 20
 
 @attrs.frozen
 class PartitionWritePlan:
-    """What writers elsewhere need to write the rows of partitions, and `PartitionedNamespace.publish` afterwards; it
-    pickles.
+    """The plan by which distributed writers write partitions; it pickles.
 
     known: the places of the existing partitions, by their values. levels: the existing namespaces, by their values.
     root_uri: where new partitions go. salt: random; makes the names of new namespaces.
@@ -76,7 +75,7 @@ class PartitionWritePlan:
     salt: str
 
     def place(self, values: Values) -> tuple[WritePlan, str | None]:
-        """Where rows of a partition are to be written, and the location where that is new; it is new at every call."""
+        """Return the plan for the rows of a partition, and its location if it is new; every call makes a new one."""
         mode = WriteMode(self.mode)
         found = self.known.get(key_of(values))
         if found is not None:
@@ -107,7 +106,7 @@ class WrittenPartition:
 
 @attrs.define
 class _Part:
-    """One partition of a write on its way, and what is to be published of it once it is committed."""
+    """One partition of a write, and its publication once it is committed."""
 
     written: WrittenPartition
     publication: Publication | None = None
@@ -160,7 +159,7 @@ class PartitionWriter:
         raise ConcurrentModification("others kept publishing the same partitions; nothing was published, try again")
 
     def _commit(self, part: _Part, base: Partition | None, table: ObjectId) -> None:
-        """Make what was written a version that holds nothing else but what is published in ``base``.
+        """Commit the rows as a version that adds them to what ``base`` publishes, and to nothing else.
 
         ``table``: the id of the partition's table if it is new.
         """
@@ -180,7 +179,7 @@ class PartitionWriter:
         part.publication = self._commit_to(base, written)
 
     def _first(self, written: WrittenPartition) -> Publication:
-        """The first version of a table that is no table of the catalog before it is published."""
+        """Commit the first version of a table that has no entry before it is published."""
         assert written.location is not None
         version = self.engine.create_at(written.plan, written.fragments)
         root = self.places.dataset_root(Table(written.plan.table, written.location, {}))
@@ -199,17 +198,17 @@ class PartitionWriter:
         return part.written
 
     def _forget(self, part: _Part) -> None:
-        """Remove the directory of a partition that did not come to be."""
+        """Remove the directory of a new partition that was not published."""
         if part.written.location is not None:
             with suppress(LancekeepError):
                 self.removal.remove(Table(part.written.plan.table, part.written.location, {}))
 
     def _commit_to(self, base: Partition, written: WrittenPartition) -> Publication:
-        """A version with what ``base`` holds and the fragments, or with these alone where they overwrite.
+        """Commit a version with the rows of ``base`` and the fragments; with the fragments alone to overwrite.
 
-        Versions behind the published one are of writes that failed or are under way. Appending to them would publish
-        them; so the published version is restored first. The engine rebases silently: what did not become the very
-        next version holds rows of others, and stays behind unpublished, too.
+        Versions after the published one belong to writes that failed or are in progress. Appending to them would
+        publish them, so the published version is restored first. The engine rebases silently: a commit that did not
+        become the very next version holds rows of other writers, and stays unpublished too.
         """
         root = self.places.dataset_root(base.table)
         for attempt in range(_ATTEMPTS):
@@ -230,7 +229,7 @@ class PartitionWriter:
         raise ConcurrentModification(f"{base.table.id}: others kept committing to it; nothing was published, try again")
 
     def _again(self, base: Partition) -> Partition:
-        """The partition as it is published now."""
+        """Return the partition as published now."""
         entry = self.ledger.view().find(base.table.id.key)
         if entry is None or entry.location != base.table.location:
             raise ConcurrentModification(f"the partition {base.table.id} was dropped; nothing was published")
@@ -250,7 +249,7 @@ def columns_of(spec: PartitionSpec, schema: pa.Schema) -> AddColumns:
 
 
 def _require_main(partition: Partition) -> None:
-    """Raises `Refused` where a branch or a tag is to be read: other software has put it there."""
+    """Raise `Refused` if readers use a branch or a tag, which other software has set."""
     if partition.branch is not None or partition.tag is not None:
         raise Refused(
             f"the partition {partition.table.id} is read from the branch or tag {partition.branch or partition.tag!r}; "

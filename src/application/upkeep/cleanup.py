@@ -1,8 +1,8 @@
-"""Old versions of tables, and the files that nothing needs any more: `Catalog.cleanup`.
+"""The garbage collection of tables: `Catalog.cleanup`.
 
-First versions go, of every table in turn: rows of the commit store, then manifests. Then all manifests that have
-appeared meanwhile are looked at, and files go that no manifest names. So wherever it is stopped, a version that can be
-seen can be read, and the next run completes what is left.
+Old versions of every table are removed first: rows of the commit store, then manifests. Then the manifests that have
+appeared since are read, and files are removed that no manifest names. If it is interrupted at any point, every visible
+version can be read, and the next run completes the clean-up.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 @attrs.frozen
 class TableCleanup:
-    """What goes, or has gone, of one table or, where ``branch`` is not empty, of one of its branches.
+    """What is removed of one table or, if ``branch`` is not empty, of one of its branches.
 
     versions: by number, rows and manifests. kept: how many versions stay. rows: of versions whose manifest somebody
     else has removed. staged: manifests of commits that were never finished. files: of data, deletions, indices and
@@ -60,7 +60,7 @@ class TableCleanup:
 
 @attrs.frozen
 class NotCleaned:
-    """A table of which nothing was removed, or no files, and why."""
+    """A table of which nothing, or no file, was removed, and the reason."""
 
     table: str
     reason: str
@@ -68,7 +68,7 @@ class NotCleaned:
 
 @attrs.frozen
 class CleanupReport:
-    """What a clean-up did or, with ``dry_run``, would do; tables of which nothing goes are left out.
+    """What a clean-up removed or, with ``dry_run``, would remove; other tables are left out.
 
     manifest_versions: how many old versions of the catalog's own table went; nobody counts them beforehand.
     """
@@ -104,7 +104,7 @@ class CleanupReport:
 
 @attrs.define
 class _Branch:
-    """A table's own history ("") or that of a branch: what lies there, and what of it goes.
+    """The main history of a table ("") or that of a branch: its objects, and those to remove.
 
     others: manifests that are no versions, detached ones for instance; they stay. files: with their random names, among
     them those of which no writer came to the end.
@@ -135,7 +135,7 @@ class _Branch:
             self.versions[parsed.version] = info
 
     def spare(self) -> None:
-        """Nothing goes."""
+        """Remove nothing."""
         self.doomed, self.dangling, self.abandoned, self.unneeded = [], [], [], []
 
 
@@ -209,7 +209,7 @@ class Cleanup:
     # -- looking ------------------------------------------------------------------------------------------------
 
     def _look(self) -> Iterator[_Dataset]:
-        """Every table, then datasets that no entry refers to: a deregistered clone may be registered again."""
+        """Yield every table, then datasets without an entry: a deregistered clone may be registered again."""
         entries = list(self.ledger.view().all_of(TABLE))
         taken = set[str]()
         for at, entry in enumerate(entries):
@@ -227,7 +227,7 @@ class Cleanup:
             yield self._filled(_Dataset(location, self._root(location), selected=False))
 
     def _placed(self, table: Table, selected: bool) -> _Dataset:
-        """A table and where it lies; nothing goes of one that is reached by a symbolic link, which may be a clone."""
+        """Return a table with its place. Nothing is removed behind a symbolic link, but it may be a clone."""
         try:
             return _Dataset(str(table.id), self.places.dataset_root(table), selected, object_id=table.id)
         except Damaged as error:
@@ -238,7 +238,7 @@ class Cleanup:
         return DatasetRoot(key, self._objects.root_uri + key)
 
     def _filled(self, dataset: _Dataset) -> _Dataset:
-        """With what lies in the table's directory; where it is not to be cleaned, only with its manifests."""
+        """Add the objects of the directory; only its manifests if the table is not to be cleaned."""
         prefix, cleaned = f"{dataset.root.key}/", dataset.selected and not dataset.refusal
         parts = ("",) if cleaned else (f"{VERSIONS}/", f"{BRANCHES}/")
         for info in (info for part in parts for info in self._listed(prefix + part)):
@@ -258,7 +258,7 @@ class Cleanup:
         return dataset
 
     def _references(self, dataset: _Dataset) -> set[Reference]:
-        """What the tags and branches of a table, and its entry, refer to now. Raises `Damaged`."""
+        """Return what the tags, the branches and the entry of a table refer to now. Raises `Damaged`."""
         found = set()
         entry = None if dataset.object_id is None else self.ledger.view().find(dataset.object_id.key)
         published = None if entry is None else published_version(entry)
@@ -309,7 +309,7 @@ class Cleanup:
             branch.dangling = self._dangling(branch)
 
     def _old(self, branch: _Branch) -> Iterator[int]:
-        """The oldest versions, as far as each has long been overtaken: until then it was what readers opened."""
+        """Yield the oldest versions whose successors are old too: until then readers opened them."""
         versions = sorted(branch.versions)
         for version, successor in pairwise(versions[: len(versions) - self.keep + 1]):
             if not all(self._is_older(branch.versions[one], self.older_than) for one in (version, successor)):
@@ -317,21 +317,21 @@ class Cleanup:
             yield version
 
     def _is_claimed(self, branch: _Branch, staged: ObjectInfo) -> bool:
-        """Whether a row points at a staged manifest, which then is a version in all but its name."""
+        """Return whether a row points at a staged manifest, which makes it a decided version."""
         name = ManifestName.parse(staged.key.rpartition("/")[2])
         assert name is not None  # it would not count as staged
         row = self._retry(lambda: self.ledger.commits.rows.get(branch.root.base_uri, name.version))
         return row is not None and row.path == staged.key
 
     def _dangling(self, branch: _Branch) -> list[int]:
-        """Versions below the latest that have a row and no manifest: the engine's own clean-up tells nobody."""
+        """Return old versions with a row and no manifest: the engine's own clean-up does not report them."""
         latest, rows = max(branch.versions, default=0), self.ledger.commits.rows
         below = self._retry(lambda: rows.list(branch.root.base_uri, after=latest, limit=None, descending=True))
         gone = (row for row in below if row.is_final and row.version not in branch.versions)
         return [row.version for row in gone if self._objects.head(row.path) is None]
 
     def _need(self, dataset: _Dataset) -> None:
-        """Take note of what manifests name that stay and were not read before; a damaged one may name anything."""
+        """Note the files that remaining, unread manifests name; a damaged one may name any file."""
         refusal = dataset.refusal
         for branch in dataset.branches.values():
             gone = {*(branch.versions[version] for version in branch.doomed), *branch.abandoned}
@@ -352,7 +352,7 @@ class Cleanup:
             return set()
 
     def _is_older(self, info: ObjectInfo, span: timedelta) -> bool:
-        """By the storage's own times, the newest of which stands for now; an unknown age counts as young."""
+        """Compare the storage's own times; the newest one counts as now, and an unknown age as young."""
         return info.modified is not None and self._newest is not None and self._newest - info.modified >= span
 
     # -- removing -----------------------------------------------------------------------------------------------
@@ -369,7 +369,7 @@ class Cleanup:
         self.ledger.commits.forget()
 
     def _recheck(self, dataset: _Dataset, branch: _Branch) -> None:
-        """Spare versions to which a tag or branch refers by now, and all where the table was made anew meanwhile."""
+        """Keep versions that a tag or branch refers to now, and all if the table was recreated."""
         branch.abandoned = [info for info in branch.abandoned if not self._is_claimed(branch, info)]
         if not branch.doomed:
             return
@@ -384,7 +384,7 @@ class Cleanup:
         ]
 
     def _remove_versions_of(self, branch: _Branch) -> None:
-        """Rows first: a manifest without a row is a version that can be read, and found by the next run."""
+        """Remove rows first: a manifest without a row can be read, and the next run finds it."""
         forgotten = [*branch.doomed, *branch.dangling]
         if forgotten:
             self._retry(lambda: self.ledger.commits.rows.delete(branch.root.base_uri, forgotten))
@@ -394,7 +394,7 @@ class Cleanup:
             self._retry(lambda: self.ledger.commits.rows.delete(branch.root.base_uri, branch.doomed))
 
     def _remove_files(self, datasets: Sequence[_Dataset]) -> None:
-        """Remove what is still not needed once everything was looked at that came to be since the first look."""
+        """Read what has appeared since the first listing, and remove what is still not needed."""
         torn = {}
         for dataset in self._look():
             self._need(dataset)
@@ -412,7 +412,7 @@ class Cleanup:
                         self._objects.prune(directory)
 
     def _listed(self, prefix: str) -> list[ObjectInfo]:
-        """As `_list`; nothing for a location that the storage cannot have."""
+        """Return what `_list` does; nothing for a location that the storage cannot have."""
         with suppress(InvalidInput):
             return self._list(prefix)
         return []

@@ -1,4 +1,4 @@
-"""Looking a catalog and its directory over for what does not fit together: `Catalog.fsck`."""
+"""The check of a catalog's entries and directories: `Catalog.fsck`."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from lancekeep.ports.object_store import ObjectInfo
 
 _HASHED = re.compile(r"[0-9a-f]{8}_[^/]+")
 Progress = Callable[[int, int, str], None]
-"""Told how many steps are done, of how many, and what comes next."""
+"""Called with the number of steps done, their total, and the name of the next."""
 
 
 class Kind(Enum):
-    """What does not fit, or is worth knowing: of an entry, of a directory, of a file, then of a table or branch."""
+    """The kinds of findings: on entries, directories and files, then on tables and branches."""
 
     MALFORMED = "malformed entry"
     DUPLICATE = "duplicate object id"
@@ -76,7 +76,7 @@ _TABLES = (Kind.UNREGISTERED, Kind.DEREGISTERED)
 
 @attrs.frozen
 class Finding:
-    """Something that ``fsck`` found.
+    """An inconsistency that ``fsck`` reports.
 
     object: an identifier (``table@branch`` for a branch), or a path relative to the root. meaning: what it is and
     what to do, for people. repair: what ``repair`` does about it; empty where it does nothing. repaired: whether that
@@ -96,7 +96,7 @@ class Finding:
 
 @attrs.frozen
 class FsckReport:
-    """What ``fsck`` found in so many entries of the catalog, directories of its root, and tables it looked into."""
+    """The findings of ``fsck``, with the numbers of entries, directories and tables that it checked."""
 
     findings: tuple[Finding, ...]
     entries: int
@@ -131,7 +131,7 @@ class Fsck:
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     def run(self, *, repair: bool) -> FsckReport:
-        """Look at everything; with ``repair`` put right what can be put right without a loss."""
+        """Check everything; with ``repair``, repair what can be repaired without a loss."""
         require_span(self.grace)
         directories = list(self._directories(""))  # before the entries: a table that is made meanwhile is no finding
         view = self.ledger.view()
@@ -153,7 +153,7 @@ class Fsck:
         return FsckReport((*findings, *leftovers.values()), len(entries), len(directories))
 
     def _of_entries(self, entries: Iterable[ManifestEntry]) -> Iterator[Finding]:
-        """Findings on single tables and the directories that are theirs."""
+        """Yield findings on single tables and their directories."""
         for entry in entries:
             if entry.defect is not None:
                 continue
@@ -176,7 +176,7 @@ class Fsck:
                 yield self._unless_young(Finding(Kind.HIDDEN, location, meaning, "remove the marker"), [marker])
 
     def _of_directories(self, directories: Iterable[str], located: set[str]) -> Iterator[Finding]:
-        """Findings on directories that no entry refers to; those that lie above a table are looked into."""
+        """Yield findings on directories that no entry refers to, at any depth above a table."""
         above = {directory for location in located for directory in ancestors(location)} - located
         waiting = [iter(directories)]  # not by recursion: a location may have thousands of levels
         while waiting:
@@ -191,7 +191,7 @@ class Fsck:
                     yield finding
 
     def _needed(self, findings: Sequence[Finding], located: set[str]) -> list[Finding]:
-        """The findings; directories whose files a clone reads that stays are not removed."""
+        """Return the findings, without the repair of a directory whose files a remaining clone reads."""
         readers: dict[str, str] = {}
         if any(finding.kind in _TABLES and finding.repair for finding in findings):
             doomed = {finding.object for finding in findings if finding.kind in _TABLES and finding.repair}
@@ -210,11 +210,11 @@ class Fsck:
         return attrs.evolve(finding, meaning=meaning, repair="")
 
     def _of_manifest(self) -> dict[str, Finding]:
-        """Findings on files of the catalog's own table, by their keys.
+        """Return findings on files of the manifest table, by their keys.
 
-        They may be of a version that is about to be published, or that was decided in a commit store by a writer who
-        died. So before anything is removed, ``run`` makes a change that changes nothing: it comes behind the one, and
-        is too late for the other, however long its writer was held up.
+        They may belong to a version that is about to be published, or that a writer decided in a commit store before it
+        crashed. So before anything is removed, ``run`` commits an empty change: a decided version is published before
+        it, and a version that is not decided yet conflicts with it, however long its writer was delayed.
         """
         findings = {}
         for info in self.ledger.manifest.leftovers():
@@ -227,7 +227,7 @@ class Fsck:
         return findings
 
     def _removed(self, leftovers: Mapping[str, Finding]) -> dict[str, Finding]:
-        """Those findings, done with as far as they still hold."""
+        """Remove the files that are still leftovers, and return the findings."""
         still = {info.key for info in self.ledger.manifest.leftovers()}
         done = {key for key, finding in leftovers.items() if finding.repair and key in still}
         for key in done:
@@ -271,7 +271,7 @@ class Fsck:
         return self._unless_young(found, infos), [info.key for info in infos]
 
     def _still_at_its_source(self, key: str, names: Iterable[str]) -> bool:
-        """Whether the table that is copied to a directory is in the catalog where it came from, with all its versions.
+        """Return whether the source of a copied table is in the catalog, with all versions of the copy.
 
         (The marker alone does not say it: a table that moved, was deregistered, and whose name is another's by now.)
         """
@@ -291,7 +291,7 @@ class Fsck:
     # -- repair -------------------------------------------------------------------------------------------------
 
     def _repaired(self, finding: Finding) -> Finding:
-        """The finding, done with if it still holds at a last look, the catalog's word coming last."""
+        """Repair a finding if it still holds, and return it. The catalog is read last."""
         if not finding.repair:
             return finding
         directory = finding.object
@@ -336,13 +336,13 @@ class Fsck:
 
 
 def require_span(span: timedelta, name: str = "grace") -> None:
-    """Raises `InvalidInput`, naming it, for a span below 0."""
+    """Raise `InvalidInput` for a negative time span."""
     if span < timedelta(0):
         raise InvalidInput(f"{name} is {span}; it is a time span, at least 0")
 
 
 def unless_young(finding: Finding, infos: Sequence[ObjectInfo], grace: timedelta, now: datetime) -> Finding:
-    """The finding without its repair where something may still be under way; an unknown age counts as young."""
+    """Return the finding, without its repair if an object is young; an unknown age counts as young."""
     if not finding.repair or not grace:
         return finding
     if all(info.modified is not None and info.modified <= now - grace for info in infos):
@@ -361,7 +361,7 @@ def _without_names(rows: int) -> Iterator[Finding]:
 
 
 def _misfits(entries: Iterable[ManifestEntry]) -> Iterator[Finding]:
-    """Findings on entries that do not go together; native writers can make them."""
+    """Yield findings on inconsistent entries, which native writers can make."""
     entries = list(entries)
     namespaces = {entry.object_id for entry in entries if entry.object_type == NAMESPACE}
     owners: dict[str, str] = {}
@@ -401,7 +401,7 @@ def _described(foreign: Sequence[str]) -> str:
 
 
 def _is_committed(name: str) -> bool:
-    """Whether a file of a directory is a final manifest, of whichever table or branch in it."""
+    """Return whether a file is a final manifest, of any table or branch in the directory."""
     directory, _, file_name = name.rpartition("/")
     parsed = ManifestName.parse(file_name)
     return posixpath.basename(directory) == VERSIONS and parsed is not None and not parsed.is_staged

@@ -1,4 +1,4 @@
-"""The tables of a V1 directory are entered in the manifest (directory namespace V2, "Migration from V1 to V2")."""
+"""The entry of V1 tables in the manifest (directory namespace V2, "Migration from V1 to V2")."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lancekeep.ports.object_store import ObjectStore
 
 @attrs.frozen
 class MigrationProgress:
-    """How far a migration is: tables registered and skipped so far, of ``total``."""
+    """The progress of a migration: tables registered and skipped so far, of ``total``."""
 
     registered: int
     skipped: int
@@ -38,7 +38,7 @@ class Skipped:
 
 @attrs.frozen
 class MigrationReport:
-    """What a migration did or, with ``dry_run``, would do. total: the V1 directories that it looked at."""
+    """What a migration did or, with ``dry_run``, would do; ``total`` counts the V1 directories."""
 
     registered: tuple[ObjectId, ...]
     skipped: tuple[Skipped, ...]
@@ -112,7 +112,7 @@ def _register(
 
 
 def _unspeakable(objects: ObjectStore, root_prefix: str) -> Iterator[Skipped]:
-    """V1 directories whose names no identifier can have, so that neither V2 nor we could ever be asked for them."""
+    """Yield V1 directories whose names no identifier can have, so that no reader could open them."""
     for name in objects.directories(root_prefix):
         if name.endswith(V1_SUFFIX) and v1_table(name) is None:
             yield Skipped(name, "no table can have this name; rename the directory")

@@ -1,4 +1,4 @@
-"""Moving the files of a table to another directory, while it may be written (directory namespace, rule 4).
+"""The move of a table's files to another directory during writes (directory namespace, rule 4).
 
 Files are copied until nothing new appears; only the catalog's entry decides at which of the two places the table is.
 """
@@ -20,17 +20,17 @@ from lancekeep.domain.version_row import VersionRow
 from lancekeep.ports.object_store import ObjectInfo
 
 _ROUNDS = 10
-"""Times that the source is looked at before its writers count as faster than the copy."""
+"""How often the source is listed before its writers count as faster than the copy."""
 
 _REFERENCES = "_refs/"
-"""Where tags are, the only objects of a table whose content changes."""
+"""The directory of tags, the only objects of a table whose content changes."""
 
 _LEFT_BEHIND = {RESERVED_MARKER, DEREGISTERED_MARKER, MOVING_MARKER, f"{VERSIONS}/latest_version_hint.json"}
-"""What says something about the directory itself, or is written anew by the next commit."""
+"""Objects about the directory itself, or that the next commit writes again."""
 
 
 class Relocation:
-    """The copy of a table from ``source`` to ``target``, an empty directory that is nobody else's."""
+    """The copy of a table from ``source`` to ``target``, an empty directory that it has reserved."""
 
     def __init__(self, commits: TableCommits, source: DatasetRoot, target: DatasetRoot) -> None:
         self._commits = commits
@@ -43,7 +43,7 @@ class Relocation:
         self._is_the_table = False
 
     def copy(self) -> None:
-        """Copy the table; what others still commit at the source remains to be carried over.
+        """Copy the table. `carry_over` copies what other writers commit at the source afterwards.
 
         Raises:
             Refused: the table has branches, whose manifests name the files of the table by its absolute place.
@@ -72,7 +72,7 @@ class Relocation:
             raise self._torn("writers that do not ask the catalog keep committing at the old place")
 
     def _catch_up(self) -> bool:
-        """Copy what the target lacks, until one look finds all of it copied and as it was; whether that was so."""
+        """Copy what the target lacks until nothing changes; return whether that was reached."""
         seen: set[str] = set()
         for _ in range(_ROUNDS):
             copied = len(self._copied)
@@ -83,7 +83,7 @@ class Relocation:
         return False
 
     def _round(self, seen: set[str]) -> set[str]:
-        """Look at the source once, and copy its files and the versions seen the last time; which there are now.
+        """List the source, copy its files and the versions of the last round, and return its versions.
 
         So all that a version refers to has been copied before the version itself is. Idempotent.
 
@@ -119,7 +119,7 @@ class Relocation:
         return versions
 
     def _is_copied(self, key: str) -> bool:
-        """Whether a version lies at both places. Each holds a transaction of its own, so bytes tell.
+        """Return whether a version lies at both places, by its bytes: each holds its own transaction.
 
         Its time does not: of a local file that changes with the last step of a commit, the removal of the other name
         that it was staged under.
@@ -136,7 +136,7 @@ class Relocation:
             self._references[key] = content
 
     def _copy_versions(self, infos: Mapping[str, ObjectInfo]) -> None:
-        """Copy manifests, each only where its version is free, and enter them in the commit store.
+        """Copy manifests of versions that are free at the target, and enter them in the commit store.
 
         The oldest first: where the target has a version of its own, none may come that builds on another.
         """
@@ -157,7 +157,7 @@ class Relocation:
         self._copied.update(created)
 
     def _enter(self, rows: Sequence[VersionRow]) -> None:
-        """Enter versions of the target in the commit store; once it is the table, another may drop it at any moment."""
+        """Enter versions of the target in the commit store. Another process may drop the moved table."""
         try:
             self._commits.rows.record(rows)
         except Damaged:

@@ -1,4 +1,4 @@
-"""Looking tables over for what does not fit together: their manifests, their rows, their tags and branches."""
+"""Checks of single tables: manifests, rows of the commit store, tags and branches."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from lancekeep.format.json_files import parse_reference
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
 _OLDER = 10
-"""How many older versions are searched for one that is whole."""
+"""How many older versions are checked to find a complete one."""
 
 Repair = Callable[[], bool]
-"""Puts a finding right if it still holds; whether it did."""
+"""Repairs a finding if it still holds, and returns whether it did."""
 
 
 @attrs.frozen
 class _History:
-    """What lies in ``_versions`` of a table or branch, and the rows of the commit store, which were read later.
+    """The objects in ``_versions`` of a table or branch, and the rows, which were read later.
 
     title: how findings name it. unfinished: what the engine was writing when it was stopped. foreign: rows that name
     something else than a manifest of this history. unreadable: why the rows could not be read.
@@ -59,7 +59,7 @@ class _History:
 
 @attrs.frozen
 class TableChecks:
-    """A look at single tables.
+    """One check of single tables.
 
     managed: their versions have rows. grace, now: as in `Fsck`. restore: what makes an older version of a table the
     latest. accept_loss: repair may give up a version that was committed and cannot be read.
@@ -76,7 +76,7 @@ class TableChecks:
     def run(
         self, tables: Sequence[Table], place: Callable[[Table], DatasetRoot], *, repair: bool, progress: Progress
     ) -> FsckReport:
-        """Look into tables; ``place`` says where they lie. Raises `InvalidInput`."""
+        """Check tables; ``place`` returns their dataset roots. Raises `InvalidInput`."""
         require_span(self.grace)
         findings: list[Finding] = []
         for at, table in enumerate(tables):
@@ -88,7 +88,7 @@ class TableChecks:
     def _of_table(
         self, name: ObjectId, root: DatasetRoot, tell: Callable[[int], object], *, repair: bool
     ) -> Iterator[Finding]:
-        """What does not fit in a table and its branches, with ``repair`` put right where nothing is lost by it."""
+        """Yield the findings on a table and its branches; ``repair`` repairs what it can without a loss."""
         references = dict(self._references(root))
         held = {reference for reference in references.values() if reference is not None}
         branches = self._branches(root)
@@ -147,7 +147,7 @@ class TableChecks:
             return [], [], str(error)
 
     def _references(self, root: DatasetRoot) -> Iterator[tuple[str, Reference | None]]:
-        """Tags and branches by their keys; None for what cannot be read."""
+        """Yield tags and branches with their keys; None for one that cannot be read."""
         for info in self._objects.list(f"{root.key}/{REFERENCES}/"):
             try:
                 yield info.key, parse_reference(self._objects.get(info.key), info.key)
@@ -179,7 +179,7 @@ class TableChecks:
             yield from self._of_head(history)
 
     def _of_rows(self, history: _History) -> Iterator[tuple[Finding, Repair | None]]:
-        """Rows whose commit was not finished, and rows of versions that are not there."""
+        """Yield rows of unfinished commits, and rows of missing versions."""
         for version, row in history.rows.items():
             if version in history.finals and row.is_final:
                 continue
@@ -205,7 +205,7 @@ class TableChecks:
         return repair, partial(self._forget, row)
 
     def _given_up(self, kind: Kind, history: _History, what: str, act: Repair) -> tuple[Finding, Repair]:
-        """A latest version that cannot be read: a backup brings it back, or the caller gives it up."""
+        """Return the finding on a latest version that only a backup can bring back."""
         older = max((version for version in history.finals if version < history.latest), default=None)
         if older is None:
             way = "forget the versions that are gone"
@@ -221,7 +221,7 @@ class TableChecks:
         return Finding(kind, history.title, meaning, way if self.accept_loss else ""), act
 
     def _unrecorded(self, history: _History) -> Iterator[tuple[Finding, Repair | None]]:
-        """Manifests without rows: the store lost them, or a removal or an adoption was stopped half way."""
+        """Yield manifests without rows: lost rows, or an interrupted removal or adoption."""
         newest = max(history.rows)
         foreign = {row.version for row in history.foreign}
         outdated = newest not in history.finals  # rows of before a clean-up, which left versions above a gap
@@ -240,7 +240,7 @@ class TableChecks:
                 yield Finding(Kind.UNRECORDED, history.title, meaning, "enter the row"), partial(self._record, row)
 
     def _leftovers(self, history: _History) -> Iterator[tuple[Finding, Repair | None]]:
-        """Staged manifests to which no row points: what lost, or what a writer has not come to commit, or to end."""
+        """Yield staged manifests that lost, or whose writers crashed or are still running."""
         yield from self._unfinished(history.title, history.unfinished)
         for info in history.staged:
             name = ManifestName.parse(info.key.rpartition("/")[2])
@@ -284,7 +284,7 @@ class TableChecks:
         held: set[Reference],
         tell: Callable[[int], object],
     ) -> Iterator[tuple[Finding, Repair | None]]:
-        """Files that the latest version of a history, or a tagged version, names and that cannot be read."""
+        """Yield unreadable files that a latest or a tagged version names."""
         wanted = {Reference(branch, max(history.finals)) for branch, history in histories.items() if history.finals}
         wanted |= {one for one in held if one.branch in histories and one.version in histories[one.branch].finals}
         versions = [self._version(histories, one) for one in sorted(wanted, key=lambda one: (one.branch, one.version))]
@@ -326,7 +326,7 @@ class TableChecks:
         return Version(history.root, wanted.version, history.finals[wanted.version].key)
 
     def _whole(self, checks: FileChecks, root: DatasetRoot, history: _History) -> int | None:
-        """The latest of a few older versions whose files are all there; None if there is none."""
+        """Return the latest complete version of a few older ones; None if there is none."""
         for number in sorted(history.finals, reverse=True)[1 : 1 + _OLDER]:
             version = Version(history.root, number, history.finals[number].key)
             if self._is_manifest(version.key) and next(checks.faults(root, [version]), None) is None:
@@ -341,7 +341,7 @@ class TableChecks:
         return True
 
     def _restore(self, name: ObjectId, damaged: Version, older: int) -> bool:
-        """Make an older version the latest, unless another has been committed since it was found damaged."""
+        """Restore an older version, unless another one was committed since the check."""
         latest = self.commits.latest(damaged.root)
         if latest is None or latest.version != damaged.number:
             return False
@@ -349,7 +349,7 @@ class TableChecks:
         return True
 
     def _remove_damaged(self, root: DatasetRoot, info: ObjectInfo) -> bool:
-        """Remove a latest version whose manifest cannot be read, the row first; one that was put back stays."""
+        """Remove an unreadable latest version, the row first; a manifest that was put back stays."""
         name = ManifestName.parse(info.key.rpartition("/")[2])
         if name is None or self._is_manifest(info.key) or self._objects.head(info.key) is None:
             return False
@@ -359,7 +359,7 @@ class TableChecks:
         return True
 
     def _of_clones(self, name: str, location: str) -> Iterator[tuple[Finding, Repair | None]]:
-        """Records by which a source knows its clones, at odds with what their manifests say."""
+        """Yield records of clones that contradict the clones' manifests."""
         for source in self.clones.missing_records(location):
             meaning = f"the table is a clone that reads files of {source!r}, which has no record of it"
             yield (
@@ -415,7 +415,7 @@ class TableChecks:
         return True
 
     def _forget(self, row: VersionRow) -> bool:
-        """HEAD before forgetting a row: what is there may be read."""
+        """Remove a row whose manifest is still missing."""
         if self.commits.rows.get(row.base_uri, row.version) != row or self._exists(row.path):
             return False
         self.commits.rows.delete(row.base_uri, [row.version])
@@ -458,7 +458,7 @@ def _tell(progress: Progress, done: int, total: int, name: str, count: int) -> N
 
 
 def _gaps(branch: str, history: _History, held: set[Reference]) -> Iterator[tuple[Finding, None]]:
-    """Versions missing between others; above one that a tag or branch holds a clean-up leaves such a gap."""
+    """Yield gaps between versions, except those that a clean-up leaves after a tagged version."""
     for before, after in pairwise(sorted(history.finals)):
         if after != before + 1 and Reference(branch, before) not in held:
             meaning = (
@@ -469,7 +469,7 @@ def _gaps(branch: str, history: _History, held: set[Reference]) -> Iterator[tupl
 
 
 def _has(histories: Mapping[str, _History | None], reference: Reference) -> bool:
-    """Whether there is such a version, or any for 0; of a history that could not be understood nothing is said."""
+    """Return whether a version exists, any for 0; an unreadable history counts as having it."""
     if reference.branch not in histories:
         return False
     history = histories[reference.branch]
