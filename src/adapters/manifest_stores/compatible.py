@@ -1,4 +1,7 @@
-"""Compatibility mode: the manifest table and the V1 directory as one catalog (directory namespace V2)."""
+"""Compatibility mode: the manifest table and the V1 directory as one catalog.
+
+Directory namespace V2, "Compatibility Mode".
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,16 @@ _ATTEMPTS = 20
 
 
 class CompatibleView:
-    """The `CatalogView` of both: the manifest first, then V1 directories that no table of the manifest owns.
+    """The `CatalogView` of both stores.
 
-    ``listing`` gives the directory to ask: as it is now, or as a decision sees it. ``latest`` gives the manifest as it
-    is by then: a table goes into the manifest before its directory is hidden, so what neither seems to have may have
-    gone from the one to the other while they were asked. A decision needs no such look, since it is asked again.
+    The manifest takes precedence; V1 directories count unless a table of the manifest owns them. A migration enters a
+    table in the manifest before it hides the directory. A reader that asks the manifest first and the directory second
+    may miss a table that moves in between, and therefore reads the latest manifest again.
+
+    Args:
+        manifest: the view of the manifest.
+        listing: returns the directory: its current content, or the content that a decision sees.
+        latest: returns the latest view of the manifest. A decision passes None, because it is retried.
     """
 
     flat = False
@@ -53,7 +61,10 @@ class CompatibleView:
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """The manifest's; until it remembers a commit store, what the V1 directory remembers counts as well."""
+        """The properties of the manifest.
+
+        Until it records a commit store, those of the V1 directory count, too.
+        """
         if self._properties is None:
             entered = self.manifest.properties
             self._properties = entered if _own(entered) else {**self._listing().properties, **entered}
@@ -103,7 +114,7 @@ class CompatibleView:
         return CompatibleView(latest, self._listing, self._latest).owner_of(location)
 
     def _listed(self, after: str | None = None) -> Iterator[ManifestEntry]:
-        """Tables that only the directory knows, in byte order; the manifest is asked first, since that is cheap."""
+        """Yield the tables that only the directory holds, in byte order."""
         listing = self._listing()
         return (
             entry
@@ -116,10 +127,14 @@ class CompatibleView:
 
 @attrs.define
 class _Step:
-    """What a decision asks for beside the changes of the manifest.
+    """What a decision requires in addition to the changes of the manifest.
 
-    listing: the V1 directory as the decision saw it. remember: properties that the directory has to remember first.
-    hide: V1 directories to hide first. again: the decision has to be asked again. show: V1 directories to show then.
+    Attributes:
+        listing: the V1 directory as the decision saw it.
+        remember: properties that the directory must store first.
+        hide: V1 directories to hide first.
+        again: whether the decision must be repeated.
+        show: V1 directories to show afterwards.
     """
 
     listing: V1Directory
@@ -130,11 +145,11 @@ class _Step:
 
 
 class CompatibleManifestStore:
-    """A `ManifestStore` over both (V2 specification, "Compatibility Mode").
+    """A `ManifestStore` over both stores.
 
-    What V1 readers see follows the manifest: a table that leaves its V1 directory is hidden from them by the
-    deregistered marker before the manifest changes; one that is registered there again is shown after it. Between the
-    two the manifest is what counts. ``docs/adr/0013`` goes through the crashes.
+    V1 readers follow the manifest. If a table leaves its V1 directory, the deregistered marker hides it before the
+    manifest changes. If a table is registered there again, the marker is removed after the change. In between, the
+    manifest decides. ADR 13 describes the crashes.
     """
 
     def __init__(self, manifest: ManifestStore, listing: DirectoryListing) -> None:
@@ -150,8 +165,8 @@ class CompatibleManifestStore:
         return CompatibleView(self._manifest.recent(), self._listing.view)
 
     def apply(self, decide: Decision[Result]) -> tuple[CompatibleView, Result]:
-        hidden: list[str] = []  # what bears a marker for this change, and
-        marked: list[str] = []  # those of them that this call has put there
+        hidden: list[str] = []  # directories that bear a marker for this change
+        marked: list[str] = []  # those whose marker this call created
         try:
             for _ in range(_ATTEMPTS):
                 step, result = self._ask(decide, hidden)
@@ -161,12 +176,12 @@ class CompatibleManifestStore:
                 hidden += step.hide
                 marked += created
                 if not (step.again or step.hide or step.remember is not None):
-                    for location in chain(hidden, step.show):  # hidden: who failed at it may have taken off his marker
+                    for location in chain(hidden, step.show):  # A failed writer may have removed its marker.
                         self._agree(location)
                     return self.view(), result
-            raise ConcurrentModification("others kept changing the same tables; nothing was changed, try again")
+            raise ConcurrentModification("concurrent writers changed the same tables; nothing was changed, try again")
         except StoreUnavailable:
-            raise  # whether the manifest was changed is not known: the marker stays, the manifest is what counts
+            raise  # The manifest may have changed: the marker stays, and the manifest decides.
         except LancekeepError:
             self._restore(marked)
             raise
@@ -185,9 +200,9 @@ class CompatibleManifestStore:
         self._listing.close()
 
     def _over(self, manifest: CatalogView) -> CompatibleView:
-        """One view for as long as the manifest stays as it is; directories are looked at whenever it is asked.
+        """Return the same view until the manifest changes; directories are read on demand.
 
-        Where there is no manifest yet, the directory may come to remember a commit store: then each view is new.
+        Without a manifest each view is new, because the directory may record a commit store at any time.
         """
         view = self._view
         if view.manifest is not manifest or manifest.version == 0:
@@ -210,7 +225,7 @@ class CompatibleManifestStore:
     def _planned(
         self, view: CompatibleView, listing: V1Directory, changes: Sequence[Change], hidden: Collection[str]
     ) -> tuple[_Step, list[Change]]:
-        """What to do around the manifest, and which of the changes to make in it now."""
+        """Return the required step, and the changes to make in the manifest now."""
         remembered = _own(_properties_after(view.properties, changes))
         if remembered != self._remembered:
             return _Step(listing, remember=remembered), []
@@ -221,10 +236,10 @@ class CompatibleManifestStore:
         vacated = _vacated(view, rows)
         listed = [entry for entry in vacated.values() if entry.listed]
         if listed:
-            # The manifest has to answer for a table before it is hidden: a marker alone would not be seen by who has
-            # decided, on the same manifest, to enter the table (a migration).
+            # The manifest must hold a table before its directory is hidden: a migration that decides on the same
+            # manifest would not see the marker alone.
             return _Step(listing, again=True), [*entered, *(Put(attrs.evolve(entry, listed=False)) for entry in listed)]
-        # What was hidden for this change may be another table by now, in the same place.
+        # Another table may exist by now in a directory that was hidden for this change.
         seen = [place for place in vacated if place not in hidden or listing.find(place.removesuffix(V1_SUFFIX))]
         if seen:
             return _Step(listing, hide=seen), []
@@ -234,14 +249,14 @@ class CompatibleManifestStore:
         return _Step(listing, show=shown), entered
 
     def _restore(self, marked: Collection[str]) -> None:
-        """Nothing was changed: what was hidden for it is to be seen again, where the manifest still has it."""
-        with suppress(LancekeepError):  # what went wrong first is what the caller has to hear
+        """Show hidden directories again, if the manifest still holds their tables."""
+        with suppress(LancekeepError):  # The caller gets the original error.
             for location in marked:
                 if self._is_entered(location):
                     self._agree(location)
 
     def _agree(self, location: str) -> None:
-        """Show or hide a V1 directory as the manifest has it, however that changes meanwhile."""
+        """Show or hide a V1 directory until it agrees with the manifest."""
         shown = None
         while shown != (entered := self._is_entered(location)):
             if entered:
@@ -267,7 +282,7 @@ def _properties_after(properties: Mapping[str, str], changes: Sequence[Change]) 
 
 
 def _vacated(view: CompatibleView, rows: Sequence[Put | Remove]) -> dict[str, ManifestEntry]:
-    """The V1 directories that have a table now and none after the changes, each with that table."""
+    """Return the V1 directories that lose their table by the changes, with the table."""
     taken = {change.entry.location for change in rows if isinstance(change, Put)}
     left = (view.find(change.entry.object_id if isinstance(change, Put) else change.object_id) for change in rows)
     return {
@@ -281,10 +296,10 @@ def _vacated(view: CompatibleView, rows: Sequence[Put | Remove]) -> dict[str, Ma
 
 
 def _reappears(entry: ManifestEntry, manifest: CatalogView, listing: V1Directory) -> bool:
-    """Whether a table enters the manifest in its own V1 directory and a marker may hide that.
+    """Return whether a table enters its own V1 directory while a marker may hide it.
 
-    A new table's is known to be seen already, by the reservation in it. Where the table was there before, a marker is
-    that of somebody who is just about to remove it.
+    The directory of a new table is visible by the reservation inside. If the table was there before, a marker belongs
+    to a writer that is about to remove the table.
     """
     if entry.location != entry.object_id + V1_SUFFIX:
         return False

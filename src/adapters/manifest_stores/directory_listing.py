@@ -1,4 +1,7 @@
-"""A V1 directory as a manifest store (directory namespace specification, "V1: Directory Listing")."""
+"""A V1 directory as a manifest store.
+
+Directory namespace specification, "V1: Directory Listing".
+"""
 
 from __future__ import annotations
 
@@ -23,16 +26,17 @@ from lancekeep.ports.manifest_store import Decision, Result
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
 PROPERTIES_FILE = ".lancekeep.json"
-"""The file in the root that remembers them, as a JSON object of text values."""
+"""The file in the root that holds properties, as a JSON object of text values."""
 
 _ATTEMPTS = 10
 
 
 class V1Directory:
-    """The `CatalogView` of a V1 directory: it looks when it is asked, and says the same when it is asked again.
+    """The `CatalogView` of a V1 directory.
 
-    A table exists where an object lies below ``{name}.lance/`` and none is the deregistered marker; a directory that
-    a symbolic link leads to is none. Names that no identifier can have are passed over: nobody could ask for them.
+    It reads the directory on demand and caches every answer. A table exists if an object lies below ``{name}.lance/``
+    and none is the deregistered marker. The target of a symbolic link is not a table. Names that no identifier can have
+    are ignored.
     """
 
     flat = True
@@ -43,13 +47,13 @@ class V1Directory:
         self._root_key = root_key
         self._root = f"{root_key}/" if root_key else ""
         self._entries: dict[str, ManifestEntry | None] = {}
-        # No cached_property: before Python 3.12 it holds a lock of the whole class while the storage is asked.
+        # Not a cached_property: before Python 3.12 it locks the whole class during the request.
         self._version: int | None = None
         self._file: tuple[bytes | None] | None = None
 
     @property
     def version(self) -> int:
-        """1 where there is a V1 directory or the properties file, else 0: nothing here counts changes."""
+        """1 if a V1 directory or the properties file exists, else 0."""
         if self._version is None:
             directories = self._objects.directories(self._root)
             self._version = int(self.remembers or any(name.endswith(V1_SUFFIX) for name in directories))
@@ -57,7 +61,7 @@ class V1Directory:
 
     @property
     def remembers(self) -> bool:
-        """Whether there is a properties file."""
+        """Whether the properties file exists."""
         return self._stored is not None
 
     @property
@@ -88,9 +92,10 @@ class V1Directory:
         return None if table is None else self.find(table.key)
 
     def names(self, after: str | None = None) -> list[str]:
-        """What the tables could be called behind ``after``, in byte order; whether each exists is left to `find`.
+        """Return candidate names of tables after ``after``, in byte order.
 
-        All directories are asked for first: with the suffix ``a.lance`` comes behind ``a-b.lance``.
+        `find` decides whether each table exists. All directories are listed first, because ``a.lance`` sorts after
+        ``a-b.lance``.
         """
         tables = map(v1_table, self._objects.directories(self._root))
         names = sorted(table.key for table in tables if table is not None)
@@ -106,7 +111,7 @@ class V1Directory:
         return self._file[0]
 
     def _found(self, object_id: str) -> ManifestEntry | None:
-        """One listing, of which the beginning says enough: what the engine writes sorts behind the markers."""
+        """Find a table by the start of one listing: engine files sort after the markers."""
         location = object_id + V1_SUFFIX
         directory = f"{self._root}{location}/"
         if v1_table(location) is None or self._objects.passes_link(directory[:-1], self._root_key):
@@ -126,14 +131,16 @@ class V1Directory:
 
 
 class DirectoryListing:
-    """Tables as directories ``{name}.lance`` below ``root_key`` (empty, or without its slash), nothing else.
+    """Tables as directories ``{name}.lance`` below ``root_key``, and nothing else.
 
-    A table comes by the objects in its directory: `apply` takes off the marker that may hide it. It goes by the
-    deregistered marker: whoever creates it has removed the table. Where ``objects`` has no ``atomic_create``, several
-    who remove one table at the same moment are all told that they did.
+    The objects in its directory make a table; `apply` removes a marker that hides it. The deregistered marker removes a
+    table, and the writer that creates the marker has removed it. Without ``atomic_create`` of the object store, all
+    writers that remove a table concurrently succeed.
 
-    Properties: those named ``lancekeep.…``, in a file. The first to write it has done so alone; later changes replace
-    it as a whole.
+    A file holds the properties, whose names start with ``lancekeep.``. Exactly one writer creates the file; later
+    changes replace it as a whole.
+
+    ``root_key`` is empty or has no trailing slash.
     """
 
     def __init__(self, objects: ObjectStore, root_key: str) -> None:
@@ -153,24 +160,30 @@ class DirectoryListing:
             changes, result = decide(view)
             if all(self._make(change, view) for change in changes):
                 return self.view(), result
-        raise ConcurrentModification(f"{self._objects.root_uri}{self._root_key}: others kept changing it; try again")
+        raise ConcurrentModification(
+            f"{self._objects.root_uri}{self._root_key}: concurrent writers changed it {_ATTEMPTS} times; try again"
+        )
 
     def optimize(self) -> None:
         raise Unsupported("a V1 directory has no indexes; migrate it to the manifest, then open it with mode='v2'")
 
     def clean_up(self) -> int:
-        """A V1 directory keeps no earlier states."""
+        """Return 0: a V1 directory keeps no earlier versions."""
         return 0
 
     def leftovers(self) -> Sequence[ObjectInfo]:
-        """There are no states: each directory stands for itself."""
+        """Return nothing: a V1 directory has no versions."""
         return ()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resource is held."""
 
     def hide(self, location: str) -> bool:
-        """Put the deregistered marker into a V1 directory; False where it is there already, or nothing else is."""
+        """Put the deregistered marker into a V1 directory.
+
+        Returns:
+            False if the marker exists already, or if the directory holds no other object.
+        """
         marker = f"{self._root}{location}/{DEREGISTERED_MARKER}"
         if self._objects.guarantees.atomic_create:
             if not self._objects.put_if_absent(marker, MARKER_CONTENT):
@@ -181,16 +194,23 @@ class DirectoryListing:
             self._objects.put(marker, MARKER_CONTENT)
         if any(info.key != marker for info in self._objects.list(f"{self._root}{location}/")):
             return True
-        self.show(location)  # the table was dropped meanwhile: the marker must not keep its directory
+        self.show(location)  # The table was dropped concurrently: the marker must not keep its directory.
         self._objects.prune(self._root + location)
         return False
 
     def show(self, location: str) -> None:
-        """Take the deregistered marker out of a V1 directory. Idempotent."""
+        """Remove the deregistered marker from a V1 directory. Idempotent."""
         self._objects.delete(f"{self._root}{location}/{DEREGISTERED_MARKER}")
 
     def remember(self, properties: Mapping[str, str], view: V1Directory) -> bool:
-        """Have the properties file hold these; False where another made it since ``view``. Raises `Unsupported`."""
+        """Store properties in the properties file.
+
+        Returns:
+            False if another writer created the file after ``view``.
+
+        Raises:
+            Unsupported: a name does not start with ``lancekeep.``.
+        """
         strange = [name for name in properties if not name.startswith(OWN_PROPERTIES)]
         if strange:
             raise Unsupported(f"a V1 directory has no place for the property {strange[0]!r}; open it with its manifest")
@@ -203,7 +223,7 @@ class DirectoryListing:
         return True
 
     def _make(self, change: Change, view: V1Directory) -> bool:
-        """Make one change of what ``view`` shows; False where that is no longer so."""
+        """Make one change; False if the directory no longer is as ``view`` shows it."""
         match change:
             case Remove(object_id):
                 return self.hide(object_id + V1_SUFFIX)
@@ -213,17 +233,18 @@ class DirectoryListing:
                 self._require_alone()
                 return self.remember(change.merged_into(view.properties), view)
             case Put(entry):
-                assert entry.location == entry.object_id + V1_SUFFIX, entry  # the domain knows what is flat
+                # The domain gives a flat catalog no other location.
+                assert entry.location == entry.object_id + V1_SUFFIX, entry
                 if view.find(entry.object_id) is None:
                     self.show(entry.location)
                 return self.view().find(entry.object_id) is not None
 
     def _require_alone(self) -> None:
-        """A manifest would go on remembering another commit store. Raises `Refused`."""
+        """Raise `Refused` if a manifest table exists: it would keep another commit store."""
         if next(self._objects.list(f"{self._root}{MANIFEST_DIRECTORY}/"), None) is not None:
             raise Refused(
-                f"{self._objects.root_uri}{self._root_key} has a manifest table, which has to remember the commit "
-                "store, too: choose or change it in compatibility mode. Then the directory can be opened as V1 with it"
+                f"{self._objects.root_uri}{self._root_key} has a manifest table, which also records the commit "
+                "store: choose or change it in compatibility mode. Then the directory can be opened as V1 with it"
             )
 
 
@@ -236,7 +257,7 @@ def _decoded(content: bytes, key: str) -> dict[str, str]:
         name.startswith(OWN_PROPERTIES) and isinstance(value, str) for name, value in properties.items()
     ):
         raise Damaged(
-            f"{key} is not a JSON object of text values under names like {OWN_PROPERTIES}commit_store. It remembers "
-            "which commit store manages the tables: restore it, before anybody writes"
+            f"{key} is not a JSON object of text values under names like {OWN_PROPERTIES}commit_store. It records "
+            "which commit store manages the tables: restore it before any writer commits"
         )
     return properties

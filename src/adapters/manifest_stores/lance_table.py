@@ -1,10 +1,10 @@
-"""A catalog's entries in the ``__manifest`` Lance table (directory namespace V2, "Manifest Table Schema").
+"""The ``__manifest`` Lance table as a manifest store.
 
-Native ``DirectoryNamespace`` processes read and write the same table. A mutation here is one small data file and one
-manifest, created where there is none under the name of the next version: a compare-and-set on the version it was
-decided on, which is never rebased. (An Append of the native engine is rebased silently, and a merge insert loses its
-key filter where the specified BTREE exists: both write keys twice.) What one process decides at the same time is
-committed together.
+Directory namespace V2, "Manifest Table Schema". Native ``DirectoryNamespace`` processes read and write the same table.
+A mutation writes one small data file and one manifest, by put-if-absent under the name of the next version. This is a
+compare-and-set on the version that the decision read; it is never rebased. (The native engine rebases an Append
+silently, and a merge insert loses its key filter if the specified BTREE exists: both write duplicate keys.) Concurrent
+decisions of one process are committed together (group commit).
 """
 
 from __future__ import annotations
@@ -40,29 +40,34 @@ from lancekeep.ports.manifest_store import Decision, Result
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore, StorageTime
 
 Publish = Callable[[str, bytes], bool]
-"""Creates an object under a key where there is none, for one of any number of racing writers; whether this one did."""
+"""Creates an object by put-if-absent; returns whether this writer created it."""
 
 _ATTEMPTS = 50
 _TRUSTED = timedelta(minutes=1)
-"""By the clock of the storage; well below the ten minutes for which `clean_up` keeps what was overtaken."""
+"""By the clock of the storage; well below the grace period of `clean_up`."""
 _HINT = "latest_version_hint.json"
 _HINT_EVERY = 16
 _CLEAN_EVERY, _CLEAN_PAUSE = 256, 60.0
-"""Versions, and seconds at least: a clean-up looks at every version of the last ten minutes."""
+"""A clean-up runs at every such version, but pauses for these seconds: it reads all recent versions."""
 _STEP_BACK, _LONGEST_STEP_BACK = 0.0005, 0.2
-"""Seconds: about as long as a commit takes at first, so that who lost once does not fall behind for good."""
+"""Backoff in seconds. It starts at the duration of a commit and keeps losing writers from starving."""
 _GATHERING = 0.001
-"""Seconds for which a commit at most waits for threads that have just been here; a commit takes about as long."""
+"""The most seconds for which a leader waits for other threads; a commit takes about as long."""
 
 
 class LanceManifestStore:
-    """``key``: the directory of the manifest table in ``objects``.
+    """A `ManifestStore` in a Lance table.
 
-    ``publish``: how a manifest gets its name; by default the object store's own create-only write. ``forget``: removes
-    what ``publish`` keeps of versions; called before they go. ``index``: builds the specified indexes through the
-    native engine, unless ``publish`` is given; with ``index_inline`` every now and then by itself. ``clock``: seconds
-    for the pause between two clean-ups; nothing else depends on a local clock (ADR 33). ``sleep``, ``jitter``: how a
-    writer that lost steps back, for a random part of some milliseconds.
+    Args:
+        objects: the object store.
+        key: the directory of the manifest table.
+        publish: gives a manifest its final name; by default put-if-absent of the object store.
+        forget: removes the records that ``publish`` keeps of versions; called before the versions are removed.
+        index: builds the specified indexes through the native engine; ignored if ``publish`` is given.
+        index_inline: whether commits occasionally call ``index``.
+        clock: seconds, for the pause between two clean-ups; nothing else depends on a local clock (ADR 33).
+        sleep: sleeps for the backoff of a writer that lost.
+        jitter: returns the random fraction of that backoff.
     """
 
     def __init__(
@@ -111,7 +116,7 @@ class LanceManifestStore:
         return (self._latest or empty_version()).view
 
     def apply(self, decide: Decision[Result]) -> tuple[CatalogView, Result]:
-        """As the port says. Whoever finds nobody committing commits what all who wait have decided."""
+        """Apply a decision by group commit: the first waiter becomes the leader."""
         request = _Request(decide)
         if self._is_to_commit(request):
             try:
@@ -120,7 +125,7 @@ class LanceManifestStore:
                 self._withdraw(request)
         if isinstance(request.outcome, Exception):
             raise request.outcome
-        assert request.outcome is not None  # the one who committed settled it, or raised
+        assert request.outcome is not None  # The leader settled it, or raised.
         return request.outcome
 
     def optimize(self) -> None:
@@ -131,14 +136,14 @@ class LanceManifestStore:
             self._index()
 
     def clean_up(self) -> int:
-        """Remove versions that are neither recent nor the latest, and the files only they need; how many versions."""
+        """Remove old versions and the files that only they need; return their number."""
         return clean_up(self._objects, self._key, self._forget_versions)
 
     def leftovers(self) -> Sequence[ObjectInfo]:
         return leftovers(self._objects, self._key)
 
     def close(self) -> None:
-        """As the port says; waits for a clean-up that is under way."""
+        """Release all resources, after a clean-up in progress."""
         if self._cleaner is not None:
             self._cleaner.shutdown()
             self._cleaner = None
@@ -146,7 +151,7 @@ class LanceManifestStore:
     # -- looking ------------------------------------------------------------------------------------------------
 
     def _is_latest(self, version: Version) -> bool:
-        """Check for the next version, which every writer publishes under a name that is known beforehand."""
+        """Check that the next version, whose name is known, does not exist."""
         number = version.number
         with StorageTime() as answered:
             if self._exists(number + 1) or (not self._is_recent(number, answered) and self._is_overtaken(version)):
@@ -155,10 +160,10 @@ class LanceManifestStore:
         return True
 
     def _is_recent(self, number: int, answered: StorageTime) -> bool:
-        """Whether a version was the latest so recently, by the storage's clock, that nothing can be cleaned up since.
+        """Whether a version was the latest within the grace period of clean-up.
 
-        Always False where the storage gives no time in its answers. A local clock may have stood still while this
-        process was held up, so it proves nothing.
+        The clock of the storage decides; the answer is False if its replies hold no time. A local clock proves nothing,
+        because it may have stopped while this process was suspended.
         """
         checked, at = self._checked
         if checked != number or at is None or answered.last is None:
@@ -166,17 +171,17 @@ class LanceManifestStore:
         return timedelta(0) <= answered.last - at < _TRUSTED
 
     def _is_overtaken(self, version: Version) -> bool:
-        """Whether the version after this one, which is missing, may have existed and been cleaned up.
+        """Whether the missing next version may have existed and been cleaned up.
 
         Versions are cleaned up in order: while a version exists, no later one is removed.
         """
         return not self._is_kept(version) if version.number else self._listed() > 0
 
     def _is_kept(self, version: Version) -> bool:
-        """Whether a version exists, and is not another one under its name.
+        """Whether a version exists, and not another one under its name.
 
-        A name that was cleaned up can be taken again, by a writer that was held up and then died. The content decides;
-        it is read once, and afterwards the storage's time of the object tells.
+        A suspended writer can publish a version under a name that clean-up has freed. The content decides. It is read
+        once; afterwards the storage's time of the object proves that it is unchanged.
         """
         info = self._objects.head(self._name(version.number))
         if info is None:
@@ -193,10 +198,12 @@ class LanceManifestStore:
         return kept
 
     def _is_late(self, base: Version, number: int) -> bool:
-        """Whether the version just created has a name that was cleaned up before: later versions are older than it.
+        """Whether the version just created has a name that clean-up had freed.
 
-        No reader will ever find such a version. Ages are compared by the storage's own times. Raises
-        `StoreUnavailable` if the version has been cleaned up since.
+        Then later versions are older, by the times of the storage, and no reader ever finds this version.
+
+        Raises:
+            StoreUnavailable: the version has been cleaned up since.
         """
         if base.number and self._is_kept(base):
             return False
@@ -209,12 +216,12 @@ class LanceManifestStore:
 
     def _held_up(self, number: int) -> StoreUnavailable:
         return StoreUnavailable(
-            f"{self._key}: this process was held up while it published version {number}, which has been cleaned up "
-            "since; whether later ones went on from it could not be learnt: look whether the change is there"
+            f"{self._key}: this process was suspended while it published version {number}, which has been cleaned "
+            "up since. Later versions may follow it: check whether the change exists"
         )
 
     def _refresh(self) -> bool:
-        """Come to know the latest version; whether it is another than the one known."""
+        """Read the latest version; return whether it is new."""
         with self._reading:
             before = self._latest
             if before is not None and self._is_latest(before):
@@ -227,11 +234,14 @@ class LanceManifestStore:
             self._latest = None
 
     def _read_latest(self, known: Version | None) -> Version:
-        """Read the latest version: on from one that is known or named by the hint, or else by a listing.
+        """Read the latest version.
 
-        A version that is met can have a name that was cleaned up and taken again (see `_is_kept`). So what was read
-        counts only if the version before it still exists, or if a listing shows no later one: the highest version never
-        has such a name. Raises `StoreUnavailable` if versions are removed faster than they can be read.
+        The search starts at the known version or at that of the hint, else with a listing. A version on the way can
+        have a name that clean-up has freed (see `_is_kept`). The result therefore counts only if the previous version
+        still exists, or if a listing shows no later one: the highest version never has such a name.
+
+        Raises:
+            StoreUnavailable: versions are removed faster than they can be read.
         """
         with StorageTime() as answered:
             number = known.number if known is not None and known.number else self._hinted()
@@ -245,7 +255,7 @@ class LanceManifestStore:
                     number, known = self._listed(), None
                     continue
                 except Damaged:
-                    # Where nothing creates an object for one writer only, it need not appear as a whole either.
+                    # Without an atomic create, a reader may see a partial object.
                     if self._objects.guarantees.atomic_create or attempt == _ATTEMPTS - 1:
                         raise
                     self._sleep(0.01)
@@ -260,8 +270,8 @@ class LanceManifestStore:
         return self._versions.read(self._objects.get(self._name(number)), known) if number else empty_version()
 
     def _is_proven(self, version: Version, known: Version | None) -> bool:
-        """Whether the version just read has certainly never been cleaned up."""
-        if version.number == 0:  # a listing has just shown no version
+        """Whether the version just read provably was never cleaned up."""
+        if version.number == 0:  # A listing has just shown no version.
             return True
         if known is not None and version.number == known.number:
             return version.content == known.content
@@ -270,7 +280,7 @@ class LanceManifestStore:
         return version.number > 1 and self._exists(version.number - 1)
 
     def _hinted(self) -> int:
-        """Return the version that the hint names; 0 if there is no hint, or no such version."""
+        """Return the version of the hint; 0 without a hint or such a version."""
         try:
             number = hinted_version(self._objects.get(f"{self._key}/{VERSIONS}/{_HINT}"))
         except ObjectNotFound:
@@ -278,7 +288,7 @@ class LanceManifestStore:
         return number if number and self._exists(number) else 0
 
     def _listed(self) -> int:
-        """The highest version in the directory; where listing is paged, V2 names show it first."""
+        """Return the highest version in the directory; V2 names list it first."""
         names = (info.key.rpartition("/")[2] for info in self._objects.list(f"{self._key}/{VERSIONS}/"))
         if self._objects.guarantees.paged:
             first = next((name for name in map(ManifestName.parse, names) if name and not name.is_staged), None)
@@ -298,7 +308,7 @@ class LanceManifestStore:
     # -- committing ---------------------------------------------------------------------------------------------
 
     def _is_to_commit(self, request: _Request) -> bool:
-        """Wait until another thread has settled a request, or this one is to commit."""
+        """Wait until another thread settles the request, or this one is the leader."""
         with self._arrival:
             self._waiting.append(request)
             if not self._committing:
@@ -308,14 +318,15 @@ class LanceManifestStore:
                 self._arrival.notify()
         try:
             request.woken.acquire()
-        except BaseException:  # this thread is to end, and no other to make its change later
+        except BaseException:  # This thread ends, and no other may make its change later.
             self._withdraw(request)
             raise
         return request.outcome is None
 
     def _gathered(self) -> list[_Request]:
-        """What one commit shall settle. Threads that were here at the last one are about to come again: as many are
-        waited for, briefly, since one commit for all is what makes many changes fast.
+        """Return the requests of the next group commit.
+
+        The threads of the previous group are likely to return at once, so the leader waits briefly for as many.
         """
         with self._arrival:
             self._arrival.wait_for(lambda: len(self._waiting) >= self._company, _GATHERING)
@@ -324,14 +335,14 @@ class LanceManifestStore:
             return requests
 
     def _withdraw(self, request: _Request) -> None:
-        """Its thread is through, or ends: it waits no longer, and another may commit where that was its turn."""
+        """Remove a request whose thread is done; if it was the leader, choose another."""
         with self._arrival:
             self._waiting = [other for other in self._waiting if other is not request]
         if request.chosen:
             self._end_commit()
 
     def _end_commit(self) -> None:
-        """Have the first of those who wait commit, if there are any."""
+        """Make the first waiter the leader, if there is one."""
         with self._arrival:
             self._company += len(self._waiting)
             self._committing = bool(self._waiting)
@@ -340,7 +351,7 @@ class LanceManifestStore:
                 self._waiting[0].woken.release()
 
     def _commit(self, own: _Request, requests: list[_Request]) -> None:
-        """Settle every request: one version holds what all of them change."""
+        """Settle every request in one version."""
         try:
             self._decide_and_publish(requests)
         except Exception as error:
@@ -348,15 +359,17 @@ class LanceManifestStore:
                 request.outcome = request.outcome or error
         finally:
             others = [request for request in requests if request is not own]
-            with self._arrival:  # what is not settled, since this thread is to end, one of the others will do
+            with self._arrival:  # If this thread ends, another leader settles the rest.
                 self._waiting.extend(request for request in others if request.outcome is None)
             for request in others:
                 if request.outcome is not None:
                     request.woken.release()
 
     def _decide_and_publish(self, requests: list[_Request]) -> None:
-        """A change is a compare-and-set, and needs no look; a refusal is believed only where a look behind it finds the
-        catalog as it was decided on. (A decision may itself look at directories, which takes its time.)
+        """Decide on the latest known version and publish the changes.
+
+        A change is a compare-and-set and needs no check. A refusal counts only if a check afterwards finds the same
+        version. (A decision may read directories, which takes time.)
         """
         for attempt in range(_ATTEMPTS):
             if self._latest is None:
@@ -388,9 +401,10 @@ class LanceManifestStore:
         raise ConcurrentModification(f"{self._key}: other processes changed the catalog {_ATTEMPTS} times; try again")
 
     def _publish(self, base: Version, prepared: Prepared) -> Version | None:
-        """The version that was prepared, once it is the latest; None where its name went to another writer.
+        """Publish the prepared version; None if another writer took its name.
 
-        Raises `StoreUnavailable` where it may have been the latest once, and has been cleaned up since.
+        Raises:
+            StoreUnavailable: it may have been the latest version, and has been cleaned up since.
         """
         number = prepared.version.number
         name = self._name(number)
@@ -406,7 +420,7 @@ class LanceManifestStore:
             if created:
                 self._objects.delete(name)
             self._forget()
-            if not certain:  # then later versions may need its files
+            if not certain:  # Later versions may need its files.
                 raise self._held_up(number)
         if late or not created:
             self._versions.discard(prepared)
@@ -417,10 +431,11 @@ class LanceManifestStore:
         return prepared.version
 
     def _create(self, name: str, content: bytes) -> tuple[bool, bool]:
-        """Whether the object has this content now, and whether that is all that has happened for certain.
+        """Create an object.
 
-        After a lost reply, and where a commit store lets others finish what this process began, it may have been there
-        before, and been cleaned up.
+        Returns:
+            Whether the object has this content, and whether that is certain to be all that happened. After a lost
+            reply, or if another process completed the commit, the version may also have been cleaned up since.
         """
         try:
             created = self._publish_object(name, content)
@@ -428,11 +443,11 @@ class LanceManifestStore:
         except StoreUnavailable as unanswered:
             try:
                 return self._publish_object(name, content) or self._objects.get(name) == content, False
-            except ObjectNotFound:  # it has come and gone meanwhile
+            except ObjectNotFound:  # It was published and cleaned up.
                 raise unanswered from None
 
     def _look_after(self, number: int) -> None:
-        """What keeps opening the table cheap, now and then: a hint of the latest version, and fewer old ones."""
+        """Occasionally write the version hint and remove old versions."""
         if number % _HINT_EVERY == 0:
             with suppress(LancekeepError):
                 self._objects.put(f"{self._key}/{VERSIONS}/{_HINT}", json.dumps({"version": number}).encode())
@@ -455,9 +470,13 @@ def _locked() -> Lock:
 
 @attrs.define(eq=False)
 class _Request:
-    """A decision that waits to be committed, and what became of it: the catalog afterwards, or what to raise.
+    """A decision that waits for its commit.
 
-    woken: released once, when it is settled, or when its thread is chosen to commit.
+    Attributes:
+        decide: the decision.
+        outcome: its result or the error to raise, once it is settled.
+        chosen: whether its thread is the leader.
+        woken: released once, when the request is settled or its thread becomes the leader.
     """
 
     decide: Decision[Any]

@@ -1,4 +1,4 @@
-"""A catalog's entries in the memory of this process."""
+"""A manifest store in the memory of this process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lancekeep.ports.object_store import ObjectInfo
 
 
 class MemoryManifestStore:
-    """For tests and short-lived catalogs."""
+    """A `ManifestStore` for tests and short-lived catalogs."""
 
     def __init__(self) -> None:
         self._lock = RLock()
@@ -31,15 +31,15 @@ class MemoryManifestStore:
             return self._entries, result
 
     def optimize(self) -> None:
-        """Nobody else reads it."""
+        """Do nothing: there are no indexes."""
 
     def clean_up(self) -> int:
-        """Nothing earlier is kept."""
+        """Return 0: earlier versions are not kept."""
         return 0
 
     def leftovers(self) -> Sequence[ObjectInfo]:
-        """There are no files."""
+        """Return nothing: there are no files."""
         return ()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resource is held."""
