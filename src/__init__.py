@@ -151,7 +151,7 @@ _SUBMODULES = ("jobs",)
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name on first use, so that ``import lancekeep`` loads neither pyarrow nor the native engine."""
+    """Load a public name on first use, so that ``import lancekeep`` loads neither pyarrow nor pylance."""
     if name == "__version__":
         from importlib.metadata import version
 
@@ -166,4 +166,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
+    """List the names that are not loaded yet, too, so that completion offers them."""
     return sorted({*globals(), *__all__, *_SUBMODULES, "__version__"})

@@ -1,4 +1,4 @@
-"""``lancekeep``, or ``python -m lancekeep``: the command line on top of the public functions."""
+"""Run the command line: ``lancekeep`` or ``python -m lancekeep``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from lancekeep.entrypoints.cli import main as run
 
 
 def main() -> None:
-    run(lancekeep)  # type: ignore[arg-type]  # `jobs` is a submodule, which is not loaded before it is asked for
+    """Run the command line with the public functions of this package."""
+    run(lancekeep)  # type: ignore[arg-type]  # `jobs` is a submodule that loads on first use
 
 
 if __name__ == "__main__":

@@ -17,3 +17,8 @@ def test_every_failure_mode_names_existing_tests() -> None:
     generator = runpy.run_path(str(DOCS / "failure_modes.py"))
     assert (DOCS / "failure-modes.md").read_text() == generator["page"](), "run: python docs/failure_modes.py"
     assert generator["missing"]() == []
+
+
+def test_commit_diagram_shows_the_transition_table() -> None:
+    drawn = runpy.run_path(str(DOCS / "commit_diagram.py"))["picture"]()
+    assert (DOCS / "images" / "commit.svg").read_text() == drawn, "run: python docs/commit_diagram.py"

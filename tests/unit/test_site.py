@@ -1,0 +1,44 @@
+"""README.md is true, the screenshot is current, and the documentation site builds."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import lancekeep
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+
+
+def test_screenshot_shows_the_output_of_the_commands() -> None:
+    drawn = runpy.run_path(str(DOCS / "screenshot.py"))["picture"]()
+    assert (DOCS / "images" / "command-line.svg").read_text() == drawn, "run: python docs/screenshot.py"
+
+
+def test_first_example_of_the_readme_prints_its_output(tmp_path: Path) -> None:
+    readme = (ROOT / "README.md").read_text()
+    program, output = (re.findall(rf"```{language}\n(.*?)```", readme, re.DOTALL)[0] for language in ("python", "text"))
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == (output, 0), done.stderr
+
+
+def test_each_row_of_the_comparison_names_a_test_or_a_page() -> None:
+    readme = (ROOT / "README.md").read_text()
+    table = readme.partition("| native | Lancekeep | see |\n")[2].partition("\n\n")[0].splitlines()[1:]
+    assert len(table) > 5
+    assert [row for row in table if not re.search(r"\]\(https://[^)]+/(tests|docs)/[^)]+\) \|$", row)] == []
+
+
+def test_api_page_names_every_public_name_once() -> None:
+    named = re.findall(r"^::: lancekeep\.(\w+)$", (DOCS / "api.md").read_text(), re.MULTILINE)
+    assert sorted(named) == sorted([*lancekeep.__all__, "jobs", "spark"])
+
+
+def test_site_builds_without_warnings(tmp_path: Path) -> None:
+    subprocess.run(["make", "docs", f"SITE={tmp_path / 'site'}"], cwd=ROOT, check=True, capture_output=True)
+    assert 'id="lancekeep.Catalog.write"' in (tmp_path / "site" / "api" / "index.html").read_text()
+    assert (tmp_path / "site" / "adr").is_dir()
