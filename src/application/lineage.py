@@ -112,7 +112,9 @@ class Lineage:
         before = staged.version - 1
         if base is not None:
             read = self._manifest(root, staged.path, base.version) if base.version <= before else None
-            if base.version > before or (read is not None and read.transaction != base.transaction):
+            if read is None:
+                raise CommitRefused(f"the writer read version {base.version}, which does not exist (any more)")
+            if read.transaction != base.transaction:
                 raise CommitRefused(f"the writer read {base.transaction} as version {base.version}, which is another")
         if change.operation is Operation.OVERWRITE:
             if base is None and (root.base_uri, before) not in self._held:

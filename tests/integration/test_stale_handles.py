@@ -277,3 +277,18 @@ def test_handle_of_a_recreated_branch_is_refused(catalog: Catalog, change: str) 
     with pytest.raises((OSError, LancekeepError)):
         CHANGES[change](handle)
     assert sorted(catalog.open("t", branch="b").to_table()["x"].to_pylist()) == [0, 1, 2, 20, 21, 22]
+
+
+@pytest.mark.parametrize("mode", ["compatible", "v1"])
+def test_commit_is_refused_where_a_clone_without_the_version_read_took_the_place(tmp_path: Path, mode: str) -> None:
+    with lancekeep.connect(str(tmp_path / "lake"), commit_store=f"sqlite:///{tmp_path}/rows.db", mode=mode) as catalog:
+        catalog.write("t", rows(0))
+        catalog.write("u", rows(10))
+        catalog.write("u", rows(20), "append")
+        stale = catalog.open("t")
+        place = catalog.describe_table("t").uri
+        catalog.drop_table("t")
+        lance.dataset(catalog.describe_table("u").uri).shallow_clone(place, reference=2)
+        with pytest.raises(OSError, match="Commit result for version 3 is unknown"):  # what Lance makes of a refusal
+            stale.insert(rows(30))
+        assert stored(catalog) == [10, 11, 12, 20, 21, 22]

@@ -352,6 +352,7 @@ class Readers(RuleBasedStateMachine):
             return
         if self.attempt(lambda: self.catalogs[at % 2].deregister_table(name), may_refuse=False, what="deregister"):
             self.left.append(self.tables.pop(name))
+            self.left[-1].left = self.era
 
     @precondition(lambda self: self.left)
     @rule(at=FEW, into=FEW)
@@ -361,7 +362,8 @@ class Readers(RuleBasedStateMachine):
             return
         table = self.pick(self.left, at)
         act = lambda: self.catalogs[at % 2].register_table(name, table.path)  # noqa: E731
-        if self.attempt(act, may_refuse=self.mode == "v1" or self.is_occupied(name), what="register"):
+        fenced = 0 < table.left < self.era  # the catalog may be back at a store that the table was moved away from
+        if self.attempt(act, may_refuse=self.mode == "v1" or self.is_occupied(name) or fenced, what="register"):
             self.left.remove(table)
             self.tables[name] = table
 

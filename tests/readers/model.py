@@ -76,6 +76,8 @@ class Table:
     tags: dict[str, tuple[str | None, int]] = attrs.field(factory=dict)
     sources: frozenset[Table] = frozenset()
     """The tables whose files this clone reads."""
+    left: int = 0
+    """The number of moves between commit stores before the table was deregistered."""
 
     def history(self, branch: str | None) -> History | None:
         return self.main if branch is None else self.branches.get(branch)
