@@ -45,6 +45,9 @@ _KEEPS_EVERYTHING = {
 }
 """Operations that keep every fragment of the previous version."""
 
+_KEEPS_FRAGMENTS = _KEEPS_EVERYTHING | {Operation.MERGE}
+"""Operations that keep every fragment of the previous version, if not its data files."""
+
 _KEEPS_COLUMNS = (_KEEPS_EVERYTHING - {Operation.PROJECT}) | {Operation.DELETE, Operation.UPDATE}
 """Operations that remove no data file from a fragment unless they add another one."""
 
@@ -173,7 +176,7 @@ def require_descent(difference: Difference, change: Change) -> str | None:
             gone.pop(fragment.id, None)
     if unexplained and change.operation in _NAMES_WHAT_IT_CREATES:
         raise CommitRefused(f"{_names(unexplained[0])}, which neither that version nor its transaction holds")
-    if change.operation in _KEEPS_EVERYTHING | _NAMES_WHAT_IT_REMOVES:
+    if change.operation in _KEEPS_FRAGMENTS | _NAMES_WHAT_IT_REMOVES:
         _require_removals(change, gone, before)
     if change.operation is Operation.APPEND and difference.other_columns:
         raise CommitRefused("its columns are not those of that version")

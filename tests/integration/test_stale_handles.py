@@ -292,3 +292,18 @@ def test_commit_is_refused_where_a_clone_without_the_version_read_took_the_place
         with pytest.raises(OSError, match="Commit result for version 3 is unknown"):  # what Lance makes of a refusal
             stale.insert(rows(30))
         assert stored(catalog) == [10, 11, 12, 20, 21, 22]
+
+
+@pytest.mark.parametrize("mode", ["compatible", "v1"])
+def test_column_added_to_an_emptied_table_does_not_wipe_its_successor(tmp_path: Path, mode: str) -> None:
+    """No fragment of the stale manifest could show its lineage, and the handle is one that pylance opened itself."""
+    properties = {"root": str(tmp_path / "lake"), "commit_store": f"sqlite:///{tmp_path}/rows.db"}
+    namespace = lancekeep.DirectoryNamespace(**properties, manifest_enabled=str(mode == "compatible").lower())
+    catalog = namespace.catalog
+    catalog.write("t", rows(0))
+    stale = lance.dataset(namespace_client=namespace, table_id=["t"])
+    stale.delete("true")
+    recreate(catalog, versions=2)
+    with pytest.raises(OSError, match="Commit result for version 3 is unknown"):
+        stale.add_columns({"z": "x + 1"})
+    assert stored(catalog) == [100, 101, 102, 110, 111, 112]
