@@ -6,7 +6,7 @@ So ``spark.read.format("lancekeep")`` works wherever the wheel is installed. The
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 from lancekeep.application.catalog import Catalog
 from lancekeep.entrypoints.spark.daemon import freeze_imports
@@ -15,11 +15,11 @@ from lancekeep.entrypoints.spark.source import LancekeepSource
 __all__ = ["DefaultSource"]
 
 
-def connect(root: str, **arguments: Any) -> Catalog:
-    """``lancekeep.connect``, loaded when it is called: tasks never do, and start faster."""
+def connect(*, properties: Mapping[str, str]) -> Catalog:
+    """Call ``lancekeep.connect``; the import waits for the call, so tasks that never connect start faster."""
     import lancekeep
 
-    catalog = lancekeep.connect(root, **arguments)
+    catalog = lancekeep.connect(properties=properties)
     freeze_imports()
     return catalog
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import getpass
 import os
 import random
@@ -11,6 +10,8 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
+
+import attrs
 
 from lancekeep.adapters.commit_stores import open_commit_store
 from lancekeep.adapters.lance.engine import LanceEngine
@@ -26,7 +27,8 @@ from lancekeep.application.places import Places
 from lancekeep.application.retry import Retry
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.application.versions import Versions
-from lancekeep.domain.errors import InvalidInput, UnsafeStore, UnsafeStoreWarning
+from lancekeep.config import V1, V2, ConnectionConfig, given
+from lancekeep.domain.errors import InvalidInput, LancekeepError, UnsafeStore, UnsafeStoreWarning
 from lancekeep.entrypoints.namespace.boundary import translating
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
 from lancekeep.ports.commit_store import ExternalCommitStore
@@ -38,29 +40,6 @@ CONDITIONAL_PUT = "conditional-put://"
 OWN_STORAGE_OPTIONS = frozenset({"fsync"})
 """Storage options that the native engine does not know."""
 
-PROPERTIES = (
-    "root",
-    "commit_store",
-    "committer",
-    "manifest_enabled",
-    "dir_listing_enabled",
-    "dir_listing_to_manifest_migration_enabled",
-    "inline_optimization_enabled",
-    "vend_input_storage_options",
-    "unsafe",
-)
-NATIVE_ONLY = (
-    "commit_retries",
-    "ops_metrics_enabled",
-    "table_version_storage_enabled",
-    "table_version_tracking_enabled",
-    "vend_input_storage_options_refresh_interval_millis",
-)
-"""Properties of the native namespace that are accepted with a warning: a configuration can serve both namespaces."""
-
-COMPATIBLE, V1, V2 = "compatible", "v1", "v2"
-MODES = (COMPATIBLE, V1, V2)
-
 _CHANCE = random.Random()
 """Seeded by the system once: each time it is asked, a thread among others that create tables loses its turn."""
 
@@ -68,48 +47,86 @@ os.register_at_fork(after_in_child=_CHANCE.seed)
 
 
 def connect(
-    root: str,
+    root: str | None = None,
     *,
-    mode: str = COMPATIBLE,
+    catalog: str | None = None,
+    impl: str | None = None,
+    mode: str | None = None,
     commit_store: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     commit_store_options: Mapping[str, str] | None = None,
     committer: str | None = None,
-    inline_optimization: bool = False,
-    unsafe: bool = False,
+    inline_optimization: bool | None = None,
+    unsafe: bool | None = None,
+    properties: Mapping[str, str] | None = None,
 ) -> Catalog:
-    """Open the catalog below ``root``; the first change makes one where there is none. Opening writes nothing.
+    """Open the catalog below ``root``; opening writes nothing.
 
-    root: a URI (``file://``, ``s3://``, or any scheme of fsspec), or an absolute or relative path.
-    mode: where the catalog's entries lie. ``compatible``: in the manifest table, and V1 directories count as tables of
-        the root, too; those made here keep to V1 names, ``{name}.lance``. ``v2``: in the manifest table alone. ``v1``:
-        there is no manifest table, every directory ``{name}.lance`` is a table; without namespaces, properties, rename.
-    commit_store: the URL of the store that decides which version is current (``sqlite:///…``, ``file:///…``,
-        ``redis://…``, ``rediss://…``, ``dynamodb://…``, ``memory://…``, ``conditional-put://``). Left out, tables are
-        storage-managed: native writers commit by the storage's own atomic primitive.
-    storage_options: of the object store, in the spelling of the native engine. commit_store_options: of the commit
-        store, credentials for instance, which do not belong into a URL.
-    committer: who commits, for `Catalog.history`; by default ``user@host``.
-    inline_optimization: bring the indexes of the manifest table up to date every 256 changes, as `Catalog.optimize`
-        does when it is called.
-    unsafe: where `UnsafeStore` would be raised, warn (`UnsafeStoreWarning`) and go on: for one writer at a time, who
-        can lose the last commits. The catalog does not remember it.
+    The first change creates a catalog if there is none. The environment (``LANCEKEEP_*``) and ``lancekeep.toml`` give
+    defaults for the arguments that are left out; see `ConnectionConfig`.
 
-    S3 servers other than AWS are probed before the first change, once per process, server and bucket: they have to keep
-    the condition of a create, in a race too (21 requests on an object ``.lancekeep-probe-<uuid>`` below the root, which
-    is removed). A server without the condition needs the storage option ``conditional_put=disabled`` and a commit store
-    that never forgets.
+    S3 servers other than AWS are probed before the first change, once per process, server and bucket: they must keep
+    the condition of a create, in a race too. The probe sends 21 requests on an object ``.lancekeep-probe-<uuid>`` below
+    the root and removes it. A server without the condition needs the storage option ``conditional_put=disabled`` and a
+    commit store that never forgets.
+
+    Args:
+        root: A URI (``file://``, ``s3://``, or any scheme of fsspec), or an absolute or relative path.
+        catalog: The name of a configured catalog, in place of ``root``.
+        impl: The implementation of the namespace: ``dir``.
+        mode: Where the catalog's entries are. ``compatible`` (the default): in the manifest table; V1 directories
+            count as tables of the root, too, and new tables of the root get V1 names, ``{name}.lance``. ``v2``: in the
+            manifest table alone. ``v1``: there is no manifest table, and every directory ``{name}.lance`` is a table,
+            without namespaces, properties and rename.
+        commit_store: The URL of the store that decides which version is current (``sqlite:///…``, ``file:///…``,
+            ``redis://…``, ``rediss://…``, ``dynamodb://…``, ``memory://…``, ``conditional-put://``). Without one,
+            tables are storage-managed: native writers commit by the storage's own atomic primitive.
+        storage_options: Options of the object store, in the spelling of the native engine.
+        commit_store_options: Options of the commit store, such as credentials, which do not belong in a URL.
+        committer: The name that `Catalog.history` shows; ``user@host`` by default.
+        inline_optimization: Update the indexes of the manifest table every 256 changes, as `Catalog.optimize` does.
+        unsafe: Warn (`UnsafeStoreWarning`) instead of raising `UnsafeStore`. Only for one writer at a time, which may
+            lose its last commits. The catalog does not remember it.
+        properties: The same settings by their property names, such as ``dir.root`` and ``storage.aws_region``.
 
     Raises:
-        InvalidInput, MissingExtra: a URL or option cannot be understood, or its adapter is not installed.
-        CommitStoreMismatch: the catalog's versions are managed by another commit store.
-        UnsafeStore: nothing here would make a commit atomic; the message says what to configure. So do changes, where
-            the server turns out to ignore the condition.
-        StoreUnavailable, AccessDenied: a store cannot be reached (within 10 s).
+        InvalidInput, MissingExtra: A setting cannot be understood, or its adapter is not installed.
+        CommitStoreMismatch: Another commit store manages the catalog's versions.
+        UnsafeStore: Nothing in this configuration makes a commit atomic; the message says what to configure. Changes
+            raise it, too, if the server turns out to ignore the condition.
+        StoreUnavailable, AccessDenied: A store cannot be reached (within 10 s).
     """
-    if mode not in MODES:
-        raise InvalidInput(f"unknown mode {mode!r}; choose {', '.join(MODES)}")
-    options = dict(storage_options or {})
+    config = ConnectionConfig.resolve(
+        given(
+            properties,
+            root=root,
+            catalog=catalog,
+            impl=impl,
+            mode=mode,
+            commit_store=commit_store,
+            storage_options=storage_options,
+            commit_store_options=commit_store_options,
+            committer=committer,
+            inline_optimization=inline_optimization,
+            unsafe=unsafe,
+        )
+    )
+    return open_catalog(config)
+
+
+def open_catalog(config: ConnectionConfig) -> Catalog:
+    """Open the catalog of a resolved configuration; see `connect`."""
+    try:
+        return _open(config)
+    except LancekeepError as error:
+        config.explain(error)
+        raise
+
+
+def _open(config: ConnectionConfig) -> Catalog:
+    root, mode, commit_store, unsafe = config.require_root(), config.mode, config.commit_store, config.unsafe
+    options, commit_store_options = config.storage_options, config.commit_store_options
+    inline_optimization = config.inline_optimization
     decides = commit_store in (None, CONDITIONAL_PUT)
     objects, root_key = open_object_store(root, options, probe=True, unsafe=unsafe, emulate_create=unsafe and decides)
     if objects.root_uri.startswith("memory:") and not decides:
@@ -119,7 +136,7 @@ def connect(
         )
 
     def open_rows(url: str) -> ExternalCommitStore:
-        rows = open_commit_store(url, dict(commit_store_options or {}), objects)
+        rows = open_commit_store(url, commit_store_options, objects)
         try:
             _require_safe(objects, rows)
         except UnsafeStore as error:
@@ -167,7 +184,7 @@ def connect(
         namespace = CatalogNamespace(catalog)
         return LanceEngine(namespace, native_options, namespace.based_on, before_commit=objects.prove)
 
-    commits = TableCommits(objects, rows, committer or _committer(), Retry())
+    commits = TableCommits(objects, rows, config.committer or _committer(), Retry())
     ledger = Ledger(manifest, commits, places.root_uri, managed=commit_store is not None)
     catalog = Catalog(places, ledger, Versions(ledger, places), engine, open_rows=open_rows)
     rows.latest(objects.root_uri + (root_key or manifest_key))  # fail now, not at the first commit
@@ -181,35 +198,53 @@ def connect(
 
 
 def certify(
-    root: str,
+    root: str | None = None,
     *,
+    catalog: str | None = None,
     commit_store: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     commit_store_options: Mapping[str, str] | None = None,
     progress: Progress = lambda done, total, name: None,
 ) -> Certificate:
-    """Measure whether a user's own stores keep what Lancekeep rests on; arguments as those of `connect`.
+    """Measure whether your own stores keep the guarantees that Lancekeep needs.
 
-    Without ``commit_store`` the storage's own condition is measured, as native writers use it. Everything is written
-    below ``{root}/.lancekeep-certify-<uuid>/``, under as many histories of the commit store, and removed at the end, by
-    Ctrl-C too; what stays is what a commit store makes with its first row (the SQLite file, the DynamoDB table). Takes
-    500 to 900 requests and writes 48 MiB. ``progress`` is told before each check.
+    Without a commit store this measures the storage's own condition, as native writers use it. Every check writes
+    below ``{root}/.lancekeep-certify-<uuid>/`` and in histories of its own, which are removed at the end, also after
+    Ctrl-C. What a commit store creates with its first row remains: the SQLite file, the DynamoDB table. Takes 500 to
+    900 requests and writes 48 MiB.
+
+    Args:
+        root: As of `connect`, like the other settings.
+        catalog: As of `connect`.
+        commit_store: As of `connect`.
+        storage_options: As of `connect`.
+        commit_store_options: As of `connect`.
+        progress: Called before each check with the number of checks done, their total, and the next one's name.
 
     Raises:
-        InvalidInput, MissingExtra: as `connect`.
+        InvalidInput, MissingExtra: As `connect`.
         UnsafeStore: ``conditional-put://`` was asked for, and the object store has no create-only write.
-        StoreUnavailable, AccessDenied, NotFound: a store cannot be reached, or stopped answering.
+        StoreUnavailable, AccessDenied, NotFound: A store cannot be reached, or stopped answering.
     """
-    options = dict(storage_options or {})
-    _, root_key = open_object_store(root, options)
+    config = ConnectionConfig.resolve(
+        given(
+            root=root,
+            catalog=catalog,
+            commit_store=commit_store,
+            storage_options=storage_options,
+            commit_store_options=commit_store_options,
+        )
+    )
+    place, options = config.require_root(), config.storage_options
+    _, root_key = open_object_store(place, options)
 
     def open_objects() -> ObjectStore:
-        return open_object_store(root, options)[0]
+        return open_object_store(place, options)[0]
 
     def open_rows(objects: ObjectStore) -> ExternalCommitStore:
-        return open_commit_store(commit_store or CONDITIONAL_PUT, dict(commit_store_options or {}), objects)
+        return open_commit_store(config.commit_store or CONDITIONAL_PUT, config.commit_store_options, objects)
 
-    nothing_decides = commit_store is None and not open_objects().guarantees.atomic_create
+    nothing_decides = config.commit_store is None and not open_objects().guarantees.atomic_create
     return measure(open_objects, None if nothing_decides else open_rows, root_key, progress)
 
 
@@ -232,20 +267,11 @@ class DirectoryNamespace(CatalogNamespace):
 
     @translating
     def __init__(self, **properties: str) -> None:
-        known = _known_properties(properties)
-        catalog = connect(
-            properties.get("root", "."),
-            commit_store=properties.get("commit_store"),
-            storage_options=known["storage."],
-            commit_store_options=known["commit_store."],
-            mode=_mode(properties),
-            committer=properties.get("committer"),
-            inline_optimization=_boolean(properties, "inline_optimization_enabled", "false"),
-            unsafe=_boolean(properties, "unsafe", "false"),
-        )
-        vend = "vend_input_storage_options"
-        super().__init__(catalog, vend_storage_options=_boolean(properties, vend) if vend in properties else None)
-        self._properties = properties
+        config = ConnectionConfig.resolve(properties)
+        if config.root is None:
+            config = attrs.evolve(config, root=".")
+        super().__init__(open_catalog(config), vend_storage_options=config.vend_input_storage_options)
+        self._config = config
 
     @property
     def catalog(self) -> Catalog:
@@ -253,26 +279,11 @@ class DirectoryNamespace(CatalogNamespace):
         return self._catalog
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return _restore, (self._properties,)
+        return _restore, (self._config.as_properties(),)
 
 
 def _restore(properties: Mapping[str, str]) -> DirectoryNamespace:
     return DirectoryNamespace(**properties)
-
-
-def _known_properties(properties: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """The options behind each prefix. Raises `InvalidInput` for what is unknown, with the nearest known name."""
-    grouped: dict[str, dict[str, str]] = {"storage.": {}, "commit_store.": {}}
-    for name, value in properties.items():
-        prefix = next((prefix for prefix in grouped if name.startswith(prefix)), None)
-        if prefix is not None:
-            grouped[prefix][name.removeprefix(prefix)] = value
-        elif name in NATIVE_ONLY:
-            _warn(f"the property {name!r} of the native namespace has no effect in Lancekeep", UserWarning)
-        elif name not in PROPERTIES:
-            nearest = difflib.get_close_matches(name, [*PROPERTIES, *NATIVE_ONLY, *grouped], n=1, cutoff=0.0)[0]
-            raise InvalidInput(f"unknown property {name!r}; did you mean {nearest!r}?")
-    return grouped
 
 
 def _manifest_in(mode: str, table: LanceManifestStore, listing: DirectoryListing) -> ManifestStore:
@@ -283,28 +294,6 @@ def _manifest_in(mode: str, table: LanceManifestStore, listing: DirectoryListing
             return table
         case _:
             return CompatibleManifestStore(table, listing)
-
-
-def _mode(properties: Mapping[str, str]) -> str:
-    """The mode that the native names ask for."""
-    manifest, listing = _boolean(properties, "manifest_enabled"), _boolean(properties, "dir_listing_enabled")
-    if not manifest and not listing:
-        raise InvalidInput("manifest_enabled and dir_listing_enabled are both 'false': nothing would find a table")
-    if not _boolean(properties, "dir_listing_to_manifest_migration_enabled"):
-        raise InvalidInput(
-            "dir_listing_to_manifest_migration_enabled=false is not supported: tables of the root are looked up in the "
-            "manifest first, as the specification says; leave the property out"
-        )
-    if not manifest:
-        return V1
-    return COMPATIBLE if listing else V2
-
-
-def _boolean(properties: Mapping[str, str], name: str, default: str = "true") -> bool:
-    value = str(properties.get(name, default)).lower()
-    if value not in ("true", "false"):
-        raise InvalidInput(f"the property {name!r} is {properties[name]!r}; give 'true' or 'false'")
-    return value == "true"
 
 
 def _warn(reason: str, kind: type[Warning] = UnsafeStoreWarning) -> None:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import attrs
 import pyspark
 
 from lancekeep.application.catalog import Catalog
-from lancekeep.composition import COMPATIBLE, connect
+from lancekeep.composition import open_catalog
+from lancekeep.config import ConnectionConfig, given
 from pyspark_lancekeep import DefaultSource
 
 if TYPE_CHECKING:
@@ -35,15 +37,15 @@ class NoSqlCatalogWarning(UserWarning):
 def install(
     spark: SparkSession,
     name: str,
-    root: str,
+    root: str | None = None,
     *,
-    mode: str = COMPATIBLE,
+    mode: str | None = None,
     commit_store: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     commit_store_options: Mapping[str, str] | None = None,
     committer: str | None = None,
-    inline_optimization: bool = False,
-    unsafe: bool = False,
+    inline_optimization: bool | None = None,
+    unsafe: bool | None = None,
 ) -> Catalog:
     """Have the session's SQL know the catalog below ``root`` as ``name``, and ``format("lancekeep")``; the catalog.
 
@@ -59,33 +61,29 @@ def install(
     reason = _why_not(spark)
     if reason is None:
         _sql().check_name(spark, name)
-    catalog = connect(
-        root,
-        mode=mode,
-        commit_store=commit_store,
-        storage_options=storage_options,
-        commit_store_options=commit_store_options,
-        committer=committer,
-        inline_optimization=inline_optimization,
-        unsafe=unsafe,
+    config = ConnectionConfig.resolve(
+        given(
+            root=root,
+            mode=mode,
+            commit_store=commit_store,
+            storage_options=storage_options,
+            commit_store_options=commit_store_options,
+            committer=committer,
+            inline_optimization=inline_optimization,
+            unsafe=unsafe,
+        )
     )
+    catalog = open_catalog(config)
     spark.dataSource.register(DefaultSource)
     if reason is not None:
         warnings.warn(
-            f"no SQL catalog {name!r}: {reason}. Use spark.read.format('lancekeep').option('root', {root!r})"
+            f"no SQL catalog {name!r}: {reason}. Use spark.read.format('lancekeep').option('root', {config.root!r})"
             ".load('namespace.table') and df.write likewise; createOrReplaceTempView names in SQL what was read.",
             NoSqlCatalogWarning,
             stacklevel=2,
         )
         return catalog
-    named: dict[str, Any] = {"mode": mode, "commit_store": commit_store, "committer": committer}
-    options = {
-        "root": catalog.root_uri,
-        "unsafe": str(unsafe).lower(),
-        **{key: value for key, value in named.items() if value is not None},
-        **{f"storage.{key}": value for key, value in (storage_options or {}).items()},
-        **{f"commit_store.{key}": value for key, value in (commit_store_options or {}).items()},
-    }
+    options = attrs.evolve(config, root=catalog.root_uri).as_properties()
     _sql().install_catalog(spark, name, catalog, options)
     return catalog
 

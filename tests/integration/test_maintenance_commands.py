@@ -58,7 +58,7 @@ def test_a_mistyped_root_is_no_catalog_in_order(tmp_path: Path, command: str) ->
         name, *arguments = command.split()
         done = CliRunner().invoke(commands, [name, str(tmp_path / root), *arguments], obj=lancekeep)
         assert done.exit_code == 3, done.output
-        assert f"nothing lies at file://{tmp_path / root}" in done.stderr
+        assert f"file://{tmp_path / root} holds neither a catalog nor a table" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
 
 

@@ -301,7 +301,7 @@ def test_vectors_come_from_an_option_or_from_what_was_read(
     [
         ({"colums": "id"}, "unknown option 'colums' of lancekeep; known here are: batch_size, branch, columns"),
         ({"vector.": "2"}, "unknown option 'vector.'"),
-        ({"root": None}, "Give the option root"),
+        ({"root": None}, "no root: give the place of the catalog"),
         ({"path": None}, "name one table"),
         ({"table": "travel.other"}, "name one table"),
         ({"path": "file:///lake/t.lance"}, "is a location; name the table"),
@@ -309,7 +309,7 @@ def test_vectors_come_from_an_option_or_from_what_was_read(
         ({"version": "2", "tag": "x"}, "a tag names a version of its own"),
         ({"version": "7"}, "no version 7"),
         ({"columns": "id,nam"}, "the table has no column 'nam'; it has id, name"),
-        ({"unsafe": "perhaps"}, "the option unsafe is 'perhaps'; give true or false"),
+        ({"unsafe": "perhaps"}, "'unsafe' is 'perhaps'; give 'true' or 'false'"),
         ({"mode": "v3"}, "unknown mode 'v3'"),
     ],
 )

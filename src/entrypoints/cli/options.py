@@ -1,12 +1,11 @@
-"""What commands have in common: the stores they work on, and how they talk.
+"""The options that commands share: the stores they work on, and the form of their output.
 
-A command takes ``@stores``, which gives it a `Stores`, and what it needs of ``@as_json`` and ``@assume_yes``; and the
-catalog's public functions by ``@click.pass_obj``, a `Doors`.
+A command takes ``@stores``, which passes it a `Stores`, and ``@as_json`` and ``@assume_yes`` as needed. It receives the
+public functions of the package by ``@click.pass_obj``, as `Doors`.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -17,18 +16,15 @@ import click
 
 from lancekeep.application.catalog import Catalog
 from lancekeep.application.certification import Certificate
+from lancekeep.config import ConnectionConfig, given
 from lancekeep.domain.errors import NotFound
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-STORAGE_ENVIRONMENT = "LANCEKEEP_STORAGE__"
-COMMIT_STORE_ENVIRONMENT = "LANCEKEEP_COMMIT_STORE__"
-"""What the names of environment variables that hold a store's options begin with; the rest is the option's name."""
-
 
 class Doors(Protocol):
-    """The public functions of `lancekeep` that commands call: an adapter must not import what is made of adapters."""
+    """The public functions of `lancekeep` that commands call; each is imported on first use."""
 
     @property
     def connect(self) -> Callable[..., Catalog]: ...
@@ -42,7 +38,7 @@ class Doors(Protocol):
 
 @attrs.frozen
 class Stores:
-    """Where the catalog lies and what commits its versions, as ``connect(**stores.given)`` takes it."""
+    """The stores of a catalog, resolved from arguments, environment and files: ``connect(**stores.given)``."""
 
     root: str
     commit_store: str | None
@@ -55,35 +51,35 @@ class Stores:
 
     @contextmanager
     def catalog(self, doors: Doors, *, new: bool = False, **how: str) -> Iterator[Catalog]:
-        """The catalog that lies there, or with ``new`` is to be made there.
+        """Open the catalog; ``new`` allows an empty root.
 
-        Raises `NotFound` where nothing lies: a mistyped root must not pass for a catalog in order.
+        Raises:
+            NotFound: The root is empty: a mistyped root must not look like a healthy catalog.
         """
         with doors.connect(**self.given, **how) as catalog:
             if not new and catalog.is_bare():
-                raise NotFound(f"nothing lies at {catalog.root_uri}: no catalog, and no table. Is it the right root?")
+                raise NotFound(f"{catalog.root_uri} holds neither a catalog nor a table. Check the root.")
             yield catalog
 
 
 def stores(command: Callable[Concatenate[Stores, P], T]) -> Callable[..., T]:
-    """The argument ROOT and the options that go with it, as the first argument of the command.
+    """Pass a command the argument ROOT and its options, as a `Stores`.
 
-    An option on the command line takes precedence over one in a file, and both over the environment. The list of
-    processes shows arguments to every user of the machine, so secrets belong in a file, on stdin or in the environment.
+    An option takes precedence over an option file, and both over the environment and ``lancekeep.toml``. The process
+    list shows arguments to every user of the machine, so secrets belong in a file, on stdin or in the environment.
     """
 
     @click.argument("root")
     @click.option(
         "--commit-store",
-        envvar="LANCEKEEP_COMMIT_STORE",
         metavar="URL",
         help="The commit store; left out, the storage's own condition. Also: LANCEKEEP_COMMIT_STORE.",
     )
-    @pairs("--storage-option", f"An option of the storage; may be repeated. Also: {STORAGE_ENVIRONMENT}NAME.")
+    @pairs("--storage-option", "An option of the storage; may be repeated. Also: LANCEKEEP_STORAGE__NAME.")
     @pairs_in_file("--storage-option-file", "Read secret options of the storage from lines NAME=VALUE; '-' is stdin.")
     @pairs(
         "--commit-store-option",
-        f"An option of the commit store; may be repeated. Also: {COMMIT_STORE_ENVIRONMENT}NAME.",
+        "An option of the commit store; may be repeated. Also: LANCEKEEP_COMMIT_STORE__NAME.",
     )
     @pairs_in_file("--commit-store-option-file", "The same for secret options of the commit store, a password.")
     @wraps(command)
@@ -97,31 +93,40 @@ def stores(command: Callable[Concatenate[Stores, P], T]) -> Callable[..., T]:
         commit_store_option_file: dict[str, str],
         **kwargs: Any,
     ) -> T:
-        storage = _from_environment(STORAGE_ENVIRONMENT) | storage_option_file | storage_option
-        commits = _from_environment(COMMIT_STORE_ENVIRONMENT) | commit_store_option_file | commit_store_option
-        return command(Stores(root, commit_store, storage, commits), *args, **kwargs)
+        config = ConnectionConfig.resolve(
+            given(
+                root=root,
+                commit_store=commit_store,
+                storage_options=storage_option_file | storage_option,
+                commit_store_options=commit_store_option_file | commit_store_option,
+            )
+        )
+        chosen = Stores(root, config.commit_store, dict(config.storage_options), dict(config.commit_store_options))
+        return command(chosen, *args, **kwargs)
 
     return with_stores
 
 
 def as_json(command: Callable[P, T]) -> Callable[P, T]:
-    """``--json``: the result as one JSON document on stdout, and nothing else there."""
+    """Add ``--json``: print the result as one JSON document, and nothing else, on stdout."""
     return click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else.")(command)
 
 
 def assume_yes(command: Callable[P, T]) -> Callable[P, T]:
-    """``--yes``: do what would otherwise only be shown."""
+    """Add ``--yes``: make the changes that the command otherwise only shows."""
     return click.option("--yes", "assume_yes", is_flag=True, help="Do it; without, it is only shown.")(command)
 
 
 def pairs(name: str, explanation: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """An option of the form NAME=VALUE that may be repeated, as a dict."""
+    """Add a repeatable option of the form NAME=VALUE; the command receives a dict."""
     return click.option(name, multiple=True, metavar="NAME=VALUE", callback=_parsed, help=explanation)
 
 
 def pairs_in_file(name: str, explanation: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """An option that names a file with a line NAME=VALUE for each pair, as a dict; empty lines and comments (#) count
-    for nothing."""
+    """Add an option for a file of lines NAME=VALUE; the command receives a dict.
+
+    Empty lines and comments (#) are ignored.
+    """
     return click.option(name, type=click.File(), metavar="FILE", callback=_parsed_file, help=explanation)
 
 
@@ -132,18 +137,14 @@ def _parsed_file(context: click.Context, option: click.Parameter, file: TextIO |
     return _parsed(context, option, [line for line in lines if line.strip() and not line.startswith("#")])
 
 
-def _from_environment(prefix: str) -> dict[str, str]:
-    return {name.removeprefix(prefix).lower(): os.environ[name] for name in os.environ if name.startswith(prefix)}
-
-
 def _parsed(_: click.Context, option: click.Parameter, values: Iterable[str]) -> dict[str, str]:
-    """Raises `click.BadParameter`, which quotes names only: a value may be a secret."""
+    """Return pairs as a dict. Raises `click.BadParameter`, which quotes names only: a value may be a secret."""
     pairs: dict[str, str] = {}
     for value in values:
         name, separator, given = value.partition("=")
         if not name or not separator:
             raise click.BadParameter("expected NAME=VALUE, found no name followed by '='", param=option)
         if name in pairs:
-            raise click.BadParameter(f"{name} is given twice; say it once", param=option)
+            raise click.BadParameter(f"{name} is given twice; give it once", param=option)
         pairs[name] = given
     return pairs

@@ -12,10 +12,8 @@ import attrs
 from pyspark.sql.types import StructField, StructType
 
 from lancekeep.application.catalog import Catalog
+from lancekeep.config import SETTINGS, ConnectionConfig, is_setting
 from lancekeep.domain.errors import InvalidInput
-
-CATALOG = ("root", "mode", "commit_store", "committer", "unsafe", "storage.", "commit_store.")
-"""The arguments of ``lancekeep.connect``; those that end in a dot begin the names of the stores' own options."""
 
 TABLE = ("table", "path")  # Spark calls the argument of load() and save() a path
 BATCH_READ = ("columns", "version", "tag", "branch", "limit", "batch_size", "max_partitions")
@@ -43,19 +41,9 @@ _SECRET = re.compile("secret|password|token|key|credential")
 
 
 class Connect(Protocol):
-    """``lancekeep.connect``, which adapters may not import."""
+    """``lancekeep.connect``, which tasks import only when they open a catalog."""
 
-    def __call__(
-        self,
-        root: str,
-        *,
-        mode: str = ...,
-        commit_store: str | None = ...,
-        storage_options: Mapping[str, str] | None = ...,
-        commit_store_options: Mapping[str, str] | None = ...,
-        committer: str | None = ...,
-        unsafe: bool = ...,
-    ) -> Catalog: ...
+    def __call__(self, *, properties: Mapping[str, str]) -> Catalog: ...
 
 
 @attrs.frozen
@@ -68,26 +56,22 @@ class Options:
     def of(given: Mapping[str, str], *known: str) -> Options:
         """Raises `InvalidInput` for options that are not known here, naming those that are."""
         values = {name.lower(): value for name, value in given.items()}
-        allowed = (*CATALOG, *TABLE, *known)
-        unknown = [name for name in values if not any(_names(option, name) for option in allowed)]
+        allowed = (*SETTINGS, *TABLE, *known)
+        others = [name for name in values if not is_setting(name)]
+        unknown = [name for name in others if not any(_names(option, name) for option in allowed)]
         if unknown:
             named = sorted({f"{option}*" if option.endswith(".") else option for option in allowed} - {"path"})
             raise InvalidInput(f"unknown option {unknown[0]!r} of lancekeep; known here are: {', '.join(named)}")
         return Options(values)
 
     def opener(self, connect: Connect) -> Callable[[], Catalog]:
-        """What opens the catalog; it pickles, credentials included."""
-        if "root" not in self.values:
-            raise InvalidInput("where is the table? Give the option root (with commit_store, as to lancekeep.connect)")
-        arguments = {name: self.values[name] for name in ("mode", "commit_store", "committer") if name in self.values}
-        return partial(
-            connect,
-            self.values["root"],
-            storage_options=self.below("storage."),
-            commit_store_options=self.below("commit_store."),
-            unsafe=self.flag("unsafe"),
-            **arguments,
-        )
+        """Return a function that opens the catalog; it pickles with the credentials.
+
+        Environment and files are read here, since executors may have others.
+        """
+        config = ConnectionConfig.resolve({name: self.values[name] for name in self.values if is_setting(name)})
+        config.require_root()
+        return partial(connect, properties=config.as_properties())
 
     @property
     def table(self) -> str:

@@ -1,0 +1,458 @@
+"""The configuration of a connection, which every entry point translates its options to.
+
+A setting comes from the first source that has it: an explicit argument, the environment (``LANCEKEEP_*``), the
+``lancekeep.toml`` of the project, that of the user. A source that names a root applies to this root only, so a
+connection to one catalog never uses the commit store of another. Property names follow the "Tool Integration
+Guidelines" of the Lance namespace specification: ``impl``, and ``dir.*`` for the settings of the directory
+implementation.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import unquote
+
+import attrs
+
+from lancekeep.domain.errors import InvalidInput
+
+COMPATIBLE, V1, V2 = "compatible", "v1", "v2"
+MODES = (COMPATIBLE, V1, V2)
+
+FILE = "lancekeep.toml"
+PREFIX = "LANCEKEEP_"
+CONFIG_VARIABLE = "LANCEKEEP_CONFIG"
+"""Names the one configuration file to read, in place of those of the project and the user."""
+
+STORAGE, COMMIT_STORE = "storage.", "commit_store."
+TEXTS = ("impl", "root", "mode", "commit_store", "committer")
+BOOLEANS = ("inline_optimization", "unsafe", "vend_input_storage_options")
+SETTINGS = (*TEXTS, *BOOLEANS, STORAGE, COMMIT_STORE)
+"""Every setting; a name that ends in a dot is the prefix of a store's options."""
+
+NATIVE_MODE = ("manifest_enabled", "dir_listing_enabled", "dir_listing_to_manifest_migration_enabled")
+"""The properties by which the native namespace selects a mode."""
+
+NATIVE_ONLY = (
+    "commit_retries",
+    "ops_metrics_enabled",
+    "table_version_storage_enabled",
+    "table_version_tracking_enabled",
+    "vend_input_storage_options_refresh_interval_millis",
+)
+"""Native properties that are accepted with a warning, so that one configuration serves both namespaces."""
+
+_ALIASES = {
+    "inline_optimization_enabled": "inline_optimization",
+    "storage_options.": STORAGE,
+    "commit_store_options.": COMMIT_STORE,
+}
+_KNOWN = (*TEXTS, *BOOLEANS, *NATIVE_MODE, *NATIVE_ONLY, "catalog")
+_PLANNED = ("hive", "rest")
+ARGUMENT = "argument"
+"""The origin of a setting that the caller gave."""
+
+
+@attrs.frozen
+class _Setting:
+    """One value. origin: ``argument``, the name of a variable, or the path of a file."""
+
+    value: Any = attrs.field(repr=False)
+    origin: str
+
+
+_Settings = dict[str, _Setting]
+
+
+def public_url(url: str) -> str:
+    """Return a URL or path for a message, without user, password and query."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return url
+    parts = re.fullmatch(r"([^/?#]*)([^?#]*)(.*)", rest, re.DOTALL)
+    assert parts is not None
+    authority, path, query = parts.groups()
+    if "@" in path + query:  # the password may hold a '/', '?' or '#'
+        return f"{scheme}://…"
+    return f"{scheme}://{authority.rpartition('@')[2]}{path}"
+
+
+def _shown_root(root: str | None) -> str:
+    return repr(None if root is None else public_url(root))
+
+
+def _shown_store(url: str | None) -> str:
+    return repr(None if url is None else public_url(url) if "://" in url else "…")
+
+
+def _shown_names(options: Mapping[str, Any]) -> str:
+    return f"<{', '.join(sorted(options)) or 'none'}>"
+
+
+@attrs.frozen(kw_only=True)
+class ConnectionConfig:
+    """How to connect to one catalog. The repr shows no secret.
+
+    ``sources`` names where each setting came from: ``argument``, a variable, or the path of a file. A setting without
+    an entry has its default value.
+    """
+
+    root: str | None = attrs.field(default=None, repr=_shown_root)
+    impl: str = "dir"
+    mode: str = COMPATIBLE
+    commit_store: str | None = attrs.field(default=None, repr=_shown_store)
+    storage_options: Mapping[str, str] = attrs.field(factory=dict, repr=_shown_names)
+    commit_store_options: Mapping[str, str] = attrs.field(factory=dict, repr=_shown_names)
+    committer: str | None = None
+    inline_optimization: bool = False
+    unsafe: bool = False
+    vend_input_storage_options: bool | None = None
+    sources: Mapping[str, str] = attrs.field(factory=dict, eq=False)
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, Any]) -> Self:
+        """Return the configuration that properties describe; neither environment nor files are read.
+
+        Args:
+            properties: Text by name: `SETTINGS`, the same names after ``dir.``, and the names of the native namespace.
+
+        Raises:
+            InvalidInput: A property is unknown, given twice, or has a value that cannot be honoured.
+        """
+        settings = _canonical((name, value, ARGUMENT) for name, value in properties.items())
+        return cls._of(_with_root(settings, []))
+
+    @classmethod
+    def resolve(cls, properties: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Self:
+        """Complete explicit properties from the environment and from the configuration files.
+
+        Args:
+            properties: As of `from_properties`; ``catalog`` selects a section ``[catalogs.NAME]`` of a file.
+            environment: The variables to read; those of the process by default.
+
+        Raises:
+            InvalidInput: As `from_properties`, for each source that is read.
+        """
+        variables = os.environ if environment is None else environment
+        sections = [section for path in _files(variables) for section in _sections(path)]
+        given = _with_root(_canonical((name, value, ARGUMENT) for name, value in properties.items()), sections)
+        surroundings = _with_root(_from_environment(variables), sections)
+        layers = (given, surroundings, *(settings for _, settings in sections))
+        unnamed = (given, surroundings, *(settings for name, settings in sections if name is None))
+        root = next((settings["root"] for settings in unnamed if "root" in settings), None)
+        merged: _Settings = {} if root is None else {"root": root}
+        for settings in layers:
+            own = settings.get("root")
+            if own is None or (root is not None and _place(own.value) == _place(root.value)):
+                merged = settings | merged
+        return cls._of(merged)
+
+    @classmethod
+    def _of(cls, settings: _Settings) -> Self:
+        def text(name: str) -> Any:
+            return settings[name].value if name in settings else None
+
+        mode = text("mode") or COMPATIBLE
+        if mode not in MODES:
+            raise InvalidInput(f"unknown mode {mode!r}{_found_in(settings['mode'])}; choose {', '.join(MODES)}")
+        vend = "vend_input_storage_options"
+        return cls(
+            root=text("root"),
+            impl=_implementation(settings),
+            mode=mode,
+            commit_store=text("commit_store"),
+            storage_options=_below(STORAGE, settings),
+            commit_store_options=_below(COMMIT_STORE, settings),
+            committer=text("committer"),
+            inline_optimization=_boolean(settings, "inline_optimization"),
+            unsafe=_boolean(settings, "unsafe"),
+            vend_input_storage_options=_boolean(settings, vend) if vend in settings else None,
+            sources={name: setting.origin for name, setting in settings.items()},
+        )
+
+    def as_properties(self) -> dict[str, str]:
+        """Return the properties that `from_properties` turns into this configuration, secrets included."""
+        properties = {name: value for name in TEXTS if (value := getattr(self, name)) is not None}
+        for name in BOOLEANS:
+            if (flag := getattr(self, name)) is not None:
+                properties[name] = str(flag).lower()
+        properties |= {f"{STORAGE}{name}": value for name, value in self.storage_options.items()}
+        return properties | {f"{COMMIT_STORE}{name}": value for name, value in self.commit_store_options.items()}
+
+    def require_root(self) -> str:
+        """Return the root. Raises `InvalidInput` if no source names one."""
+        if self.root is None:
+            raise InvalidInput(
+                f"no root: give the place of the catalog, set {PREFIX}ROOT, or write root = '…' into the {FILE} of the "
+                "project"
+            )
+        return self.root
+
+    def explain(self, error: BaseException) -> None:
+        """Add a note to an error that names the settings which no argument gave, and where they came from."""
+        found = [f"{name} ({origin})" for name, origin in sorted(self.sources.items()) if origin != ARGUMENT]
+        if found:
+            error.add_note(f"Settings that were not given as arguments: {', '.join(found)}")
+
+
+def given(
+    properties: Mapping[str, Any] | None = None,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    commit_store_options: Mapping[str, str] | None = None,
+    **settings: object,
+) -> dict[str, Any]:
+    """Return the arguments of a call as properties, without those that are None.
+
+    Raises:
+        InvalidInput: A property repeats an argument.
+    """
+    arguments = {name: value for name, value in settings.items() if value is not None}
+    arguments |= {f"{STORAGE}{name}": value for name, value in (storage_options or {}).items()}
+    arguments |= {f"{COMMIT_STORE}{name}": value for name, value in (commit_store_options or {}).items()}
+    twice = sorted(arguments.keys() & (properties or {}).keys())
+    if twice:
+        raise InvalidInput(f"{twice[0]!r} is both an argument and a property; give it once")
+    return {**(properties or {}), **arguments}
+
+
+# -- one source as settings ----------------------------------------------------------------------------------------
+
+
+def _canonical(items: Iterable[tuple[str, Any, str]]) -> _Settings:
+    """Return settings under their own names. Each item is a name, a value and the origin of both."""
+    settings: _Settings = {}
+    native: _Settings = {}
+    for name, value, origin in items:
+        key = _key(name, origin)
+        if key in settings or key in native:
+            raise InvalidInput(f"{_label(name, origin)} is given twice; give it once")
+        if key in NATIVE_ONLY:
+            warnings.warn(f"the property {name!r} of the native namespace has no effect in Lancekeep", stacklevel=4)
+        else:
+            (native if key in NATIVE_MODE else settings)[key] = _Setting(value, origin)
+    if native:
+        if "mode" in settings:
+            raise InvalidInput(f"mode and {min(native)} both select the mode; give one of them")
+        settings["mode"] = _Setting(_native_mode(native), next(iter(native.values())).origin)
+    return settings
+
+
+def is_setting(name: str) -> bool:
+    """Return whether a property configures a connection."""
+    try:
+        _key(name, ARGUMENT)
+    except InvalidInput:
+        return False
+    return True
+
+
+def _key(name: str, origin: str) -> str:
+    """Return a setting's own name. Raises `InvalidInput` if there is no such setting."""
+    implementation, dot, below = name.partition(".")
+    if dot and implementation in _PLANNED:
+        raise InvalidInput(f"{_label(name, origin)} belongs to impl {implementation!r}, which is not available yet")
+    key = below if dot and implementation == "dir" else name
+    if name == "dir.path":
+        return "root"
+    for alias, own in _ALIASES.items():
+        if key == alias or (alias.endswith(".") and key.startswith(alias)):
+            key = own + key.removeprefix(alias)
+    if key in _KNOWN or any(key.startswith(prefix) and key != prefix for prefix in (STORAGE, COMMIT_STORE)):
+        return key
+    nearest = difflib.get_close_matches(key, [*_KNOWN, STORAGE, COMMIT_STORE], n=1, cutoff=0.0)[0]
+    if origin == _variable(name):
+        raise InvalidInput(f"unknown variable {origin}; did you mean {_variable(nearest)}?")
+    found = "" if origin == ARGUMENT else f"{origin}: "
+    raise InvalidInput(f"{found}unknown property {name!r}; did you mean {nearest!r}?")
+
+
+def _label(name: str, origin: str) -> str:
+    return f"the property {name!r}" if origin == ARGUMENT else f"{name!r} ({origin})"
+
+
+def _found_in(setting: _Setting) -> str:
+    return "" if setting.origin == ARGUMENT else f" ({setting.origin})"
+
+
+def _implementation(settings: _Settings) -> str:
+    if "impl" not in settings:
+        return "dir"
+    impl = str(settings["impl"].value).lower()
+    if impl in _PLANNED:
+        raise InvalidInput(f"impl {impl!r}{_found_in(settings['impl'])} is not available yet; use impl 'dir'")
+    if impl != "dir":
+        raise InvalidInput(f"unknown impl {impl!r}{_found_in(settings['impl'])}; the implementation is 'dir'")
+    return impl
+
+
+def _native_mode(native: _Settings) -> str:
+    """Return the mode that the properties of the native namespace select."""
+    manifest, listing, migration = (_boolean(native, name, "true") for name in NATIVE_MODE)
+    if not manifest and not listing:
+        raise InvalidInput("manifest_enabled and dir_listing_enabled are both 'false': nothing would find a table")
+    if not migration:
+        raise InvalidInput(
+            "dir_listing_to_manifest_migration_enabled=false is not supported: tables of the root are looked up in the "
+            "manifest first, as the specification says; leave the property out"
+        )
+    if not manifest:
+        return V1
+    return COMPATIBLE if listing else V2
+
+
+def _boolean(settings: _Settings, name: str, default: str = "false") -> bool:
+    if name not in settings:
+        return default == "true"
+    value = str(settings[name].value).lower()
+    if value not in ("true", "false"):
+        raise InvalidInput(
+            f"the property {name!r} is {settings[name].value!r}{_found_in(settings[name])}; give 'true' or 'false'"
+        )
+    return value == "true"
+
+
+def _below(prefix: str, settings: _Settings) -> dict[str, Any]:
+    return {name.removeprefix(prefix): setting.value for name, setting in settings.items() if name.startswith(prefix)}
+
+
+def _place(root: str) -> str:
+    """Return one spelling for every spelling of a root."""
+    scheme, separator, rest = root.partition("://")
+    if separator and scheme.lower() != "file":
+        return f"{scheme.lower()}://{rest.rstrip('/')}"
+    path = unquote(rest) if separator else root
+    return os.path.realpath(os.path.expanduser(path))
+
+
+# -- environment ---------------------------------------------------------------------------------------------------
+
+
+def _from_environment(variables: Mapping[str, str]) -> _Settings:
+    """Return the settings in ``LANCEKEEP_*``; two underscores separate a prefix from the rest of a name.
+
+    A variable of another program may have the same prefix, so an unknown name is an error only if it resembles a
+    setting or has two underscores.
+    """
+    found = []
+    for variable, value in variables.items():
+        if not variable.startswith(PREFIX) or variable == CONFIG_VARIABLE:
+            continue
+        name = _property(variable.removeprefix(PREFIX).lower())
+        if "." not in name and (not value or not difflib.get_close_matches(name, _KNOWN, n=1, cutoff=0.9)):
+            continue
+        found.append((name, value, variable))
+    return _canonical(found)
+
+
+def _property(name: str) -> str:
+    prefix, separator, rest = name.partition("__")
+    if not separator:
+        return name
+    return f"{prefix}.{_property(rest) if prefix in ('dir', *_PLANNED) else rest}"
+
+
+def _variable(name: str) -> str:
+    return PREFIX + name.replace(".", "__").upper()
+
+
+# -- files ---------------------------------------------------------------------------------------------------------
+
+
+def _files(variables: Mapping[str, str]) -> Iterator[Path]:
+    """Return the files to read: the nearest one in the current folder and its parents, then the user's."""
+    if variables.get(CONFIG_VARIABLE):
+        yield Path(variables[CONFIG_VARIABLE]).expanduser()
+        return
+    project = next(filter(os.path.isfile, (folder / FILE for folder in _folders())), None)
+    if project is not None and _is_trusted(project):
+        yield project
+    home = variables.get("XDG_CONFIG_HOME") or variables.get("APPDATA") or os.path.expanduser("~/.config")
+    user = Path(home, "lancekeep", FILE)
+    if os.path.isfile(user):
+        yield user
+
+
+def _folders() -> Iterator[Path]:
+    try:
+        current = Path.cwd()
+    except FileNotFoundError:  # the current folder was removed
+        return
+    yield from (current, *current.parents)
+
+
+def _is_trusted(file: Path) -> bool:
+    """Return whether this user or root owns a file: in a shared parent such as /tmp, anyone can create one."""
+    if not hasattr(os, "geteuid") or file.stat().st_uid in (0, os.geteuid()):
+        return True
+    warnings.warn(
+        f"{file} belongs to another user and is ignored; set {CONFIG_VARIABLE} to its path to use it", stacklevel=2
+    )
+    return False
+
+
+def _sections(file: Path) -> Iterator[tuple[str | None, _Settings]]:
+    """Return the named catalogs of a file, then its top level under the name None."""
+    import tomllib  # a process without a configuration file starts without it
+
+    try:
+        content = tomllib.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise InvalidInput(f"cannot read {file}: {error.strerror}") from error
+    except ValueError as error:
+        problem = str(error) if isinstance(error, tomllib.TOMLDecodeError) else "it is not UTF-8"
+        raise InvalidInput(f"{file} is not a TOML file: {problem}") from None  # the cause quotes the content
+    catalogs = content.pop("catalogs", {})
+    if not isinstance(catalogs, dict) or not all(isinstance(each, dict) for each in catalogs.values()):
+        raise InvalidInput(f"{file}: 'catalogs' holds one table for each catalog, such as [catalogs.lake]")
+    for name, section in catalogs.items():
+        settings = _section(section, f"{file} [catalogs.{name}]", file.parent)
+        if "root" not in settings:
+            raise InvalidInput(f"{file}: [catalogs.{name}] has no root; add root = '…'")
+        yield name, settings
+    yield None, _section(content, str(file), file.parent)
+
+
+def _section(content: Mapping[str, Any], origin: str, folder: Path) -> _Settings:
+    settings = _canonical((name, value, origin) for name, value in _flat(content, origin))
+    if "catalog" in settings:
+        raise InvalidInput(f"{origin}: 'catalog' selects a catalog in an argument or in {PREFIX}CATALOG, not in a file")
+    root = settings.get("root")
+    if root is not None and not re.match(r"~|[A-Za-z][A-Za-z0-9+.-]*:/", root.value):
+        settings["root"] = attrs.evolve(root, value=str(folder / root.value))
+    if root is None and any(name.startswith("commit_store") for name in settings):
+        raise InvalidInput(f"{origin}: a commit store belongs to one root; add root = '…' to the same section")
+    return settings
+
+
+def _flat(content: Mapping[str, Any], origin: str, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Return the values of nested tables as text, under dotted names."""
+    for key, value in content.items():
+        if isinstance(value, dict):
+            yield from _flat(value, origin, f"{prefix}{key}.")
+        elif isinstance(value, str | int | float):
+            yield f"{prefix}{key}", str(value).lower() if isinstance(value, bool) else str(value)
+        else:
+            raise InvalidInput(f"{origin}: {prefix}{key} is a {type(value).__name__}; give text, a number or a boolean")
+
+
+def _with_root(settings: _Settings, sections: Iterable[tuple[str | None, _Settings]]) -> _Settings:
+    """Replace the name of a configured catalog by its root."""
+    if "catalog" not in settings:
+        return settings
+    if "root" in settings:
+        raise InvalidInput("root and catalog both name the catalog; give one of them")
+    named = {name: section for name, section in reversed(list(sections)) if name is not None}
+    wanted = settings["catalog"]
+    if wanted.value not in named:
+        known = f"configured are {', '.join(sorted(named))}" if named else f"no {FILE} names one"
+        raise InvalidInput(f"there is no catalog {wanted.value!r}{_found_in(wanted)}; {known}")
+    return {name: value for name, value in settings.items() if name != "catalog"} | {
+        "root": named[wanted.value]["root"]
+    }
