@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lancekeep.application.upkeep.fsck import Finding, FsckReport
     from lancekeep.application.upkeep.migration import MigrationProgress, MigrationReport
     from lancekeep.application.writes import HistoryEntry
-    from lancekeep.composition import DirectoryNamespace, certify, connect
+    from lancekeep.composition import certify, connect
     from lancekeep.domain.commit import Committed, Conflict, Outcome, Unknown
     from lancekeep.domain.commit_token import CommitToken, CommitUnknown
     from lancekeep.domain.errors import (
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from lancekeep.domain.partitions import Partition
     from lancekeep.domain.table import Table
     from lancekeep.domain.transaction import AllCommitted
+    from lancekeep.entrypoints.namespace.directory import DirectoryNamespace
     from lancekeep.ports.table_engine import VersionDetails, WritePlan
 
 __all__ = [
@@ -134,7 +135,7 @@ _HOMES = {
     "lancekeep.application.tables": "Description",
     "lancekeep.application.transactions": "Snapshot Transaction",
     "lancekeep.application.writes": "HistoryEntry",
-    "lancekeep.composition": "certify connect DirectoryNamespace",
+    "lancekeep.composition": "certify connect",
     "lancekeep.domain.transaction": "AllCommitted",
     "lancekeep.domain.commit": "Committed Conflict Outcome Unknown",
     "lancekeep.domain.commit_token": "CommitToken CommitUnknown",
@@ -143,6 +144,7 @@ _HOMES = {
     "lancekeep.domain.partitioning": "PartitionBy PartitionField PartitionSpec Transform",
     "lancekeep.domain.partitions": "Partition",
     "lancekeep.domain.table": "Table",
+    "lancekeep.entrypoints.namespace.directory": "DirectoryNamespace",
     "lancekeep.ports.table_engine": "VersionDetails WritePlan",
 }
 _HOME = dict.fromkeys(__all__, "lancekeep.domain.errors")

@@ -7,13 +7,11 @@ import os
 import random
 import socket
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
-
-import attrs
 
 from lancekeep.adapters.commit_stores import open_commit_store
+from lancekeep.adapters.lance.callbacks import CallbackNamespace
 from lancekeep.adapters.lance.engine import LanceEngine
 from lancekeep.adapters.manifest_stores.compatible import CompatibleManifestStore
 from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListing
@@ -29,12 +27,9 @@ from lancekeep.application.table_commits import TableCommits
 from lancekeep.application.versions import Versions
 from lancekeep.config import V1, V2, ConnectionConfig, given
 from lancekeep.domain.errors import InvalidInput, LancekeepError, UnsafeStore, UnsafeStoreWarning
-from lancekeep.entrypoints.namespace.boundary import translating
-from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.manifest_store import ManifestStore
 from lancekeep.ports.object_store import ObjectStore
-from lancekeep.ports.table_engine import TableEngine
 
 CONDITIONAL_PUT = "conditional-put://"
 OWN_STORAGE_OPTIONS = frozenset({"fsync"})
@@ -180,13 +175,12 @@ def _open(config: ConnectionConfig) -> Catalog:
         listing,
     )
 
-    def engine(catalog: Catalog) -> TableEngine:
-        namespace = CatalogNamespace(catalog)
-        return LanceEngine(namespace, native_options, namespace.based_on, before_commit=objects.prove)
-
     commits = TableCommits(objects, rows, config.committer or _committer(), Retry())
     ledger = Ledger(manifest, commits, places.root_uri, managed=commit_store is not None)
-    catalog = Catalog(places, ledger, Versions(ledger, places), engine, open_rows=open_rows)
+    versions = Versions(ledger, places)
+    callbacks = CallbackNamespace(versions)
+    engine = LanceEngine(callbacks, native_options, callbacks.based_on, before_commit=objects.prove)
+    catalog = Catalog(places, ledger, versions, lambda _: engine, open_rows=open_rows)
     rows.latest(objects.root_uri + (root_key or manifest_key))  # fail now, not at the first commit
     manifest.view()
     view = catalog.view()
@@ -246,44 +240,6 @@ def certify(
 
     nothing_decides = config.commit_store is None and not open_objects().guarantees.atomic_create
     return measure(open_objects, None if nothing_decides else open_rows, root_key, progress)
-
-
-class DirectoryNamespace(CatalogNamespace):
-    """A directory namespace whose commits go through a commit store, with the properties of the native one.
-
-    ``root``, ``storage.*``, ``manifest_enabled`` and ``dir_listing_enabled`` (both ``true``: compatibility mode; the
-    first alone: V2; the second alone: V1), ``dir_listing_to_manifest_migration_enabled`` (the native name for reading
-    root tables from the manifest first, as the specification has it: always ``true`` here),
-    ``inline_optimization_enabled`` (``false``), ``vend_input_storage_options`` (``true``: answers hold the storage
-    options, credentials included; ``false``: never; left out: only where a request asks for them with
-    ``vend_credentials=true``), ``commit_store``, ``commit_store.*``, ``committer``, ``unsafe`` (``false``). All values
-    are text. The other properties of the native namespace (`NATIVE_ONLY`) are accepted with a warning.
-
-    ``lance_namespace.connect("lancekeep.DirectoryNamespace", properties)`` makes one. It pickles as its properties,
-    credentials included.
-
-    Raises ``lance_namespace.errors.InvalidInputError`` for a property that is unknown or cannot be honoured.
-    """
-
-    @translating
-    def __init__(self, **properties: str) -> None:
-        config = ConnectionConfig.resolve(properties)
-        if config.root is None:
-            config = attrs.evolve(config, root=".")
-        super().__init__(open_catalog(config), vend_storage_options=config.vend_input_storage_options)
-        self._config = config
-
-    @property
-    def catalog(self) -> Catalog:
-        """The catalog behind this namespace."""
-        return self._catalog
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return _restore, (self._config.as_properties(),)
-
-
-def _restore(properties: Mapping[str, str]) -> DirectoryNamespace:
-    return DirectoryNamespace(**properties)
 
 
 def _manifest_in(mode: str, table: LanceManifestStore, listing: DirectoryListing) -> ManifestStore:

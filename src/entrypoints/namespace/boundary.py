@@ -10,59 +10,15 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar, cast, get_type_hints
 
-from lance_namespace import errors as api_errors
 from pydantic import BaseModel, ValidationError
 
+from lancekeep.adapters.lance.callbacks import is_native, refused_to_native_code
+from lancekeep.adapters.lance.namespace_errors import translating
 from lancekeep.domain import errors
-from lancekeep.domain.commit_token import CommitUnknown
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Model = TypeVar("Model", bound=BaseModel)
-
-ERRORS: Mapping[type[errors.LancekeepError], type[api_errors.LanceNamespaceError]] = {
-    errors.InvalidInput: api_errors.InvalidInputError,
-    errors.NamespaceNotFound: api_errors.NamespaceNotFoundError,
-    errors.TableNotFound: api_errors.TableNotFoundError,
-    errors.TagNotFound: api_errors.TableTagNotFoundError,
-    errors.BranchNotFound: api_errors.TableBranchNotFoundError,
-    errors.VersionNotFound: api_errors.TableVersionNotFoundError,
-    errors.NamespaceAlreadyExists: api_errors.NamespaceAlreadyExistsError,
-    errors.TableAlreadyExists: api_errors.TableAlreadyExistsError,
-    errors.NamespaceNotEmpty: api_errors.NamespaceNotEmptyError,
-    errors.VersionTaken: api_errors.ConcurrentModificationError,
-    errors.ConcurrentModification: api_errors.ConcurrentModificationError,
-    errors.AccessDenied: api_errors.PermissionDeniedError,
-    errors.StoreUnavailable: api_errors.ServiceUnavailableError,
-    CommitUnknown: api_errors.ServiceUnavailableError,
-    errors.Unsupported: api_errors.UnsupportedOperationError,
-    errors.Refused: api_errors.InvalidTableStateError,
-    errors.Damaged: api_errors.InternalError,
-    errors.LancekeepError: api_errors.InternalError,
-}
-"""The namespace error of each Lancekeep error; the nearest base class decides."""
-
-_PREFIXES: Mapping[type[api_errors.LanceNamespaceError], str] = {
-    api_errors.NamespaceNotFoundError: "Namespace not found",
-    api_errors.NamespaceAlreadyExistsError: "Namespace already exists",
-    api_errors.NamespaceNotEmptyError: "Namespace not empty",
-    api_errors.TableNotFoundError: "Table not found",
-    api_errors.TableAlreadyExistsError: "Table already exists",
-}
-"""The beginnings of native messages. lancedb sees an error of a Python class as text and recognises it by these."""
-
-
-def translating(method: Callable[P, R]) -> Callable[P, R]:
-    """Raise Lancekeep errors as namespace errors, with the Lancekeep error as ``__cause__``."""
-
-    @functools.wraps(method)
-    def translated(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return method(*args, **kwargs)
-        except errors.LancekeepError as error:
-            raise _namespace_error(error) from error
-
-    return translated
 
 
 def operation(method: Callable[P, R]) -> Callable[P, R]:
@@ -70,24 +26,50 @@ def operation(method: Callable[P, R]) -> Callable[P, R]:
 
     Errors are translated as by `translating`.
     """
-    return _operation(method, of_version=False)
+    model = _model_of(method)
+
+    @translating
+    @functools.wraps(method)
+    def converted(self: Any, request: object = None, *args: Any, **kwargs: Any) -> R:
+        return cast(Callable[..., R], method)(self, request_of(model, request), *args, **kwargs)
+
+    return cast(Callable[P, R], converted)
 
 
 def version_operation(method: Callable[P, R]) -> Callable[P, R]:
-    """Act as `operation`, for the version operations, which native code calls while it has a table open.
+    """Act as `operation`, for the operations on versions: for native code a missing table is `Refused`."""
+    model = _model_of(method)
 
-    ``method`` receives the keyword argument ``native``: whether native code called. For native callers a missing table
-    is `Refused`: native code treats TableNotFoundError as an invitation to scan the directory of a dropped table.
-    """
-    return _operation(method, of_version=True)
+    @translating
+    @functools.wraps(method)
+    def converted(self: Any, request: object = None) -> R:
+        try:
+            return cast(Callable[..., R], method)(self, request_of(model, request))
+        except errors.TableNotFound as error:
+            if not is_native(request):
+                raise
+            raise refused_to_native_code(error) from error
+
+    return cast(Callable[P, R], converted)
 
 
-def callback(method: Callable[P, R]) -> Callable[P, R]:
-    """Act as `version_operation`, for the operations that native code calls in every commit.
+def native_operation(method: Callable[P, R]) -> Callable[P, R]:
+    """Act as `operation` for callers; the method of the same name of ``self.callbacks`` answers native code."""
+    model, name = _model_of(method), method.__name__
+    converted = cast(Callable[..., R], operation(method))
+    refuse_malformed = translating(request_of)
 
-    A native request reaches ``method`` without validation, and ``method`` answers it with a dict.
-    """
-    return _operation(method, of_version=True, trusts_native=True)
+    @functools.wraps(method)
+    def routed(self: Any, request: object = None) -> R:
+        if not is_native(request):
+            return converted(self, request)
+        try:
+            return cast(R, getattr(self.callbacks, name)(request))
+        except (AttributeError, LookupError, TypeError, ValueError):
+            refuse_malformed(model, request)  # if the request is malformed, that is the error to raise
+            raise
+
+    return cast(Callable[P, R], routed)
 
 
 def request_of(model: type[Model], given: object) -> Model:
@@ -122,50 +104,8 @@ def _fields_of(model: type[BaseModel]) -> frozenset[str | None]:
     return frozenset((*model.model_fields, *(field.alias for field in model.model_fields.values())))
 
 
-class NativeRequest:
-    """A request of native code, which fills in the fields of a model from typed values.
-
-    A commit makes several of these requests, and to validate them takes longer than to answer.
-    """
-
-    __slots__ = ("_fields",)
-
-    def __init__(self, fields: Mapping[str, Any]) -> None:
-        self._fields = fields
-
-    def __getattr__(self, name: str) -> Any:
-        return self._fields.get(name)
-
-
-def _operation(method: Callable[P, R], *, of_version: bool, trusts_native: bool = False) -> Callable[P, R]:
-    model = cast(type[BaseModel], get_type_hints(method)["request"])
-    act = cast(Callable[..., R], method)
-
-    @translating
-    @functools.wraps(method)
-    def converted(self: Any, request: object = None, *args: Any, **kwargs: Any) -> Any:
-        if not of_version:
-            return act(self, request_of(model, request), *args, **kwargs)
-        if not (isinstance(request, dict) and hasattr(request, "model_dump")):
-            return act(self, request_of(model, request), *args, native=False, **kwargs)
-        try:
-            known = NativeRequest(request) if trusts_native else request_of(model, request)
-            return act(self, known, *args, native=True, **kwargs)
-        except errors.TableNotFound as error:
-            raise errors.Refused(
-                f"the table was dropped or renamed since it was opened; open it again: {error}"
-            ) from error
-        except (AttributeError, LookupError, TypeError, ValueError):
-            request_of(model, request)  # if the request is malformed, that is the error to raise
-            raise
-
-    return cast(Callable[P, R], converted)
-
-
-def _namespace_error(error: errors.LancekeepError) -> api_errors.LanceNamespaceError:
-    kind = next(ERRORS[base] for base in type(error).__mro__ if base in ERRORS)
-    prefix = _PREFIXES.get(kind)
-    return kind(f"{prefix}: {error}" if prefix else str(error))
+def _model_of(method: Callable[..., Any]) -> type[BaseModel]:
+    return cast(type[BaseModel], get_type_hints(method)["request"])
 
 
 def _shown(value: object) -> str:

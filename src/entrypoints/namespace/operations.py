@@ -1,0 +1,70 @@
+"""What the operations of a namespace share: the catalog, and the reading of requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lance_namespace as api
+
+from lancekeep.adapters.lance.callbacks import CallbackNamespace
+from lancekeep.application.catalog import Catalog
+from lancekeep.domain.errors import BranchNotFound, InvalidInput, VersionNotFound
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.layout import DatasetRoot
+from lancekeep.domain.table import Table
+from lancekeep.domain.version_row import VersionRow
+
+
+class Operations(api.LanceNamespace):
+    """The base of each family of operations.
+
+    ``callbacks`` answers the requests of native code. Storage options may hold credentials: with
+    ``vend_storage_options`` True, answers hold them unless a request has ``vend_credentials=false``; with None, only if
+    it has ``vend_credentials=true``; with False, never.
+    """
+
+    def __init__(self, catalog: Catalog, *, vend_storage_options: bool | None = None) -> None:
+        self._catalog = catalog
+        self._vend = vend_storage_options
+        self.callbacks = CallbackNamespace(catalog.versions)
+
+    def _storage_options(self, vend: bool | None) -> dict[str, str] | None:
+        wanted = vend if self._vend is None else self._vend and vend is not False
+        return dict(self._catalog.storage_options) or None if wanted else None
+
+    def _root(self, table: Table, branch: str | None) -> DatasetRoot:
+        return self._catalog.dataset_root(table).branch(branch)
+
+    def _latest(self, table: Table, branch: str | None) -> int | None:
+        row = self._catalog.commits.latest(self._root(table, branch))
+        return None if row is None else row.version
+
+    def _version(self, table: Table, branch: str | None, version: int) -> VersionRow:
+        row = self._catalog.commits.get(self._root(table, branch), version)
+        if row is None:
+            raise VersionNotFound(f"the table {table.id} has no version {version}")
+        return row
+
+    def _require_branch(self, table: Table, branch: str | None) -> None:
+        """Raise `BranchNotFound` if a table has no such branch."""
+        if branch is not None and self._latest(table, branch) is None:
+            raise BranchNotFound(f"the table {table.id} has no branch {branch!r}, or it has no version yet")
+
+
+def id_of(request: Any) -> ObjectId:
+    """Return the identifier in a request."""
+    return ObjectId.of(request.id)
+
+
+def choice(value: str | None, name: str, default: str, *others: str) -> str:
+    """Return an option in its own spelling; requests may use any case, PascalCase or snake_case.
+
+    Raises:
+        InvalidInput: The value is none of the choices.
+    """
+    if value is None:
+        return default
+    for choice in (default, *others):
+        if value.lower().replace("_", "") == choice.replace("_", ""):
+            return choice
+    raise InvalidInput(f"unknown {name} {value!r}; choose {', '.join((default, *others))}")

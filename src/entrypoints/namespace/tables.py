@@ -1,0 +1,203 @@
+"""The operations on tables, apart from those on their versions."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import suppress
+from itertools import islice
+from typing import Any
+
+import lance_namespace as api
+import pyarrow as pa
+from lance_namespace_urllib3_client.models.table_basic_stats import TableBasicStats
+
+from lancekeep.adapters.lance.callbacks import checked_limit
+from lancekeep.domain import errors
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.table import Table
+from lancekeep.entrypoints.namespace.arrow_schema import json_schema
+from lancekeep.entrypoints.namespace.boundary import operation
+from lancekeep.entrypoints.namespace.operations import Operations, choice, id_of
+from lancekeep.ports.table_engine import VersionDetails
+
+
+class TableOperations(Operations):
+    """Declare, create, register, describe, list, rename and drop tables."""
+
+    @operation
+    def list_tables(self, request: api.ListTablesRequest) -> api.ListTablesResponse:
+        names, token = self._catalog.page_of_tables(
+            id_of(request),
+            request.page_token,
+            checked_limit(request.limit),
+            include_declared=request.include_declared is not False,
+        )
+        return api.ListTablesResponse(tables=names, page_token=token)
+
+    @operation
+    def list_all_tables(self, request: api.ListTablesRequest) -> api.ListTablesResponse:
+        """List full identifiers in string form, joined by ``$``."""
+        if request.id:
+            raise errors.InvalidInput("list_all_tables is about the whole catalog; give no id, or use list_tables")
+        limit = checked_limit(request.limit)
+        tables = self._catalog.list_all_tables(
+            request.page_token, include_declared=request.include_declared is not False
+        )
+        ids = list(islice(tables, limit and limit + 1))
+        token = ids[limit - 1].key if limit and len(ids) > limit else None
+        return api.ListTablesResponse(tables=[table.key for table in ids[:limit]], page_token=token)
+
+    @operation
+    def declare_table(self, request: api.DeclareTableRequest) -> api.DeclareTableResponse:
+        table = self._catalog.declare_table(id_of(request), request.properties, location=request.location)
+        return api.DeclareTableResponse(
+            location=self._catalog.uri(table),
+            storage_options=self._storage_options(request.vend_credentials),
+            properties=dict(table.properties),
+            managed_versioning=self._catalog.managed or None,
+        )
+
+    def create_empty_table(self, request: api.CreateEmptyTableRequest) -> api.CreateEmptyTableResponse:
+        """Deprecated: `declare_table` under its old name."""
+        warnings.warn("create_empty_table is deprecated, use declare_table instead", DeprecationWarning, stacklevel=2)
+        return self._create_empty_table(request)
+
+    @operation
+    def _create_empty_table(self, request: api.CreateEmptyTableRequest) -> api.CreateEmptyTableResponse:
+        _refuse_storage_options(request)
+        object_id = id_of(request)
+        mode = choice(request.mode, "mode", "create", "exist_ok")
+        try:
+            table = self._catalog.declare_table(object_id, request.properties)
+        except errors.TableAlreadyExists as error:
+            table = self._existing(object_id, mode, error)
+        return api.CreateEmptyTableResponse(
+            location=self._catalog.uri(table),
+            storage_options=self._storage_options(None),
+            properties=dict(table.properties),
+        )
+
+    @operation
+    def create_table(self, request: api.CreateTableRequest, request_data: bytes) -> api.CreateTableResponse:
+        """Create a table; ``overwrite`` makes the data the next version of an existing one and replaces its properties.
+
+        As the native namespace does, ``overwrite`` without properties removes them.
+        """
+        _refuse_storage_options(request)
+        mode = choice(request.mode, "mode", "create", "exist_ok", "overwrite")
+        object_id = id_of(request)
+        data = _arrow(request_data)
+        overwrites = mode == "overwrite"
+        properties = request.properties or ({} if overwrites else None)
+        version: int | None
+        try:
+            write_mode = "overwrite" if overwrites else "create"
+            version = self._catalog.write(object_id, data, write_mode, properties=properties).version
+            table = self._catalog.find_table(object_id)
+        except errors.TableAlreadyExists as error:
+            table = self._existing(object_id, mode, error)
+            version = self._latest(table, None)
+        return api.CreateTableResponse(
+            location=self._catalog.uri(table),
+            version=version,
+            storage_options=self._storage_options(None),
+            properties=dict(table.properties),
+        )
+
+    @operation
+    def describe_table(self, request: api.DescribeTableRequest) -> api.DescribeTableResponse:
+        """Where a table lies; with ``load_detailed_metadata`` what its version, or that of a tag or branch, is like."""
+        object_id = id_of(request)
+        table = self._catalog.find_table(object_id)
+        self._root(table, None)  # the caller will read there, so no symbolic link may lead to it
+        version, tag, branch = request.version, request.tag, request.branch
+        if tag is not None and (version is not None or branch is not None):
+            raise errors.InvalidInput("a tag names a version of its own: give no version or branch beside it")
+        response = api.DescribeTableResponse(
+            table=table.id.name,
+            namespace=list(table.id.parent.names),
+            location=self._catalog.uri(table),
+            storage_options=self._storage_options(request.vend_credentials),
+            properties=dict(table.properties),
+            managed_versioning=self._catalog.managed or None,
+        )
+        if request.with_table_uri:
+            response.table_uri = self._catalog.uri(table)
+        if request.check_declared or request.load_detailed_metadata:
+            response.is_only_declared = self._latest(table, None) is None
+        if request.load_detailed_metadata:
+            if not response.is_only_declared or version is not None or tag is not None or branch is not None:
+                _fill_in(response, self._catalog.describe_version(object_id, version, tag=tag, branch=branch))
+        elif tag is not None:
+            response.version = self._catalog.open(object_id, tag=tag).version
+        elif version is not None:
+            response.version = self._version(table, branch, version).version
+        elif branch is not None:
+            response.version = self._latest(table, branch)
+            if response.version is None:
+                self._require_branch(table, branch)
+        return response
+
+    @operation
+    def table_exists(self, request: api.TableExistsRequest) -> api.TableExistsResponse:
+        table = self._catalog.find_table(id_of(request))
+        if request.version is not None:
+            self._version(table, None, request.version)
+        return api.TableExistsResponse()
+
+    @operation
+    def register_table(self, request: api.RegisterTableRequest) -> api.RegisterTableResponse:
+        overwrite = choice(request.mode, "mode", "create", "overwrite") == "overwrite"
+        table = self._catalog.register_table(id_of(request), request.location, request.properties, overwrite=overwrite)
+        return api.RegisterTableResponse(location=self._catalog.uri(table), properties=dict(table.properties))
+
+    @operation
+    def deregister_table(self, request: api.DeregisterTableRequest) -> api.DeregisterTableResponse:
+        table = self._catalog.deregister_table(id_of(request))
+        return api.DeregisterTableResponse(
+            id=list(table.id.names), location=self._catalog.uri(table), properties=dict(table.properties)
+        )
+
+    @operation
+    def drop_table(self, request: api.DropTableRequest) -> api.DropTableResponse:
+        table = self._catalog.drop_table(id_of(request))
+        return api.DropTableResponse(
+            id=list(table.id.names), location=self._catalog.uri(table), properties=dict(table.properties)
+        )
+
+    @operation
+    def rename_table(self, request: api.RenameTableRequest) -> api.RenameTableResponse:
+        """``new_namespace_id``: an empty list is the root; left out, the table stays in its namespace."""
+        source = id_of(request)
+        namespace = source.parent if request.new_namespace_id is None else ObjectId.of(request.new_namespace_id)
+        self._catalog.rename_table(source, namespace.child(request.new_table_name))
+        return api.RenameTableResponse()
+
+    def _existing(self, object_id: ObjectId, mode: str, error: errors.TableAlreadyExists) -> Table:
+        """The table that another created first; ``error`` where that is not asked for, or the name is not a table's."""
+        if mode == "exist_ok":
+            with suppress(errors.TableNotFound):
+                return self._catalog.find_table(object_id)
+        raise error
+
+
+def _refuse_storage_options(request: Any) -> None:
+    if request.storage_options:
+        raise errors.InvalidInput("storage_options of one request are not supported; give them to the namespace")
+
+
+def _fill_in(response: api.DescribeTableResponse, details: VersionDetails) -> None:
+    response.version = details.version
+    response.var_schema = json_schema(details.schema)
+    response.stats = TableBasicStats(num_deleted_rows=details.deleted_rows, num_fragments=details.fragments)
+    response.metadata = {"total_rows": str(details.rows)}
+
+
+def _arrow(data: bytes) -> pa.Table:
+    """The whole stream, looked through before anything is written; its columns stay where ``data`` has them."""
+    try:
+        table = pa.ipc.open_stream(data).read_all()
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, TypeError, ValueError) as error:
+        raise errors.InvalidInput(f"the table's data are not an Arrow IPC stream: {error}") from error
+    return table

@@ -1,0 +1,127 @@
+"""The operations on versions of tables.
+
+`CallbackNamespace` answers the requests of native code; the methods here answer those of callers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+import lance_namespace as api
+
+from lancekeep.adapters.lance.callbacks import check_staged, page
+from lancekeep.application.versions import NewVersion, raise_unless_committed
+from lancekeep.domain import errors
+from lancekeep.domain.commit import Committed
+from lancekeep.domain.layout import DatasetRoot
+from lancekeep.domain.version_row import VersionRow
+from lancekeep.entrypoints.namespace.batches import CREATE, commit_batch
+from lancekeep.entrypoints.namespace.boundary import native_operation, operation, version_operation
+from lancekeep.entrypoints.namespace.operations import Operations, id_of
+
+VersionRequest = api.CreateTableVersionRequest | api.CreateTableVersionEntry
+
+
+class VersionOperations(Operations):
+    """Create, describe, list and delete versions."""
+
+    @native_operation
+    def create_table_version(self, request: api.CreateTableVersionRequest) -> api.CreateTableVersionResponse:
+        """Commit a staged manifest. ``e_tag`` is not kept: a copy may have another one, so it is no identity."""
+        table = self._catalog.find_table(id_of(request))
+        check_staged(request.manifest_path, request.naming_scheme, request.metadata)
+        outcome = self._catalog.commit_version(
+            table, request.branch, request.version, request.manifest_path, request.manifest_size
+        )
+        return api.CreateTableVersionResponse(version=_version(raise_unless_committed(outcome, str(table.id))))
+
+    @version_operation
+    def batch_create_table_versions(
+        self, request: api.BatchCreateTableVersionsRequest
+    ) -> api.BatchCreateTableVersionsResponse:
+        """Commit all of the versions or none; unsupported unless the commit store reserves several in one step."""
+        return api.BatchCreateTableVersionsResponse(versions=self._create_versions(request.entries))
+
+    @operation
+    def batch_commit_tables(self, request: api.BatchCommitTablesRequest) -> api.BatchCommitTablesResponse:
+        """Commit new versions of several tables, or one operation of any kind.
+
+        No store changes versions and names in one step.
+        """
+        alone: dict[str, Callable[[Any], Any]] = {
+            "declare_table": self.declare_table,
+            CREATE: self.create_table_version,
+            "delete_table_versions": self.batch_delete_table_versions,
+            "deregister_table": self.deregister_table,
+        }
+        return api.BatchCommitTablesResponse(results=commit_batch(request.operations, self._create_versions, alone))
+
+    @native_operation
+    def describe_table_version(self, request: api.DescribeTableVersionRequest) -> api.DescribeTableVersionResponse:
+        """Describe one version, by default the latest."""
+        table = self._catalog.find_table(id_of(request))
+        version, root = request.version, self._root(table, request.branch)
+        row = self._catalog.commits.latest(root) if version is None else self._catalog.commits.get(root, version)
+        if row is None:
+            self._require_branch(table, request.branch)
+            raise errors.VersionNotFound(f"{root.base_uri} has no version {'yet' if version is None else version}")
+        [described] = self._versions(root, [row])
+        return api.DescribeTableVersionResponse(version=described)
+
+    @native_operation
+    def list_table_versions(self, request: api.ListTableVersionsRequest) -> api.ListTableVersionsResponse:
+        """List versions, the latest first unless ``descending`` is false; see `page`."""
+        table = self._catalog.find_table(id_of(request))
+        root = self._root(table, request.branch)
+        rows, token = page(self._catalog.versions, root, request.limit, request.page_token, request.descending)
+        if not rows:
+            self._require_branch(table, request.branch)
+        return api.ListTableVersionsResponse(versions=self._versions(root, rows), page_token=token)
+
+    @version_operation
+    def batch_delete_table_versions(
+        self, request: api.BatchDeleteTableVersionsRequest
+    ) -> api.BatchDeleteTableVersionsResponse:
+        """Delete the records of versions and their manifests; the latest version is refused."""
+        table = self._catalog.find_table(id_of(request))
+        root = self._root(table, request.branch)
+        latest = self._catalog.commits.latest(root)
+        if latest is None:
+            self._require_branch(table, request.branch)
+        end = latest.version + 1 if latest else 0
+        doomed: set[int] = set()
+        for span in request.ranges:
+            start, stop = span.start_version, span.end_version
+            if start < 0 or stop < -1:
+                raise errors.InvalidInput(f"{start}..{stop} is not a range of versions")
+            doomed.update(range(start, end if stop == -1 else min(stop, end)))
+        return api.BatchDeleteTableVersionsResponse(deleted_count=self._catalog.delete_versions(root, doomed))
+
+    def _create_versions(self, requests: Sequence[VersionRequest]) -> list[api.TableVersion]:
+        candidates = []
+        for each in requests:
+            table = self._catalog.find_table(id_of(each))
+            check_staged(each.manifest_path, each.naming_scheme, each.metadata)
+            candidates.append(NewVersion(table, each.version, each.manifest_path, each.manifest_size, each.branch))
+        names = ", ".join(str(each.table.id) for each in candidates)
+        committed = raise_unless_committed(self._catalog.commit_versions(candidates), names)
+        return [_version(each) for each in committed.versions]
+
+    def _versions(self, root: DatasetRoot, rows: Sequence[VersionRow]) -> list[api.TableVersion]:
+        """Return rows as versions, with the times at which they were created, which cost one request."""
+        created = self._catalog.commits.created(root, rows)
+        return [
+            _version(row, None if (moment := created.get(row.version)) is None else _millis(moment)) for row in rows
+        ]
+
+
+def _version(row: VersionRow | Committed, timestamp_millis: int | None = None) -> api.TableVersion:
+    return api.TableVersion(
+        version=row.version, manifest_path=row.path, manifest_size=row.size, timestamp_millis=timestamp_millis
+    )
+
+
+def _millis(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)
