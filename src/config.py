@@ -1,4 +1,4 @@
-"""The configuration of a connection, which every entry point translates its options to.
+"""The configuration of a connection, shared by every entry point.
 
 A setting comes from the first source that has it: an explicit argument, the environment (``LANCEKEEP_*``), the
 ``lancekeep.toml`` of the project, that of the user. A source that names a root applies to this root only, so a
@@ -117,7 +117,9 @@ class ConnectionConfig:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, Any]) -> Self:
-        """Return the configuration that properties describe; neither environment nor files are read.
+        """Return the configuration that properties describe.
+
+        It reads neither environment nor files.
 
         Args:
             properties: Text by name: `SETTINGS`, the same names after ``dir.``, and the names of the native namespace.
@@ -130,7 +132,7 @@ class ConnectionConfig:
 
     @classmethod
     def resolve(cls, properties: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Self:
-        """Complete explicit properties from the environment and from the configuration files.
+        """Complete explicit properties from the environment and from files.
 
         Args:
             properties: As of `from_properties`; ``catalog`` selects a section ``[catalogs.NAME]`` of a file.
@@ -177,7 +179,7 @@ class ConnectionConfig:
         )
 
     def as_properties(self) -> dict[str, str]:
-        """Return the properties that `from_properties` turns into this configuration, secrets included."""
+        """Return the properties of this configuration, secrets included."""
         properties = {name: value for name in TEXTS if (value := getattr(self, name)) is not None}
         for name in BOOLEANS:
             if (flag := getattr(self, name)) is not None:
@@ -195,7 +197,7 @@ class ConnectionConfig:
         return self.root
 
     def explain(self, error: BaseException) -> None:
-        """Add a note to an error that names the settings which no argument gave, and where they came from."""
+        """Add a note to an error about settings that no argument gave."""
         found = [f"{name} ({origin})" for name, origin in sorted(self.sources.items()) if origin != ARGUMENT]
         if found:
             error.add_note(f"Settings that were not given as arguments: {', '.join(found)}")
