@@ -1,4 +1,4 @@
-"""What Lancekeep needs from an external manifest store (table format, "External Manifest Store")."""
+"""The port of external manifest stores (table format, "External Manifest Store")."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from lancekeep.domain.version_row import BatchReservation, Claim, Reservation, V
 
 @attrs.frozen
 class CommitStoreGuarantees:
-    """What a store promises.
+    """State the guarantees of a store.
 
-    remembers: an acknowledged row is never forgotten, not even in a failover or a power loss. Where it is False, the
-        create-only copy to the final name still keeps two contents from ever being one version.
-    shared: processes on other machines see the same rows.
-    atomic_rows: how many rows one ``reserve_all`` takes at most.
-    complete: no version lies in the object store without a row, so readers need not look for one. Rows that are
-        derived from the manifests are complete; others only if the deployment says so.
+    remembers: An acknowledged row is never lost, even in a failover or a power loss. If False, the create-only copy to
+        the final name still prevents two contents of one version.
+    shared: Processes on other machines see the same rows.
+    atomic_rows: The maximum number of rows per ``reserve_all``.
+    complete: Every version in the object store has a row, so readers need not check. Rows derived from the manifests
+        are complete; others only if the deployment declares it.
     """
 
     remembers: bool
@@ -30,90 +30,110 @@ class CommitStoreGuarantees:
 
 
 class ExternalCommitStore(Protocol):
-    """Rows ``(base_uri, version) -> path, size, committer``: which manifest is which version.
+    """Map each version of a table to its manifest by rows.
 
-    Invariants every adapter keeps:
+    A row is ``(base_uri, version) -> path, size, committer``. Every adapter keeps these invariants:
 
-    - **Mutual exclusion**: of racing ``reserve`` calls for one version exactly one is told `Reserved`; each other is
-      told who holds the version.
-    - **No gaps**: a version is reserved only where its predecessor is the latest row and final, or where the history
-      is empty and the caller says so. (Only a concurrent ``delete`` of that very history may come between check and
-      write.) So a version that was deleted can never be claimed again below a later one.
-    - **A row moves once**: from its staged path to its final path. A final row never changes again.
+    - **Mutual exclusion**: of concurrent ``reserve`` calls for one version, exactly one is answered with `Reserved`.
+      The others receive the row that holds the version.
+    - **No gaps**: a version is reserved only if its predecessor is the latest row and final, or if the history is empty
+      and the caller passes ``first``. (Only a concurrent ``delete`` of that history may intervene between check and
+      write.) A deleted version thus can never be reserved again below a later one.
+    - **A row changes once**: from its staged path to its final path. A final row never changes.
     - **Own success is never a conflict**: ``reserve`` with the staged path that the row already holds answers
-      `Reserved`, however often it is repeated and whatever a driver retried underneath.
-    - **All or nothing**: the rows of one ``reserve_all`` are there together from one moment on, or never; no crash and
-      no lost reply leaves a part of them.
-    - **Read your writes, everywhere**: ``get`` and ``latest`` see every acknowledged row, from any process.
+      `Reserved`, also after retries by the caller or the driver.
+    - **All or nothing**: the rows of one ``reserve_all`` appear at one moment, or never. No crash and no lost reply
+      leaves a part of them.
+    - **Linearizable reads**: ``get`` and ``latest`` see every acknowledged row, from any process.
 
-    Each method is one atomic step, and one round trip where the store can. Every method raises `StoreUnavailable`
-    where the store did not answer (the effect is then unknown) and `AccessDenied` where credentials do not permit it;
-    messages name host and port, never a secret. Instances may be shared between threads, and are not pickled: ship
+    Each method is one atomic step, and one round trip if the store allows it. Every method raises `StoreUnavailable` if
+    the store does not answer (the effect is then unknown), and `AccessDenied` if the credentials do not permit it.
+    Messages name host and port, never a secret. Instances may be shared between threads. They are not pickled: pass
     the URL instead.
     """
 
     url: str
-    """The canonical URL of the store, without secrets and tuning: equal exactly where two URLs mean the same rows."""
+    """The canonical URL, without secrets and tuning options; equal exactly if two stores hold the same rows."""
 
     guarantees: CommitStoreGuarantees
 
     def get(self, base_uri: str, version: int) -> VersionRow | None:
-        """The row of one version, or None."""
+        """Return the row of one version, or None."""
 
     def latest(self, base_uri: str) -> VersionRow | None:
-        """The row of the highest version, or None where the history is empty. Its cost does not grow with versions."""
+        """Return the row of the highest version, or None for an empty history.
+
+        The cost does not grow with the number of versions.
+        """
 
     def list(self, base_uri: str, *, after: int | None, limit: int | None, descending: bool) -> list[VersionRow]:
-        """Rows in the order of versions, at most ``limit``, beginning behind version ``after`` in that order."""
+        """Return at most ``limit`` rows after version ``after``, sorted by version."""
 
     def reserve(self, row: VersionRow, *, first: bool) -> Reservation:
-        """Claim ``row.version`` for the staged manifest ``row.path``: put-if-absent.
+        """Reserve a version for a staged manifest, by put-if-absent. Idempotent.
 
-        ``first``: the history must be empty, and this version begins it. Otherwise version ``row.version - 1`` must be
-        the latest row, and final. Answers `Reserved`, `Taken` with the row that holds the version, or `NotReady` with
-        the latest row there is (None for an empty history). Idempotent for one staged path.
+        Args:
+            row: The row with the staged path.
+            first: The history must be empty, and this version begins it. Otherwise version ``row.version - 1`` must be
+                the latest row, and final.
+
+        Returns:
+            `Reserved`; `Taken` with the row that holds the version; or `NotReady` with the latest row, None for an
+            empty history.
         """
 
     def reserve_all(self, claims: Sequence[Claim]) -> BatchReservation:
-        """Claim versions of several histories, each history once: all of them, or none, as ``reserve`` claims one.
+        """Reserve one version in each of several histories, or none. Idempotent.
 
-        Answers `Reserved`, also where one of the rows holds its staged path already: rows of a batch are only ever
-        reserved together, so an earlier call has reserved them all. Otherwise `Blocked` with rows that are in the way,
-        not always all of them, and nothing was written. Idempotent for the same staged paths.
+        Each claim follows the rules of ``reserve``.
 
-        Raises `Unsupported` for more claims than ``guarantees.atomic_rows``.
+        Returns:
+            `Reserved`, also if one of the rows already holds its staged path: these rows are only reserved together, so
+            an earlier call has reserved all of them. Otherwise `Blocked` with some of the conflicting rows, and nothing
+            is written.
+
+        Raises:
+            Unsupported: there are more claims than ``guarantees.atomic_rows``.
         """
 
     def latest_all(self, base_uris: Sequence[str]) -> Sequence[VersionRow | None]:
-        """What ``latest`` answers for each of several histories, all at one moment: of a batch all rows or none."""
+        """Return the latest rows of several histories at one moment.
+
+        No result shows a transaction in part.
+        """
 
     def finalize(self, row: VersionRow) -> bool:
-        """Let an existing row point at its final path, ``row.path``: put-if-exists.
+        """Set an existing row to its final path, by put-if-exists. Idempotent.
 
-        False, and nothing written, where the version has no row. Idempotent.
+        Returns:
+            False, without a write, if the version has no row.
         """
 
     def record(self, rows: Iterable[VersionRow]) -> None:
-        """Enter final rows for manifests that already lie at their final path, each where its version has no row.
+        """Enter rows of final manifests whose versions have no row. Idempotent.
 
-        For adopting a history, moving it from another store, and putting back a row that the store lost. Checks no
-        predecessor. Idempotent; not atomic over several rows, which are entered in the order given.
+        Used to adopt a history, to move it from another store, and to restore lost rows. Checks no predecessor. Enters
+        the rows in the given order, not atomically.
         """
 
     def delete(self, base_uri: str, versions: Iterable[int] | None = None) -> int:
-        """Forget rows, or the whole history where ``versions`` is None; how many there were. Idempotent."""
+        """Delete rows, or the whole history if ``versions`` is None. Idempotent.
+
+        Returns:
+            The number of deleted rows.
+        """
 
     def close(self) -> None:
-        """Give back connections and files. Idempotent."""
+        """Release connections and files. Idempotent."""
 
 
 def require_atomic(store: ExternalCommitStore, rows: int) -> None:
-    """Raises `Unsupported` unless the store reserves so many rows in one step."""
+    """Raise `Unsupported` unless the store reserves this many rows atomically."""
     most = store.guarantees.atomic_rows
     if rows > most:
         raise Unsupported(
-            f"{store.url} reserves versions of at most {most} table{'' if most == 1 else 's'} in one atomic step, and "
-            f"{rows} or more are asked for. Commit stores that take several are memory://, sqlite://, redis:// and "
-            "rediss:// (no cluster), and dynamodb:// (up to 100); move there with change_commit_store. Nothing was "
-            "written."
+            f"{store.url} reserves versions of at most {most} table{'' if most == 1 else 's'} in one atomic step; the "
+            f"transaction has {rows} or more. Commit stores that support several are memory://, sqlite://, redis:// "
+            "and rediss:// (no cluster), and dynamodb:// (up to 100); move to one with change_commit_store. Nothing "
+            "was written."
         )

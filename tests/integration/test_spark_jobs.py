@@ -401,7 +401,7 @@ def test_jobs_as_commands(spark: SparkSession, tmp_path: Path, monkeypatch: pyte
     ("arguments", "store", "code", "told"),
     [
         (["ingest", "lake", "t", "landing/none"], "memory://missing", 3, "there is no file under landing/none"),
-        (["ingest", "lake", "t", "a.csv"], "wrong://x", 2, "no commit store is called wrong://"),
+        (["ingest", "lake", "t", "a.csv"], "wrong://x", 2, "unknown commit store wrong://"),
         (["compact", "lake", "t"], "memory://missing", 3, "the table t does not exist"),
         (["index", "lake", "t", "id", "--kind", "btree"], "memory://missing", 3, "the table t does not exist"),
         (["upsert", "lake", "t", "a.parquet", "--on", "id"], "memory://missing", 3, "the table t does not exist"),

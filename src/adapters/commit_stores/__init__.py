@@ -30,7 +30,7 @@ class CommitStoreAdapter(Protocol):
 
     @staticmethod
     def canonical(url: StoreUrl) -> str:
-        """Return the URL without secrets and tuning: equal only if two URLs mean the same rows."""
+        """Return the URL without secrets and tuning, one for each set of rows."""
         ...
 
     @classmethod
@@ -60,9 +60,9 @@ class _Source:
 
 
 TRUST_ROWS = "trust_rows"
-"""The option of every store that keeps rows: readers do not look for versions without one."""
+"""Option of every store that keeps rows: readers do not check for versions without rows."""
 DERIVED = "conditional-put"
-"""The scheme of the store whose rows are the manifests themselves."""
+"""Scheme of the store that derives its rows from the manifests."""
 
 _REDIS = _Source("redis", "RedisCommitStore", "redis")
 _SOURCES: Mapping[str, _Source] = {
@@ -78,12 +78,15 @@ _SOURCES: Mapping[str, _Source] = {
 
 
 def open_commit_store(url: str, options: Mapping[str, str], objects: ObjectStore) -> ExternalCommitStore:
-    """The commit store that ``url`` names, for tables in ``objects``. Writes nothing.
+    """Open the commit store of a URL for tables in ``objects``, without writing.
 
-    options: the ``commit_store.*`` properties; the URL's query says the same things. Secrets are better placed here.
+    Args:
+        url: The URL of the commit store.
+        options: The ``commit_store.*`` properties. The URL's query may set the same options; keep secrets out of it.
+        objects: The object store of the tables.
 
     Raises:
-        InvalidInput: the URL or an option cannot be understood; the message names the nearest known one.
+        InvalidInput: the URL or an option is invalid; the message names the nearest known one.
         MissingExtra: the store's driver is not installed; the message says how to install it.
         UnsafeStore: ``conditional-put://`` over an object store without an atomic create.
     """
@@ -95,9 +98,10 @@ def open_commit_store(url: str, options: Mapping[str, str], objects: ObjectStore
 
 
 def canonical_url(url: str, options: Mapping[str, str] | None = None) -> str:
-    """The URL of the same store without secrets and tuning: equal exactly where two URLs mean the same rows.
+    """Return the URL of a store without secrets and tuning options.
 
-    Opens no connection. Raises as `open_commit_store` does.
+    Two canonical URLs are equal exactly if they refer to the same rows. Opens no connection, and raises the errors of
+    `open_commit_store`.
     """
     adapter, location = _understand(url, options or {})
     return adapter.canonical(location)
@@ -123,7 +127,7 @@ def _registered(scheme: str) -> type[CommitStoreAdapter]:
     if not adapters:
         schemes = [*_SOURCES, *sorted({entry.name for entry in found} - set(_SOURCES))]
         raise InvalidInput(
-            f"no commit store is called {scheme}://{nearest(scheme, schemes)}; there are "
+            f"unknown commit store {scheme}://{nearest(scheme, schemes)}; available are "
             f"{', '.join(f'{known}://' for known in schemes)}"
         )
     if len(adapters) > 1:

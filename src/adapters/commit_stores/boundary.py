@@ -1,4 +1,4 @@
-"""The one place in each adapter where its driver's exceptions become ours."""
+"""Translate a driver's exceptions to Lancekeep errors, once per adapter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lancekeep.domain.errors import LancekeepError
 
 class _Understands(Protocol):
     def understood(self, error: Exception) -> LancekeepError:
-        """What a driver's exception means to the caller."""
+        """Translate an exception of the driver."""
 
 
 P = ParamSpec("P")
@@ -21,7 +21,7 @@ _Method = Callable[Concatenate[S, P], T]
 
 
 def boundary(*driver_errors: type[Exception]) -> Callable[[_Method[S, P, T]], _Method[S, P, T]]:
-    """Decorate a public method: ``driver_errors`` leave it as what ``self.understood`` makes of them."""
+    """Decorate a method so that ``self.understood`` translates the driver's errors."""
 
     def decorate(method: _Method[S, P, T]) -> _Method[S, P, T]:
         @wraps(method)

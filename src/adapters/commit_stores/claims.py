@@ -1,4 +1,4 @@
-"""What every commit store decides alike, once it knows its rows."""
+"""Decisions that all commit stores share, given their rows."""
 
 from __future__ import annotations
 
@@ -18,30 +18,33 @@ from lancekeep.domain.version_row import (
 from lancekeep.ports.commit_store import ExternalCommitStore, require_atomic
 
 ATTEMPTS = 20
-"""How often rows are read again that others keep changing meanwhile."""
+"""Maximum number of attempts to read rows that change concurrently."""
 
 
 def may_claim(row: VersionRow, latest: VersionRow | None, *, first: bool) -> bool:
-    """Whether a free version may be reserved: it begins an empty history, or follows the latest row, which is final."""
+    """Return whether a free version may be reserved.
+
+    It must begin an empty history, or follow the latest row, which must be final.
+    """
     if latest is None:
         return first
     return not first and latest.version == row.version - 1 and latest.is_final
 
 
 def answer(row: VersionRow, held: VersionRow) -> Reservation:
-    """What the claimant of a version that has a row is told: the staged path says whose it is."""
+    """Answer a claim of a version with a row, whose staged path names its owner."""
     return Reserved() if held.path == row.path else Taken(held)
 
 
 def answer_claim(claim: Claim, held: VersionRow | None, latest: VersionRow | None) -> Reservation | None:
-    """What a claimant is told, once the row of its version and the latest row are known; None: it may have it."""
+    """Answer a claim by the version's row and the latest row; None grants it."""
     if held is not None:
         return answer(claim.row, held)
     return None if may_claim(claim.row, latest, first=claim.first) else NotReady(latest)
 
 
 def answer_all(claims: Sequence[Claim], answers: Iterable[Reservation | None]) -> BatchReservation | None:
-    """What the claimant of a batch is told, once the answer to each claim is known; None: it may have them all."""
+    """Combine the answers to the claims of a transaction; None grants all of them."""
     obstacles: dict[str, Taken | NotReady] = {}
     for claim, told in zip(claims, answers, strict=True):
         if isinstance(told, Reserved):
@@ -52,7 +55,7 @@ def answer_all(claims: Sequence[Claim], answers: Iterable[Reservation | None]) -
 
 
 def reserve_alone(store: ExternalCommitStore, claims: Sequence[Claim]) -> BatchReservation:
-    """``reserve_all`` of a store that reserves one row at a time."""
+    """Implement ``reserve_all`` for a store that reserves one row at a time."""
     require_atomic(store, len(claims))
     for claim in claims:
         told = store.reserve(claim.row, first=claim.first)
@@ -62,15 +65,20 @@ def reserve_alone(store: ExternalCommitStore, claims: Sequence[Claim]) -> BatchR
 
 
 def latest_agreed(store: ExternalCommitStore, base_uris: Sequence[str]) -> Sequence[VersionRow | None]:
-    """``latest_all`` of a store that reads one row at a time: versions that two passes see were there in between."""
+    """Implement ``latest_all`` for a store that reads one row at a time.
+
+    If two passes see the same versions, these versions existed at one moment between the passes.
+    """
     seen = [store.latest(base_uri) for base_uri in base_uris]
     for _ in range(ATTEMPTS):
         before, seen = seen, [store.latest(base_uri) for base_uri in base_uris]
         if [row and row.version for row in before] == [row and row.version for row in seen]:
             return seen
-    raise StoreUnavailable(f"{store.url}: others kept committing to these {len(base_uris)} tables; read them again")
+    raise StoreUnavailable(
+        f"{store.url}: other writers kept committing to these {len(base_uris)} tables; read them again"
+    )
 
 
 def may_finalize(held: VersionRow) -> bool:
-    """Whether a row may still move: final rows and fences never change again."""
+    """Return whether a row may become final; fences and final rows may not."""
     return not held.is_final and held.moved_to is None

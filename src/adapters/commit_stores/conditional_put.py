@@ -1,6 +1,6 @@
-"""No rows at all: the object store's create-only write of the final manifest decides who wins a version.
+"""Commit store without rows: creating the final manifest decides.
 
-What the other stores keep is derived here from the manifests that lie in ``_versions``.
+Rows are derived from the manifests in ``_versions``.
 """
 
 from __future__ import annotations
@@ -32,19 +32,20 @@ _Rows = list[VersionRow]
 
 
 class ConditionalPutCommitStore:
-    """An `ExternalCommitStore` that an `ObjectStore` with an atomic create is by itself.
+    """Derive an `ExternalCommitStore` from an `ObjectStore` with an atomic create.
 
-    - ``reserve`` writes the final manifest, so a row is final from its first moment, and a claimant whose bytes are
-      already there is told `Reserved`.
-    - ``record`` and ``finalize`` have nothing to write, and ``delete`` leaves the manifests to its caller, whose they
-      are: it answers how many of the versions there are.
-    - A fence is answered `Reserved` and not written. None is needed: the create-only manifest is what every commit
-      store's writers must pass in the end, so two stores cannot both decide a version.
-    - ``latest`` is the first name of a listing where that comes in pages, V2 names sorting from the newest version to
-      the oldest. Elsewhere a listing would cost more with every version, and it looks for what follows the version
-      that the engine's hint names; a hint that is missing, unreadable or ahead costs a listing.
+    - ``reserve`` writes the final manifest, so every row is final. If the claimant's bytes already exist under the
+      final name, the answer is `Reserved`.
+    - ``record`` and ``finalize`` write nothing. ``delete`` leaves the manifests to its caller, and only returns the
+      number of existing versions.
+    - A fence is answered with `Reserved` and not written. Writers of every commit store must create the final manifest,
+      so two stores cannot both decide a version.
+    - If listings are paged, ``latest`` is the first name of a listing, because V2 names sort from the newest version to
+      the oldest. Otherwise the cost of a listing grows with the versions, so the search starts at the version in the
+      engine's hint. A missing, unreadable or too high hint costs a listing.
 
-    Raises `UnsafeStore` where the object store has no atomic create.
+    Raises:
+        UnsafeStore: the object store has no atomic create.
     """
 
     options: ClassVar[frozenset[str]] = frozenset()
@@ -53,8 +54,8 @@ class ConditionalPutCommitStore:
     def __init__(self, objects: ObjectStore) -> None:
         if not objects.guarantees.atomic_create:
             raise UnsafeStore(
-                f"{objects.root_uri} cannot create an object only where there is none, so it cannot decide who commits "
-                "a version. Configure a commit store, such as commit_store='sqlite:///var/lib/lake/commits.db' on one "
+                f"{objects.root_uri} has no create-only write, so it cannot decide which writer commits a "
+                "version. Configure a commit store, such as commit_store='sqlite:///var/lib/lake/commits.db' on one "
                 "machine, or 'dynamodb://TABLE?region=…' for many."
             )
         self._objects = objects
@@ -67,7 +68,7 @@ class ConditionalPutCommitStore:
     @staticmethod
     def canonical(url: StoreUrl) -> str:
         if url.parts.netloc or url.parts.path:
-            url.refuse("expected conditional-put:// alone: it decides where the tables lie")
+            url.refuse("expected conditional-put:// without host and path; it uses the object store of the tables")
         return ConditionalPutCommitStore.url
 
     @classmethod
@@ -127,7 +128,7 @@ class ConditionalPutCommitStore:
         for row in rows:
             if self._objects.head(row.path) is None:
                 raise Damaged(
-                    f"{row.base_uri}: version {row.version} cannot be recorded: its manifest {row.path!r} is not there"
+                    f"{row.base_uri}: version {row.version} cannot be recorded: no manifest {row.path!r} exists"
                 )
 
     def delete(self, base_uri: str, versions: Iterable[int] | None = None) -> int:
@@ -135,10 +136,10 @@ class ConditionalPutCommitStore:
         return len(present if versions is None else present.intersection(versions))
 
     def close(self) -> None:
-        """Nothing to give back: the object store belongs to whoever made it."""
+        """Do nothing: the object store belongs to its creator."""
 
     def _create(self, row: VersionRow) -> bool:
-        """Write the final manifest where there is none; False where there is one."""
+        """Create the final manifest; return False if it exists."""
         try:
             if self._objects.guarantees.atomic_copy:
                 return self._objects.copy_if_absent(row.path, final_path(row.path))
@@ -149,20 +150,20 @@ class ConditionalPutCommitStore:
             raise
 
     def _is_own(self, row: VersionRow, held: VersionRow) -> bool:
-        """Whether the final manifest is the claimant's: each holds a transaction of its own, so bytes tell."""
+        """Return whether the final manifest is the claimant's; a unique transaction makes its bytes unique."""
         if held.size != row.size:
             return False
         try:
             return self._objects.get(row.path) == self._objects.get(held.path)
         except ObjectNotFound:
-            return False  # whose staged manifest is gone cannot prove it here; the caller compares the final one
+            return False  # no proof without the staged manifest; the caller compares the final one
 
     def _row(self, base_uri: str, version: int, key: str) -> VersionRow | None:
         info = self._objects.head(key)
         return None if info is None else VersionRow(base_uri, version, key, info.size)
 
     def _latest_by_hint(self, base_uri: str) -> VersionRow | None:
-        """What follows the version of the hint, which every native commit writes; None where no hint helps."""
+        """Search upwards from the version in the hint of native commits; None without a usable hint."""
         root = self._root(base_uri)
         try:
             version = hinted_version(self._objects.get(root.versions_key + _HINT))
@@ -174,13 +175,13 @@ class ConditionalPutCommitStore:
         return latest
 
     def _sorted(self, base_uri: str) -> _Rows:
-        """Every version, oldest first. Raises `Damaged` where both naming schemes occur."""
+        """Return every version, oldest first. Raises `Damaged` if both naming schemes occur."""
         rows = list(self._finals(base_uri))
         final_versions((row.path.rpartition("/")[2] for row in rows), base_uri)
         return sorted(rows, key=lambda row: row.version)
 
     def _finals(self, base_uri: str) -> Iterator[VersionRow]:
-        """The final manifests in the byte order of their names, as the object store lists them."""
+        """Yield the final manifests in the byte order of their names, as the object store lists them."""
         directory = self._root(base_uri).versions_key
         for info in self._objects.list(directory):
             name = ManifestName.parse(info.key.removeprefix(directory))
@@ -190,6 +191,6 @@ class ConditionalPutCommitStore:
     def _root(self, base_uri: str) -> DatasetRoot:
         if not base_uri.startswith(self._objects.root_uri):
             raise InvalidInput(
-                f"{base_uri} is not in {self._objects.root_uri}, whose own condition decides commits here"
+                f"{base_uri} is not in {self._objects.root_uri}, whose create-only write decides commits here"
             )
         return DatasetRoot(base_uri.removeprefix(self._objects.root_uri), base_uri)

@@ -1,14 +1,14 @@
-"""Rows in a DynamoDB table, with the items of the native ``s3+ddb://`` store.
+"""Commit store in a DynamoDB table, with the items of ``s3+ddb://``.
 
 ========== ===== ========= ==========================================================================
 attribute  type  key       meaning
 ========== ===== ========= ==========================================================================
-base_uri   S     HASH      the dataset root; where the table is shared with native writers, without
-                           scheme and bucket
+base_uri   S     HASH      the dataset root; in a table that is shared with native writers,
+                           without scheme and bucket
 version    N     RANGE     the version
 path       S               key of the manifest, staged or final
 size       N               bytes of the manifest
-committer  S               who reserved the version
+committer  S               the writer that reserved the version
 ========== ===== ========= ==========================================================================
 """
 
@@ -62,15 +62,15 @@ if TYPE_CHECKING:
     _Requests = Sequence[WriteRequestUnionTypeDef]
 
 BATCH = 25
-"""Items that one BatchWriteItem takes, and that every server takes in one TransactGetItems."""
+"""Items per BatchWriteItem, and per TransactGetItems on every server."""
 MOST_TOGETHER = 100
-"""Items that one TransactWriteItems takes."""
+"""Items per TransactWriteItems."""
 _KEY_SCHEMA: tuple[KeySchemaElementTypeDef, ...] = (
     {"AttributeName": "base_uri", "KeyType": "HASH"},
     {"AttributeName": "version", "KeyType": "RANGE"},
 )
 OWNER = "lancekeep:bucket"
-"""The ``base_uri`` of the item that names the bucket of a shared table. No native key is called so."""
+"""The ``base_uri`` of the item that names the bucket of a shared table. No native key has this name."""
 _OWNER_KEY: Item = {"base_uri": {"S": OWNER}, "version": {"N": "0"}}
 _CREDENTIALS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 _RIGHTS = "Check the credentials and the permissions that the guide to commit stores lists"
@@ -83,22 +83,27 @@ _MEANINGS: Mapping[str, tuple[type[LancekeepError], str]] = {
     "UnrecognizedClientException": (AccessDenied, _RIGHTS),
     "UnknownOperationException": (
         Unsupported,
-        "This server lacks the operation. Changes of several tables at once need TransactWriteItems and "
+        "This server lacks the operation. Atomic changes of several tables need TransactWriteItems and "
         "TransactGetItems: use AWS, or commit one table at a time",
     ),
     "ValidationException": (InvalidInput, "Correct the table or the option that the server names"),
 }
-"""Codes of DynamoDB that mean a definite refusal, and what to do. Every other one is `StoreUnavailable`."""
+"""DynamoDB error codes of definite refusals, and advice. All other codes are `StoreUnavailable`."""
 _ABOVE_ALL = 2**63 - 1
 
 
 class DynamoDBCommitStore:
-    """An `ExternalCommitStore` for many machines, durable and consistent.
+    """Keep version rows in DynamoDB, for many machines, durable and consistent.
 
-    The table is made by the first row that needs it, billed on demand; a table that is not there reads as empty.
-    ``shared_with_native``: native ``s3+ddb://`` writers use the same table. They leave scheme and bucket out of
-    ``base_uri``, so the rows of two buckets would collide. The first row is preceded by an item that names the bucket
-    (`OWNER`), and the table is refused for any other.
+    The first row creates the table, billed on demand; a missing table reads as empty.
+
+    Args:
+        url: The canonical URL.
+        table: The name of the table.
+        client: The boto3 client.
+        shared_with_native: Native ``s3+ddb://`` writers use the same table. They omit scheme and bucket in
+            ``base_uri``, so the rows of two buckets would collide. An item (`OWNER`) written before the first row names
+            the bucket, and other buckets are refused.
     """
 
     options: ClassVar[frozenset[str]] = frozenset(("region", "endpoint_url", "shared_with_native", *_CREDENTIALS))
@@ -125,7 +130,7 @@ class DynamoDBCommitStore:
         canonical = cls.canonical(url)
         credentials = {name: url.options[name] for name in _CREDENTIALS if name in url.options}
         if len(credentials.keys() & set(_CREDENTIALS[:2])) == 1 or credentials.keys() == {"aws_session_token"}:
-            url.refuse(f"{_CREDENTIALS[0]} and {_CREDENTIALS[1]} are given together or not at all")
+            url.refuse(f"{_CREDENTIALS[0]} and {_CREDENTIALS[1]} must be set together")
         try:
             client = boto3.session.Session().client(
                 "dynamodb",
@@ -139,7 +144,7 @@ class DynamoDBCommitStore:
                     read_timeout=4,
                     retries={"total_max_attempts": 2, "mode": "standard"},
                     max_pool_connections=64,
-                    ignore_configured_endpoint_urls=True,  # the URL alone says which rows are meant
+                    ignore_configured_endpoint_urls=True,  # the URL alone determines the location of the rows
                 ),
             )
         except (BotoCoreError, ValueError) as error:
@@ -182,7 +187,10 @@ class DynamoDBCommitStore:
 
     @boundary(ClientError, BotoCoreError)
     def latest_all(self, base_uris: Sequence[str]) -> Sequence[VersionRow | None]:
-        """Reads one after the other may see a part of a transaction that is under way; what follows none has not."""
+        """Read the latest rows, and check in one transaction that no next version exists.
+
+        Sequential reads alone may see a part of a transaction in progress.
+        """
         for _ in range(ATTEMPTS):
             rows = [self._latest(base_uri) for base_uri in base_uris]
             following = [
@@ -235,13 +243,13 @@ class DynamoDBCommitStore:
                 break
             if wanted is None or row.version in wanted:
                 doomed.append(row.version)
-        keys = iter(doomed)  # the newest last: cut short, the latest version is still the latest
+        keys = iter(doomed)  # the newest last: if interrupted, the latest version is still the latest
         while batch := list(islice(keys, BATCH)):
             self._delete([{"DeleteRequest": {"Key": self._key(base_uri, version)}} for version in batch])
         return len(doomed)
 
     def close(self) -> None:
-        """Close every connection. The store may be used again afterwards."""
+        """Close every connection; a later call connects again."""
         self._client.close()
 
     def _key(self, base_uri: str, version: int) -> Item:
@@ -251,7 +259,7 @@ class DynamoDBCommitStore:
         if not self._shared_with_native:
             return base_uri
         if not base_uri.startswith("s3://"):
-            raise InvalidInput(f"{self.url}: native writers share tables on s3:// only, and this one is {base_uri}")
+            raise InvalidInput(f"{self.url}: native writers share tables on s3:// only; found {base_uri}")
         bucket, _, path = base_uri.removeprefix("s3://").partition("/")
         if self._owner is None:
             self._owner = self._found_owner()
@@ -263,7 +271,7 @@ class DynamoDBCommitStore:
         return path
 
     def _found_owner(self) -> str | None:
-        """Return the bucket that a shared table belongs to; None if no row was written yet."""
+        """Return the bucket that a shared table belongs to, or None before the first row."""
         try:
             reply = self._client.get_item(TableName=self._table, Key=_OWNER_KEY, ConsistentRead=True)
         except self._client.exceptions.ResourceNotFoundException:
@@ -271,7 +279,7 @@ class DynamoDBCommitStore:
         return reply["Item"]["path"]["S"] if "Item" in reply else None
 
     def _claim_table(self, base_uri: str) -> None:
-        """Name the bucket of a shared table before its first row is written, making the table if necessary."""
+        """Record the bucket of a shared table before its first row; create the table if it is missing."""
         self._partition(base_uri)
         if not self._shared_with_native or self._owner is not None:
             return
@@ -301,7 +309,7 @@ class DynamoDBCommitStore:
         return next(self._query(base_uri, None, 1, True), None)
 
     def _answer(self, claim: Claim) -> Reservation | None:
-        """What a claimant is told of the rows as they are; None: it may have the version."""
+        """Answer a claim by the current rows; None grants it."""
         row, latest = claim.row, self._latest(claim.row.base_uri)
         if may_claim(row, latest, first=claim.first):
             return None
@@ -311,9 +319,9 @@ class DynamoDBCommitStore:
         return NotReady(latest) if held is None else answer(row, held)
 
     def _absent(self, keys: Sequence[Item]) -> bool:
-        """Whether none of the items is there, once no transaction with any of them is under way.
+        """Return whether all items are absent, outside any transaction in progress.
 
-        They are asked for set after set: an item that is not there later was not there before.
+        The batches are read one after the other: an item that is absent later was absent before.
         """
         for start in range(0, len(keys), BATCH):
             gets: list[TransactGetItemTypeDef] = [
@@ -332,7 +340,7 @@ class DynamoDBCommitStore:
         return True
 
     def _query(self, base_uri: str, after: int | None, limit: int | None, descending: bool) -> Iterator[VersionRow]:
-        """Rows in order, page by page; ``limit`` is the size of a page."""
+        """Yield rows in order, page by page; ``limit`` is the page size."""
         comparison, start = ("<", _ABOVE_ALL) if descending else (">", -1)
         pages = self._client.get_paginator("query").paginate(
             TableName=self._table,
@@ -350,12 +358,12 @@ class DynamoDBCommitStore:
                 for item in page["Items"]:
                     yield self._row(base_uri, item)
         except self._client.exceptions.ResourceNotFoundException:
-            return  # the first row makes the table
+            return  # the first row creates the table
 
     def _put(self, row: VersionRow) -> VersionRow | None:
-        """Enter a row where its version has none, making the table where there is none; the row that is in the way.
+        """Enter a row if its version has none, and return the conflicting row otherwise; create a missing table.
 
-        Where the driver repeats a call whose answer was lost, it meets the own row: the caller knows it by its path.
+        If the driver repeats a call after a lost reply, it finds its own row, which the caller recognizes by the path.
         """
         while True:
             self._claim_table(row.base_uri)
@@ -375,14 +383,14 @@ class DynamoDBCommitStore:
                         held = self._held(error, row)
                         if held is not None:
                             return held
-                        continue  # it was deleted meanwhile
+                        continue  # it has been deleted since
                 raise
             return None
 
     def _put_all(self, rows: Sequence[VersionRow]) -> bool:
-        """Enter rows together, each where its version has none; False, and nothing written, where another came first.
+        """Enter all rows, or return False and write nothing if a version has a row.
 
-        The driver sends a token along, by which the server knows a call that is repeated.
+        The driver sends a token by which the server recognizes a repeated call.
         """
         for row in rows:
             self._claim_table(row.base_uri)
@@ -416,10 +424,10 @@ class DynamoDBCommitStore:
         }
 
     def _contested(self, count: int) -> StoreUnavailable:
-        return StoreUnavailable(f"{self.url}: others kept committing to these {count} tables; try again")
+        return StoreUnavailable(f"{self.url}: other writers kept committing to these {count} tables; try again")
 
     def _held(self, error: ClientError, row: VersionRow) -> VersionRow | None:
-        """The row that a condition failed on; servers older than the option to send it along are asked again."""
+        """Return the row that failed a condition; older servers do not send it, so it is read again."""
         item: Item | None = error.response.get("Item")  # type: ignore[assignment] # not in the general error's type
         return self._row(row.base_uri, item) if item else self._get(row.base_uri, row.version)
 
@@ -428,14 +436,14 @@ class DynamoDBCommitStore:
             committer = item.get("committer", {}).get("S", "")
             return VersionRow(base_uri, int(item["version"]["N"]), item["path"]["S"], int(item["size"]["N"]), committer)
         except (KeyError, ValueError) as error:
-            fault = f"lacks the attribute {error}" if isinstance(error, KeyError) else f"holds no whole number: {error}"
+            fault = f"lacks the attribute {error}" if isinstance(error, KeyError) else f"has no whole number: {error}"
             raise Damaged(
                 f"{self.url}: an item of {base_uri} {fault}; expected base_uri, version, path and size, as native "
-                "s3+ddb:// writers have them. Delete the item."
+                "s3+ddb:// writers use them. Delete the item."
             ) from error
 
     def _create_table(self) -> None:
-        """Make the table and wait until it can be used; another process may be making it, too."""
+        """Create the table and wait until it is usable; another process may create it concurrently."""
         self._owner = None
         with suppress(self._client.exceptions.ResourceInUseException):
             self._client.create_table(
@@ -457,16 +465,16 @@ class DynamoDBCommitStore:
             if not (rest := reply.get("UnprocessedItems", {}).get(self._table)):
                 return
             requests = rest
-        raise StoreUnavailable(f"{self.url}: the table is throttled; {len(requests)} rows are still to be deleted")
+        raise StoreUnavailable(f"{self.url}: the table is throttled; {len(requests)} rows remain. Try again")
 
     def understood(self, error: Exception) -> LancekeepError:
         if isinstance(error, ClientError):
-            # The first line only: a signature error goes on with the signed request, session token included.
+            # Only the first line: a signature error continues with the signed request, including the session token.
             message = error.response.get("Error", {}).get("Message", "").partition("\n")[0]
             code = _code(error)
             meaning, advice = _MEANINGS.get(code, (StoreUnavailable, ""))
             if error.response.get("ResponseMetadata", {}).get("RetryAttempts"):
-                meaning = StoreUnavailable  # the attempt before this one went unanswered, and may have had its effect
+                meaning = StoreUnavailable  # the previous attempt got no reply and may have succeeded
             if meaning is StoreUnavailable:
                 return StoreUnavailable(f"{self.url}: {code}: {message}")
             fault = self._schema_fault() if code == "ValidationException" else None
@@ -481,7 +489,7 @@ class DynamoDBCommitStore:
         return StoreUnavailable(f"{self.url}: {self._client.meta.endpoint_url} did not answer: {error}")
 
     def _schema_fault(self) -> str | None:
-        """What is wrong with the table's keys, if that is what a validation error was about."""
+        """Return the fault of the table's keys, if they caused a validation error."""
         try:
             keys = self._client.describe_table(TableName=self._table)["Table"]["KeySchema"]
         except (ClientError, BotoCoreError):
@@ -489,13 +497,13 @@ class DynamoDBCommitStore:
         found = ", ".join(f"{key['KeyType']} {key['AttributeName']}" for key in keys)
         if found == "HASH base_uri, RANGE version":
             return None
-        return f"the table has the key {found}; expected HASH base_uri (S), RANGE version (N). Name another table."
+        return f"the table has the key {found}; expected HASH base_uri (S), RANGE version (N). Use another table."
 
 
 def _table(url: StoreUrl) -> str:
     name = url.name_only()
     if not re.fullmatch(r"[A-Za-z0-9_.-]{3,255}", name):
-        url.refuse("a DynamoDB table's name has 3 to 255 letters, digits, '_', '-' and '.'")
+        url.refuse("the name of a DynamoDB table has 3 to 255 letters, digits, '_', '-' or '.'")
     return name
 
 
@@ -513,7 +521,7 @@ def _endpoint(url: StoreUrl) -> str:
     except (ValueError, KeyError):
         parts, port = urlsplit(""), 0
     if not parts.hostname or parts.username or parts.password or parts.query:
-        url.refuse("the option endpoint_url has to be http[s]://HOST[:PORT], without user and password")
+        url.refuse("the option endpoint_url must be http[s]://HOST[:PORT], without user and password")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"{parts.scheme}://{host}:{port}{parts.path.rstrip('/')}"
 
@@ -523,6 +531,6 @@ def _code(error: ClientError) -> str:
 
 
 def _reasons(error: ClientError) -> set[str]:
-    """Why a transaction was cancelled, the items that had no part in it left out."""
+    """Return the reasons of a cancelled transaction, without the items that caused none."""
     reasons: list[dict[str, str]] = error.response.get("CancellationReasons", [])  # type: ignore[assignment] # as `_held`
     return {reason.get("Code", "None") for reason in reasons} - {"None"}

@@ -1,9 +1,9 @@
-"""Rows as small files on a local file system; hard links decide who wins a version.
+"""Commit store of small local files; hard links decide who wins a version.
 
 ::
 
-    <directory>/<sha-256 of base_uri>/history       the base_uri, for people; every `record` and `delete` adds a byte,
-                                                    so that a version remembered from before is looked for anew
+    <directory>/<sha-256 of base_uri>/history       the base_uri, for people; every `record` and `delete` appends a
+                                                    byte, which invalidates the latest version in other caches
                                       <version>     one row: size, path, committer
                                       .<random>     a row that is being written
 """
@@ -33,14 +33,17 @@ _NO_HARD_LINKS = frozenset((errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.
 
 
 class FilesCommitStore:
-    """An `ExternalCommitStore` in a directory that the processes of one machine share.
+    """Keep version rows in a directory that the processes of one machine share.
 
-    A version is claimed by hard-linking a complete file to its name, which succeeds for one claimant only, so no row
-    is ever seen half-written. `finalize` renames a new file over the old one. `finalize`, `delete`, and `reserve` of a
-    version that follows another hold a lock on the history (``flock`` on the file ``history``) from the check of a row
-    to the change, so a row that was deleted does not come back. The system releases the lock of a process that dies.
+    To reserve a version, the store hard-links a complete file to the version's name. This succeeds for one claimant,
+    and no reader sees a partial row. `finalize` renames a new file over the old one. `finalize`, `delete`, and
+    `reserve` of a version after the first hold a lock on the history (``flock`` on the file ``history``) from the check
+    of a row to the change, so a deleted row does not reappear. The operating system releases the lock of a crashed
+    process.
 
-    ``fsync``: whether a row is on the disk before it is acknowledged.
+    Args:
+        directory: The directory; its parent must exist.
+        fsync: Sync a row to the disk before it is acknowledged.
     """
 
     options: ClassVar[frozenset[str]] = frozenset(("fsync",))
@@ -96,7 +99,7 @@ class FilesCommitStore:
         held = self._read(history, row.base_uri, row.version)
         if held is None:
             return NotReady(latest)
-        self._sync(history)  # whoever wrote the row may have ended before doing so
+        self._sync(history)  # the writer of the row may have crashed before its sync
         return answer(row, held)
 
     def reserve_all(self, claims: Sequence[Claim]) -> BatchReservation:
@@ -141,22 +144,22 @@ class FilesCommitStore:
             doomed = present if versions is None else present.intersection(versions)
             if not doomed:
                 return 0
-            # Announced before, for those who look while rows are going; and after, for those who began meanwhile.
+            # Announced before, for readers during the removal, and after, for readers that started during it.
             self._announce_change(history)
-            for version in sorted(doomed):  # the newest last: cut short, the latest version is still the latest
+            for version in sorted(doomed):  # the newest last: if interrupted, the latest version is still the latest
                 _remove(f"{history}/{version}")
             self._announce_change(history)
         self._sync(history)
         return len(doomed)
 
     def close(self) -> None:
-        """Nothing to give back: no file is held open."""
+        """Do nothing: no file is held open."""
 
     def _history(self, base_uri: str) -> str:
         return f"{self._directory}/{sha256(base_uri.encode()).hexdigest()}"
 
     def _latest(self, history: str, base_uri: str) -> VersionRow | None:
-        """What is remembered, moved forward over what others have reserved since; else what the directory holds.
+        """Return the latest row, starting at the cached version; list the directory if the cache is invalid.
 
         Reservations leave no gaps, so between two announced changes the first missing version ends the history.
         """
@@ -188,14 +191,17 @@ class FilesCommitStore:
         except ValueError as error:
             raise Damaged(
                 f"{history}/{version}: expected the row of version {version} of {base_uri}, found {len(content)} bytes "
-                "that are none: the disk lost it, or fsync was off in a power loss. Remove the file; the row is put "
-                "back from the manifest where that is final."
+                "instead: the disk lost it, or fsync was off during a power loss. Remove the file; the row is "
+                "restored from the manifest if that is final."
             ) from error
 
     def _create(self, history: str, row: VersionRow, predecessor: str | None = None) -> bool:
-        """Enter a row if its version has none, and return whether it did. The directory is still to be synced.
+        """Enter a row if its version has none, and return whether it did; the caller syncs the directory.
 
-        predecessor: a row that has to be there still, because a concurrent `delete` may have removed the history.
+        Args:
+            history: The directory of the history.
+            row: The row.
+            predecessor: A row that must still exist, because a concurrent `delete` may have removed the history.
         """
         content = f"{row.size}\0{row.path}\0{row.committer}"
         try:
@@ -212,7 +218,7 @@ class FilesCommitStore:
         return False
 
     def _place(self, temporary: str, path: str) -> bool:
-        """Give a complete file its name, where that is free; False where it is taken."""
+        """Link a complete file to its name; return False if the name is taken."""
         try:
             os.link(temporary, path)
         except FileExistsError:
@@ -221,16 +227,16 @@ class FilesCommitStore:
             if error.errno not in _NO_HARD_LINKS:
                 raise
             raise UnsafeStore(
-                f"{self.url}: this file system has no hard links ({error.strerror}), and without them two writers "
-                "could both be given one version. Put the directory on a file system that has them, or use another "
-                "commit store, such as sqlite:///…"
+                f"{self.url}: this file system has no hard links ({error.strerror}), so two writers could "
+                "reserve one version. Put the directory on a file system with hard links, or use another commit store, "
+                "such as sqlite:///…"
             ) from error
         finally:
             _remove(temporary)
         return True
 
     def _write(self, history: str, text: str) -> str:
-        """The path of a new file that holds the text, under a name that nobody takes for a version."""
+        """Write the text to a new file whose name is no version, and return its path."""
         path = f"{history}/.{os.urandom(8).hex()}"
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
@@ -247,7 +253,7 @@ class FilesCommitStore:
         return path
 
     def _make(self, history: str, base_uri: str) -> None:
-        """Make the directory of a history, and the store's own, but not what lies above: that may be misspelt."""
+        """Create the directories of the store and a history, but no parents: the path may be misspelt."""
         for directory in (self._directory, history):
             try:
                 os.mkdir(directory)
@@ -259,7 +265,7 @@ class FilesCommitStore:
 
     @contextmanager
     def _locked(self, history: str) -> Iterator[None]:
-        """Hold the lock of a history, which changes of existing rows need; a history without files needs none."""
+        """Hold the lock for changes of existing rows; a history without files needs none."""
         try:
             file = os.open(f"{history}/history", os.O_RDONLY)
         except FileNotFoundError:
@@ -270,7 +276,7 @@ class FilesCommitStore:
             try:
                 yield
             finally:
-                fcntl.flock(file, fcntl.LOCK_UN)  # a process forked since keeps the file open
+                fcntl.flock(file, fcntl.LOCK_UN)  # a process that was forked since then keeps the file open
         finally:
             os.close(file)
 
@@ -294,7 +300,7 @@ class FilesCommitStore:
         assert isinstance(error, OSError)
         where = error.filename or self._directory
         if isinstance(error, PermissionError) or error.errno == errno.EROFS:
-            return AccessDenied(f"{self.url}: {where}: {error.strerror}; the commit store has to be writable")
+            return AccessDenied(f"{self.url}: {where}: {error.strerror}; the commit store must be writable")
         if isinstance(error, FileNotFoundError | NotADirectoryError):
             return InvalidInput(
                 f"{self.url}: {where}: {error.strerror}. Expected a directory, or a name inside one that exists; "
@@ -314,7 +320,7 @@ def _changes(history: str) -> int:
     try:
         return os.stat(f"{history}/history").st_size
     except FileNotFoundError:
-        return 0  # nothing was written yet
+        return 0  # nothing has been written yet
 
 
 def _remove(path: str) -> None:

@@ -1,4 +1,4 @@
-"""Rows in this process's memory: for tests and for tables that live no longer than the process."""
+"""Commit store in memory, for tests and temporary tables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NAMED: dict[str, _Histories] = defaultdict(_Histories)
 
 
 class MemoryCommitStore:
-    """An `ExternalCommitStore` that everything in this process which names it shares."""
+    """Keep version rows in memory, shared by all instances of one name."""
 
     options: ClassVar[frozenset[str]] = frozenset()
     guarantees = CommitStoreGuarantees(remembers=False, shared=False, atomic_rows=sys.maxsize)
@@ -111,7 +111,7 @@ class MemoryCommitStore:
             return len(doomed)
 
     def close(self) -> None:
-        """Nothing to give back: the rows live as long as the process."""
+        """Do nothing: the rows live as long as the process."""
 
     def _answer(self, claim: Claim) -> Reservation | None:
         row = claim.row

@@ -1,4 +1,4 @@
-"""Reading the URL of a commit store and what its options say."""
+"""Parse the URL and the options of a commit store."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 @attrs.frozen
 class StoreUrl:
-    """A commit store's URL, taken apart.
+    """Hold the parsed URL of a commit store.
 
-    ``options`` are the URL's query and the ``commit_store.*`` properties, together. ``str`` shows the URL without
-    user, password and options, so that it may stand in messages.
+    ``options`` combines the URL's query and the ``commit_store.*`` properties. ``str`` returns the URL without user,
+    password and options, for use in messages.
     """
 
     parts: SplitResult = attrs.field(repr=False)
@@ -28,15 +28,19 @@ class StoreUrl:
 
     @staticmethod
     def parse(url: str, options: Mapping[str, str]) -> StoreUrl:
-        """Raises `InvalidInput` for what is not a URL, and for an option that is given twice."""
+        """Parse a URL.
+
+        Raises:
+            InvalidInput: the text is not a URL, or an option is set twice.
+        """
         scheme, separator, _ = url.partition("://")
         if not separator or not scheme:
             raise InvalidInput(
-                "a commit store is named by a URL such as sqlite:///var/lib/lake/commits.db or "
-                "redis://localhost:6379/0; this one has no scheme followed by '://'"
+                "expected the URL of a commit store, such as sqlite:///var/lib/lake/commits.db or "
+                "redis://localhost:6379/0; found a text without a scheme followed by '://'"
             )
         try:
-            url.encode()  # a lone surrogate is nothing that a store could be called
+            url.encode()  # refuses lone surrogates
             parts = urlsplit(url)
             for host in parts.netloc.rpartition("@")[2].split(","):
                 _ = urlsplit(f"//{host}").port
@@ -48,10 +52,10 @@ class StoreUrl:
         given = dict(options)
         for name, value in query:
             if name in given:
-                raise InvalidInput(f"{location}: the option {name!r} is given twice; say it once")
+                raise InvalidInput(f"{location}: the option {name!r} is set twice; set it once")
             given[name] = value
         if parts.fragment:
-            location.refuse("a fragment ('#…') means nothing here; write '#' as %23 inside a name or a password")
+            location.refuse("a fragment ('#…') is not supported; write '#' as %23 in a name or a password")
         return StoreUrl(parts, given)
 
     def __str__(self) -> str:
@@ -62,25 +66,25 @@ class StoreUrl:
         raise InvalidInput(f"{self}: {reason}")
 
     def check_options(self, known: Collection[str]) -> None:
-        """Raises `InvalidInput` for an option that the store does not know, naming the nearest it does."""
+        """Raise `InvalidInput` for an unknown option and name the nearest one."""
         for name in self.options:
             if name not in known:
-                expected = f"it knows {', '.join(sorted(known))}" if known else "it takes none"
+                expected = f"known are {', '.join(sorted(known))}" if known else "the store has none"
                 self.refuse(f"unknown option {name!r}{nearest(name, known)}; {expected}")
 
     def absolute_path(self) -> str:
-        """The path of a store on this machine, symbolic links resolved, so that one place has one name."""
+        """Return the local path with symbolic links resolved: one name per file."""
         path = unquote(self.parts.path)
         if self.parts.netloc not in ("", "localhost") or not path.strip("/"):
             written = f"{unquote(self.parts.netloc)}{path}"
             example = f"{self.parts.scheme}://{quote(os.path.abspath(written or 'commits'))}"
             self.refuse(f"expected an absolute path after three slashes, such as {example}")
         if "\0" in path:
-            self.refuse("a path cannot hold a NUL character")
+            self.refuse("a path cannot contain a NUL character")
         return os.path.realpath("/" + path.lstrip("/"))
 
     def hosts(self, default_port: int) -> list[tuple[str, int]]:
-        """Return host and port of each address between ``://`` and the path, which are separated by commas."""
+        """Return host and port of each address, separated by commas in the URL."""
         addresses = [urlsplit(f"//{each}") for each in self.parts.netloc.rpartition("@")[2].split(",")]
         hosts = [(each.hostname, default_port if each.port is None else each.port) for each in addresses]
         if not all(host for host, _ in hosts):
@@ -88,7 +92,7 @@ class StoreUrl:
         return [(host, port) for host, port in hosts if host]
 
     def name_only(self) -> str:
-        """What stands between ``://`` and the end of the URL, where that is one name."""
+        """Return the name that is the only part after ``://``."""
         name = unquote(self.parts.netloc)
         if not name or "@" in name or ":" in name or self.parts.path.strip("/"):
             self.refuse(f"expected one name, as in {self.parts.scheme}://NAME")
@@ -119,6 +123,6 @@ class StoreUrl:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint at the known name that was probably meant; empty where none is near."""
+    """Return a hint at the known name that is probably meant, or an empty text."""
     matches = difflib.get_close_matches(name, list(known), 1)
     return f" (did you mean {matches[0]!r}?)" if matches else ""

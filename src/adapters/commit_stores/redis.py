@@ -1,9 +1,9 @@
-"""Rows in Redis, single, cluster or behind Sentinel: one sorted set per history, one script per step.
+"""Commit store in Redis: one sorted set per history.
 
-The key is ``lancekeep:{base_uri}``, braces and per cent signs in the base URI percent-encoded, so that the hash tag is
-the whole base URI and a history lies in one slot. The score of a member is its version; the member is
-``version NUL state NUL size NUL path NUL committer``, where the state is F for a final row, S for a staged one and M
-for the fence of a history that moved away. NUL occurs in no path.
+Sentinel and cluster are supported. Each step is one script. The key is ``lancekeep:{base_uri}``, with braces and
+per cent signs percent-encoded, so that the hash tag is the whole base URI and a history stays in one slot. The score of
+a member is its version; the member is ``version NUL state NUL size NUL path NUL committer``, where the state is F for
+a final row, S for a staged one and M for the fence of a history that moved away. NUL occurs in no path.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ DEFAULT_PORT = 6379
 SENTINEL = "redis+sentinel"
 SENTINEL_PORT = 26379
 BATCH = 500
-"""Rows per script call: a script keeps the server busy for as long as it runs."""
+"""Rows per script call: a script blocks the server while it runs."""
 MOST_TOGETHER = 1000
-"""Histories that one script reserves rows in: it keeps the server busy for as long as it runs, too."""
+"""Histories per reserving script, for the same reason."""
 _Members = Sequence[Sequence[Any]]
 """Members, each with its score."""
 _DRIVER_ERRORS = (RedisError, RedisClusterException, UnicodeDecodeError)
@@ -61,7 +61,7 @@ _DRIVER_ERRORS = (RedisError, RedisClusterException, UnicodeDecodeError)
 _RIGHTS = "Check user and password, and the user's permission to run scripts (EVALSHA, SCRIPT LOAD)"
 _PRIMARY = (
     "This server is a read-only replica. Connect to the primary, or use redis+sentinel://HOST:PORT,…/SERVICE, which "
-    "finds it"
+    "finds the primary"
 )
 _CLUSTER = "This server is a node of a Redis cluster. Add the option cluster=true"
 _FOREIGN = "A key below 'lancekeep:' was written by another program. Give Lancekeep a database of its own"
@@ -79,8 +79,8 @@ _MEANINGS: tuple[tuple[tuple[type[Exception], ...], str, type[LancekeepError], s
     ((ResponseError,), "WRONGTYPE", Damaged, _FOREIGN),
     ((UnicodeDecodeError,), "", Damaged, _FOREIGN),
 )
-"""The driver's error, a part of its text, what it means to the caller, and what to do. The first match decides;
-anything else is `StoreUnavailable`."""
+"""The driver's error, a part of its text, the resulting error and the advice. The first match decides; all other
+errors are `StoreUnavailable`."""
 
 _RESERVE = """
 local obstacles = {}
@@ -146,9 +146,9 @@ return count
 
 
 class _Retry(Retry):
-    """Repeat a call whose pooled connection has broken.
+    """Repeat a call whose pooled connection is broken.
 
-    The first attempt may have had its effect, so a refusal of the second is reported as a lost connection.
+    The first attempt may have succeeded, so a refusal of the second is reported as a lost connection.
     """
 
     def call_with_retry(self, do: Callable[[], Any], fail: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -168,11 +168,18 @@ class _Retry(Retry):
 
 
 class RedisCommitStore:
-    """An `ExternalCommitStore` for many machines. Connects with the first call.
+    """Keep version rows in Redis, for many machines. The first call connects.
 
-    ``address``: what ``redis.Redis`` takes to reach the server. ``sentinels``: the addresses of Sentinels that know
-    the primary of ``service``. ``remembers`` is never promised: whether Redis keeps
-    what it acknowledged depends on settings that a client cannot see (see the guide to commit stores).
+    `CommitStoreGuarantees.remembers` is False, because settings that a client cannot read decide whether Redis keeps
+    acknowledged rows (docs/commit-stores.md).
+
+    Args:
+        url: The canonical URL.
+        address: The arguments of ``redis.Redis`` for the server.
+        cluster: Whether the server is a node of a Redis cluster.
+        sentinels: The addresses of the Sentinels that know the primary of ``service``.
+        service: The service that the Sentinels monitor.
+        sentinel_login: Credentials for the Sentinels.
     """
 
     options: ClassVar[frozenset[str]] = frozenset(
@@ -209,14 +216,14 @@ class RedisCommitStore:
             "decode_responses": True,
             "socket_connect_timeout": 3.0,
             "socket_timeout": 5.0,
-            # A pooled connection may have died since; the scripts bear repetition. More patience is the caller's.
+            # A pooled connection may be broken. Scripts are idempotent; further retries are up to the caller.
             "retry": _Retry(NoBackoff(), 1, supported_errors=(ConnectionError,)),
             **address,
         }
 
     @staticmethod
     def canonical(url: StoreUrl) -> str:
-        """Return the URL without secrets; the order of Sentinels has no meaning."""
+        """Return the URL without secrets, with the Sentinels sorted."""
         service, database = _place(url)
         hosts = ",".join(sorted(_shown(host, port) for host, port in _hosts(url)))
         return f"{url.parts.scheme}://{hosts}{service and '/'}{service}/{database}"
@@ -226,7 +233,7 @@ class RedisCommitStore:
         (service, database), hosts = _place(url), _hosts(url)
         cluster = url.boolean("cluster", False)
         if cluster and service:
-            url.refuse("Sentinel does not watch a Redis cluster; leave out cluster=true, or name a node by redis://")
+            url.refuse("Sentinel does not monitor a Redis cluster; omit cluster=true, or name a node by redis://")
         if cluster and database:
             url.refuse("a Redis cluster has database 0 only")
         address: dict[str, Any] = {} if service else {"host": hosts[0][0], "port": hosts[0][1]}
@@ -241,7 +248,7 @@ class RedisCommitStore:
             url.refuse(f"the option sentinel_{min(login)} is for Sentinel; write {SENTINEL}://")
         for name, in_url in (("username", url.parts.username), ("password", url.parts.password)):
             if in_url and name in url.options:
-                url.refuse(f"the {name} is given twice; say it once")
+                url.refuse(f"the {name} is set twice; set it once")
             value = unquote(in_url) if in_url else url.options.get(name)
             if value is not None:
                 address[name] = value
@@ -300,7 +307,7 @@ class RedisCommitStore:
 
     @boundary(*_DRIVER_ERRORS)
     def latest_all(self, base_uris: Sequence[str]) -> Sequence[VersionRow | None]:
-        if self._cluster:  # where each history has a server of its own, and no batch reserves several
+        if self._cluster:  # each history may be on another server, and no transaction spans several
             return latest_agreed(self, base_uris)
         found = self._server.latest([_key(base_uri) for base_uri in base_uris], []) if base_uris else []
         return [
@@ -329,7 +336,7 @@ class RedisCommitStore:
         return count
 
     def close(self) -> None:
-        """Close every connection. The store may be used again afterwards."""
+        """Close every connection; a later call connects again."""
         server = self.__dict__.pop("_server", None)
         if server is not None:
             server.client.close()
@@ -339,7 +346,7 @@ class RedisCommitStore:
         if self._cluster:
             return _Server(RedisCluster(**self._address))
         if self._service:
-            # A Sentinel that does not answer must leave time to ask the next one.
+            # If a Sentinel does not answer, enough time must remain for the next one.
             patience = {"socket_connect_timeout": 1.0, "socket_timeout": 1.0, "retry": Retry(NoBackoff(), 0)}
             connect: Callable[..., Any] = Sentinel  # redis-py has no types for it
             sentinel = connect(self._sentinels, sentinel_kwargs={**patience, **self._sentinel_login})
@@ -350,7 +357,7 @@ class RedisCommitStore:
         return self._parse(base_uri, *members[0]) if members else None
 
     def _parse(self, base_uri: str, member: str, score: float | str) -> VersionRow:
-        """Parse a member; its score and its state have to agree with what it says, since the scripts go by them."""
+        """Parse a member; the scripts rely on its score and state, so they must match its content."""
         try:
             version, _, size, path, committer = member.split("\0", 4)
             row = VersionRow(base_uri, int(version), path, int(size), committer)
@@ -359,13 +366,13 @@ class RedisCommitStore:
         except ValueError as error:
             raise Damaged(
                 f"{self.url}: the key {_key(base_uri)!r} holds {member!r} with the score {score}, which is not a row. "
-                "Somebody else writes there; give Lancekeep a database of its own."
+                "Another program writes there; give Lancekeep a database of its own."
             ) from error
         return row
 
     def understood(self, error: Exception) -> LancekeepError:
         if isinstance(error, ReadOnlyError) and "_server" in self.__dict__ and not self._cluster:
-            self._server.client.connection_pool.disconnect()  # after a failover the name may mean another server
+            self._server.client.connection_pool.disconnect()  # after a failover, the name may resolve to another server
         text = "" if isinstance(error, UnicodeDecodeError) else f" {error}."
         for kinds, part, meaning, advice in _MEANINGS:
             if isinstance(error, kinds) and part in str(error) and not (self._cluster and advice is _CLUSTER):
@@ -374,7 +381,7 @@ class RedisCommitStore:
 
 
 class _Server:
-    """A client and the scripts it knows; a server that has forgotten a script is taught it again."""
+    """A client and its scripts, which redis-py loads again if the server has lost them."""
 
     def __init__(self, client: Any) -> None:
         self.client = client
@@ -397,14 +404,14 @@ def _hosts(url: StoreUrl) -> list[tuple[str, int]]:
 
 
 def _place(url: StoreUrl) -> tuple[str, int]:
-    """Return the service that Sentinel watches, or an empty name, and the number of the database."""
+    """Return the service that Sentinel monitors, or an empty name, and the database number."""
     is_sentinel = url.parts.scheme == SENTINEL
     service, _, path = url.parts.path.strip("/").partition("/") if is_sentinel else ("", "", url.parts.path)
     database = path.strip("/") or "0"
     named = bool(url.parts.netloc.rpartition("@")[2]) and (bool(service) or not is_sentinel)
     if not named or not re.fullmatch("[0-9]{1,9}", database):
         place = "HOST[:PORT],HOST[:PORT]/SERVICE" if is_sentinel else "HOST[:PORT]"
-        url.refuse(f"expected {url.parts.scheme}://{place}[/DATABASE], the database being a number")
+        url.refuse(f"expected {url.parts.scheme}://{place}[/DATABASE] with a number as the database")
     return service, int(database)
 
 
@@ -418,7 +425,7 @@ def _key(base_uri: str) -> str:
 
 
 def _parts(claim: Claim) -> tuple[int, str, str]:
-    """Version, member, and what the member of the predecessor begins with; empty where there must be none."""
+    """Return version, member, and the required prefix of the predecessor's member; empty for none."""
     row = claim.row
     return row.version, _member(row), "" if claim.first else f"{row.version - 1}\0F\0"
 

@@ -1,4 +1,4 @@
-"""Rows in a SQLite database in WAL mode: the store for the processes of one machine."""
+"""Commit store in a SQLite database, for the processes of one machine."""
 
 from __future__ import annotations
 
@@ -52,17 +52,20 @@ _NO_TEXT = "Could not decode to UTF-8"
 _Rows = list[VersionRow]
 
 _inherited: list[sqlite3.Connection] = []
-"""Connections that came over a fork. Closing one, even by collecting it, would release the parent's file locks."""
+"""Connections inherited by a fork. Closing one, even by collecting it, would release the parent's file locks."""
 
 
 class SqliteCommitStore:
-    """An `ExternalCommitStore` in one database file.
+    """Keep version rows in one database file, which the first row creates.
 
-    ``synchronous``: ``full`` writes to the disk before a row is acknowledged; ``normal`` leaves that to the next
-    checkpoint, so that a power loss may cost the last rows. ``timeout``: seconds to wait for another writer.
+    Connections are pooled rather than kept per thread, because a native writer's callback runs on a thread that Python
+    discards afterwards.
 
-    The file is created with the first row. Connections are pooled rather than kept per thread, because a native
-    writer's callback arrives on a thread that Python forgets afterwards.
+    Args:
+        path: The database file; its directory must exist.
+        synchronous: ``full`` syncs to the disk before a row is acknowledged. ``normal`` leaves this to the next
+            checkpoint, so a power loss may lose the last rows.
+        timeout: Seconds to wait for another writer.
     """
 
     options: ClassVar[frozenset[str]] = frozenset(("synchronous", "timeout"))
@@ -160,7 +163,7 @@ class SqliteCommitStore:
             return connection.executemany(_DELETE, ((base_uri, version) for version in versions)).rowcount
 
     def close(self) -> None:
-        """Close what is idle. The store may be used again afterwards."""
+        """Close idle connections; a later call opens new ones."""
         while self._idle and self._origin[0] == os.getpid():
             self._idle.pop().close()
 
@@ -181,20 +184,20 @@ class SqliteCommitStore:
         return None if columns is None else self._row(base_uri, columns)
 
     def _row(self, base_uri: str, columns: tuple[int, str, int, str, int]) -> VersionRow:
-        """SQLite keeps whatever a foreign writer puts into a column."""
+        """Check and convert a row; SQLite accepts any type in any column."""
         version, path, size, committer, final = columns
         row = VersionRow(base_uri, version, path, size, committer)
         if tuple(map(type, columns)) != _TYPES or row.is_final != bool(final):
             raise Damaged(
                 f"{self.url}: a row of {base_uri} is {columns!r:.200}; expected version, path, size, committer, and 1 "
-                "for a final path or 0 for any other. "
-                "Somebody else writes there; delete the row, it is put back from the manifest where that is final."
+                "for a final path or 0 for any other. Another program writes there. Delete the row; it is restored "
+                "from the manifest if that is final."
             )
         return row
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
-        """A connection that nobody else uses meanwhile, each statement being its own transaction."""
+        """Provide exclusive use of a connection; each statement is its own transaction."""
         origin = os.getpid(), self._file() or self._create()
         if origin != self._origin:
             self._leave(origin)
@@ -214,17 +217,17 @@ class SqliteCommitStore:
     def _transaction(self, kind: str = "IMMEDIATE") -> Iterator[sqlite3.Connection]:
         with self._connection() as connection:
             connection.execute(f"BEGIN {kind}")
-            yield connection  # an error closes the connection, and that rolls back
+            yield connection  # an error closes the connection, which rolls back
             connection.execute("COMMIT")
 
     def _leave(self, origin: tuple[int, int]) -> None:
-        """Turn away from connections of another process, or to a file that is no longer the database."""
+        """Abandon connections of a parent process, or to a file that was replaced."""
         if origin[0] != self._origin[0]:
             _inherited.extend(self._idle)
         self._idle, self._origin = [], origin
 
     def _file(self) -> int | None:
-        """Which file the database is at this moment, None for none: it may have been removed and made anew."""
+        """Return the inode of the database, or None: it may have been removed or recreated."""
         try:
             return os.stat(self._path).st_ino
         except FileNotFoundError:
@@ -242,7 +245,7 @@ class SqliteCommitStore:
         )
 
     def _create(self) -> int:
-        """Make the database under another name and link it into place whole: switching to WAL cannot be raced."""
+        """Create the database under a temporary name and link it, because switching to WAL is not atomic."""
         self._check_directory()
         temporary = f"{self._path}.{os.urandom(8).hex()}"
         try:
@@ -253,8 +256,8 @@ class SqliteCommitStore:
             connection.close()
             with suppress(FileExistsError):
                 os.link(temporary, self._path)
-            # SQLite syncs the directory too, before the first row of each write-ahead log is acknowledged: so for those
-            # who find the file before this has ended. Builds may leave that out (SQLITE_DISABLE_DIRSYNC).
+            # SQLite also syncs the directory before it acknowledges the first row of each write-ahead log, which covers
+            # processes that find the file before this sync. Some builds omit that (SQLITE_DISABLE_DIRSYNC).
             directory = os.open(os.path.dirname(self._path), os.O_RDONLY)
             try:
                 os.fsync(directory)
@@ -273,18 +276,18 @@ class SqliteCommitStore:
     def understood(self, error: Exception) -> LancekeepError:
         if isinstance(error, OSError):
             if isinstance(error, PermissionError):
-                return AccessDenied(f"{self.url}: {error.filename}: {error.strerror}; the directory has to be writable")
+                return AccessDenied(f"{self.url}: {error.filename}: {error.strerror}; the directory must be writable")
             return StoreUnavailable(f"{self.url}: {error.filename}: {error.strerror}")
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or str(error).startswith(_NO_TEXT):
             return Damaged(
-                f"{self.url}: {error}. Restore the file from a backup, or move it away: the rows are put back from the "
-                "manifests that are final."
+                f"{self.url}: {error}. Restore the file from a backup, or move it away: the rows are restored from the "
+                "final manifests."
             )
         if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
-            return AccessDenied(f"{self.url}: {error}; the file and its directory have to be writable")
+            return AccessDenied(f"{self.url}: {error}; the file and its directory must be writable")
         if code == sqlite3.SQLITE_CANTOPEN and not os.access(self._path, os.R_OK | os.W_OK):
-            return AccessDenied(f"{self.url}: {error}; the file has to be readable and writable")
+            return AccessDenied(f"{self.url}: {error}; the file must be readable and writable")
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return StoreUnavailable(f"{self.url}: {error}: another process kept writing for {self._timeout} s")
         return StoreUnavailable(f"{self.url}: {error}")
