@@ -1,4 +1,4 @@
-"""What may be a key: a path of plain names, the same rule for every store."""
+"""Check object keys by the same rule for every store: a path of plain names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ _NOT_NAMES = frozenset(("", ".", ".."))
 
 
 def check_key(key: str) -> None:
-    """Refuse what is not a path of names between slashes: two such keys could be one object, or leave the root.
+    """Refuse a key that is not a path of names between slashes.
+
+    Other keys could denote the same object twice, or leave the root.
 
     Raises:
         InvalidInput: the key is empty or absolute, ends in a slash, or holds NUL or an empty, ``.`` or ``..`` name.
@@ -21,13 +23,13 @@ def check_key(key: str) -> None:
 
 
 def check_directory(prefix: str) -> None:
-    """As `check_key`, for a directory: empty, or a key with a slash behind it."""
+    """Check a directory like `check_key`: empty, or a key followed by a slash."""
     if prefix:
         check_key(prefix.removesuffix("/") if prefix.endswith("/") else f"{prefix}/")
 
 
 def check_prefix(prefix: str) -> None:
-    """As `check_key`, for the beginning of a key: what follows the last slash may be any part of a name."""
+    """Check a key prefix like `check_key`; its last name may be incomplete."""
     directory, slash, rest = prefix.rpartition("/")
     if slash:
         check_key(directory)

@@ -1,4 +1,4 @@
-"""Objects as files of a local or mounted file system: the key ``a/b`` is the file ``/a/b``."""
+"""Object store on a file system: the key ``a/b`` is the file ``/a/b``."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _SHORT, _LONGEST_BELOW = 512, 250
-"""Characters of a directory that no file system refuses, and of the longest path that Lance makes below a table's."""
+"""A path length that every file system accepts, and that of Lance's longest path below a table."""
 
 _TEMPORARY = ".tmp-"
 _TEMPORARY_NAME = re.compile(r"\.tmp-[0-9a-f]+-[0-9a-f]+")
 _PRUNINGS = 100
-"""How often in a row a directory may be removed under a writer who has just made it."""
+"""How often in a row a new directory may be removed before its writer uses it."""
 _NO_HARD_LINKS = frozenset((errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV))
 _NOT_A_PLACE = frozenset((errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.EILSEQ))
 
@@ -41,7 +41,7 @@ _NOT_A_PLACE = frozenset((errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno
 def _boundary(
     method: Callable[Concatenate[LocalObjectStore, str, P], T],
 ) -> Callable[Concatenate[LocalObjectStore, str, P], T]:
-    """Where errors of the operating system become ours; ValueError is what Python says to a name it cannot encode."""
+    """Translate errors of the operating system; Python raises ValueError for names that it cannot encode."""
 
     @wraps(method)
     def mapped(self: LocalObjectStore, key: str, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -54,15 +54,16 @@ def _boundary(
 
 
 class LocalObjectStore:
-    """An `ObjectStore` on a file system that has atomic rename and hard links.
+    """Keep objects on a file system with atomic rename and hard links.
 
-    An object is written under a temporary name beside its own and then renamed (`put`) or hard-linked
-    (`put_if_absent`, `copy_if_absent`): a hard link is made for one claimant only and shows the whole file at once,
-    where ``O_EXCL`` would show an empty one first. That is how one without content is created: it needs no second name.
-    A crash leaves at most a file ``.tmp-<random>``, which is `unfinished` and not listed.
+    An object is written under a temporary name in its directory, and then renamed (`put`) or hard-linked
+    (`put_if_absent`, `copy_if_absent`). A hard link succeeds for one claimant and shows the complete file at once,
+    where ``O_EXCL`` would show an empty file first. Only empty objects are created by ``O_EXCL``. A crash leaves at
+    most a file ``.tmp-<random>``, which is `unfinished` and not listed.
 
-    ``fsync``: files and the directories that name them are on the disk before a call returns, also where the answer
-    is that another created the object, since the caller will rely on it.
+    Args:
+        fsync: Sync files and their directories before a call returns. This includes the answer that another writer
+            created the object, because the caller relies on it.
     """
 
     root_uri = "file:///"
@@ -72,7 +73,7 @@ class LocalObjectStore:
         self.guarantees = ObjectStoreGuarantees(atomic_create=True, atomic_copy=True, durable=fsync)
 
     def prove(self) -> None:
-        """Do nothing: the file system keeps the condition."""
+        """Do nothing: the file system guarantees the condition."""
 
     @_boundary
     def get(self, key: str) -> bytes:
@@ -109,15 +110,15 @@ class LocalObjectStore:
 
     @_boundary
     def copy_if_absent(self, source: str, target: str) -> bool:
-        """As the port says; no bytes move, since both names mean one file."""
+        """Link the source under the target name, without copying bytes."""
         source_path, path = _path(source), _path(target)
         try:
-            self._sync_file(source_path)  # whoever wrote it need not have
+            self._sync_file(source_path)  # its writer may not have synced it
         except (FileNotFoundError, NotADirectoryError) as error:
             raise ObjectNotFound(f"/{source}: no such file") from error
         created = self._in_directory(path, lambda: _link(source_path, path))
         self._sync_directory_of(path)
-        self._sync_directory_of(os.path.dirname(path))  # nor need whoever made the directory have
+        self._sync_directory_of(os.path.dirname(path))  # nor may the creator of the directory
         return created
 
     @_boundary
@@ -128,7 +129,9 @@ class LocalObjectStore:
             return None
         if not S_ISREG(status.st_mode):
             return None
-        since = max(status.st_mtime, status.st_ctime)  # a hard link to an old file is a new object: only ctime tells
+        since = max(
+            status.st_mtime, status.st_ctime
+        )  # a hard link to an old file is a new object, which only ctime shows
         return ObjectInfo(key, status.st_size, None, datetime.fromtimestamp(since, UTC))
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
@@ -142,10 +145,10 @@ class LocalObjectStore:
 
     @_boundary
     def delete(self, key: str) -> None:
-        """As the port says; directories stay, since another may be about to write there.
+        """Delete a file; keep its directory, where another writer may be about to write.
 
-        Not brought to the disk: every commit would pay for it, and a staged file or an old version that a power loss
-        brings back does no harm.
+        The deletion is not synced, because every commit would pay for it. A staged file or an old version that
+        reappears after a power loss does no harm.
         """
         with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
             os.unlink(_path(key))
@@ -162,7 +165,7 @@ class LocalObjectStore:
 
     @_boundary
     def copy(self, source: str, target: str) -> None:
-        """As the port says; no bytes move, since objects never change and both names may mean one file."""
+        """Link the source under the target name; both may share a file."""
         path = _path(target)
         temporary = _temporary(path)
         try:
@@ -178,21 +181,21 @@ class LocalObjectStore:
         try:
             os.rename(temporary, path)
         finally:
-            _remove(temporary)  # it is still there where both names meant one file already: then rename does nothing
+            _remove(temporary)  # it still exists if both names already were one file: then rename does nothing
         self._sync_directory_of(path)
 
     @_boundary
     def prune(self, directory: str) -> None:
         top = _path(directory)
-        if os.path.islink(top):  # os.walk follows no link but this
+        if os.path.islink(top):  # the only link that os.walk follows
             return
         for path, _, _ in os.walk(top, topdown=False):
-            with suppress(OSError):  # not empty, or gone already; and one that has to stay does no harm
+            with suppress(OSError):  # not empty, or already removed; a directory that stays does no harm
                 os.rmdir(path)
 
     @_boundary
     def passes_link(self, directory: str, below: str) -> bool:
-        if len(directory) > _SHORT:  # the loop ends at the first name that is missing, so it need not meet the limit
+        if len(directory) > _SHORT:  # the loop below ends at the first missing name, so it may not reach the limit
             with suppress(FileNotFoundError, NotADirectoryError):
                 os.lstat(_path(f"{directory}/{'x' * _LONGEST_BELOW}"))
         path = _path(below) if below else ""
@@ -206,12 +209,11 @@ class LocalObjectStore:
         return False
 
     def _walk(self, directory: str, start: str, *, unfinished: bool = False) -> Iterator[ObjectInfo]:
-        """The objects below ``directory`` (empty, or with its slash) in names that begin with ``start``.
+        """Yield the objects below ``directory`` (empty, or with its slash) whose names begin with ``start``.
 
-        Or, ``unfinished``, the temporary files in their place.
-
-        A directory sorts as its name with a slash, as the keys below it do: ``a.b`` comes before ``a/b``. Symbolic
-        links to directories are not followed: what is listed may be deleted, and must lie where it seems to lie.
+        With ``unfinished``, yield the temporary files instead. A directory sorts as its name with a slash, as the keys
+        below it do: ``a.b`` precedes ``a/b``. Symbolic links to directories are not followed, because listed objects
+        may be deleted, so they must be in the directory itself.
         """
         try:
             with os.scandir(f"/{directory}") as entries:
@@ -236,7 +238,7 @@ class LocalObjectStore:
                     yield info
 
     def _write_beside(self, path: str, content: bytes) -> str:
-        """The path of a new temporary file with this content, in the directory of ``path``."""
+        """Write the content to a new temporary file in the directory of ``path``, and return its path."""
         temporary = _temporary(path)
         file = self._in_directory(path, lambda: _new_file(temporary))
         try:
@@ -254,7 +256,7 @@ class LocalObjectStore:
         return temporary
 
     def _create_empty(self, path: str) -> bool:
-        """Create a file without content; False where the name is taken. Most often its directory is new as well."""
+        """Create an empty file; return False if the name is taken. Usually its directory is new as well."""
         directory = os.path.dirname(path)
         with suppress(FileExistsError, FileNotFoundError):
             os.mkdir(directory)
@@ -263,14 +265,14 @@ class LocalObjectStore:
             created = True
         except FileExistsError:
             created = False
-        if self._fsync:  # whoever made either of them need not have done so yet
-            with suppress(FileNotFoundError):  # deleted meanwhile
+        if self._fsync:  # their creators may not have synced them yet
+            with suppress(FileNotFoundError):  # deleted since
                 self._sync_file(path)
             self._sync_directory_of(directory)
         return created
 
     def _in_directory(self, path: str, act: Callable[[], T]) -> T:
-        """Do what creates a name in the directory of ``path``, which is made where it is missing or being pruned."""
+        """Run ``act``, which creates a name in the directory of ``path``; create the directory if it is missing."""
         for _ in range(_PRUNINGS):
             try:
                 return act()
@@ -283,7 +285,7 @@ class LocalObjectStore:
         try:
             os.mkdir(path)
         except FileExistsError:
-            pass  # made by another meanwhile, who need not have synced it yet
+            pass  # created by another writer, which may not have synced it yet
         except FileNotFoundError:
             self._make_directory(os.path.dirname(path))
             with suppress(FileExistsError):
@@ -291,13 +293,13 @@ class LocalObjectStore:
         self._sync_directory_of(path)
 
     def _sync_directory_of(self, path: str) -> None:
-        """Bring a name to the disk; where its directory was pruned meanwhile, the name was deleted before that."""
+        """Sync the directory of a name. If the directory was pruned, the name had been deleted before."""
         if self._fsync:
             with suppress(FileNotFoundError):
                 self._sync(os.path.dirname(path) or "/", os.O_DIRECTORY)
 
     def _sync_file(self, path: str) -> None:
-        """Bring a file to the disk. Raises FileNotFoundError also where nothing has to be brought."""
+        """Sync a file. Raises FileNotFoundError even if no sync is needed."""
         if self._fsync:
             self._sync(path, 0)
         else:
@@ -323,7 +325,7 @@ os.register_at_fork(after_in_child=_process.cache_clear)
 
 
 def _temporary(path: str) -> str:
-    """A name beside ``path`` that no process has used. Entropy is asked for once: it may cost as much as a file."""
+    """Return a unique name in the directory of ``path``. Entropy is read once, since it may cost as much as a file."""
     return f"{os.path.dirname(path)}/{_TEMPORARY}{_process()}-{next(_numbers):x}"
 
 
@@ -333,7 +335,7 @@ def _is_wanted(entry: os.DirEntry[str], unfinished: bool) -> bool:
 
 
 def _new_file(path: str) -> int:
-    """A file that was not there, open for writing."""
+    """Create a file and open it for writing."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
 
 
@@ -344,7 +346,7 @@ def _path(key: str) -> str:
 
 
 def _link(source: str, target: str) -> bool:
-    """Give a file a second name; False where the name is taken."""
+    """Give a file a second name; return False if the name is taken."""
     try:
         os.link(source, target)
     except FileExistsError:

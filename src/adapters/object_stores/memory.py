@@ -1,4 +1,4 @@
-"""Objects in the memory of this process, for tests and trials."""
+"""Object store in the memory of the process, for tests and experiments."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ def _now() -> datetime:
 
 
 class MemoryObjectStore:
-    """An `ObjectStore` that ends with its process. Not shared with the native engine's own ``memory://``.
+    """Keep objects in memory, separate from the native engine's ``memory://``.
 
-    ``clock`` tells what `ObjectInfo.modified` is.
+    Args:
+        root_uri: The URI of the root.
+        clock: Returns the time for `ObjectInfo.modified`.
     """
 
     guarantees = ObjectStoreGuarantees(atomic_create=True, atomic_copy=True, durable=False)
@@ -31,7 +33,7 @@ class MemoryObjectStore:
         self._lock = Lock()
 
     def prove(self) -> None:
-        """Do nothing: a lock keeps the condition."""
+        """Do nothing: a lock guarantees the condition."""
 
     def get(self, key: str) -> bytes:
         check_key(key)
@@ -73,7 +75,7 @@ class MemoryObjectStore:
         return iter(dict.fromkeys(key.partition("/")[0] for key in keys if "/" in key))
 
     def unfinished(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Objects come whole."""
+        """Return nothing: objects are written atomically."""
         check_directory(prefix)
         return iter(())
 
@@ -86,7 +88,7 @@ class MemoryObjectStore:
         self.put(target, self.get(source))
 
     def prune(self, directory: str) -> None:
-        """There are only keys."""
+        """Do nothing: directories do not exist."""
 
     def passes_link(self, directory: str, below: str) -> bool:
         return False

@@ -1,4 +1,4 @@
-"""Objects in a bucket of S3, or of a server that speaks its protocol."""
+"""Object store in a bucket of S3 or of a compatible server."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _ATTEMPTS = 5
 RACERS = 8
-"""Clients that race for one object in the probe."""
+"""Concurrent clients in the probe."""
 _PROBE_RACES = 2
 _CREDENTIALS = (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError, TokenRetrievalError)
 _EXPIRED = frozenset(("ExpiredToken", "InvalidToken", "TokenRefreshRequired", "InvalidAccessKeyId"))
@@ -56,7 +56,7 @@ _WAYS_OUT = (
 )
 
 _proven: set[tuple[str, str]] = set()
-"""Servers and buckets that this process has seen to keep the condition."""
+"""Servers and buckets that have passed the probe in this process."""
 _proving = Lock()
 
 
@@ -68,20 +68,21 @@ _WHERE_NONE_IS: _Condition = {"IfNoneMatch": "*"}
 
 
 class S3ObjectStore:
-    """An `ObjectStore` in one bucket. `put_if_absent` rests on ``If-None-Match: *``.
+    """Keep objects in one bucket; `put_if_absent` uses ``If-None-Match: *``.
 
-    ``client`` has to be one that does not retry (as `s3_client` makes it): after a lost reply a retry inside the SDK
-    hears 412 about its own success, and `put_if_absent` would tell the winner that it lost without anybody having
-    seen a fault. So every fault goes to the caller, who retries and compares the content.
+    `copy_if_absent` is refused: CopyObject accepts the condition, but several servers ignore it and overwrite.
 
-    Content above ``multipart_limit`` bytes goes in parts of ``part_size`` bytes; S3 takes at most 5 GiB at once, and
-    10,000 parts of 5 MiB or more.
-
-    `copy_if_absent` is refused: CopyObject takes the condition, but several servers ignore it and overwrite.
-
-    AWS is known to keep the condition; some other servers accept and ignore it. With ``probe_below``, `prove` tries the
-    condition in this directory before the first `put_if_absent`; ``unsafe`` makes a failed probe a warning.
-    ``conditional=False``: the server has no such condition, and nothing relies on it.
+    Args:
+        bucket: The name of the bucket.
+        client: A client that does not retry, as `s3_client` creates it. After a lost reply, a retry in the SDK would
+            get 412 because of its own success, and `put_if_absent` would report a conflict to the winner. The caller
+            therefore sees every fault, retries, and compares the content.
+        conditional: Whether the server has the condition. If False, nothing relies on it.
+        multipart_limit: Larger content is written in parts. S3 accepts at most 5 GiB at once.
+        part_size: The size of a part. S3 accepts 10,000 parts of at least 5 MiB.
+        probe_below: The directory in which `prove` tries the condition before the first `put_if_absent`. AWS is known
+            to respect the condition and not probed; some other servers accept and ignore it.
+        unsafe: Warn after a failed probe instead of raising.
     """
 
     guarantees = ObjectStoreGuarantees(atomic_create=True, atomic_copy=False, durable=True, paged=True)
@@ -134,7 +135,7 @@ class S3ObjectStore:
                 _proven.add(place)
 
     def _try_condition(self, key: str) -> None:
-        """Create an object twice, one after the other, then by several clients at once."""
+        """Create an object twice in sequence, and then by concurrent clients."""
         try:
             told = [self._put_if_absent(key, b"first"), self._put_if_absent(key, b"second")]
         finally:
@@ -145,7 +146,7 @@ class S3ObjectStore:
                 f"{self._server} was asked twice to create one object only where there is none (If-None-Match): "
                 f"expected to be told that it created it and then refused, was told that it {found}"
             )
-        for _ in range(_PROBE_RACES):  # the first one opens the connections, the second one is close
+        for _ in range(_PROBE_RACES):  # the first race opens the connections, so the second one is closer
             winners = self._race(key)
             if winners > 1:
                 raise self._without_condition(
@@ -154,14 +155,14 @@ class S3ObjectStore:
                 )
 
     def _race(self, key: str) -> int:
-        """Return how many of several clients were told that they created one object."""
+        """Return the number of concurrent clients that report to have created one object."""
         barrier = Barrier(RACERS)
 
         def create(me: int) -> bool:
             barrier.wait()
             try:
                 return self._put_if_absent(key, b"%d" % me)
-            except StoreUnavailable:  # an overloaded server has shown nothing
+            except StoreUnavailable:  # an overloaded server proves nothing
                 return False
 
         try:
@@ -177,7 +178,7 @@ class S3ObjectStore:
         )
 
     def in_parts(self) -> Self:
-        """The same store, which writes whatever is larger than the smallest part that S3 takes in parts."""
+        """Return the same store with the smallest limits for writes in parts."""
         return type(self)(
             self._bucket,
             self._client,
@@ -221,7 +222,7 @@ class S3ObjectStore:
                         raise
                 else:
                     return True
-            # 409: another request on this key was under way. It may have created the object, or removed one.
+            # 409: a concurrent request on this key, which may have created or removed the object.
             if self.head(key) is not None:
                 return False
         raise StoreUnavailable(f"{self.root_uri}{key}: {self._server} answered 409 (conflict) {_ATTEMPTS} times")
@@ -233,7 +234,7 @@ class S3ObjectStore:
         )
 
     def head(self, key: str) -> ObjectInfo | None:
-        """As the port says; HEAD does not tell a missing bucket from a missing object."""
+        """Return an object's metadata; a missing bucket looks like a missing object."""
         check_key(key)
         with self._boundary(key):
             try:
@@ -258,7 +259,7 @@ class S3ObjectStore:
         return self._directories(prefix)
 
     def unfinished(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Uploads in parts that were stopped show nowhere; a rule of the bucket's life cycle ends them."""
+        """Return nothing: a lifecycle rule of the bucket removes interrupted uploads."""
         check_directory(prefix)
         return iter(())
 
@@ -266,16 +267,16 @@ class S3ObjectStore:
         check_key(source)
         check_key(target)
         with self._boundary(source):
-            if source == target:  # S3 refuses to do this nothing
+            if source == target:  # S3 refuses a copy to itself
                 self._client.head_object(Bucket=self._bucket, Key=source)
                 return
             try:
                 self._client.copy({"Bucket": self._bucket, "Key": source}, self._bucket, target)
-            except KeyError:  # some servers copy a part without telling its ETag, which the upload needs
+            except KeyError:  # some servers do not return the ETag of a copied part
                 self._write(target, self._client.get_object(Bucket=self._bucket, Key=source)["Body"].read(), {})
 
     def prune(self, directory: str) -> None:
-        """There are only keys."""
+        """Do nothing: directories do not exist."""
 
     def passes_link(self, directory: str, below: str) -> bool:
         return False
@@ -312,8 +313,7 @@ class S3ObjectStore:
                 **condition,
             )
         except BaseException:
-            # Parts cost money until they are aborted. Where the upload was completed after all, there is nothing left
-            # to abort and the object stays.
+            # Parts cost money until they are aborted. If the upload was completed, the abort changes nothing.
             with suppress(ClientError, BotoCoreError):
                 self._client.abort_multipart_upload(Bucket=self._bucket, Key=key, UploadId=upload)
             raise
@@ -326,13 +326,13 @@ class S3ObjectStore:
 
     @property
     def _server(self) -> str:
-        """Host and port, and nothing else of the endpoint's URL."""
+        """Return host and port of the endpoint's URL, without secrets."""
         url = urlsplit(self._client.meta.endpoint_url)
         return f"{url.hostname}:{url.port or (80 if url.scheme == 'http' else 443)}"
 
     @contextmanager
     def _boundary(self, key: str) -> Iterator[None]:
-        """Where errors of the SDK become ours. Their texts are left out: a server may put anything into them."""
+        """Translate errors of the SDK without their texts, which a server may fill with anything."""
         try:
             yield
         except ClientError as error:
@@ -350,7 +350,7 @@ class S3ObjectStore:
             ) from error
 
     def _explained(self, error: ClientError, key: str) -> ClientError:
-        """Return the error with the server's code. A HEAD has no body for it, so the object is asked for by GET."""
+        """Return the error with the server's code. A HEAD has no body, so a GET requests the code."""
         if not _code(error).isdigit() or _status(error) >= 500:
             return error
         try:
@@ -362,7 +362,7 @@ class S3ObjectStore:
         return error
 
     def _answered(self, error: ClientError, uri: str) -> LancekeepError:
-        """What a refusal of the server means for the caller."""
+        """Translate a refusal of the server."""
         status, code = _status(error), _code(error)
         answer = f"{uri}: {self._server} answered {status} {code}"
         if status in (401, 403) or code in _EXPIRED:
@@ -387,7 +387,7 @@ class S3ObjectStore:
 
 
 def _record_time(parsed: Mapping[str, Any], **_: Any) -> None:
-    """Pass on the server's clock, which every answer carries."""
+    """Record the server's time, which every answer contains."""
     if StorageTime.is_recorded():
         with suppress(LookupError, TypeError, ValueError):
             answered = parsedate_to_datetime(parsed["ResponseMetadata"]["HTTPHeaders"]["date"])
