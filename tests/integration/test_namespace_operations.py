@@ -583,7 +583,7 @@ def test_create_modes_of_namespaces(namespace: lancekeep.DirectoryNamespace) -> 
         create("overwrite")
     namespace.declare_table(api.DeclareTableRequest(id=["t"]))
     for mode in ("exist_ok", "overwrite", "create"):
-        with pytest.raises(api_errors.NamespaceAlreadyExistsError, match="a table has it"):
+        with pytest.raises(api_errors.NamespaceAlreadyExistsError, match="is taken by a table"):
             namespace.create_namespace(api.CreateNamespaceRequest(id=["t"], mode=mode))
     with pytest.raises(lancekeep.InvalidInput, match="not both"):
         namespace.catalog.create_namespace("n", exist_ok=True, overwrite=True)
