@@ -1,4 +1,4 @@
-"""Writes to several tables that are published together, and versions of several tables that are read together."""
+"""Transactions over several tables, and snapshots of several tables."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from lancekeep.ports.commit_store import require_atomic
 from lancekeep.ports.table_engine import StagedVersion, TableEngine, WriteMode, WritePlan
 
 _ATTEMPTS = 20
-"""How often the manifests of appends are staged anew because others committed first; as often as the engine does."""
+"""How often a transaction stages its appends again after a conflict; the engine retries as often."""
 
 
 @attrs.define
 class _Write:
-    """What a transaction has written of one table. own: this transaction has begun the plan."""
+    """The fragments of one table; ``own``: this transaction began the plan."""
 
     plan: WritePlan
     fragments: list[Any]
@@ -46,17 +46,18 @@ class _Write:
 
 
 class Transaction:
-    """The new versions of several tables, published at the end of the ``with`` block, all of them or none.
+    """A ``with`` block that publishes new versions of several tables, or none.
 
-    Data are written at once, as fragments that no version names. The end of the block stages one manifest for each
-    table and reserves all their versions in one step of the commit store: that decides. Appends go behind whatever
-    others have committed meanwhile; a table that is overwritten has to be as it was when its write began. A new table
-    is declared when its write begins, and goes again if nothing comes of it.
+    Each write inside the block writes fragments that no version names. The end of the block stages one manifest for
+    each table, and reserves all versions in one step of the commit store, which decides
+    (`lancekeep.domain.transaction`). Appends are rebased on the latest version. A table to overwrite must not have
+    changed since its write began. The first write to a new table declares it.
 
-    An error inside the block, or at its end, rolls everything back; but `CommitUnknown`, whose token settles the whole
-    transaction. Not for use by several threads at once.
+    An error inside the block or at its end rolls back the transaction and its declarations. `CommitUnknown` does not;
+    its token settles the whole transaction. A transaction is not thread-safe.
 
-    Raises `Unsupported` where the commit store cannot do it; nothing was written.
+    Raises:
+        Unsupported: the commit store cannot reserve versions of several tables in one step; nothing was written.
     """
 
     def __init__(self, versions: Versions, writes: Writes, engine: TableEngine) -> None:
@@ -70,7 +71,7 @@ class Transaction:
 
     @property
     def committed(self) -> Mapping[ObjectId, Committed]:
-        """The versions that were published, by table; empty before the end of the block."""
+        """The published versions by table; empty before the end of the block."""
         return MappingProxyType(self._committed)
 
     def write(
@@ -93,15 +94,15 @@ class Transaction:
         try:
             fragments = self._engine.write_fragments(plan, reader)
         except BaseException:
-            with suppress(LancekeepError):  # what went wrong first is what the caller has to hear
+            with suppress(LancekeepError):  # the first error is raised
                 self._writes.abandon(plan)
             raise
         self._pending[object_id] = _Write(plan, list(fragments), own=True)
 
     def commit_fragments(self, plan: WritePlan, fragments: Sequence[Any]) -> None:
-        """Take in the fragments of a distributed write; as `Catalog.commit_fragments`, at the end of the block.
+        """Add the fragments of a distributed write; the end of the block commits them.
 
-        The plan stays its maker's: if the transaction fails, `Catalog.abandon_write` undoes what it declared.
+        The caller keeps the plan: if the transaction fails, `Catalog.abandon_write` removes its declaration.
         """
         self._require_open()
         if plan.table in self._pending:
@@ -166,11 +167,12 @@ class Transaction:
             if isinstance(outcome, AllCommitted):
                 return outcome.versions
         raise ConcurrentModification(
-            f"others kept committing to {self._names()}; nothing of the transaction was committed. Run it again."
+            f"other writers committed to {self._names()} at each of {_ATTEMPTS} attempts; nothing was committed. "
+            "Run the transaction again."
         )
 
     def _stage(self) -> list[NewVersion]:
-        """A manifest for every table, behind its latest version. Raises where one may not be there any more."""
+        """Stage a manifest for each table, based on its latest version."""
         staged: list[NewVersion] = []
         try:
             for write in self._pending.values():
@@ -184,19 +186,19 @@ class Transaction:
         return staged
 
     def _remove(self, staged: Sequence[NewVersion]) -> None:
-        """Manifests that are certain never to be reserved."""
+        """Remove staged manifests that no row can name."""
         for each in staged:
             with suppress(LancekeepError):
                 self._versions.commits.objects.delete(each.manifest_path)
 
     def _settled(self, outcome: TransactionOutcome) -> AllCommitted | Conflict:
-        """The outcome, an unknown one settled if it can be."""
+        """Return the outcome; resolve an unknown one."""
         if isinstance(outcome, Unknown):
             outcome = TransactionCommits(self._versions.commits).resolve(outcome.token)
         if isinstance(outcome, Unknown):
             raise CommitUnknown(
-                f"whether the transaction over {self._names()} was committed could not be learnt: {outcome.reason}. "
-                "Nothing was removed; settle it with catalog.resolve(error.token), which tells of all or none.",
+                f"whether the transaction over {self._names()} was committed is unknown: {outcome.reason}. "
+                "Nothing was removed; settle the whole transaction with catalog.resolve(error.token).",
                 outcome.token,
             )
         return outcome
@@ -206,16 +208,16 @@ class Transaction:
 
 
 def _require_unchanged(plan: WritePlan, made: StagedVersion) -> None:
-    """Only appends may go behind versions that the write has not seen."""
+    """Check that a write which is not an append has read the latest version."""
     if plan.mode is WriteMode.APPEND or made.version == plan.read_version + 1:
         return
     if plan.mode is WriteMode.CREATE:
         raise TableAlreadyExists(
-            f"{plan.table}: another wrote its first version meanwhile; nothing of the transaction was committed"
+            f"{plan.table}: another writer committed the first version; nothing of the transaction was committed"
         )
     raise ConcurrentModification(
-        f"{plan.table}: overwriting version {plan.read_version} would undo version {made.version - 1}, which came "
-        "meanwhile; nothing of the transaction was committed. Run it again."
+        f"{plan.table}: overwriting version {plan.read_version} would undo version {made.version - 1} of "
+        "another writer; nothing of the transaction was committed. Run it again."
     )
 
 
@@ -230,9 +232,9 @@ class _Pinned:
 
 @attrs.frozen
 class Snapshot:
-    """Versions of several tables as they were at one moment; `Catalog.snapshot` takes it.
+    """Versions of several tables as of one moment; `Catalog.snapshot` takes it.
 
-    It keeps nothing from being cleaned up: ``older_than`` of a clean-up has to be longer than a snapshot is read.
+    A snapshot does not protect its versions from cleanup. Choose an ``older_than`` that exceeds the time you read.
     """
 
     _versions: Versions = attrs.field(repr=False)
@@ -246,19 +248,29 @@ class Snapshot:
 
     @property
     def uris(self) -> Mapping[ObjectId, str]:
-        """Where each table lies, for readers elsewhere: ``lance.dataset(uri, version=…)``."""
+        """The URI of each table, for other processes: ``lance.dataset(uri, version=…)``."""
         return {object_id: self._versions.uri(pinned.table) for object_id, pinned in self._pinned.items()}
 
     def version(self, identifier: Identifier) -> int:
-        """The version of one table. Raises `TableNotFound` for one that the snapshot leaves out."""
+        """Return the version of a table.
+
+        Raises:
+            TableNotFound: the snapshot does not contain the table.
+        """
         return self._of(ObjectId.of(identifier)).version
 
     def open(self, identifier: Identifier) -> Any:
-        """A table at its version, as `Catalog.open`. Raises `TableNotFound` also where it is another by now."""
+        """Open a table at its version, as `Catalog.open`.
+
+        Raises:
+            TableNotFound: the snapshot does not contain the table, or another table has its name.
+        """
         object_id = ObjectId.of(identifier)
         pinned = self._of(object_id)
         if self._versions.find_table(object_id).location != pinned.table.location:
-            raise TableNotFound(f"the table {object_id} is another than when the snapshot was taken; take a new one")
+            raise TableNotFound(
+                f"another table has the name {object_id} since the snapshot was taken; take a new snapshot"
+            )
         return self._writes.open(object_id, pinned.version, None, None)
 
     def _of(self, object_id: ObjectId) -> _Pinned:
@@ -269,7 +281,10 @@ class Snapshot:
 
 
 def take_snapshot(versions: Versions, tables: Tables, writes: Writes, chosen: Sequence[ObjectId] | None) -> Snapshot:
-    """See `Catalog.snapshot`. The catalog is looked at before and behind the rows: a transaction may make tables."""
+    """Take a snapshot; see `Catalog.snapshot`.
+
+    It reads the entries before and after the rows, because a transaction can create tables.
+    """
 
     def look() -> list[Table]:
         return list(tables.usable()) if chosen is None else [tables.find(each) for each in chosen]
@@ -281,13 +296,13 @@ def take_snapshot(versions: Versions, tables: Tables, writes: Writes, chosen: Se
         if latest is not None and _places(before) == _places(seen):
             break
     else:
-        raise ConcurrentModification("tables kept coming and going while a snapshot was taken; take it again")
+        raise ConcurrentModification("tables were created or dropped at each attempt to take a snapshot; take it again")
     pinned = {
         table.id: _Pinned(table, version) for table, version in zip(seen, latest, strict=True) if version is not None
     }
     missing = [table.id for table in seen if table.id not in pinned]
     if chosen is not None and missing:
-        raise VersionNotFound(f"the table {missing[0]} is only declared: it has no version to be read")
+        raise VersionNotFound(f"the table {missing[0]} is only declared: it has no version to read")
     return Snapshot(versions, writes, pinned)
 
 
@@ -296,13 +311,13 @@ def _places(tables: Sequence[Table]) -> list[tuple[ObjectId, str]]:
 
 
 def _versions_at_one_moment(versions: Versions, tables: Sequence[Table]) -> list[int | None] | None:
-    """The latest version of each table, final by now; None where one came or went meanwhile."""
+    """Return the final latest version of each table; None if a table appeared or disappeared."""
     commits = versions.commits
     roots = [versions.dataset_root(table) for table in tables]
     rows = commits.retry.call(lambda: commits.rows.latest_all([root.base_uri for root in roots]))
     latest: list[VersionRow] = []
     for row, root in zip(rows, roots, strict=True):
-        # A table without rows may have versions that its store does not know yet: the next look will see them.
+        # A table without rows can have versions that its store does not know yet; the next attempt reads them.
         finished = commits.latest(root) if row is None else commits.finalize(row)
         if (row is None) != (finished is None):
             return None

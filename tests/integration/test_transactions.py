@@ -284,7 +284,7 @@ def test_snapshot_pins_versions(catalog: lancekeep.Catalog) -> None:
         snapshot.open("declared")
     catalog.drop_table("a")
     catalog.rename_table("b", "a")
-    with pytest.raises(lancekeep.TableNotFound, match="another than when the snapshot was taken"):
+    with pytest.raises(lancekeep.TableNotFound, match="since the snapshot was taken"):
         snapshot.open("a")
 
 
