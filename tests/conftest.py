@@ -84,6 +84,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
             .config("spark.local.dir", str(scratch))
             .config("spark.sql.catalogImplementation", "in-memory")
+            .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")  # few statements run twice, so compiling costs more
+            .config("spark.sql.codegen.wholeStage", "false")
             .config("spark.sql.execution.arrow.maxRecordsPerBatch", "7")
             .config("spark.sql.session.timeZone", "America/New_York")
             .config("spark.sql.shuffle.partitions", "2")

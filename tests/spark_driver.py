@@ -393,6 +393,8 @@ def main(place: Path, master: str, done: Mapping[str, int]) -> None:
         .config("spark.local.dir", str(place / "scratch"))
         .config("spark.deploy.maxExecutorRetries", "-1")
         .config("spark.sql.catalogImplementation", "in-memory")
+        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")  # compiling costs more than the few rows
+        .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.warehouse.dir", str(place / "warehouse"))
         .config("spark.ui.enabled", "false")
