@@ -25,9 +25,9 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             "lance#7722, lance#8123, iceberg#7151",
             [
                 "unit/test_table_commits.py::test_lost_replies_commit_exactly_once",
-                "contracts/test_commit_stores.py::test_a_reserve_whose_reply_was_lost_is_still_ones_own",
+                "contracts/test_commit_stores.py::test_reserve_with_lost_reply_is_recognized",
                 "contracts/test_object_stores.py::"
-                "test_after_a_lost_reply_the_caller_hears_of_the_fault_and_not_of_a_conflict",
+                "test_lost_reply_raises_fault_instead_of_conflict",
                 "integration/test_manifest_table.py::test_a_lost_reply_is_no_lost_change_and_no_second_one",
                 "model/test_model.py::test_every_invariant_holds_in_every_state",
             ],
@@ -82,8 +82,8 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             'S3 409 ConditionalRequestConflict taken for "exists"',
             "arrow-rs-object-store#852",
             [
-                "contracts/test_object_stores.py::test_409_says_nothing_and_is_asked_again",
-                "contracts/test_object_stores.py::test_409_beside_an_object_means_that_the_key_is_taken",
+                "contracts/test_object_stores.py::test_409_is_retried",
+                "contracts/test_object_stores.py::test_409_with_existing_object_means_taken_key",
             ],
         ),
     ],
@@ -98,7 +98,7 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             "lance#7964, minio#20915",
             [
                 "unit/test_table_commits.py::test_missing_truncated_or_invalid_staged_manifest_is_refused",
-                "simulation/test_simulation.py::test_no_seed_finds_anything",
+                "simulation/test_simulation.py::test_fixed_seeds_pass",
             ],
         ),
         (
@@ -177,7 +177,7 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             [
                 "integration/test_creation_races.py::test_of_four_processes_one_creates_the_table",
                 "integration/test_creation_races.py::test_of_two_native_and_two_own_processes_one_creates_the_table",
-                "testing/manifest_store.py::test_of_racing_creators_of_one_name_one_wins",
+                "testing/manifest_store.py::test_one_of_racing_creators_of_a_name_wins",
             ],
         ),
         (
@@ -185,7 +185,7 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             "lance#6290, lancedb#3288, lancedb#3127",
             [
                 "integration/test_crashes.py::*",
-                "contracts/test_manifest_stores.py::test_a_crash_at_any_call_leaves_the_old_state_or_the_new_and_repeating_completes_it",
+                "contracts/test_manifest_stores.py::test_crash_leaves_old_or_new_state_and_retry_completes",
             ],
         ),
         (
@@ -203,7 +203,7 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             [
                 "integration/test_manifest_table.py::test_the_index_answers_as_a_plain_dictionary_does",
                 "integration/test_namespace_operations.py::test_pages_without_declared_tables_are_full",
-                "testing/commit_store.py::test_pages_join_to_the_whole_list",
+                "testing/commit_store.py::test_pages_add_up_to_whole_list",
             ],
         ),
         (
@@ -211,7 +211,7 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             "an outside audit",
             [
                 "integration/test_stale_handles.py::test_handle_of_a_recreated_table_is_refused",
-                "readers/test_readers.py::test_every_reader_sees_what_was_acknowledged",
+                "readers/test_readers.py::test_every_reader_sees_acknowledged_rows",
                 "readers/test_faults.py::test_a_deliberate_fault_is_found",
                 "integration/test_stale_handles.py::test_every_operation_of_the_engine_is_committed",
             ],
@@ -221,7 +221,7 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             "lance#3592, lancedb#3626",
             [
                 "integration/test_native_writers.py::test_a_dropped_table_takes_no_commit_and_may_be_made_again",
-                "testing/commit_store.py::test_a_history_that_is_forgotten_and_begun_again_is_noticed",
+                "testing/commit_store.py::test_deleted_and_restarted_history_is_seen",
             ],
         ),
         (
@@ -278,7 +278,7 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
         (
             "no hard link or rename on the file system",
             "lancedb#1231, lance#4353",
-            ["contracts/test_object_stores.py::test_a_file_system_without_hard_links_is_refused"],
+            ["contracts/test_object_stores.py::test_file_system_without_hard_links_is_refused"],
         ),
         (
             "power loss leaves a zero-byte head",
@@ -294,7 +294,7 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             [
                 "integration/test_cleanup.py::*",
                 "integration/test_manifest_table.py::test_a_process_that_slept_through_a_clean_up_sees_the_latest_state_and_overwrites_nothing",
-                "integration/test_killed_drivers.py::test_a_killed_driver_loses_and_repeats_nothing",
+                "integration/test_killed_drivers.py::test_killed_driver_loses_and_repeats_no_work",
             ],
         ),
         (
@@ -303,15 +303,15 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             [
                 "integration/test_manifest_table.py::test_acknowledged_change_is_kept_however_the_local_clock_runs",
                 "integration/test_manifest_table.py::test_reader_sees_the_latest_version_however_the_local_clock_runs",
-                "simulation/test_simulation.py::test_no_seed_finds_anything",
+                "simulation/test_simulation.py::test_fixed_seeds_pass",
             ],
         ),
         (
             "a retried writer consumes its reader twice",
             "ray#5290",
             [
-                "integration/test_spark_ingest.py::test_a_task_that_is_tried_again_counts_once",
-                "integration/test_killed_drivers.py::test_a_killed_driver_loses_and_repeats_nothing",
+                "integration/test_spark_ingest.py::test_retried_task_is_committed_once",
+                "integration/test_killed_drivers.py::test_killed_driver_loses_and_repeats_no_work",
             ],
         ),
         (
@@ -329,7 +329,7 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             [
                 "integration/test_store_outages.py::*",
                 "contracts/test_redis_errors.py::*",
-                "contracts/test_commit_stores.py::test_each_code_of_dynamodb_has_its_meaning",
+                "contracts/test_commit_stores.py::test_dynamodb_error_codes_are_mapped",
             ],
         ),
         (
@@ -345,7 +345,7 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
         (
             "drop, rename, repair and clean-up remove files that shallow clones read",
             "an audit of this project",
-            ["integration/test_clones.py::*", "readers/test_readers.py::test_every_reader_sees_what_was_acknowledged"],
+            ["integration/test_clones.py::*", "readers/test_readers.py::test_every_reader_sees_acknowledged_rows"],
         ),
         (
             "repair removes a user's folder whose name looks like a table's",
@@ -401,8 +401,8 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             "a row that is published late reappears after its table was dropped",
             "an audit of this project",
             [
-                "testing/commit_store.py::test_finalize_after_a_delete_creates_no_row",
-                "contracts/test_commit_stores.py::test_a_file_that_is_written_while_its_history_is_deleted_does_not_come_back",
+                "testing/commit_store.py::test_finalize_after_delete_creates_no_row",
+                "contracts/test_commit_stores.py::test_write_racing_with_delete_restores_no_row",
             ],
         ),
         (

@@ -1,4 +1,4 @@
-"""Servers for a whole test session, storage that promises nothing, and the rule that CI skips nothing."""
+"""Session fixtures for servers and Spark, storage without guarantees, and the rule against skips."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NO_SKIP = os.environ.get("LANCEKEEP_NO_SKIP") == "1"
 
 @pytest.fixture(scope="session", autouse=True)
 def aws_environment() -> Iterator[None]:
-    """Test credentials for everything in this process and its children: no test reaches anybody's account."""
+    """Set test credentials for this process and its children, so no test reaches a real account."""
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("AWS_")]:
             patch.delenv(name)
@@ -42,7 +42,7 @@ def aws_environment() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def aws_models() -> Iterator[None]:
-    """The descriptions of AWS services are parsed once, not for each client: that is most of what a client costs."""
+    """Parse the descriptions of AWS services once, since that dominates the cost of a client."""
     load = cache(JSONFileLoader().load_file)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(JSONFileLoader, "load_file", lambda _, path: load(path))
@@ -51,25 +51,25 @@ def aws_models() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def moto_endpoint() -> Iterator[str]:
-    """The URL of an S3 and DynamoDB server: credentials test/test, region us-east-1. Shared: name what you create."""
+    """Yield the URL of a shared S3 and DynamoDB server: credentials test/test, region us-east-1."""
     yield from _first_available(moto_process)
 
 
 @pytest.fixture(scope="session")
 def moto_container_endpoint() -> Iterator[str]:
-    """As `moto_endpoint`, in a container."""
+    """Yield the URL of a server like that of `moto_endpoint`, in a container."""
     yield from _first_available(moto_container)
 
 
 @pytest.fixture(scope="session")
 def redis_url() -> Iterator[str]:
-    """The URL of a Redis server: a container, or else a local process. Shared: name what you create."""
+    """Yield the URL of a shared Redis server: a container, or else a local process."""
     yield from _first_available(redis_container, redis_process)
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One session for all tests of a run; far from UTC, small batches, and each task may try twice."""
+    """Yield the session of a run: not in UTC, with small batches and one retry per task."""
     from pyspark.sql import SparkSession
 
     with pytest.MonkeyPatch.context() as patch:
@@ -100,7 +100,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 def _first_available(*servers: Callable[[], AbstractContextManager[str]]) -> Iterator[str]:
-    """The URL of the first server that can be had; skips where none can. In CI only the first will do."""
+    """Yield the URL of the first server that starts, or skip. CI accepts only the first."""
     reasons = []
     for server in servers[:1] if NO_SKIP else servers:
         with ExitStack() as stack:
@@ -115,7 +115,7 @@ def _first_available(*servers: Callable[[], AbstractContextManager[str]]) -> Ite
 
 
 class Shelf(DirFileSystem):  # type: ignore[misc] # fsspec has no types
-    """A storage that only fsspec reaches, and that promises nothing: ``shelf://key`` is a file somewhere."""
+    """A storage of fsspec without guarantees: ``shelf://key`` is a file below ``directory``."""
 
     protocol = "shelf"
     cachable = False
@@ -131,7 +131,7 @@ class Shelf(DirFileSystem):  # type: ignore[misc] # fsspec has no types
 
 @pytest.fixture
 def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A root on storage without any create-only write; its files are below `tmp_path`."""
+    """Return a root on storage without create-only writes; its files are below `tmp_path`."""
     monkeypatch.setattr(Shelf, "directory", str(tmp_path))
     fsspec.register_implementation("shelf", Shelf, clobber=True)
     return "shelf://a/lake"
@@ -158,7 +158,7 @@ Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
 
 def _skips_nothing(report: Report) -> Report:
-    """With LANCEKEEP_NO_SKIP=1 a skipped test has failed: a machine that lacks something must not look green."""
+    """Fail skipped tests if LANCEKEEP_NO_SKIP=1, since an incomplete machine must not pass."""
     if NO_SKIP and report.skipped and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
         skip = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr

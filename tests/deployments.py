@@ -1,4 +1,4 @@
-"""The deployments that the integration tests run against: an object store and a commit store each."""
+"""The deployments of the integration tests: an object store and a commit store each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ALL = ("sqlite", "files", "redis", "dynamodb", "conditional-put", "conditional-p
 
 @attrs.frozen
 class Deployment:
-    """Where a catalog lies and what commits its versions."""
+    """The root and the commit store of a catalog."""
 
     root: str
     commit_store: str
@@ -22,14 +22,14 @@ class Deployment:
 
     @property
     def properties(self) -> dict[str, str]:
-        """As properties of ``lancekeep.DirectoryNamespace``."""
+        """Return the properties of ``lancekeep.DirectoryNamespace``."""
         storage = {f"storage.{key}": value for key, value in self.storage_options.items()}
         vend = {"vend_input_storage_options": "true"} if storage else {}
         return {"root": self.root, "commit_store": self.commit_store, **storage, **vend}
 
 
 def s3_options(endpoint: str) -> dict[str, str]:
-    """Storage options for an S3 server of the tests, in the spelling of the native engine."""
+    """Return storage options for a test S3 server, with Lance's names."""
     return {
         **CREDENTIALS,
         "aws_region": "us-east-1",
@@ -40,7 +40,7 @@ def s3_options(endpoint: str) -> dict[str, str]:
 
 
 def bucket(endpoint: str) -> str:
-    """A new bucket."""
+    """Create a bucket and return its name."""
     name = f"bucket-{uuid4().hex[:12]}"
     client = boto3.client(
         "s3", endpoint_url=endpoint, region_name="us-east-1", aws_access_key_id="test", aws_secret_access_key="test"
@@ -50,7 +50,7 @@ def bucket(endpoint: str) -> str:
 
 
 def deployment(kind: str, directory: Path, redis_url: str, moto_endpoint: str) -> Deployment:
-    """A new, empty deployment of one kind."""
+    """Return a new, empty deployment of one kind."""
     lake = str(directory / "lake")
     match kind:
         case "sqlite":

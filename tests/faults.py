@@ -1,4 +1,4 @@
-"""Doubles that go around a port: they count its calls, fail them on command, or kill the caller."""
+"""Wrappers of ports that count calls, fail them on command, or kill the caller."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lancekeep.domain.errors import StoreUnavailable
 
 
 class Crash(BaseException):
-    """The process dies here: nothing may catch this."""
+    """The process dies here; no handler may catch this."""
 
 
 class Faulty:
@@ -50,7 +50,7 @@ class Faulty:
 
 
 def lost_replies(method: str, times: int) -> Callable[[str, int], tuple[str, BaseException] | None]:
-    """The first ``times`` calls of ``method`` have their effect, and their replies are lost."""
+    """Lose the replies of the first ``times`` calls of ``method``, after their effect."""
     left = [times]
 
     def decide(name: str, _: int) -> tuple[str, BaseException] | None:
@@ -63,5 +63,5 @@ def lost_replies(method: str, times: int) -> Callable[[str, int], tuple[str, Bas
 
 
 def crash_at(nth: int, when: str) -> Callable[[str, int], tuple[str, BaseException] | None]:
-    """The process dies at the ``nth`` call, ``before`` or ``after`` its effect."""
+    """Kill the process at the ``nth`` call, ``before`` or ``after`` its effect."""
     return lambda _, count: (when, Crash()) if count == nth else None

@@ -1,4 +1,4 @@
-"""A TCP proxy that lets a request through and loses the reply: the write is done, and its author does not know."""
+"""A TCP proxy that forwards requests and loses replies, so that the outcome is unknown."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class LosingProxy:
 
 @contextmanager
 def losing_proxy(address: str, marker: bytes) -> Iterator[LosingProxy]:
-    """``address``: ``host:port`` of the server."""
+    """Run a proxy before the server at ``address`` (``host:port``)."""
     host, _, port = address.rpartition(":")
     proxy = LosingProxy(host, int(port), marker)
     try:

@@ -1,4 +1,4 @@
-"""Stores that do not keep what they claim, each in one way: `certify` and `connect` have to find them out."""
+"""Stores that break one guarantee each, which `certify` and `connect` must detect."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _refuses_and_overwrites(store: Honest, key: str, content: bytes) -> bool:
 
 
 def _meeting(store: Honest, key: str, racing: bool) -> bool:
-    """Whether the key is free; who comes first to one that is raced for waits until another has looked, too."""
+    """Return whether the key is free. In a race, the first client waits for a second one to check."""
     with _MEETING:
         free = store.head(key) is None
         store.entered[key] = store.entered.get(key, 0) + 1
@@ -262,7 +262,7 @@ ROW_LIES: Mapping[str, tuple[str, Overrides]] = {
 
 @attrs.define
 class Relay:
-    """A TCP relay to ``target``, that replaces bytes of requests, and that can be cut."""
+    """A TCP relay to ``target`` that can replace bytes of requests and drop connections."""
 
     target: tuple[str, int]
     replace: Callable[[bytes], bytes] = bytes
@@ -276,7 +276,7 @@ class Relay:
         return port
 
     def cut(self) -> None:
-        """End every connection, and accept no other."""
+        """Close every connection and accept no new one."""
         for connection in (self._listener, *self._open):
             with suppress(OSError):  # shutdown wakes who waits, which close() alone would leave sleeping
                 connection.shutdown(socket.SHUT_RDWR)
@@ -305,7 +305,7 @@ class Relay:
 
 @contextmanager
 def relay(address: str, replace: Callable[[bytes], bytes] = bytes) -> Iterator[Relay]:
-    """``address``: ``host:port`` of the server; ``replace`` makes of a request what the server gets."""
+    """Relay to ``address``; ``replace`` changes each request."""
     host, _, port = address.rpartition(":")
     relay = Relay((host, int(port)), replace)
     Thread(target=relay.serve, daemon=True).start()
@@ -317,10 +317,10 @@ def relay(address: str, replace: Callable[[bytes], bytes] = bytes) -> Iterator[R
 
 @contextmanager
 def ignoring_conditions(endpoint: str, method: bytes = b"") -> Iterator[str]:
-    """The URL of an S3 server that takes If-None-Match, of requests of one method or any, and ignores it."""
+    """Yield the URL of an S3 server that ignores If-None-Match for one method or all."""
 
     def without_condition(request: bytes) -> bytes:
-        return request.replace(b"If-None-Match:", b"X-Nobody-Cares:") if request.startswith(method) else request
+        return request.replace(b"If-None-Match:", b"X-If-None-Match:") if request.startswith(method) else request
 
     with relay(endpoint.removeprefix("http://"), without_condition) as server:
         yield f"http://127.0.0.1:{server.port}"

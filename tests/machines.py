@@ -29,12 +29,12 @@ from lancekeep.domain.naming import NamingScheme
 from lancekeep.domain.version_row import Claim, Reserved, VersionRow
 
 BATCH = ("x", "y")
-"""Tables whose first versions are reserved in one step."""
+"""The tables whose first versions are reserved in one step."""
 
 
 @attrs.frozen
 class Promise:
-    """Where a version of a table is found from now on, None for nowhere; any of ``paths`` while it is being changed."""
+    """The path of a version from now on, or None; any of ``paths`` during a change."""
 
     table: str
     version: int
@@ -43,7 +43,7 @@ class Promise:
 
 @attrs.frozen
 class Machine:
-    """Works with a commit store and local files. ``tell`` is given what is acknowledged."""
+    """Works with a commit store and local files; ``tell`` receives each acknowledgement."""
 
     directory: str
     url: str
@@ -66,7 +66,7 @@ class Machine:
         self.tell(Promise(table, version, [outcome.path]))
 
     def work(self) -> None:
-        """Two processes at once, then one: so the files beside the database are made, used up, removed, made anew."""
+        """Run two processes, then one, so that SQLite creates, removes and recreates its side files."""
         processes = [_forked(partial(self._commits, table, (1, 2))) for table in ("t", "u")]
         assert [os.waitpid(process, 0)[1] for process in processes] == [0, 0]
         self._commits("t", (3,))
@@ -79,7 +79,7 @@ class Machine:
             self._record_and_delete(commits)
 
     def write(self) -> None:
-        """Let the native engine write two versions of a table of the catalog ``lake``."""
+        """Let Lance write two versions of a table of the catalog ``lake``."""
         options = {"fsync": str(self.fsync).lower()}
         with lancekeep.connect(f"{self.directory}/lake", commit_store=self.url, storage_options=options) as catalog:
             for rows, mode in (([1, 2], "create"), ([3], "append")):
@@ -123,7 +123,7 @@ class Machine:
     # -- after a power loss -----------------------------------------------------------------------------------------
 
     def check(self, promises: Iterable[Promise]) -> None:
-        """What was promised is there, and the next commit works."""
+        """Check that acknowledged state survived and that the next commit succeeds."""
         promised = {(promise.table, promise.version): promise.paths for promise in promises}
         with self.opened() as commits:
             batch = [commits.rows.latest(self.root(table).base_uri) for table in BATCH]

@@ -29,7 +29,7 @@ TRANSACTION = "_transactions/1-6f1c1c1e-0000-4000-8000-000000000002.txn"
 
 
 class World:
-    """A catalog below ``lake/``, without a table engine; ``v1_names``: as in compatibility mode."""
+    """A catalog below ``lake/`` without a table engine; ``v1_names`` as in compatibility mode."""
 
     def __init__(self, *, v1_names: bool = True) -> None:
         self.time = datetime(2026, 1, 1, tzinfo=UTC)
@@ -51,7 +51,7 @@ class World:
         self.catalog = Catalog(places, ledger, Versions(ledger, places), no_engine, open_rows=lambda _: self.rows)
 
     def enter(self, object_id: str, location: str | None, *, listed: bool = False) -> None:
-        """Put an entry into the manifest as it is, as a native writer might."""
+        """Put an unchecked entry into the manifest, as a native writer might."""
         kind = TABLE if location is not None else NAMESPACE
         entry = ManifestEntry(object_id, kind, location, listed=listed)
         self.manifest.apply(lambda _: ([Put(entry)], None))
@@ -69,13 +69,13 @@ class World:
     def fsck(
         self, *, repair: bool = False, grace: timedelta = timedelta(hours=1), remove_tables: bool = False
     ) -> FsckReport:
-        """As `Catalog.fsck`, by the clock of this world."""
+        """Run `Catalog.fsck` with the clock of this world."""
         catalog = self.catalog
         fsck = Fsck(catalog.ledger, catalog.places, catalog.removal, grace, remove_tables, lambda: self.time)
         return fsck.run(repair=repair)
 
     def cleanup(self, *, older_than: timedelta, now: datetime, dry_run: bool = False) -> CleanupReport:
-        """As `Catalog.cleanup`, in a process whose clock says ``now``."""
+        """Run `Catalog.cleanup` in a process whose clock shows ``now``."""
         catalog, week = self.catalog, timedelta(days=7)
         cleanup = Cleanup(
             catalog.ledger,

@@ -23,15 +23,15 @@ from lancekeep.domain.errors import LancekeepError
 
 T = TypeVar("T")
 Names = dict[str, int | None]
-"""What a directory names: the numbers of files; None for directories."""
+"""The entries of a directory: numbers of files, or None for directories."""
 Write = tuple[int, bytes | None]
-"""What is written to a file from that byte on; None: the file ends there."""
+"""The bytes written to a file from an offset; None truncates the file there."""
 Left = dict[str, bytes | None]
-"""What is there, directories (None) before what they name."""
+"""The entries in order, directories (None) before their entries."""
 
 
 class Loss(Enum):
-    """What a power loss takes."""
+    """The effects that a power loss removes."""
 
     EVERYTHING_UNSYNCED = "everything that was not synced"
     CONTENTS = "contents that were not synced"
@@ -53,7 +53,7 @@ class Moment:
     unsynced: Mapping[int, Sequence[Write]] = {}
 
     def lose(self, loss: Loss) -> None:
-        """Make the directory what a power loss at this moment leaves."""
+        """Restore the directory to the state after a power loss at this moment."""
         shutil.rmtree(self.root)
         for path, content in self.left_by(loss).items():
             if content is None:
@@ -83,7 +83,7 @@ class Moment:
 
 
 def written(content: bytes, write: Write) -> bytes:
-    """What a file holds after a write; a gap before it is zeros."""
+    """Return the content of a file after a write; a gap before it is zeros."""
     offset, piece = write
     before = content[:offset].ljust(offset, b"\0")
     return before if piece is None else before + piece + content[offset + len(piece) :]
@@ -129,7 +129,7 @@ class Disk:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """All that happens inside is seen; what was there before counts as synced."""
+        """Record all changes inside the context; earlier files count as synced."""
         for directory, names in self._present().items():
             self._durable[directory] = names
             for name, number in names.items():

@@ -1,4 +1,4 @@
-"""Redis servers with settings that the shared one lacks: replicas, Sentinels, nodes of a cluster."""
+"""Redis servers with other settings than the shared one: replicas, Sentinels, cluster nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An HTTP front of a namespace, by which the native REST client reaches it, and whose answers can be held back.
+"""An HTTP server for a namespace that can withhold responses, for the native REST client.
 
 Only POST with the fields in the body, in the path and in the query: what the client sends for the operations tried here
 (``rest-openapi.yaml`` of the Lance namespace specification).
@@ -38,7 +38,7 @@ class RestFront(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def answer(self, path: str, body: bytes) -> tuple[int, str]:
-        """The HTTP status and the JSON that the operation of this path came to."""
+        """Return the HTTP status and the JSON of the operation of a path."""
         url = urlsplit(path)
         _, _, kind, object_id, *parts = url.path.split("/")
         operation = "_".join((parts[-1], kind, *parts[:-1]))
@@ -75,7 +75,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(text.encode())
 
     def log_message(self, *_: Any) -> None:
-        """Tests print nothing."""
+        """Suppress the log of requests."""
 
 
 def _value(text: str) -> object:

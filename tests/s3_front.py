@@ -1,4 +1,4 @@
-"""An S3 server that stands before moto and answers some requests in a way of its own."""
+"""An S3 proxy before moto that answers some requests itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DROPPED = frozenset(("host", "expect", "content-length", "transfer-encoding", "c
 
 @attrs.frozen
 class Asked:
-    """A request. ``forward`` answers it as moto does, with other headers or another method if they are given."""
+    """A request; ``forward`` sends it to moto, optionally with other headers or another method."""
 
     method: str
     path: str
@@ -82,7 +82,7 @@ def s3_front(endpoint: str, answer: Callable[[Asked], Answer]) -> Iterator[str]:
 
 
 def checking_first(asked: Asked, meeting: threading.Barrier) -> Answer:
-    """Answer as a server that checks If-None-Match first and writes then: requests that overlap find nothing."""
+    """Check If-None-Match, then write, without atomicity: overlapping requests both succeed."""
     if asked.method != "PUT" or "If-None-Match" not in asked.headers:
         return asked.forward()
     if asked.forward(method="HEAD").status == 200:

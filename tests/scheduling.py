@@ -1,4 +1,4 @@
-"""Which test runs in which process of pytest-xdist."""
+"""The distribution of tests over the processes of pytest-xdist."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 
 class TogetherOrAlone(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
-    """Tests that share what takes long to make run in one process, those first; each other test wherever it is free.
+    """Schedules tests with an expensive fixture in one process, first, and all others anywhere.
 
     By the names of files, as the marks of ``--dist loadgroup`` mean nothing under pytest 9.2 (pytest-xdist #1386).
     """

@@ -1,7 +1,7 @@
-"""The servers that tests run against: moto (AWS) and Redis, as local processes and as containers; a Hive Metastore.
+"""The servers of the tests: moto (AWS), Redis and a Hive Metastore.
 
-Each is a context manager that yields a URL once the server answers, and stops it at the end. One that cannot be had
-here raises `Unavailable` with the reason; fixtures in ``conftest.py`` turn that into a skip.
+Each is a context manager that starts a process or a container, yields a URL once the server answers, and stops it at
+the end. If the machine cannot run a server, it raises `Unavailable` with the reason, and the fixture skips.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ MOTO_SERVER = Path(__file__).with_name("moto_server.py")
 
 
 class Unavailable(Exception):
-    """A server that this machine cannot run; says what is missing."""
+    """This machine cannot run the server; the message names what is missing."""
 
 
 @contextmanager
 def moto_process() -> Iterator[str]:
-    """moto in a process of its own: tests start many, and none shall wait for another's interpreter lock."""
+    """Run moto in a separate process, so that tests and servers do not share an interpreter lock."""
     command = [sys.executable, str(MOTO_SERVER), "127.0.0.1", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
@@ -85,14 +85,14 @@ def redis_process() -> Iterator[str]:
 
 @contextmanager
 def hive_metastore(directory: Path) -> Iterator[str]:
-    """A Hive Metastore from the jars within pyspark, which keeps its tables in memory: ``host:port`` of its Thrift."""
+    """Run a Hive Metastore in memory from pyspark's jars; yield ``host:port`` of its Thrift service."""
     settings = {
         "javax.jdo.option.ConnectionURL": "jdbc:derby:memory:metastore;create=true",
         "datanucleus.schema.autoCreateAll": "true",
         "hive.metastore.schema.verification": "false",
         "hive.metastore.warehouse.dir": str(directory / "warehouse"),
         "hive.metastore.event.db.notification.api.auth": "false",
-        "hive.async.log.enabled": "false",  # what it needs is not among the jars
+        "hive.async.log.enabled": "false",  # its dependencies are not among the jars
     }
     properties = (f"<property><name>{name}</name><value>{value}</value></property>" for name, value in settings.items())
     (directory / "hive-site.xml").write_text(f"<configuration>{''.join(properties)}</configuration>")
@@ -120,7 +120,7 @@ def _listens(address: tuple[str, int]) -> bool:
 
 
 def _container(image: str) -> DockerContainer:
-    """A container of an image that is there or can be pulled; raises `Unavailable`."""
+    """Return a container of a local or pulled image, or raise `Unavailable`."""
     try:
         client = docker.from_env()
         client.ping()
@@ -139,13 +139,13 @@ def _container(image: str) -> DockerContainer:
 
 
 def _address(container: DockerContainer, port: int) -> str:
-    """``host:port`` as seen from here; by number, since "localhost" may mean ::1, where Docker need not listen."""
+    """Return ``host:port`` of a container; numeric, since "localhost" may resolve to ::1."""
     host = container.get_container_host_ip().replace("localhost", "127.0.0.1")
     return f"{host}:{container.get_exposed_port(port)}"
 
 
 def free_port() -> int:
-    """A port that nobody has, and that the kernel gives to no client, who could take it while its server is down."""
+    """Return a free port outside the range from which the kernel assigns ports to clients."""
     while True:
         port = random.randrange(10_000, 32_000)
         with socket.socket() as probe, suppress(OSError):

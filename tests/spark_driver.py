@@ -1,8 +1,8 @@
-"""Spark drivers in processes of their own, made to be killed: the program that one runs, and `Driver`, who holds it.
+"""Spark drivers in separate processes that tests kill: the program, and `Driver`, which controls it.
 
-The program works on the tables of one lake, in one thread for each kind of work, and says on its output which work is
-done. It is told how many works of each kind are acknowledged. Where the interface commits a work once, the next one is
-simply run again; for the other kinds (`KINDS`) the program looks at the tables first, as any would have to.
+The program works on the tables of one lake, in one thread per kind of work, and prints each finished work. Its
+arguments state how many works of each kind are acknowledged. If the interface commits a work exactly once, the program
+repeats it after a restart. For the other kinds (`KINDS`) it reads the tables first, as any application would have to.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ from lancekeep.jobs import backfill, compact, ingest, ship, upsert
 from pyspark_lancekeep import DefaultSource
 
 ROWS = 40
-"""Of a work, in two partitions."""
+"""The rows of a work, in two partitions."""
 PATIENCE = 600.0
-"""Seconds after which a driver that says nothing, or does not end, counts as stuck."""
+"""Seconds after which a silent or running driver counts as stuck."""
 CLUSTER = "local-cluster[2,1,1024]"
-"""Two executors of one core, each in a JVM of its own."""
+"""Two executors of one core, each in its own JVM."""
 
 
 # -- who holds it ---------------------------------------------------------------------------------------------------
 
 
 class Driver:
-    """A running driver, and every process of its session: JVMs, executors, Python workers.
+    """A running driver with all processes of its session: JVMs, executors, Python workers.
 
-    done: how many works of each kind are acknowledged, those that were given included.
+    ``done`` counts the acknowledged works of each kind, the initial ones included.
     """
 
     def __init__(
         self, place: Path, done: Mapping[str, int], master: str = "local[2,4]", commands: str = "commands"
     ) -> None:
-        """Start one on the lake below ``place``, for the kinds of which so many works are done.
+        """Start a driver on the lake below ``place``; ``done`` counts the works of each kind.
 
-        commands: a file in ``place``, other drivers having others.
+        ``commands`` is a file in ``place``, one per driver.
         """
         self.done = dict(done)
         self._commands = place / commands
@@ -80,22 +80,22 @@ class Driver:
         self._rest = b""
 
     def await_works(self) -> None:
-        """Until one more work of each kind is done."""
+        """Wait until one more work of each kind is done."""
         before = dict(self.done)
         self._listen(lambda: all(self.done[kind] > before[kind] for kind in before), PATIENCE)
         assert all(self.done[kind] > before[kind] for kind in before), self._why(f"after {before} it did {self.done}")
 
     def go_on(self, seconds: float) -> None:
-        """Let it work for so long."""
+        """Let the driver work for a while."""
         self._listen(lambda: False, seconds)
         assert self._process.poll() is None, self._why("it ended")
 
     def command(self, what: str) -> None:
-        """``stop`` after the works that are under way, or kill everything at a moment of a stream: see `die_at`."""
+        """Command ``stop`` after the current works, or a death at a moment of a stream (`die_at`)."""
         self._commands.write_text(what)
 
     def kill(self, victim: str, choose: Callable[[Sequence[int]], int]) -> None:
-        """Kill ``all``, the ``program``, its ``jvm``, or one of what `processes` calls so."""
+        """Kill ``all``, the ``program``, its ``jvm``, or one process of another name of `processes`."""
         processes = self.processes()
         if victim == "all":
             while processes:  # a process may be forking
@@ -106,7 +106,7 @@ class Driver:
             _kill(choose(sorted(pid for pid, name in processes.items() if name == victim)))
 
     def processes(self) -> dict[int, str]:
-        """What lives: ``program``, ``jvm``, ``executor``, ``worker`` (Python, of an executor) or ``other``, by id."""
+        """Return the live processes by id: ``program``, ``jvm``, ``executor``, ``worker`` or ``other``."""
         found = {}
         for entry in Path("/proc").iterdir():
             with suppress(ProcessLookupError, FileNotFoundError, ValueError):
@@ -117,7 +117,7 @@ class Driver:
         return found
 
     def end(self) -> int:
-        """Wait until all processes are gone and everything they said is heard; the program's exit code."""
+        """Wait for the end of all processes and their output, and return the program's exit code."""
         self._listen(lambda: False, PATIENCE)
         for pid in self.processes():
             with suppress(ProcessLookupError):
@@ -142,7 +142,7 @@ class Driver:
         return self._process.stdout
 
     def _listen(self, enough: Callable[[], bool], seconds: float) -> None:
-        """Take note of what it says until that is enough, the time is over, or nobody is left to say anything."""
+        """Read the output until it is enough, the time is over, or all processes have ended."""
         until = monotonic() + seconds
         while not enough() and select.select([self._output], [], [], max(0.0, until - monotonic()))[0]:
             said = os.read(self._output.fileno(), 1 << 16)
@@ -158,7 +158,7 @@ class Driver:
 
 
 def _home(place: Path) -> Path:
-    """The installed Spark under another name: in its home a cluster keeps what its executors leave behind."""
+    """Return a home with links to the installed Spark, since a cluster writes into its home."""
     home = place / "spark"
     if not home.exists():
         home.mkdir()
@@ -184,7 +184,7 @@ def _kill(pid: int) -> None:
 
 
 class Lake:
-    """Where a driver works. place: the directory of the lake and of all else."""
+    """The lake of a driver; ``place`` is the directory of all its files."""
 
     def __init__(self, place: Path, spark: SparkSession) -> None:
         self.place = place
@@ -203,17 +203,17 @@ class Lake:
 
 
 def options(place: Path) -> dict[str, str]:
-    """The options of the data source for the lake below ``place``."""
+    """Return the options of the data source for the lake below ``place``."""
     return {"root": str(place / "lake"), "commit_store": f"sqlite://{place}/commits.db"}
 
 
 def connect(place: Path) -> lancekeep.Catalog:
-    """The catalog of the lake below ``place``."""
+    """Open the catalog of the lake below ``place``."""
     return lancekeep.connect(options(place)["root"], commit_store=options(place)["commit_store"])
 
 
 def appends(lake: Lake, done: int) -> Iterator[int]:
-    """Rows appended, by the data source and by SQL in turn, and compacted now and then."""
+    """Append rows, by the data source and by SQL in turn, and compact now and then."""
     for number in range(len(lake.ids("appended")) // ROWS, sys.maxsize):
         frame = lake.rows(number)
         if number % 2 == 0:
@@ -227,7 +227,7 @@ def appends(lake: Lake, done: int) -> Iterator[int]:
 
 
 def overwrites(lake: Lake, done: int) -> Iterator[int]:
-    """All rows replaced, by the data source and by SQL in turn."""
+    """Replace all rows, by the data source and by SQL in turn."""
     for number in range(max(lake.ids("overwritten"), default=-1) // ROWS + 1, sys.maxsize):
         frame = lake.rows(number)
         if number % 2 == 0:
@@ -239,7 +239,7 @@ def overwrites(lake: Lake, done: int) -> Iterator[int]:
 
 
 def upserts(lake: Lake, done: int) -> Iterator[int]:
-    """Half of the rows of the last work changed, and as many added: of each ``id`` the last work that had it."""
+    """Update half of the rows of the last work and add as many."""
     if not lake.catalog.table_exists("upserted"):
         lake.catalog.write("upserted", pa.table({"id": pa.array([], pa.int64()), "work": pa.array([], pa.int64())}))
     for number in range(done, sys.maxsize):
@@ -249,7 +249,7 @@ def upserts(lake: Lake, done: int) -> Iterator[int]:
 
 
 def streams(lake: Lake, done: int) -> Iterator[int]:
-    """One table copied into another by a stream, each version a batch."""
+    """Copy one table into another by a stream, one version per batch."""
     reader = lake.spark.readStream.format("mortal").options(**lake.options)
     query = None
     for number in range(done, sys.maxsize):
@@ -265,7 +265,7 @@ def streams(lake: Lake, done: int) -> Iterator[int]:
 
 
 def pipes(lake: Lake, done: int) -> Iterator[int]:
-    """A file into bronze, from there into silver and gold in one transaction."""
+    """Ingest a file into bronze, then write silver and gold in one transaction."""
     landing = lake.place / "landing"
     landing.mkdir(exist_ok=True)
     for number in range(len(lake.ids("silver")) // ROWS, sys.maxsize):
@@ -285,7 +285,7 @@ def pipes(lake: Lake, done: int) -> Iterator[int]:
 
 
 def keeps(lake: Lake, done: int) -> Iterator[int]:
-    """Rows that get a computed column, in fragments that are then put together."""
+    """Backfill a computed column of new rows, then compact the fragments."""
     ship(sys.modules[__name__])
     for number in range(done, sys.maxsize):
         rows = pa.table({"id": pa.array(range(number * ROWS, (number + 1) * ROWS), pa.int64())})
@@ -301,7 +301,7 @@ def twice(batch: pa.RecordBatch) -> pa.Array:
 
 
 def shares(lake: Lake, done: int) -> Iterator[int]:
-    """What `writers.share` does, by Spark, in the table of all writers."""
+    """Do the works of `writers.share` by Spark, in the table of all writers."""
     for number in range(done, sys.maxsize):
         frame = lake.rows(number).selectExpr("id", f"{number}L work")
         frame.write.format("lancekeep").options(**lake.options).mode("append").save("shared")
@@ -318,9 +318,9 @@ KINDS: dict[str, Callable[[Lake, int], Iterator[int]]] = {
     "pipeline": pipes,
     "upkeep": keeps,
 }
-"""What a driver can do: given how many works are acknowledged, each goes on and says how many are done."""
+"""The kinds of work: each continues after the acknowledged works and yields the number done."""
 SHARING = {"share": shares}
-"""The same for several writers at once, who number their works differently."""
+"""The same for concurrent writers, which number their works differently."""
 
 
 def commanded(what: str) -> bool:
@@ -329,10 +329,10 @@ def commanded(what: str) -> bool:
 
 
 def die_at(moment: str) -> None:
-    """End every process of the session, which is the driver, its JVM and their workers, and this one last.
+    """Kill the driver, its JVM, their workers, and this process last, if ``moment`` is commanded.
 
-    ``written`` is when a task has written its rows, ``committing`` before the commit of a batch, ``committed`` behind
-    it, before Spark knows.
+    ``written``: a task has written its rows. ``committing``: before the commit of a batch. ``committed``: after the
+    commit, before Spark receives its outcome.
     """
     if not commanded(moment):
         return
@@ -369,7 +369,7 @@ class MortalSource(DefaultSource):
 
 
 def work(session: SparkSession, kind: str, works: Iterator[int]) -> None:
-    """One work after the other; an error ends the program."""
+    """Run the works in turn; an error ends the program."""
     try:
         session.createDataFrame([(1,)], "one int")  # a new thread has no active session otherwise
         for done in works:
@@ -405,7 +405,7 @@ def main(place: Path, master: str, done: Mapping[str, int]) -> None:
     session.dataSource.register(MortalSource)
     lake = Lake(place, session)
     kinds = {kind: (KINDS | SHARING)[kind](lake, number) for kind, number in done.items()}
-    for kind, begun in kinds.items():  # what is cold takes long: Spark gives a worker ten seconds to come
+    for kind, begun in kinds.items():  # one at a time: Spark gives a cold worker ten seconds to start
         work(session, kind, islice(begun, 1))
     threads = [Thread(target=work, args=(session, *begun)) for begun in kinds.items()]
     for thread in threads:

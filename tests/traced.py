@@ -1,4 +1,4 @@
-"""What a power loss would leave of the work of any processes, native code included: strace tells their system calls.
+"""Power losses during any processes, native code included, by their system calls in strace.
 
 A call is there once it has begun. A sync is once it has ended, for what was there when it began. So no effect precedes
 its cause where processes overlap, and nothing counts as synced too early. A call that is not understood is an error.
@@ -30,7 +30,7 @@ _ARGUMENT = re.compile(rf'(\w+)<{_BYTES}>(\(deleted\))?|"{_BYTES}"')
 
 @attrs.frozen
 class _Descriptor:
-    """An open file. path: where it was found last; that name may be another file's meanwhile if ``deleted``."""
+    """An open file and its last path; if ``deleted``, another file may have the path."""
 
     number: int
     path: str
@@ -45,21 +45,21 @@ _SAME = {
     "unlinkat": "unlink",
     "mkdirat": "mkdir",
 }
-"""These name a directory before each path."""
+"""Calls with a directory before each path."""
 _Argument = str | bytes | _Descriptor
-"""A path is text as any other; bytes are what is written."""
+"""Paths are text; bytes are content."""
 
 
 @attrs.define(eq=False)
 class _Call:
-    """A call of some process; what ends in -at is named without, and its paths are whole."""
+    """A call of a process, without the suffix -at and with absolute paths."""
 
     text: str = ""
     name: str = ""
     arguments: list[_Argument] = attrs.field(factory=list)
     result: int = -1
     reached: int = 0
-    """Of a sync: how much of the history was there when it began."""
+    """The length of the history at the start of a sync."""
 
     def understand(self) -> None:
         found = _CALL.fullmatch(self.text)
@@ -97,7 +97,7 @@ def _decoded(text: str) -> bytes:
 class _File:
     history: list[Write] = attrs.field(factory=list)
     reached: int = 0
-    """How much of the history is synced: ``content``."""
+    """The length of the synced part of the history, by ``content``."""
     content: bytes = b""
 
     def sync(self, reached: int) -> None:
@@ -127,9 +127,9 @@ class Trace:
         self._files: list[_File] = []
         self._directories = {self._root: _Directory()}
         self._removed: dict[str, int] = {}
-        """Files that had that name last: descriptors may still be open."""
+        """The files that had a name last: descriptors may still be open."""
         self._positions: dict[tuple[int, int], int | None] = {}
-        """Where a descriptor of a file writes next; None: at the end."""
+        """The next write offset of a descriptor; None appends."""
         self.moments: list[Moment] = []
         self.told: list[tuple[int, str]] = []
         self._moment("the beginning")
@@ -275,7 +275,7 @@ class Trace:
 
 
 def _is_memory(file: _Descriptor) -> bool:
-    """Whether it is what SQLite's processes share while they run. The first one makes its content anew."""
+    """Return whether a file is SQLite's shared memory, which the first process initializes again."""
     return file.path.endswith("-shm")
 
 
@@ -291,7 +291,7 @@ def _traced(command: Sequence[str], log: Path) -> list[str]:
 
 
 def _steps(lines: Iterable[str], places: Sequence[str]) -> Iterator[tuple[bool, _Call]]:
-    """The calls at these places that succeeded, each when it begins (True) and when it has ended (False)."""
+    """Return the start (True) and the end (False) of each successful call at these places."""
     steps: list[tuple[bool, _Call]] = []
     running: dict[str, _Call] = {}
     for line in lines:

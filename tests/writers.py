@@ -1,4 +1,4 @@
-"""Writers that run in processes of their own (importable there, unlike test modules)."""
+"""Writers for separate processes, which cannot import test modules."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ TABLE = ["hot", "t"]
 
 
 def row(writer: int, number: int) -> pa.Table:
-    """One row that nobody else writes."""
+    """Return a row that no other writer appends."""
     return pa.table({"writer": pa.array([writer], pa.int64()), "number": pa.array([number], pa.int64())})
 
 
 def append(namespace: Any, writer: int, number: int) -> None:
-    """One native append of one row, repeated only where it is certain that nothing was committed."""
+    """Append one row natively; retry only if nothing was committed."""
     while True:
         try:
             lance.write_dataset(row(writer, number), namespace_client=namespace, table_id=TABLE, mode="append")
@@ -46,7 +46,7 @@ def append(namespace: Any, writer: int, number: int) -> None:
 def append_in_threads(
     properties: Mapping[str, str], process: int, threads: int, appends: int, start: Any, failures: Any
 ) -> None:
-    """Threads that append to one table at once; ``failures`` gets what went wrong."""
+    """Append to one table in several threads; put errors into ``failures``."""
     namespace = lancekeep.DirectoryNamespace(**properties)
     together = Barrier(threads)
 
@@ -67,7 +67,7 @@ def append_in_threads(
 
 
 def append_until_killed(properties: Mapping[str, str], writer: int, ledger: str) -> None:
-    """Appends without end; every acknowledged row is in the ledger before the next one is begun."""
+    """Append endlessly; record each acknowledged row in the ledger before the next append."""
     namespace = lancekeep.DirectoryNamespace(**properties)
     with open(ledger, "a", buffering=1) as acknowledged:
         number = 0
@@ -79,7 +79,7 @@ def append_until_killed(properties: Mapping[str, str], writer: int, ledger: str)
 
 
 def write_pairs(root: str, store: str, ledger: Connection) -> None:
-    """Until it is killed: the same number into both tables, and told once it is committed."""
+    """Write the same number into both tables until killed, and report each commit."""
     catalog = lancekeep.connect(root, commit_store=store)
     for number in itertools.count(catalog.open("a").version):
         rows = pa.table({"number": pa.array([number], pa.int64())})
@@ -93,26 +93,26 @@ def write_pairs(root: str, store: str, ledger: Connection) -> None:
 
 SHARED = pa.schema([("id", pa.int64()), ("work", pa.int64())])
 COMMON = 5
-"""How many rows all works update."""
+"""The number of rows that all works update."""
 
 
 def own(work: int, rows: int) -> pa.Table:
-    """Rows that only this work appends."""
+    """Return the rows that only this work appends."""
     return pa.table({"id": range(work * rows, (work + 1) * rows), "work": [work] * rows}, SHARED)
 
 
 def common(work: int) -> pa.Table:
-    """Rows that all works change."""
+    """Return the rows that all works update."""
     return pa.table({"id": range(-COMMON, 0), "work": [work] * COMMON}, SHARED)
 
 
 def following(dataset: lance.LanceDataset, work: int) -> pa.Table:
-    """The row that is still missing: writers that look at the same moment add it at the same moment."""
+    """Return the next missing row, which concurrent writers may add at the same time."""
     return pa.table({"id": [pc.min(dataset.to_table(columns=["id"])["id"]).as_py() - 1], "work": [work]}, SHARED)
 
 
 def share(properties: Mapping[str, str], first: int, works: int, rows: int, failures: Any) -> None:
-    """So many works of a Lancekeep writer: rows appended, rows changed, and a row added that others may add, too."""
+    """Run works of a Lancekeep writer: append rows, update rows, and add a row that others may add."""
     from lancekeep.jobs import upsert
 
     try:
@@ -126,7 +126,7 @@ def share(properties: Mapping[str, str], first: int, works: int, rows: int, fail
 
 
 def share_natively(properties: Mapping[str, str], first: int, works: int, rows: int, failures: Any) -> None:
-    """Rows appended and rows changed by pylance, which would not notice that others add the same row."""
+    """Append and update rows with pylance, which does not detect concurrent inserts of one key."""
     namespace = lancekeep.DirectoryNamespace(**properties)
     try:
         for work in range(first, first + works):
@@ -141,20 +141,20 @@ def share_natively(properties: Mapping[str, str], first: int, works: int, rows: 
 # -- namespaces in processes of their own ------------------------------------------------------------------------
 
 PATIENCE = 120.0
-"""Seconds after which a peer that does not come counts as dead."""
+"""Seconds after which a missing peer counts as dead."""
 
 OWN_OPERATIONS = ("alter_namespace", "alter_table")
-"""What the interface has no operation for; the catalog behind the namespace is asked."""
+"""Operations that the interface lacks; they call the namespace's catalog."""
 
 Call = tuple[str, dict[str, Any]]
-"""An operation and its fields; ``data`` is what a table is created with."""
+"""An operation and its fields; ``data`` is the content of a new table."""
 
 Answer = tuple[str, Any]
-"""``ok`` with what was answered, or the name of the error with its message."""
+"""``ok`` with the response, or the name of the error with its message."""
 
 
 def open_namespace(native: bool, properties: Mapping[str, str]) -> Any:
-    """A directory namespace, of the native engine or ours."""
+    """Open a directory namespace, native or of Lancekeep."""
     return (NativeNamespace if native else lancekeep.DirectoryNamespace)(**properties)
 
 
@@ -166,7 +166,7 @@ def stream(table: pa.Table) -> bytes:
 
 
 def perform(namespace: Any, operation: str, fields: Mapping[str, Any]) -> Any:
-    """One operation of the interface, of `OWN_OPERATIONS` or of this module, on plain data."""
+    """Run an operation of the interface, of `OWN_OPERATIONS` or of this module."""
     if operation in OWN_OPERATIONS:
         return attrs.asdict(getattr(namespace.catalog, operation)(**fields))["properties"]
     if operation in ("append_rows", "world"):
@@ -180,7 +180,7 @@ def perform(namespace: Any, operation: str, fields: Mapping[str, Any]) -> Any:
 
 
 def answer(namespace: Any, call: Call) -> Answer:
-    """The answer to a call; an error is an answer, too."""
+    """Return the response to a call, or its error."""
     try:
         return "ok", perform(namespace, *call)
     except Exception as error:
@@ -188,13 +188,13 @@ def answer(namespace: Any, call: Call) -> Answer:
 
 
 def append_rows(namespace: Any, id: list[str], data: pa.Table) -> int:  # noqa: A002 - as in the requests
-    """Append with the native engine where the namespace says that the table is; the version that it made."""
+    """Append natively at the location that the namespace returns, and return the new version."""
     location = perform(namespace, "describe_table", {"id": id})["location"]
     return int(lance.write_dataset(data, location, mode="append").version)
 
 
 def world(namespace: Any, names: Sequence[str] = ()) -> dict[str, Any]:
-    """Everything that a namespace shows below ``names``, by every operation that looks."""
+    """Return the results of all read operations below ``names``."""
     at = {"id": list(names)}
     perform(namespace, "namespace_exists", at)
     spaces = perform(namespace, "list_namespaces", at).get("namespaces", [])
@@ -222,7 +222,7 @@ def _table(namespace: Any, names: list[str]) -> dict[str, Any]:
 
 
 def attend(connection: Connection, together: Any) -> None:
-    """Answer calls until None comes; with others at ``together``, which all wait for before each call."""
+    """Serve calls until None arrives; wait for the other peers before each call."""
     opened: dict[str, Any] = {}
     for native, properties, calls in iter(connection.recv, None):
         key = repr((native, properties))
@@ -242,7 +242,7 @@ class Peers:
     """
 
     def __init__(self, count: int) -> None:
-        self._together = PROCESSES.Barrier(count)  # kept: a process that still starts looks for it by name
+        self._together = PROCESSES.Barrier(count)  # kept alive: a starting process opens it by name
         self._pipes, self._processes = [], []
         for _ in range(count):
             ours, theirs = PROCESSES.Pipe()
@@ -252,7 +252,7 @@ class Peers:
             self._processes.append(process)
 
     def race(self, *rounds: tuple[bool, Mapping[str, str], Sequence[Call]]) -> list[list[Answer]]:
-        """Each peer's answers to its calls, as (native, properties, calls): the n-th calls of all begin together."""
+        """Return each peer's answers to (native, properties, calls); the n-th calls start together."""
         for pipe, given in zip(self._pipes, rounds, strict=True):
             pipe.send(given)
         return [self._received(pipe) for pipe in self._pipes]

@@ -1,14 +1,18 @@
-"""Does a namespace do what the specification says? A suite of behaviours for any ``lance_namespace.LanceNamespace``.
+"""Test suites for adapters and for Lance namespaces.
 
-Each behaviour has an id, the sentence of the specification that it stands for, and an outcome: passed, failed, or not
-offered. For a namespace that ``lance_namespace.connect`` opens there is nothing to write::
+`lancekeep.testing.commit_store`, `.object_store` and `.manifest_store` hold the contracts of the ports. An adapter's
+author subclasses a contract and provides its fixtures (docs/write-an-adapter.md).
+
+The rest is a suite of behaviours for any ``lance_namespace.LanceNamespace``. Each behaviour has an id, a sentence of
+the specification, and an outcome: passed, failed or not offered. If ``lance_namespace.connect`` opens the namespace,
+the suite runs without code::
 
     pytest --pyargs lancekeep.testing --lance-namespace lancekeep.DirectoryNamespace \\
         --lance-namespace-property manifest_enabled=false \\
         --lance-namespace-without namespaces,properties,locations,rename
 
-Every behaviour gets an empty place of its own. ``{place}`` in the value of a property becomes the path of a directory
-that does not exist yet; ``root={place}`` is a property unless another root is given. For anything else subclass::
+Every behaviour gets an empty place. ``{place}`` in the value of a property becomes the path of a directory that does
+not exist yet. The default of ``root`` is ``{place}``. Subclass for any other namespace::
 
     from lancekeep.testing.kit import Capability
     from lancekeep.testing.suite import NamespaceBehaviours
@@ -18,8 +22,8 @@ that does not exist yet; ``root={place}`` is a property unless another root is g
 
         @pytest.fixture
         def namespace_factory(self, tmp_path):
-            return lambda: OurNamespace(tmp_path)  # called again: a second door to the same place
+            return lambda: OurNamespace(tmp_path)  # each call opens another instance on the same place
 
-What a namespace does not declare among `lancekeep.testing.kit.Capability` is not asked of it; what it declares it has
-to do. ``lancekeep.testing.kit.run_all`` does the same without pytest, which nothing but the suite needs.
+The suite tests the capabilities that a namespace declares (`lancekeep.testing.kit.Capability`) and skips the others.
+``lancekeep.testing.kit.run_all`` runs the behaviours without pytest.
 """

@@ -20,9 +20,14 @@ from lancekeep.ports.object_store import ObjectStore
 
 @attrs.frozen
 class Site:
-    """Where rows are kept, and what another process needs to get there.
+    """The location of a commit store, which any process can open.
 
-    ``derived``: there are no rows but those that the manifests in the object store amount to.
+    Attributes:
+        commit_store: the URL of the commit store.
+        root: the URL of the object store with the manifests.
+        storage_options: the options of the object store.
+        options: the options of the commit store.
+        derived: the store derives its rows from the manifests in the object store.
     """
 
     commit_store: str
@@ -36,17 +41,19 @@ class Site:
         return open_object_store(self.root, self.storage_options)[0]
 
     def connect(self) -> ExternalCommitStore:
-        """The store, opened anew: what one instance wrote, the others have to see."""
+        """Open another instance of the store, which must see the rows of the others."""
         return open_commit_store(self.commit_store, self.options, self.objects)
 
     def new_base_uri(self, name: str = "t.lance") -> str:
+        """Return the base URI of a table that no other test uses."""
+        """Return the base URI of a table that no other test uses."""
         objects, key = open_object_store(self.root, self.storage_options)
         return objects.root_uri + "/".join(filter(None, (key, uuid4().hex, name)))
 
 
 @attrs.frozen
 class Writer:
-    """The application's part, as short as it can be: the objects that a commit comes with."""
+    """A minimal writer: it stages and publishes the manifests of its commits."""
 
     site: Site
     store: ExternalCommitStore
@@ -57,7 +64,7 @@ class Writer:
         return Writer(site, site.connect(), site.objects)
 
     def stage(self, base_uri: str, version: int, committer: str = "ada@host") -> VersionRow:
-        """A staged manifest like no other, and the row that claims ``version`` for it."""
+        """Stage a unique manifest and return the row that claims ``version``."""
         uuid = str(uuid4())
         key = base_uri.removeprefix(self.objects.root_uri)
         path = f"{key}/_versions/{NamingScheme.V2.final_name(version)}-{uuid}"
@@ -65,30 +72,32 @@ class Writer:
         return VersionRow(base_uri, version, path, len(uuid) + version % 7, committer)
 
     def publish(self, row: VersionRow) -> VersionRow:
-        """The final manifest lies there; the row that says so."""
+        """Copy a staged manifest to its final path and return the final row."""
         final = attrs.evolve(row, path=final_path(row.path))
         self.objects.put_if_absent(final.path, self.objects.get(row.path))
         return final
 
     def place(self, base_uri: str, version: int) -> VersionRow:
-        """A manifest that lies under its final name without a row, as a history that is adopted has them."""
+        """Write a final manifest without a row, as in a history to adopt."""
         key = base_uri.removeprefix(self.objects.root_uri)
         path = f"{key}/_versions/{NamingScheme.V2.final_name(version)}"
         self.objects.put(path, b"manifest")
         return VersionRow(base_uri, version, path, 8, "ada@host")
 
     def commit(self, row: VersionRow, *, first: bool) -> VersionRow:
+        """Reserve, publish and finalize a staged row."""
+        """Reserve, publish and finalize a staged row."""
         assert self.store.reserve(row, first=first) == Reserved()
         final = self.publish(row)
         assert self.store.finalize(final)
         return self.seen(final)
 
     def history(self, base_uri: str, count: int) -> list[VersionRow]:
-        """Versions 1 to ``count``, committed."""
+        """Commit versions 1 to ``count``."""
         return [self.commit(self.stage(base_uri, v), first=v == 1) for v in range(1, count + 1)]
 
     def remove(self, base_uri: str, versions: list[int] | None) -> int:
-        """Versions forgotten, and their manifests gone."""
+        """Delete rows and their manifests, and return the number of rows."""
         rows = self.store.list(base_uri, after=None, limit=None, descending=False)
         count = self.store.delete(base_uri, versions)
         for row in rows:
@@ -97,12 +106,12 @@ class Writer:
         return count
 
     def seen(self, row: VersionRow) -> VersionRow:
-        """The row as this store shows it."""
+        """Return the row as this store reads it."""
         return attrs.evolve(row, path=final_path(row.path), committer="") if self.site.derived else row
 
 
 def claim_versions(site: Site, base_uri: str, count: int, number: int, start: ProcessBarrier) -> list[str]:
-    """Claim versions 1 to ``count`` against other processes, and return the staged paths that won."""
+    """Claim versions 1 to ``count`` and return the staged paths that won."""
     writer = Writer.at(site)
     start.wait()
     won, deadline = [], time.monotonic() + 300
@@ -110,8 +119,8 @@ def claim_versions(site: Site, base_uri: str, count: int, number: int, start: Pr
         for version in range(1, count + 1):
             row = writer.stage(base_uri, version)
             while isinstance(reservation := writer.store.reserve(row, first=version == 1), NotReady):
-                # The winner of the version before has not made it final yet; a broken store may never say so.
-                assert time.monotonic() < deadline, f"nobody may claim version {version}"
+                # The previous version is not final yet. In a broken store it may never be.
+                assert time.monotonic() < deadline, f"version {version} stays NotReady"
             if reservation == Reserved():
                 writer.store.finalize(writer.publish(row))
                 won.append(row.path)

@@ -1,4 +1,8 @@
-"""What every `ExternalCommitStore` has to do, whichever adapter it is: subclass, and give `site`."""
+"""The contract of `ExternalCommitStore`.
+
+Subclass `CommitStoreContract` and provide the fixture `site`. Add `SharedCommitStoreContract` if several processes use
+the store, and `BatchContract` if it reserves versions of several tables in one step.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,10 @@ STRANGE_NAMES = (
 
 
 class CommitStoreContract:
-    """Subclasses define the fixture `site`, and less where the server is slow and the cause is not the store's."""
+    """The contract of every commit store.
+
+    Subclasses provide the fixture `site`. They may lower ``rows`` and ``races`` for a slow server.
+    """
 
     rows = 2000
     races = 30
@@ -51,7 +58,7 @@ class CommitStoreContract:
 
     # -- an empty history ---------------------------------------------------------------------------------------
 
-    def test_nothing_is_there_before_the_first_row(self, writer: Writer, base_uri: str) -> None:
+    def test_empty_history_has_no_rows(self, writer: Writer, base_uri: str) -> None:
         store = writer.store
         assert store.get(base_uri, 1) is None
         assert store.latest(base_uri) is None
@@ -59,7 +66,7 @@ class CommitStoreContract:
         assert store.delete(base_uri) == 0
         assert store.delete(base_uri, [1, 2]) == 0
 
-    def test_finalizing_what_has_no_row_writes_nothing(self, writer: Writer, base_uri: str) -> None:
+    def test_finalize_without_row_writes_nothing(self, writer: Writer, base_uri: str) -> None:
         for version in (1, 2):
             staged = writer.stage(base_uri, version)
             assert writer.store.finalize(attrs.evolve(staged, path=final_path(staged.path))) is False
@@ -68,7 +75,7 @@ class CommitStoreContract:
 
     # -- claiming -----------------------------------------------------------------------------------------------
 
-    def test_a_row_moves_from_its_staged_path_to_its_final_one(self, writer: Writer, base_uri: str) -> None:
+    def test_row_moves_from_staged_to_final_path(self, writer: Writer, base_uri: str) -> None:
         staged = writer.stage(base_uri, 1)
         assert writer.store.reserve(staged, first=True) == Reserved()
         assert writer.store.get(base_uri, 1) == writer.store.latest(base_uri) == writer.seen(staged)
@@ -76,13 +83,13 @@ class CommitStoreContract:
         assert writer.store.finalize(final) is True
         assert writer.store.get(base_uri, 1) == writer.store.latest(base_uri) == writer.seen(final)
 
-    def test_a_final_row_never_changes_again(self, writer: Writer, base_uri: str) -> None:
+    def test_final_row_is_immutable(self, writer: Writer, base_uri: str) -> None:
         (final,) = writer.history(base_uri, 1)
         assert writer.store.finalize(attrs.evolve(final, size=final.size + 1, committer="eve")) is True
         assert writer.store.get(base_uri, 1) == final
 
-    def test_finalize_after_a_delete_creates_no_row(self, site: Site, base_uri: str) -> None:
-        """A writer that was held up finalizes the row of a table that was dropped, or of a version that was."""
+    def test_finalize_after_delete_creates_no_row(self, site: Site, base_uri: str) -> None:
+        """A delayed writer finalizes a version that has been deleted."""
         ours, theirs = Writer.at(site), Writer.at(site)
         with closing(ours.store), closing(theirs.store):
             for versions in (None, [1]):
@@ -93,7 +100,7 @@ class CommitStoreContract:
                 assert ours.store.finalize(final) is False
                 assert theirs.store.latest(base_uri) is None
 
-    def test_finalize_that_races_with_a_delete_leaves_no_row(self, site: Site, base_uri: str) -> None:
+    def test_finalize_racing_with_delete_leaves_no_row(self, site: Site, base_uri: str) -> None:
         ours, theirs = Writer.at(site), Writer.at(site)
         with closing(ours.store), closing(theirs.store):
             for _ in range(self.races):
@@ -110,27 +117,25 @@ class CommitStoreContract:
                 race(2, act)
                 assert ours.store.latest(base_uri) is None
 
-    def test_who_reserved_stays_on_record_when_another_finalizes(self, writer: Writer, base_uri: str) -> None:
+    def test_finalize_by_another_writer_keeps_committer(self, writer: Writer, base_uri: str) -> None:
         staged = writer.stage(base_uri, 1, committer="Ada Lovelace\n<ada@host> ∎")
         assert writer.store.reserve(staged, first=True) == Reserved()
         assert writer.store.finalize(attrs.evolve(writer.publish(staged), committer="helper"))
         row = writer.store.get(base_uri, 1)
         assert row == writer.seen(attrs.evolve(staged, path=final_path(staged.path)))
 
-    def test_the_own_staged_path_is_recognised_however_often(self, writer: Writer, base_uri: str) -> None:
+    def test_reserve_of_own_staged_path_is_idempotent(self, writer: Writer, base_uri: str) -> None:
         staged = writer.stage(base_uri, 1)
         assert [writer.store.reserve(staged, first=True) for _ in range(3)] == [Reserved()] * 3
         assert writer.store.list(base_uri, after=None, limit=None, descending=False) == [writer.seen(staged)]
 
-    def test_a_version_that_is_final_is_taken_even_for_the_path_that_won_it(
-        self, writer: Writer, base_uri: str
-    ) -> None:
+    def test_final_version_is_taken_for_its_own_staged_path(self, writer: Writer, base_uri: str) -> None:
         staged = writer.stage(base_uri, 1)
         final = writer.commit(staged, first=True)
         again = writer.store.reserve(staged, first=True)
-        assert again == (Reserved() if writer.site.derived else Taken(final))  # bytes tell, where rows are derived
+        assert again == (Reserved() if writer.site.derived else Taken(final))  # a derived store compares bytes
 
-    def test_the_loser_is_told_who_holds_the_version(self, writer: Writer, base_uri: str) -> None:
+    def test_loser_receives_row_of_winner(self, writer: Writer, base_uri: str) -> None:
         winner = writer.stage(base_uri, 1)
         assert writer.store.reserve(winner, first=True) == Reserved()
         assert writer.store.reserve(writer.stage(base_uri, 1), first=True) == Taken(writer.seen(winner))
@@ -140,7 +145,7 @@ class CommitStoreContract:
         writer.commit(writer.stage(base_uri, 2), first=False)
         assert writer.store.reserve(writer.stage(base_uri, 1), first=True) == Taken(writer.seen(final))
 
-    def test_a_claimant_whose_staged_manifest_is_gone_does_not_win(self, writer: Writer, base_uri: str) -> None:
+    def test_claim_without_staged_manifest_does_not_win(self, writer: Writer, base_uri: str) -> None:
         (final,) = writer.history(base_uri, 1)
         late = writer.stage(base_uri, 1)
         writer.objects.delete(late.path)
@@ -148,36 +153,36 @@ class CommitStoreContract:
 
     # -- no gaps ------------------------------------------------------------------------------------------------
 
-    def test_an_empty_history_begins_only_where_the_caller_says_so(self, writer: Writer, base_uri: str) -> None:
+    def test_empty_history_starts_only_with_first(self, writer: Writer, base_uri: str) -> None:
         assert writer.store.reserve(writer.stage(base_uri, 1), first=False) == NotReady(None)
         assert writer.store.reserve(writer.stage(base_uri, 7), first=False) == NotReady(None)
         assert writer.store.latest(base_uri) is None
         assert writer.store.reserve(branch := writer.stage(base_uri, 7), first=True) == Reserved()
         assert writer.store.latest(base_uri) == writer.seen(branch)
 
-    def test_a_history_begins_once(self, writer: Writer, base_uri: str) -> None:
+    def test_started_history_refuses_first(self, writer: Writer, base_uri: str) -> None:
         _, latest = writer.history(base_uri, 2)
         for version in (3, 9):
             assert writer.store.reserve(writer.stage(base_uri, version), first=True) == NotReady(latest)
         assert writer.store.latest(base_uri) == latest
 
-    def test_a_version_beyond_the_next_is_not_ready(self, writer: Writer, base_uri: str) -> None:
+    def test_version_beyond_next_is_not_ready(self, writer: Writer, base_uri: str) -> None:
         _, latest = writer.history(base_uri, 2)
         assert writer.store.reserve(writer.stage(base_uri, 4), first=False) == NotReady(latest)
         assert writer.store.get(base_uri, 4) is None
 
-    def test_a_staged_predecessor_is_not_ready(self, writer: Writer, base_uri: str) -> None:
+    def test_version_after_staged_predecessor_is_not_ready(self, writer: Writer, base_uri: str) -> None:
         staged = writer.stage(base_uri, 1)
         assert writer.store.reserve(staged, first=True) == Reserved()
         following = writer.stage(base_uri, 2)
-        if not writer.site.derived:  # there, a row is final from its first moment
+        if not writer.site.derived:  # a derived row is final at once
             assert writer.store.reserve(following, first=False) == NotReady(staged)
             assert writer.store.get(base_uri, 2) is None
         writer.store.finalize(writer.publish(staged))
         assert writer.store.reserve(following, first=False) == Reserved()
 
-    def test_a_deleted_version_cannot_be_claimed_below_a_later_one(self, site: Site, base_uri: str) -> None:
-        """Not even by an instance that last looked before, and for which version 2 would be the next."""
+    def test_deleted_version_below_latest_cannot_be_claimed(self, site: Site, base_uri: str) -> None:
+        """An instance with an outdated view must not claim it either."""
         ours, theirs = Writer.at(site), Writer.at(site)
         with closing(ours.store), closing(theirs.store):
             (one,) = ours.history(base_uri, 1)
@@ -196,7 +201,7 @@ class CommitStoreContract:
 
     # -- races --------------------------------------------------------------------------------------------------
 
-    def test_of_racing_threads_one_wins_each_version(self, site: Site, base_uri: str) -> None:
+    def test_one_of_racing_threads_wins_each_version(self, site: Site, base_uri: str) -> None:
         writers = [Writer.at(site) for _ in range(2)]  # two instances, four threads each
         for version in range(1, self.races + 1):
             rows = [writers[number % 2].stage(base_uri, version) for number in range(8)]
@@ -213,7 +218,7 @@ class CommitStoreContract:
         for writer in writers:
             writer.store.close()
 
-    def test_instances_see_each_others_rows(self, site: Site, base_uri: str) -> None:
+    def test_instances_see_rows_of_each_other(self, site: Site, base_uri: str) -> None:
         ours, theirs = Writer.at(site), Writer.at(site)
         with closing(ours.store), closing(theirs.store):
             assert theirs.store.latest(base_uri) is None
@@ -222,7 +227,7 @@ class CommitStoreContract:
                 assert theirs.store.latest(base_uri) == theirs.store.get(base_uri, version) == committed
                 ours, theirs = theirs, ours
 
-    def test_a_history_that_is_forgotten_and_begun_again_is_noticed(self, site: Site, base_uri: str) -> None:
+    def test_deleted_and_restarted_history_is_seen(self, site: Site, base_uri: str) -> None:
         ours, theirs = Writer.at(site), Writer.at(site)
         with closing(ours.store), closing(theirs.store):
             *_, old = ours.history(base_uri, 5)
@@ -237,7 +242,7 @@ class CommitStoreContract:
     # -- lists --------------------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("descending", [False, True])
-    def test_pages_join_to_the_whole_list(self, writer: Writer, base_uri: str, descending: bool) -> None:
+    def test_pages_add_up_to_whole_list(self, writer: Writer, base_uri: str, descending: bool) -> None:
         rows = writer.history(base_uri, 23)
         expected = rows[::-1] if descending else rows
         for limit in (1, 2, 7, 23, 100):
@@ -255,7 +260,7 @@ class CommitStoreContract:
             == (expected[expected.index(rows[9]) + 1 :])
         )
 
-    def test_a_long_history_is_listed_whole_and_its_latest_found(self, writer: Writer, base_uri: str) -> None:
+    def test_long_history_is_listed_completely(self, writer: Writer, base_uri: str) -> None:
         rows = [writer.place(base_uri, version) for version in range(self.rows, 0, -1)]
         writer.store.record(rows)
         expected = [writer.seen(row) for row in reversed(rows)]
@@ -265,7 +270,7 @@ class CommitStoreContract:
         assert writer.store.list(base_uri, after=None, limit=2, descending=True) == expected[:-3:-1]
         assert writer.store.delete(base_uri) == self.rows
 
-    def test_versions_are_exact_up_to_the_highest(self, writer: Writer, base_uri: str) -> None:
+    def test_highest_versions_are_exact(self, writer: Writer, base_uri: str) -> None:
         below = writer.place(base_uri, HIGHEST - 1)
         writer.store.record([below])
         highest = writer.commit(writer.stage(base_uri, HIGHEST), first=False)
@@ -276,7 +281,7 @@ class CommitStoreContract:
 
     # -- names --------------------------------------------------------------------------------------------------
 
-    def test_histories_with_alike_and_strange_names_are_kept_apart(self, site: Site, writer: Writer) -> None:
+    def test_histories_with_similar_or_unusual_names_are_separate(self, site: Site, writer: Writer) -> None:
         home = site.new_base_uri("h")
         names = [home, f"{home}/tree/b", f"{home}2", f"{home}_", f"{home}%"]
         names += [f"{home}/{name}x" for name in STRANGE_NAMES]
@@ -290,7 +295,7 @@ class CommitStoreContract:
 
     # -- recording and forgetting -------------------------------------------------------------------------------
 
-    def test_recording_keeps_the_row_that_is_there(self, writer: Writer, base_uri: str) -> None:
+    def test_record_keeps_existing_row(self, writer: Writer, base_uri: str) -> None:
         one, two = writer.history(base_uri, 2)
         three = writer.place(base_uri, 3)
         for _ in range(2):
@@ -298,7 +303,7 @@ class CommitStoreContract:
         assert writer.store.list(base_uri, after=None, limit=None, descending=False) == [one, two, writer.seen(three)]
         assert writer.store.latest(base_uri) == writer.seen(three)
 
-    def test_recording_above_the_latest_is_seen_by_all(self, site: Site, base_uri: str) -> None:
+    def test_record_above_latest_is_seen_by_other_instances(self, site: Site, base_uri: str) -> None:
         ours, theirs = Writer.at(site), Writer.at(site)
         with closing(ours.store), closing(theirs.store):
             (one,) = ours.history(base_uri, 1)
@@ -309,7 +314,7 @@ class CommitStoreContract:
             assert theirs.store.reserve(theirs.stage(base_uri, 2), first=False) == NotReady(ours.seen(nine))
             theirs.commit(theirs.stage(base_uri, 10), first=False)
 
-    def test_recording_two_histories_at_once(self, site: Site, writer: Writer) -> None:
+    def test_record_enters_rows_of_two_histories(self, site: Site, writer: Writer) -> None:
         names = [site.new_base_uri(), site.new_base_uri()]
         rows = [writer.place(name, version) for version in (2, 1) for name in names]
         writer.store.record(rows)
@@ -317,7 +322,7 @@ class CommitStoreContract:
             versions = [row.version for row in writer.store.list(name, after=None, limit=None, descending=False)]
             assert versions == [1, 2]
 
-    def test_forgetting_counts_what_was_there(self, writer: Writer, base_uri: str) -> None:
+    def test_delete_returns_number_of_rows(self, writer: Writer, base_uri: str) -> None:
         writer.history(base_uri, 6)
         assert writer.remove(base_uri, [5, 6, 7, 7, 5]) == 2
         assert writer.remove(base_uri, []) == 0
@@ -327,19 +332,19 @@ class CommitStoreContract:
             2,
             1,
         ]
-        five = writer.commit(writer.stage(base_uri, 5), first=False)  # the latest may be taken back
+        five = writer.commit(writer.stage(base_uri, 5), first=False)  # the latest version may be claimed again
         assert writer.store.latest(base_uri) == five
         assert writer.remove(base_uri, None) == 5
         assert writer.remove(base_uri, None) == 0
 
     # -- fences -------------------------------------------------------------------------------------------------
 
-    def test_a_fence_ends_a_history_for_good(self, writer: Writer, base_uri: str) -> None:
+    def test_fence_ends_history(self, writer: Writer, base_uri: str) -> None:
         (one,) = writer.history(base_uri, 1)
         fence = VersionRow.fence(base_uri, 2, "redis://elsewhere:6379/0")
         assert writer.store.reserve(fence, first=False) == Reserved()
         assert writer.store.reserve(fence, first=False) == Reserved()
-        if writer.site.derived:  # none is needed, see the adapter: what is there decides between two authorities
+        if writer.site.derived:  # a derived store needs no fence: the manifests decide
             assert writer.store.latest(base_uri) == one
             return
         assert writer.store.reserve(writer.stage(base_uri, 2), first=False) == Taken(fence)
@@ -350,7 +355,7 @@ class CommitStoreContract:
 
     # -- several histories --------------------------------------------------------------------------------------
 
-    def test_the_latest_rows_of_several_histories(self, site: Site, writer: Writer) -> None:
+    def test_latest_all_returns_latest_row_of_each_history(self, site: Site, writer: Writer) -> None:
         one, two, none = site.new_base_uri(), site.new_base_uri(), site.new_base_uri()
         *_, latest = writer.history(one, 3)
         staged = writer.stage(two, 1)
@@ -358,7 +363,7 @@ class CommitStoreContract:
         assert list(writer.store.latest_all([two, none, one])) == [writer.seen(staged), None, latest]
         assert list(writer.store.latest_all([])) == []
 
-    def test_a_batch_of_one_is_a_reserve(self, site: Site, writer: Writer, base_uri: str) -> None:
+    def test_batch_of_one_behaves_like_reserve(self, site: Site, writer: Writer, base_uri: str) -> None:
         staged = writer.stage(base_uri, 1)
         assert writer.store.reserve_all([Claim(staged, first=False)]) == Blocked({base_uri: NotReady(None)})
         for _ in range(2):
@@ -366,9 +371,7 @@ class CommitStoreContract:
         late = Claim(writer.stage(base_uri, 1), first=True)
         assert writer.store.reserve_all([late]) == Blocked({base_uri: Taken(writer.seen(staged))})
 
-    def test_more_than_the_store_can_do_at_once_is_refused_before_anything_is_written(
-        self, site: Site, writer: Writer
-    ) -> None:
+    def test_batch_above_limit_is_refused_and_writes_nothing(self, site: Site, writer: Writer) -> None:
         most = writer.store.guarantees.atomic_rows
         if most > 1000:
             return
@@ -379,7 +382,7 @@ class CommitStoreContract:
 
     # -- itself -------------------------------------------------------------------------------------------------
 
-    def test_a_store_shows_its_canonical_url_and_no_secret(self, site: Site, writer: Writer) -> None:
+    def test_url_is_canonical_and_without_secrets(self, site: Site, writer: Writer) -> None:
         again = site.connect()
         assert again.url == writer.store.url
         assert "?fsync" not in writer.store.url
@@ -390,9 +393,9 @@ class CommitStoreContract:
 
 
 class SharedCommitStoreContract(CommitStoreContract):
-    """For stores that several processes share: what a process of its own sees and wins."""
+    """The contract of stores that several processes share."""
 
-    def test_of_racing_processes_one_wins_each_version(self, site: Site, base_uri: str) -> None:
+    def test_one_of_racing_processes_wins_each_version(self, site: Site, base_uri: str) -> None:
         count = 2 * self.races
         won = [path for paths in race_processes(3, partial(claim_versions, site, base_uri, count)) for path in paths]
         writer = Writer.at(site)
@@ -403,15 +406,13 @@ class SharedCommitStoreContract(CommitStoreContract):
 
 
 class BatchContract(CommitStoreContract):
-    """For stores that reserve versions of several histories in one step."""
+    """The contract of stores that reserve versions of several histories at once."""
 
     @pytest.fixture
     def names(self, site: Site) -> list[str]:
         return [site.new_base_uri(name) for name in ("a", "b", "c")]
 
-    def test_a_batch_is_reserved_whole_and_knows_itself_by_any_of_its_rows(
-        self, writer: Writer, names: list[str]
-    ) -> None:
+    def test_batch_is_reserved_completely_and_recognized_by_any_row(self, writer: Writer, names: list[str]) -> None:
         store = writer.store
         writer.history(names[0], 1)
         rows = [writer.stage(names[0], 2), writer.stage(names[1], 1), writer.stage(names[2], 7)]
@@ -425,15 +426,15 @@ class BatchContract(CommitStoreContract):
         assert store.reserve_all(batch) == Reserved()
         finals = [writer.publish(row) for row in rows[1:]]
         assert all(map(store.finalize, finals))
-        told = store.reserve_all(batch)
-        assert isinstance(told, Blocked)
-        assert told.obstacles == {
+        answer = store.reserve_all(batch)
+        assert isinstance(answer, Blocked)
+        assert answer.obstacles == {
             names[0]: NotReady(store.latest(names[0])),
             names[1]: Taken(finals[0]),
             names[2]: Taken(finals[1]),
         }
 
-    def test_what_is_in_the_way_of_one_is_in_the_way_of_all(self, writer: Writer, names: list[str]) -> None:
+    def test_obstacle_of_one_claim_blocks_batch(self, writer: Writer, names: list[str]) -> None:
         store = writer.store
         (one,) = writer.history(names[0], 1)
         held = writer.stage(names[1], 1)
@@ -453,13 +454,13 @@ class BatchContract(CommitStoreContract):
                 assert store.reserve_all(batch) == Blocked({base_uri: obstacle})
             assert list(store.latest_all(names)) == [one, held, fence]
 
-    def test_of_racing_batches_one_wins_and_nobody_sees_a_part(self, site: Site, names: list[str]) -> None:
+    def test_one_of_racing_batches_wins_and_no_part_is_visible(self, site: Site, names: list[str]) -> None:
         writers = [Writer.at(site) for _ in range(2)]
         for version in range(1, self.races // 5 + 1):
             rows = [[writers[number % 2].stage(name, version) for name in names] for number in range(4)]
 
             def act(number: int, version: int = version, rows: list[list[VersionRow]] = rows) -> Reserved | Blocked:
-                if number == 4:  # reads all the while, so that the change falls into a read
+                if number == 4:  # reads continuously, so that the change happens during a read
                     for _ in range(10_000):
                         seen = {row.version if row else 0 for row in writers[0].store.latest_all(names)}
                         assert len(seen) == 1, seen
@@ -474,7 +475,7 @@ class BatchContract(CommitStoreContract):
             taken = {row.base_uri: Taken(row) for row in winner}
             losers = [answer.obstacles for answer in answers[:4] if isinstance(answer, Blocked)]
             assert len(losers) == 3
-            assert all(told and told.items() <= taken.items() for told in losers)
+            assert all(answer and answer.items() <= taken.items() for answer in losers)
             assert list(writers[1].store.latest_all(names)) == winner
             for row in winner:
                 writers[version % 2].store.finalize(writers[0].publish(row))

@@ -1,4 +1,4 @@
-"""What a behaviour is, how one is run, and the doors through which it looks. Needs no pytest."""
+"""Behaviours of namespaces and their runner, without pytest."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ OTHERS = pa.table({"a": pa.array([4], pa.int64())})
 
 
 class Capability(StrEnum):
-    """What a namespace need not offer; everything else it has to."""
+    """An optional part of the interface. All other parts are required."""
 
     NAMESPACES = "namespaces"
-    """Namespaces below the root. A V1 directory has none."""
+    """Namespaces below the root. V1 directories have none."""
     PROPERTIES = "properties"
     """Properties of namespaces and tables."""
     LOCATIONS = "locations"
-    """Tables in directories that the caller chooses."""
+    """Tables at locations that the caller chooses."""
     REGISTER = "register"
-    """Tables that come and go without their files."""
+    """Registering and deregistering tables without touching their files."""
     RENAME = "rename"
     VERSIONS = "versions"
-    """Versions of tables: listing and describing them."""
+    """Listing and describing versions of tables."""
 
 
 class Outcome(StrEnum):
@@ -42,32 +42,37 @@ class Outcome(StrEnum):
 
 @attrs.frozen
 class Result:
-    """What became of a behaviour. ``answer``: in a few words, what was found instead of what is specified."""
+    """The result of a behaviour; ``answer`` describes a departure in a few words."""
 
     outcome: Outcome
     answer: str = ""
 
 
 class Departure(AssertionError):
-    """The namespace does something else than the specification says; the message says what."""
+    """The namespace departs from the specification; the message describes how."""
 
 
 class NotOffered(Exception):
-    """The namespace answers that it cannot do what is asked."""
+    """The namespace does not support the operation."""
 
 
 Open = Callable[[], api.LanceNamespace]
-"""Opens a namespace on a place that was empty; called again, a second door to the same place."""
+"""Opens a namespace on an empty place; each further call opens another instance on the same place."""
 
 Contents = Callable[[], object]
-"""Everything that the place holds, as a value to compare; for the behaviours that look and must not write."""
+"""Returns the content of the place as a comparable value, to check that reads write nothing."""
 
 
 @attrs.frozen
 class Behaviour:
-    """One thing that a namespace does. id: what it is called in reports. sentence: of the specification.
+    """One behaviour of a namespace.
 
-    needs: without these capabilities it is not offered. below: the namespace in which it is tried, with its parents.
+    Attributes:
+        id: the name in reports.
+        sentence: the sentence of the specification.
+        needs: the capabilities that the check uses.
+        check: raises `Departure` or `NotOffered`.
+        below: the namespace in which the check works.
     """
 
     id: str
@@ -77,7 +82,7 @@ class Behaviour:
     below: tuple[str, ...] = ()
 
     def run(self, open_: Open, contents: Contents | None = None) -> Result:
-        """Try it on an empty place. Whatever the namespace raises is an answer."""
+        """Run the check on an empty place."""
         try:
             self.check(Bench.prepared(open_, contents, self.below))
         except NotOffered as error:
@@ -88,26 +93,26 @@ class Behaviour:
 
 
 def claim(holds: object, found: str) -> None:
-    """Raises `Departure` with what was found, unless that ``holds``."""
+    """Raise `Departure` with ``found`` unless ``holds`` is true."""
     if not holds:
         raise Departure(found)
 
 
 @attrs.frozen
 class Door:
-    """A namespace, asked by the names of operations and fields of their requests."""
+    """A namespace, called by operation names and request fields."""
 
     namespace: api.LanceNamespace
 
     def attempt(self, operation: str, **fields: Any) -> Any:
-        """The answer as it is: what is returned, or raised. ``data`` is the table to create."""
+        """Return the response or raise the error; ``data`` is the table to create."""
         data = [fields.pop("data")] if "data" in fields else []
         model = "list_tables" if operation == "list_all_tables" else operation
         request = getattr(api, "".join(word.capitalize() for word in model.split("_")) + "Request")(**fields)
         return getattr(self.namespace, operation)(request, *(_bytes(given) for given in data))
 
     def ask(self, operation: str, **fields: Any) -> Any:
-        """What is returned; an error is a `Departure`, or `NotOffered`."""
+        """Return the response; an error becomes `Departure` or `NotOffered`."""
         try:
             return self.attempt(operation, **fields)
         except (errors.UnsupportedOperationError, NotImplementedError) as error:
@@ -116,7 +121,7 @@ class Door:
             raise Departure(f"`{operation}`: {type(error).__name__}") from error
 
     def refused(self, operation: str, *expected: type[errors.LanceNamespaceError], **fields: Any) -> None:
-        """The operation answers with one of the errors; that it is not offered at all is another matter."""
+        """Require one of the errors, unless the operation is not offered."""
         try:
             self.attempt(operation, **fields)
         except expected:
@@ -128,13 +133,13 @@ class Door:
         raise Departure(f"`{operation}` succeeds")
 
     def names(self, operation: str, **fields: Any) -> list[str]:
-        """The whole listing, in one page."""
+        """Return the whole listing, in one page."""
         page = self.ask(operation, **fields)
         claim(not page.page_token, f"`{operation}` without a limit returns a page token")
         return sorted(_names(page))
 
     def pages(self, operation: str, limit: int, **fields: Any) -> Iterator[list[str]]:
-        """The pages of a listing, each asked for when it is wanted."""
+        """Yield the pages of a listing, each requested on demand."""
         token, seen = None, set()
         while True:
             page = self.ask(operation, page_token=token, limit=limit, **fields)
@@ -149,7 +154,7 @@ class Door:
 
 @attrs.frozen
 class Bench:
-    """An empty place and two doors to it. ``below``: the namespace to work in; empty for the root."""
+    """Two instances on an empty place; ``below`` is the namespace to work in."""
 
     one: Door
     other: Door
@@ -171,21 +176,21 @@ class Bench:
         return self.one.ask("create_table", id=self.at(name), data=data, **fields)
 
     def rows(self, *names: str, door: Door | None = None) -> list[int]:
-        """The rows of a table, read where a door says that it lies."""
+        """Return the rows of a table at the location that an instance returns."""
         return rows_at((door or self.other).ask("describe_table", id=self.at(*names)).location)
 
     def tables(self, **fields: Any) -> list[str]:
         return self.other.names("list_tables", id=self.at(), **fields)
 
     def deregistered(self, name: str) -> str:
-        """Create a table and take it out of the namespace; where it lies."""
+        """Create and deregister a table, and return its location."""
         self.create(name)
         location = self.one.ask("describe_table", id=self.at(name)).location
         self.one.ask("deregister_table", id=self.at(name))
         return str(location)
 
     def race(self, *calls: tuple[str, dict[str, Any]]) -> list[Any]:
-        """The answers to calls through doors of their own that begin at the same moment; errors are answers."""
+        """Return the responses or errors of calls that start together."""
         barrier = Barrier(len(calls))
         doors = [Door(self.open()) for _ in calls]
         answers: list[Any] = [None] * len(calls)
@@ -210,7 +215,10 @@ def run_all(
     place: Callable[[], tuple[Open, Contents | None]],
     capabilities: Collection[Capability] = tuple(Capability),
 ) -> dict[str, Result]:
-    """Every behaviour on a place of its own, by its id; what needs more than ``capabilities`` is not tried."""
+    """Run each behaviour on its own place, and return the results by id.
+
+    Behaviours that need other capabilities than ``capabilities`` are not offered.
+    """
     results = {}
     for behaviour in behaviours:
         missing = behaviour.needs.difference(capabilities)
@@ -220,7 +228,7 @@ def run_all(
 
 
 def rows_at(location: str) -> list[int]:
-    """The rows of the Lance table at a location."""
+    """Return the rows of the Lance table at a location."""
     try:
         return sorted(lance.dataset(location).to_table()["a"].to_pylist())
     except Exception as error:
@@ -228,7 +236,7 @@ def rows_at(location: str) -> list[int]:
 
 
 def directory(location: str) -> str:
-    """A location relative to the root of a directory namespace: the last part of it."""
+    """Return the last part of a location, which is relative to the root."""
     path = unquote(urlsplit(location).path) if "://" in location else location
     return path.rstrip("/").rpartition("/")[2]
 

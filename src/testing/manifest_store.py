@@ -1,4 +1,8 @@
-"""What every `ManifestStore` keeps, whatever it is made of."""
+"""The contract of `ManifestStore`.
+
+Subclass `ManifestStoreContract` and provide the fixtures `store` and `other`. The other classes are for stores of V1
+directories.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +51,7 @@ def ids(view: CatalogView) -> list[str]:
 
 
 class ManifestStoreContract:
-    """``store`` and ``other`` are two doors to one catalog that is empty at first."""
+    """``store`` and ``other`` are two instances on one catalog, empty at first."""
 
     @pytest.fixture
     def store(self) -> ManifestStore:
@@ -57,14 +61,14 @@ class ManifestStoreContract:
     def other(self, store: ManifestStore) -> ManifestStore:
         return store
 
-    def test_an_empty_catalog_is_version_0_and_looking_makes_none(
+    def test_empty_catalog_is_version_0_and_reading_creates_none(
         self, store: ManifestStore, other: ManifestStore
     ) -> None:
         assert (store.view().version, ids(store.view()), dict(store.view().properties)) == (0, [], {})
         assert change(store, lambda view: []).version == 0
         assert other.view().version == 0
 
-    def test_changes_are_seen_through_the_other_door(self, store: ManifestStore, other: ManifestStore) -> None:
+    def test_changes_are_seen_by_other_instance(self, store: ManifestStore, other: ManifestStore) -> None:
         other.view()
         entry = namespace("a", {"owner": "Zoë", "quote": '"'})
         after = change(store, lambda view: [Put(entry), Put(namespace("b"))])
@@ -76,7 +80,7 @@ class ManifestStoreContract:
         assert store.view().find("a") == changed
         assert store.view().version > after.version
 
-    def test_a_refused_decision_writes_nothing(self, store: ManifestStore) -> None:
+    def test_refused_decision_writes_nothing(self, store: ManifestStore) -> None:
         change(store, lambda view: [Put(namespace("a"))])
         before = store.view().version
         with pytest.raises(NamespaceAlreadyExists):
@@ -100,14 +104,14 @@ class ManifestStoreContract:
         assert (ids(view), found) == (["a", *others, "c"], ["a", *others])
         assert store.apply(lambda view: ([], "nothing to do"))[1] == "nothing to do"
 
-    def test_every_decision_sees_the_state_it_changes(self, store: ManifestStore, other: ManifestStore) -> None:
+    def test_decision_sees_state_it_changes(self, store: ManifestStore, other: ManifestStore) -> None:
         change(store, lambda view: [Put(namespace("a"))])
         asked: list[list[str]] = []
 
         def decide(view: CatalogView) -> list[Change]:
             asked.append(ids(view))
             if len(asked) == 1 and other is not store:
-                change(other, lambda view: [Put(namespace("b"))])  # somebody is faster
+                change(other, lambda view: [Put(namespace("b"))])  # a concurrent change
             return [Put(namespace("c"))] if view.find("c") is None else []
 
         change(store, decide)
@@ -121,19 +125,21 @@ class ManifestStoreContract:
         assert dict(store.view().properties) == {"y": "2", "z": "3"}
         assert ids(store.view()) == ["a"]
 
-    def test_of_racing_creators_of_one_name_one_wins(self, store: ManifestStore, other: ManifestStore) -> None:
+    def test_one_of_racing_creators_of_a_name_wins(self, store: ManifestStore, other: ManifestStore) -> None:
         for number in range(5):
             self._race([store, other, store, other], f"n{number}")
         assert ids(other.view()) == [f"n{number}" for number in range(5)]
 
-    def _race(self, doors: list[ManifestStore], name: str) -> None:
-        """Everybody creates one namespace at once: one does, the others are told that it is there."""
-        told = _together(doors, lambda door: change(door, lambda view: create_namespace(view, ObjectId.of([name]), {})))
-        assert told == ["NamespaceAlreadyExists"] * (len(doors) - 1) + ["done"]
+    def _race(self, stores: list[ManifestStore], name: str) -> None:
+        """Create one namespace through all instances at once: exactly one succeeds."""
+        results = _together(
+            stores, lambda store: change(store, lambda view: create_namespace(view, ObjectId.of([name]), {}))
+        )
+        assert results == ["NamespaceAlreadyExists"] * (len(stores) - 1) + ["done"]
 
 
 def seen(view: CatalogView) -> list[str]:
-    """The names of the tables in the root, page by page: however large the pages, they are the same."""
+    """Return the names of the root's tables, which do not depend on the page size."""
     whole, more = view.children(ObjectId(), TABLE)
     assert more is None
     for limit in (1, 2, 3):
@@ -154,7 +160,7 @@ def seen(view: CatalogView) -> list[str]:
 
 
 class V1Contract:
-    """V1 directories as tables: ``store`` and ``other`` are two doors to the directory ``home`` of ``objects``."""
+    """``store`` and ``other`` are two instances on the V1 directory ``home``."""
 
     home = "lake"
 
@@ -178,7 +184,7 @@ class V1Contract:
         keys = (info.key.removeprefix(f"{self.home}/") for info in objects.list(f"{self.home}/"))
         return [key for key in keys if not key.startswith("__manifest/")]
 
-    def test_a_table_is_a_directory_with_an_object_and_without_the_deregistered_marker(
+    def test_directory_with_object_and_without_marker_is_table(
         self, objects: ObjectStore, store: ManifestStore
     ) -> None:
         self.write(objects, "t.lance/data/x.lance", "early.lance/!first", "declared.lance/.lance-reserved")
@@ -193,14 +199,14 @@ class V1Contract:
         assert store.view().owner_of("gone.lance") is None
         assert list(store.view().all_of(NAMESPACE)) == []
 
-    def test_names_are_in_byte_order_without_their_suffix(self, objects: ObjectStore, store: ManifestStore) -> None:
+    def test_names_are_sorted_without_suffix(self, objects: ObjectStore, store: ManifestStore) -> None:
         names = ["a", "a!", "a-b", "a.b", "a.lance", "a0", "b", "é", "日", "😀"]
         self.write(objects, *(f"{name}.lance/x" for name in reversed(names)))
         assert seen(store.view()) == names
         assert [entry.object_id for entry in store.view().all_of(TABLE, "a.b")] == names[4:]
         assert sorted(ids(store.view())) == sorted(names)
 
-    def test_a_table_is_removed_by_the_marker_and_comes_back_without_it(
+    def test_marker_hides_table_and_registration_removes_it(
         self, objects: ObjectStore, store: ManifestStore, other: ManifestStore
     ) -> None:
         self.write(objects, "t.lance/_versions/1.manifest")
@@ -212,29 +218,27 @@ class V1Contract:
         assert seen(change(other, lambda view: add_table(view, again))) == seen(store.view()) == ["t"]
         assert self.stored(objects) == ["t.lance/_versions/1.manifest"]
 
-    def test_of_racing_removers_one_wins(
+    def test_one_of_racing_removers_wins(
         self, objects: ObjectStore, store: ManifestStore, other: ManifestStore
     ) -> None:
         for number in range(5):
             table = ObjectId.of([f"t{number}"])
             self.write(objects, f"{table.name}.lance/x")
             remove = partial(_remove, table=table)
-            told = _together([store, other, store, other], remove)
-            assert told.count("TableNotFound") + told.count("done") == 4
-            assert told.count("done") == 1 or (told.count("done") > 1 and not objects.guarantees.atomic_create)
+            results = _together([store, other, store, other], remove)
+            assert results.count("TableNotFound") + results.count("done") == 4
+            assert results.count("done") == 1 or (results.count("done") > 1 and not objects.guarantees.atomic_create)
             assert seen(store.view()) == []
 
-    def test_a_table_that_is_dropped_while_it_is_removed_leaves_no_marker(
-        self, objects: ObjectStore, store: ManifestStore
-    ) -> None:
+    def test_concurrent_drop_and_removal_leave_no_marker(self, objects: ObjectStore, store: ManifestStore) -> None:
         self.write(objects, "t.lance/x")
 
         def decide(view: CatalogView) -> Sequence[Change]:
             changes = remove_table(view, T)
-            objects.delete(f"{self.home}/t.lance/x")  # a native process, which puts no marker
+            objects.delete(f"{self.home}/t.lance/x")  # a native drop writes no marker
             return changes
 
-        # Beside a manifest the table is entered before its directory is hidden, so there is an entry to remove.
+        # With a manifest, the table is added to it before its directory is hidden, so there is an entry to remove.
         with pytest.raises(TableNotFound) if store.view().flat else nullcontext():
             change(store, decide)
         assert seen(store.view()) == []
@@ -242,9 +246,9 @@ class V1Contract:
 
 
 class V1AloneContract(V1Contract):
-    """And what holds of a V1 directory without a manifest."""
+    """The contract of V1 directories without a manifest."""
 
-    def test_an_empty_directory_is_version_0_and_looking_makes_nothing(
+    def test_empty_directory_is_version_0_and_reading_writes_nothing(
         self, objects: ObjectStore, store: ManifestStore
     ) -> None:
         self.write(objects, "directory/x")
@@ -255,7 +259,7 @@ class V1AloneContract(V1Contract):
         assert store.view().version == store.recent().version == 1
         assert self.stored(objects) == ["directory/x", "t.lance/x"]
 
-    def test_it_remembers_the_catalogs_own_properties_and_no_others(
+    def test_only_lancekeep_properties_are_stored(
         self, objects: ObjectStore, store: ManifestStore, other: ManifestStore
     ) -> None:
         change(store, lambda view: [SetProperties({"lancekeep.a": "1", "lancekeep.ü": "Zoë"})])
@@ -267,30 +271,28 @@ class V1AloneContract(V1Contract):
         assert self.stored(objects) == [".lancekeep.json"]
 
     @pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b'{"lancekeep.a": 1}', b'{"owner": "me"}'])
-    def test_properties_that_cannot_be_read_are_damage(
+    def test_unreadable_properties_are_damaged(
         self, objects: ObjectStore, store: ManifestStore, content: bytes
     ) -> None:
         objects.put(f"{self.home}/.lancekeep.json", content)
         with pytest.raises(Damaged, match=r"lancekeep\.json.*restore it"):
             _ = store.view().properties
 
-    def test_a_table_that_vanishes_while_it_is_registered_again_is_not_there(
-        self, objects: ObjectStore, store: ManifestStore
-    ) -> None:
+    def test_registration_of_vanished_table_is_refused(self, objects: ObjectStore, store: ManifestStore) -> None:
         with pytest.raises(ConcurrentModification):
             change(store, lambda view: add_table(view, Table(T, "t.lance", {})))
         assert self.stored(objects) == []
 
 
 class CompatibleContract(V1Contract):
-    """And what holds of V1 directories beside a manifest (V2 specification, "Compatibility Mode")."""
+    """The contract of V1 directories with a manifest (V2, "Compatibility Mode")."""
 
     def enter(self, store: ManifestStore, *tables: tuple[str, str]) -> None:
         for object_id, location in tables:
             entry = ManifestEntry.table(ObjectId.from_key(object_id), location, {})
             change(store, lambda view, entry=entry: [Put(entry)])  # type: ignore[misc] # mypy infers no default
 
-    def test_the_manifest_comes_first_and_owns_its_directories(
+    def test_manifest_takes_precedence_and_owns_its_directories(
         self, objects: ObjectStore, store: ManifestStore, other: ManifestStore
     ) -> None:
         self.write(objects, "a.lance/x", "b.lance/x", "c.lance/x", "d.lance/x", "e.lance/x", "n.lance/x")
@@ -310,7 +312,7 @@ class CompatibleContract(V1Contract):
         assert sorted(ids(view)) == ["a", "b", "e", "m", "m$t", "n", "u"]
 
     @pytest.mark.parametrize("listed", [True, False])
-    def test_a_renamed_table_leaves_no_v1_table_behind(
+    def test_renamed_table_leaves_no_v1_table(
         self, objects: ObjectStore, store: ManifestStore, other: ManifestStore, listed: bool
     ) -> None:
         self.write(objects, "t.lance/x", "12345678_u/x")
@@ -320,7 +322,7 @@ class CompatibleContract(V1Contract):
         assert seen(after) == seen(other.view()) == ["u"]
         assert "t.lance/.lance-deregistered" in self.stored(objects)
 
-    def test_a_table_that_is_registered_at_another_path_leaves_no_v1_table_behind(
+    def test_registration_at_another_path_leaves_no_v1_table(
         self, objects: ObjectStore, store: ManifestStore, other: ManifestStore
     ) -> None:
         for listed in (True, False):
@@ -335,7 +337,7 @@ class CompatibleContract(V1Contract):
             assert seen(other.view()) == []
             objects.delete(f"{self.home}/t.lance/.lance-deregistered")
 
-    def test_a_table_of_another_name_in_a_v1_directory_does_not_come_back_as_that(
+    def test_removed_table_in_v1_directory_of_other_name_stays_removed(
         self, objects: ObjectStore, store: ManifestStore, other: ManifestStore
     ) -> None:
         self.write(objects, "t.lance/x")
@@ -344,7 +346,7 @@ class CompatibleContract(V1Contract):
         assert seen(other.view()) == []
         assert self.stored(objects) == ["t.lance/.lance-deregistered", "t.lance/x"]
 
-    def test_a_refused_change_hides_nothing_from_v1_readers(
+    def test_refused_change_hides_no_table_from_v1_readers(
         self, objects: ObjectStore, store: ManifestStore, other: ManifestStore
     ) -> None:
         self.write(objects, "t.lance/x")
@@ -354,7 +356,7 @@ class CompatibleContract(V1Contract):
         def decide(view: CatalogView) -> Sequence[Change]:
             asked.append(view)
             if len(asked) > 1:
-                raise TableAlreadyExists("somebody was faster")
+                raise TableAlreadyExists("a concurrent writer was faster")
             return remove_table(view, T)
 
         with pytest.raises(TableAlreadyExists):
@@ -362,7 +364,7 @@ class CompatibleContract(V1Contract):
         assert seen(other.view()) == ["t"]
         assert self.stored(objects) == ["t.lance/x"]
 
-    def test_altering_a_table_that_was_only_listed_enters_it(
+    def test_altering_listed_table_adds_it_to_manifest(
         self, objects: ObjectStore, store: ManifestStore, other: ManifestStore
     ) -> None:
         self.write(objects, "t.lance/x")
@@ -370,7 +372,7 @@ class CompatibleContract(V1Contract):
         assert other.view().find("t") == ManifestEntry.table(T, "t.lance", {"owner": "me"})
         assert self.stored(objects) == ["t.lance/x"]
 
-    def test_what_a_v1_directory_remembers_counts_until_the_manifest_remembers_it(
+    def test_v1_properties_apply_until_manifest_has_them(
         self, objects: ObjectStore, store: ManifestStore, other: ManifestStore
     ) -> None:
         objects.put(f"{self.home}/.lancekeep.json", b'{"lancekeep.store": "x"}')
@@ -380,7 +382,7 @@ class CompatibleContract(V1Contract):
         objects.delete(f"{self.home}/.lancekeep.json")
         assert dict(other.view().properties) == {"lancekeep.store": "x", "owner": "me"}
 
-    def test_what_the_manifest_remembers_is_told_to_v1_readers_first(
+    def test_manifest_properties_are_written_for_v1_readers_first(
         self, objects: ObjectStore, store: ManifestStore, other: ManifestStore
     ) -> None:
         change(store, lambda view: [SetProperties({"lancekeep.store": "x", "owner": "me"})])
@@ -390,26 +392,26 @@ class CompatibleContract(V1Contract):
         assert dict(store.view().properties) == {"lancekeep.store": "y", "owner": "me"}
 
 
-def _remove(door: ManifestStore, table: ObjectId) -> None:
-    change(door, lambda view: remove_table(view, table))
+def _remove(store: ManifestStore, table: ObjectId) -> None:
+    change(store, lambda view: remove_table(view, table))
 
 
-def _together(doors: list[ManifestStore], act: Callable[[ManifestStore], object]) -> list[str]:
-    """What each door said to something that all do at once, sorted: ``done``, or the name of an error."""
-    together = Barrier(len(doors))
-    told: list[str] = []
+def _together(stores: list[ManifestStore], act: Callable[[ManifestStore], object]) -> list[str]:
+    """Return each instance's result of a race, sorted: ``done`` or an error's name."""
+    together = Barrier(len(stores))
+    results: list[str] = []
 
-    def run(door: ManifestStore) -> None:
+    def run(store: ManifestStore) -> None:
         together.wait()
         try:
-            act(door)
-            told.append("done")
+            act(store)
+            results.append("done")
         except Exception as error:
-            told.append(type(error).__name__)
+            results.append(type(error).__name__)
 
-    racers = [Thread(target=run, args=(door,)) for door in doors]
+    racers = [Thread(target=run, args=(store,)) for store in stores]
     for racer in racers:
         racer.start()
     for racer in racers:
         racer.join()
-    return sorted(told)
+    return sorted(results)

@@ -1,4 +1,8 @@
-"""What every `ObjectStore` has to do, whichever adapter it is: subclass, and give `store` and `probe`."""
+"""The contract of `ObjectStore`.
+
+Subclass the class for the guarantees of the adapter: `ObjectStoreContract`, `CreatingContract` (``atomic_create``) or
+`CopyingContract` (``atomic_copy``). Provide the fixtures `store` and `probe`.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +40,10 @@ BAD_KEYS = ("", "/a", "a/", "a//b", ".", "..", "../a", "a/../b", "a/./b", "a\0b"
 
 
 class Probe(Protocol):
-    """The same storage, seen around the adapter. Keys begin with ``home``, which belongs to one test."""
+    """Access to the same storage without the adapter.
+
+    ``home`` is a prefix that belongs to one test; all keys begin with it.
+    """
 
     home: str
 
@@ -47,11 +54,11 @@ class Probe(Protocol):
     def remove(self, key: str) -> None: ...
 
     def stored(self) -> list[str]:
-        """Every key, sorted."""
+        """Return every key, sorted."""
 
 
 def claim_each(store: ObjectStore, keys: list[str], me: int, barrier: ProcessBarrier) -> list[bool]:
-    """Try to create each key at the same moment as other processes, and return which were created here."""
+    """Race to create each key, and return which this process created."""
     won = []
     for key in keys:
         barrier.wait()
@@ -60,11 +67,11 @@ def claim_each(store: ObjectStore, keys: list[str], me: int, barrier: ProcessBar
 
 
 class ObjectStoreContract:
-    """Subclasses define the fixtures `store` and `probe`."""
+    """The contract of every object store."""
 
     # -- one object ---------------------------------------------------------------------------------------------
 
-    def test_what_was_put_is_there_whole(self, store: ObjectStore, probe: Probe) -> None:
+    def test_put_stores_complete_object(self, store: ObjectStore, probe: Probe) -> None:
         key = probe.home + "t.lance/_versions/1.manifest"
         store.put(key, b"one")
         assert probe.read(key) == b"one"
@@ -85,7 +92,7 @@ class ObjectStoreContract:
         assert probe.read(key) == b"second"
         assert probe.stored() == [key]
 
-    def test_what_others_wrote_is_seen(self, store: ObjectStore, probe: Probe) -> None:
+    def test_foreign_writes_are_seen(self, store: ObjectStore, probe: Probe) -> None:
         key = probe.home + "d/a"
         assert store.head(key) is None
         assert list(store.list(probe.home)) == []
@@ -97,7 +104,7 @@ class ObjectStoreContract:
         assert store.head(key) is None
         assert list(store.list(probe.home)) == []
 
-    def test_an_empty_object_is_an_object(self, store: ObjectStore, probe: Probe) -> None:
+    def test_empty_object_exists(self, store: ObjectStore, probe: Probe) -> None:
         key = probe.home + "empty"
         store.put(key, b"")
         assert store.get(key) == b""
@@ -105,14 +112,14 @@ class ObjectStoreContract:
         assert info is not None
         assert info.size == 0
 
-    def test_large_content_comes_back(self, store: ObjectStore, probe: Probe) -> None:
+    def test_large_content_is_returned(self, store: ObjectStore, probe: Probe) -> None:
         key, content = probe.home + "large", bytes(range(256)) * (8 * 2**20 // 256)
         store.put(key, content)
         assert probe.read(key) == content
         assert store.get(key) == content
 
     @pytest.mark.parametrize("name", STRANGE_NAMES)
-    def test_a_name_is_only_a_name(self, store: ObjectStore, probe: Probe, name: str) -> None:
+    def test_unusual_names_have_no_special_meaning(self, store: ObjectStore, probe: Probe, name: str) -> None:
         key = probe.home + f"lake/{name}/{name}.bin"
         store.put(key, b"content")
         assert probe.stored() == [key]
@@ -122,7 +129,7 @@ class ObjectStoreContract:
         store.delete(key)
         assert probe.stored() == []
 
-    def test_what_is_not_there(self, store: ObjectStore, probe: Probe) -> None:
+    def test_missing_object_is_not_found(self, store: ObjectStore, probe: Probe) -> None:
         probe.write(probe.home + "d/a", b"a")
         for key in (probe.home + "b", probe.home + "d", probe.home + "no/such/a", probe.home + "d/a/b"):
             assert store.head(key) is None, key
@@ -130,7 +137,7 @@ class ObjectStoreContract:
                 store.get(key)
             assert key in str(caught.value)
 
-    def test_delete_is_idempotent_and_touches_nothing_else(self, store: ObjectStore, probe: Probe) -> None:
+    def test_delete_is_idempotent_and_keeps_other_objects(self, store: ObjectStore, probe: Probe) -> None:
         probe.write(probe.home + "d/a", b"a")
         probe.write(probe.home + "d/ab", b"ab")
         for key in ("d/a", "d/a", "no/such/a", "d"):
@@ -138,7 +145,7 @@ class ObjectStoreContract:
         assert probe.stored() == [probe.home + "d/ab"]
 
     @pytest.mark.parametrize("key", BAD_KEYS)
-    def test_what_is_not_a_key_is_refused(self, store: ObjectStore, probe: Probe, key: str) -> None:
+    def test_invalid_key_is_refused(self, store: ObjectStore, probe: Probe, key: str) -> None:
         calls: list[Callable[[], object]] = [
             lambda: store.get(key),
             lambda: store.put(key, b""),
@@ -159,7 +166,7 @@ class ObjectStoreContract:
                 call()
         assert probe.stored() == before
 
-    def test_nothing_that_is_whole_counts_as_unfinished(self, store: ObjectStore, probe: Probe) -> None:
+    def test_complete_object_is_not_unfinished(self, store: ObjectStore, probe: Probe) -> None:
         store.put(probe.home + "a/b", b"whole")
         assert list(store.unfinished(probe.home)) == []
         assert list(store.unfinished(probe.home + "no/such/")) == []
@@ -191,20 +198,18 @@ class ObjectStoreContract:
             ("no/such/name", []),
         ],
     )
-    def test_a_prefix_may_end_anywhere(
-        self, store: ObjectStore, probe: Probe, prefix: str, expected: list[str]
-    ) -> None:
+    def test_prefix_may_end_anywhere(self, store: ObjectStore, probe: Probe, prefix: str, expected: list[str]) -> None:
         for name in ("s", "t.lance/_versions/1.manifest", "t.lance/data/a", "t2.lance/x", "tt"):
             probe.write(probe.home + name, b"")
         listed = [info.key.removeprefix(probe.home) for info in store.list(probe.home + prefix)]
         assert listed == expected
 
     @pytest.mark.parametrize("prefix", ["/", "/a", "a//b", "../a", "a/../b", "a\0", "a/\0"])
-    def test_what_begins_no_key_is_refused(self, store: ObjectStore, prefix: str) -> None:
+    def test_invalid_prefix_is_refused(self, store: ObjectStore, prefix: str) -> None:
         with pytest.raises(InvalidInput):
             list(store.list(prefix))
 
-    def test_directories_are_named_in_the_order_of_the_keys_below_them(self, store: ObjectStore, probe: Probe) -> None:
+    def test_directories_are_sorted_like_their_keys(self, store: ObjectStore, probe: Probe) -> None:
         for name in ("a/b/c", "a!/x", "a-b/x", "a.b/x", "a0/x", "é/x", "日/x", "😀/x", "file", "b.lance/data/1", "b/x"):
             probe.write(probe.home + name, b"")
         expected = ["a!", "a-b", "a.b", "a", "a0", "b.lance", "b", "é", "日", "😀"]
@@ -216,13 +221,13 @@ class ObjectStoreContract:
         assert probe.home.partition("/")[0] in list(store.directories(""))
 
     @pytest.mark.parametrize("name", [name for name in STRANGE_NAMES if "/" not in name])
-    def test_the_name_of_a_directory_is_only_a_name(self, store: ObjectStore, probe: Probe, name: str) -> None:
+    def test_unusual_directory_names_have_no_special_meaning(self, store: ObjectStore, probe: Probe, name: str) -> None:
         probe.write(f"{probe.home}{name}/{name}/x", b"")
         assert list(store.directories(probe.home)) == [name]
         assert list(store.directories(f"{probe.home}{name}/")) == [name]
 
     @pytest.mark.parametrize("prefix", ["/", "a", "lake/a", "/a/", "a//", "a//b/", "../", "a/../", "a\0/"])
-    def test_what_names_no_directory_is_refused(self, store: ObjectStore, prefix: str) -> None:
+    def test_invalid_directory_is_refused(self, store: ObjectStore, prefix: str) -> None:
         with pytest.raises(InvalidInput):
             list(store.directories(prefix))
 
@@ -240,13 +245,13 @@ class ObjectStoreContract:
         assert (probe.read(source), probe.read(probe.home + "other")) == (b"one", b"another")
         assert probe.stored() == [target, probe.home + "other", source]
 
-    def test_a_copy_onto_itself_changes_nothing(self, store: ObjectStore, probe: Probe) -> None:
+    def test_copy_onto_itself_changes_nothing(self, store: ObjectStore, probe: Probe) -> None:
         probe.write(probe.home + "a", b"content")
         store.copy(probe.home + "a", probe.home + "a")
         assert probe.read(probe.home + "a") == b"content"
         assert probe.stored() == [probe.home + "a"]
 
-    def test_what_is_not_there_cannot_be_copied(self, store: ObjectStore, probe: Probe) -> None:
+    def test_copy_of_missing_object_is_refused(self, store: ObjectStore, probe: Probe) -> None:
         probe.write(probe.home + "d/a", b"")
         probe.write(probe.home + "target", b"kept")
         for source in ("no", "d", "no/such/a"):
@@ -278,9 +283,7 @@ class ObjectStoreContract:
             store.prune(probe.home + "d")
         assert list(store.directories(probe.home)) == []
 
-    def test_a_writer_never_fails_because_a_directory_is_pruned_under_it(
-        self, store: ObjectStore, probe: Probe
-    ) -> None:
+    def test_concurrent_prune_fails_no_write(self, store: ObjectStore, probe: Probe) -> None:
         probe.write(probe.home + "source", b"content")
 
         def use(me: int) -> int:
@@ -304,7 +307,7 @@ class ObjectStoreContract:
 
         assert race(4, use) == [40] * 4
 
-    def test_no_link_lies_on_the_way(self, store: ObjectStore, probe: Probe) -> None:
+    def test_passes_link_is_false_without_links(self, store: ObjectStore, probe: Probe) -> None:
         probe.write(probe.home + "d/e/a", b"")
         for directory in ("d", "d/e", "no/such"):
             assert not store.passes_link(probe.home + directory, probe.home[:-1])
@@ -312,7 +315,7 @@ class ObjectStoreContract:
 
     # -- errors and the rest ------------------------------------------------------------------------------------
 
-    def test_objects_may_vanish_while_they_are_listed(self, store: ObjectStore, probe: Probe) -> None:
+    def test_listing_survives_concurrent_deletes(self, store: ObjectStore, probe: Probe) -> None:
         names = [f"{directory}/{number}" for directory in "abc" for number in range(3)]
         for name in names:
             probe.write(probe.home + name, b"")
@@ -325,7 +328,7 @@ class ObjectStoreContract:
         assert rest[-1] == probe.home + names[-1]
         assert set(rest) <= {probe.home + name for name in names[1:]}
 
-    def test_what_is_not_guaranteed_is_refused(self, store: ObjectStore, probe: Probe) -> None:
+    def test_operation_without_guarantee_is_refused(self, store: ObjectStore, probe: Probe) -> None:
         assert store.guarantees.atomic_create == isinstance(self, CreatingContract)
         assert store.guarantees.atomic_copy == isinstance(self, CopyingContract)
         probe.write(probe.home + "source", b"")
@@ -348,10 +351,10 @@ class ObjectStoreContract:
             copy = pickle.loads(pickle.dumps(caught.value))
             assert (type(copy), str(copy)) == (type(caught.value), str(caught.value))
 
-    def test_the_root_uri_ends_in_a_slash(self, store: ObjectStore) -> None:
+    def test_root_uri_ends_in_slash(self, store: ObjectStore) -> None:
         assert store.root_uri.endswith("/")
 
-    def test_threads_share_a_store(self, store: ObjectStore, probe: Probe) -> None:
+    def test_threads_share_store(self, store: ObjectStore, probe: Probe) -> None:
         def use(me: int) -> list[bytes]:
             seen = []
             for number in range(10):
@@ -366,18 +369,18 @@ class ObjectStoreContract:
 
 
 class CreatingContract(ObjectStoreContract):
-    """And what it has to do where it guarantees `atomic_create`."""
+    """The contract of stores that guarantee ``atomic_create``."""
 
     def test_put_if_absent_creates_once(self, store: ObjectStore, probe: Probe) -> None:
         key = probe.home + "d/a"
         assert store.put_if_absent(key, b"mine") is True
-        # A writer that lost the reply asks again: False, and the content says whose it is.
+        # A writer that lost the reply retries. It receives False and compares the content.
         assert store.put_if_absent(key, b"mine") is False
         assert store.put_if_absent(key, b"theirs") is False
         assert probe.read(key) == b"mine"
         assert probe.stored() == [key]
 
-    def test_an_object_without_content_is_created_once(self, store: ObjectStore, probe: Probe) -> None:
+    def test_empty_object_is_created_once(self, store: ObjectStore, probe: Probe) -> None:
         key = probe.home + "d/e/a"
         assert [store.put_if_absent(key, content) for content in (b"", b"", b"theirs")] == [True, False, False]
         assert probe.read(key) == b""
@@ -386,7 +389,7 @@ class CreatingContract(ObjectStoreContract):
         assert probe.read(taken) == b"mine"
         assert [(info.key, info.size) for info in store.list(probe.home)] == [(key, 0), (taken, 4)]
 
-    def test_what_was_deleted_may_be_created_again(self, store: ObjectStore, probe: Probe) -> None:
+    def test_deleted_object_can_be_created_again(self, store: ObjectStore, probe: Probe) -> None:
         key = probe.home + "a"
         store.put_if_absent(key, b"first")
         store.delete(key)
@@ -395,7 +398,7 @@ class CreatingContract(ObjectStoreContract):
 
     @pytest.mark.parametrize("size", [0, 10_000])
     @pytest.mark.parametrize("attempt", range(10))
-    def test_of_racing_creators_one_wins(self, store: ObjectStore, probe: Probe, attempt: int, size: int) -> None:
+    def test_one_of_racing_creators_wins(self, store: ObjectStore, probe: Probe, attempt: int, size: int) -> None:
         key = probe.home + "new/a"
         won = race(8, lambda me: store.put_if_absent(key, b"%d" % me * size))
         assert sorted(won) == [False] * 7 + [True]
@@ -404,7 +407,7 @@ class CreatingContract(ObjectStoreContract):
 
 
 class CopyingContract(CreatingContract):
-    """And what it has to do where it guarantees `atomic_copy`."""
+    """The contract of stores that guarantee ``atomic_copy``."""
 
     def test_copy_if_absent_creates_once(self, store: ObjectStore, probe: Probe) -> None:
         probe.write(probe.home + "staged", b"mine")
@@ -420,14 +423,14 @@ class CopyingContract(CreatingContract):
                 store.copy_if_absent(probe.home + "staged", target)
             assert "staged" in str(caught.value)
 
-    def test_a_copy_and_its_source_part(self, store: ObjectStore, probe: Probe) -> None:
+    def test_copy_is_independent_of_source(self, store: ObjectStore, probe: Probe) -> None:
         probe.write(probe.home + "source", b"source")
         store.copy_if_absent(probe.home + "source", probe.home + "copy")
         store.put(probe.home + "copy", b"changed")
         assert probe.read(probe.home + "source") == b"source"
 
     @pytest.mark.parametrize("attempt", range(10))
-    def test_of_racing_copies_one_wins(self, store: ObjectStore, probe: Probe, attempt: int) -> None:
+    def test_one_of_racing_copies_wins(self, store: ObjectStore, probe: Probe, attempt: int) -> None:
         for number in range(8):
             probe.write(probe.home + f"staged-{number}", b"%d" % number)
         key = probe.home + "new/final"

@@ -12,10 +12,12 @@ from lancekeep.testing.kit import Behaviour, Capability, Contents, Open, Outcome
 
 
 class NamespaceBehaviours:
-    """One test for each behaviour that ``capabilities`` allow; a subclass has the fixture ``namespace_factory``.
+    """One test per behaviour that ``capabilities`` allow.
 
-    ``namespace_contents`` may be overridden where the place can be looked at: a function without arguments that
-    returns what it holds, to see that reading writes nothing.
+    A subclass provides the fixture ``namespace_factory``.
+
+    It may also provide ``namespace_contents``: a function that returns the content of the place, to check that reads
+    write nothing.
     """
 
     capabilities: ClassVar[Collection[Capability]] = tuple(Capability)
@@ -34,7 +36,7 @@ class NamespaceBehaviours:
             metafunc.parametrize("behaviour", offered, ids=[each.id for each in offered])
 
     def offered(self, config: pytest.Config) -> Collection[Capability]:
-        """What is asked of the namespace."""
+        """Return the capabilities to test."""
         return self.capabilities
 
     def test_behaviour(

@@ -1,4 +1,4 @@
-"""What ``pytest --pyargs lancekeep.testing`` collects: the namespace that the options name."""
+"""The test that ``pytest --pyargs lancekeep.testing`` collects."""
 
 from __future__ import annotations
 

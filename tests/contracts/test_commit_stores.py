@@ -1,4 +1,4 @@
-"""Every commit store against the contract, and what is particular to each."""
+"""The commit store contract for every adapter, and tests of single adapters."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class TestFiles(SharedCommitStoreContract):
 
 
 class TestDurableFiles(SharedCommitStoreContract):
-    rows = 200  # each is synced
+    rows = 200  # each row is synced
 
     @pytest.fixture
     def site(self, tmp_path: Path) -> Site:
@@ -120,7 +120,7 @@ class TestDynamoDB(BatchContract, SharedCommitStoreContract):
 
 
 class TestDynamoDBInContainer(SharedCommitStoreContract):
-    rows = 200  # the same server as above, only further away
+    rows = 200  # the same server as above, at a greater distance
 
     @pytest.fixture
     def site(self, moto_container_endpoint: str) -> Site:
@@ -164,7 +164,7 @@ def address_of(url: str) -> str:
 
 @contextmanager
 def silent_server() -> Iterator[str]:
-    """``host:port`` of a server that takes connections and never says a word."""
+    """Yield ``host:port`` of a server that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
@@ -179,10 +179,8 @@ def closed_port() -> str:
 
 @pytest.mark.parametrize("losses", [1, 2, 7])
 @pytest.mark.parametrize("kind", ["redis", "dynamodb"])
-def test_a_reserve_whose_reply_was_lost_is_still_ones_own(
-    kind: str, losses: int, redis_url: str, moto_endpoint: str
-) -> None:
-    """Drivers repeat a call on their own; where they give up, the caller repeats it."""
+def test_reserve_with_lost_reply_is_recognized(kind: str, losses: int, redis_url: str, moto_endpoint: str) -> None:
+    """The driver retries first; after that, the caller retries."""
     server, marker = (redis_url, b"EVALSHA") if kind == "redis" else (moto_endpoint, b"DynamoDB_20120810.PutItem")
     base_uri = f"s3://bucket/{uuid4()}"
     table = f"rows-{uuid4().hex[:12]}"
@@ -195,7 +193,7 @@ def test_a_reserve_whose_reply_was_lost_is_still_ones_own(
         closing(open_commit_store(url(f"127.0.0.1:{proxy.port}"), {}, MEMORY)) as store,
     ):
         one = staged(1, base_uri)
-        assert store.reserve(one, first=True) == Reserved()  # the script is known to the server, the table is there
+        assert store.reserve(one, first=True) == Reserved()  # loads the script or creates the table
         store.finalize(final(one))
         proxy.losses = losses
         row, raised = staged(2, base_uri), 0
@@ -207,13 +205,13 @@ def test_a_reserve_whose_reply_was_lost_is_still_ones_own(
                 raised += 1
         assert answer == Reserved()
         lost = losses if kind == "redis" else min(losses, 2)  # DynamoDB is read before the next attempt to write
-        assert (proxy.lost, raised) == (lost, lost // 2)  # each of the drivers tries twice
+        assert (proxy.lost, raised) == (lost, lost // 2)  # each driver tries twice
         assert store.reserve(staged(2, base_uri), first=False) == Taken(row)
         assert store.list(base_uri, after=1, limit=None, descending=False) == [row]
 
 
 @pytest.mark.parametrize("kind", ["redis", "dynamodb"])
-def test_a_batch_whose_reply_was_lost_is_still_ones_own(kind: str, redis_url: str, moto_endpoint: str) -> None:
+def test_batch_with_lost_reply_is_recognized(kind: str, redis_url: str, moto_endpoint: str) -> None:
     names, table = [f"s3://bucket/{uuid4()}" for _ in range(2)], f"rows-{uuid4().hex[:12]}"
     server, marker = (redis_url, b"EVALSHA") if kind == "redis" else (moto_endpoint, b"_20120810.TransactWriteItems")
 
@@ -225,19 +223,19 @@ def test_a_batch_whose_reply_was_lost_is_still_ones_own(kind: str, redis_url: st
         closing(open_commit_store(url(f"127.0.0.1:{proxy.port}"), {}, MEMORY)) as store,
         closing(open_commit_store(url(address_of(server)), {}, MEMORY)) as near,
     ):
-        assert near.reserve(staged(1, f"s3://bucket/{uuid4()}"), first=True) == Reserved()  # the table is there
+        assert near.reserve(staged(1, f"s3://bucket/{uuid4()}"), first=True) == Reserved()  # creates the table
         rows = [staged(1, name) for name in names]
         proxy.losses = 2
         with pytest.raises(StoreUnavailable):
             store.reserve_all([Claim(row, first=True) for row in rows])
         assert proxy.lost == 2
-        assert near.finalize(final(rows[1]))  # a reader was faster
+        assert near.finalize(final(rows[1]))  # a concurrent reader
         assert store.reserve_all([Claim(row, first=True) for row in rows]) == Reserved()
         assert list(near.latest_all(names)) == [rows[0], final(rows[1])]
 
 
 @pytest.mark.parametrize("kind", ["redis", "dynamodb"])
-def test_a_store_that_refuses_connections_is_unavailable(kind: str) -> None:
+def test_refused_connection_is_unavailable(kind: str) -> None:
     address = closed_port()
     if kind == "redis":
         store = open_commit_store(f"redis://ada:hunter2@{address}/0", {}, MEMORY)
@@ -248,7 +246,7 @@ def test_a_store_that_refuses_connections_is_unavailable(kind: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["redis", "redis-cluster", "dynamodb"])
-def test_a_store_that_never_answers_is_given_up_within_ten_seconds(kind: str) -> None:
+def test_silent_store_is_unavailable_within_ten_seconds(kind: str) -> None:
     with silent_server() as address:
         if kind == "dynamodb":
             store = open_commit_store(table_url(f"http://{address}"), {**CREDENTIALS_OF_ADA}, MEMORY)
@@ -258,7 +256,7 @@ def test_a_store_that_never_answers_is_given_up_within_ten_seconds(kind: str) ->
         began = time.monotonic()
         with pytest.raises(StoreUnavailable, match=address) as caught:
             store.latest("s3://bucket/t")
-        assert time.monotonic() - began < 10  # the promise itself is about time
+        assert time.monotonic() - began < 10  # the guarantee itself is about time
         assert "hunter2" not in "".join(traceback.format_exception(caught.value))
 
 
@@ -301,12 +299,12 @@ def commit_a_few(store: ExternalCommitStore) -> None:
     assert store.delete(base_uri) == 3
 
 
-def test_a_killed_redis_is_unavailable_and_the_next_one_is_used() -> None:
+def test_killed_redis_is_unavailable_until_restarted() -> None:
     with own_redis() as port:
         store = open_commit_store(f"redis://127.0.0.1:{port}", {}, MEMORY)
         commit_a_few(store)
     check_unavailable(store, f"127.0.0.1:{port}")
-    with own_redis("--port", str(port)):  # it has forgotten the scripts, and the pooled connections are dead
+    with own_redis("--port", str(port)):  # without scripts, and the pooled connections are dead
         commit_a_few(store)
     store.close()
 
@@ -324,7 +322,7 @@ def test_redis_users_and_passwords() -> None:
             assert "hunter" not in "".join(traceback.format_exception(caught.value))
 
 
-def test_a_redis_user_needs_what_the_guide_lists_and_no_more() -> None:
+def test_redis_user_needs_exactly_the_documented_commands() -> None:
     guide = (Path(__file__).parents[2] / "docs" / "commit-stores.md").read_text()
     listed = re.findall(r"\+[a-z|]+", guide.partition("Users need")[2].partition("in a cluster")[0])
     with own_redis() as port, Redis(port=port) as admin:
@@ -402,7 +400,7 @@ def test_redis_cluster(tmp_path: Path) -> None:
     check_unavailable(store, f"127.0.0.1:{port}")
 
 
-def test_what_others_wrote_into_redis_is_called_damaged(redis_url: str) -> None:
+def test_foreign_value_in_redis_is_damaged(redis_url: str) -> None:
     base_uri = f"s3://bucket/{uuid4()}"
     store = open_commit_store(redis_url, {}, MEMORY)
     with Redis.from_url(redis_url) as other:
@@ -427,7 +425,7 @@ def dynamodb(endpoint: str) -> DynamoDBClient:
     )
 
 
-def test_reading_makes_no_table_and_the_first_row_makes_one_billed_on_demand(moto_endpoint: str) -> None:
+def test_reading_creates_no_table_and_first_row_does(moto_endpoint: str) -> None:
     client, table = dynamodb(moto_endpoint), f"rows-{uuid4().hex[:12]}"
     store = open_commit_store(table_url(moto_endpoint, table), {}, MEMORY)
     assert store.latest("s3://bucket/t") is None
@@ -438,7 +436,7 @@ def test_reading_makes_no_table_and_the_first_row_makes_one_billed_on_demand(mot
     assert client.describe_table(TableName=table)["Table"]["BillingModeSummary"]["BillingMode"] == "PAY_PER_REQUEST"
 
 
-def test_writers_that_all_make_the_table_at_once(moto_endpoint: str) -> None:
+def test_concurrent_writers_create_table_once(moto_endpoint: str) -> None:
     url = table_url(moto_endpoint)
     stores = [open_commit_store(url, {}, MEMORY) for _ in range(4)]
     rows = [staged(1) for _ in stores]
@@ -448,7 +446,7 @@ def test_writers_that_all_make_the_table_at_once(moto_endpoint: str) -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_items_are_those_of_native_writers(moto_endpoint: str, shared: bool) -> None:
+def test_items_have_native_format(moto_endpoint: str, shared: bool) -> None:
     client, table = dynamodb(moto_endpoint), f"rows-{uuid4().hex[:12]}"
     store = open_commit_store(table_url(moto_endpoint, table, "&shared_with_native=true" if shared else ""), {}, MEMORY)
     row = staged(1)
@@ -529,7 +527,7 @@ def dynamodb_answering(status: int, code: str, operation: bytes, target: str) ->
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Suppress the log of requests."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Front) as server:
         Thread(target=server.serve_forever, daemon=True).start()
@@ -556,13 +554,13 @@ def dynamodb_answering(status: int, code: str, operation: bytes, target: str) ->
     ],
 )
 @pytest.mark.parametrize("operation", ["PutItem", "TransactWriteItems"])
-def test_each_code_of_dynamodb_has_its_meaning(
+def test_dynamodb_error_codes_are_mapped(
     status: int, code: str, meaning: type[Exception], advice: str, operation: str, moto_endpoint: str
 ) -> None:
     table = f"rows-{uuid4().hex[:12]}"
     row = staged(1, f"s3://bucket/{uuid4()}")
     near = open_commit_store(table_url(moto_endpoint, table), {}, MEMORY)
-    assert near.reserve(staged(1, f"s3://bucket/{uuid4()}"), first=True) == Reserved()  # the table is there
+    assert near.reserve(staged(1, f"s3://bucket/{uuid4()}"), first=True) == Reserved()  # creates the table
     with dynamodb_answering(status, code, operation.encode(), moto_endpoint) as endpoint:
         store = open_commit_store(table_url(endpoint, table), {}, MEMORY)
         claims = [Claim(row, first=True), Claim(staged(1, f"s3://bucket/{uuid4()}"), first=True)]
@@ -578,7 +576,7 @@ def test_only_tables_on_s3_are_shared_with_native_writers(moto_endpoint: str) ->
         store.latest("file:///lake/t")
 
 
-def test_a_table_with_other_keys_is_refused(moto_endpoint: str) -> None:
+def test_dynamodb_table_with_other_keys_is_refused(moto_endpoint: str) -> None:
     client, table = dynamodb(moto_endpoint), f"other-{uuid4().hex[:12]}"
     client.create_table(
         TableName=table,
@@ -592,7 +590,7 @@ def test_a_table_with_other_keys_is_refused(moto_endpoint: str) -> None:
             act()
 
 
-def test_an_item_without_a_path_is_called_damaged(moto_endpoint: str) -> None:
+def test_item_without_path_is_damaged(moto_endpoint: str) -> None:
     table = f"rows-{uuid4().hex[:12]}"
     store = open_commit_store(table_url(moto_endpoint, table), {}, MEMORY)
     store.record([final(staged(1))])
@@ -605,7 +603,7 @@ def test_an_item_without_a_path_is_called_damaged(moto_endpoint: str) -> None:
 # -- SQLite -------------------------------------------------------------------------------------------------------
 
 
-def test_reading_makes_no_database(tmp_path: Path) -> None:
+def test_reading_creates_no_database(tmp_path: Path) -> None:
     store = SqliteCommitStore(str(tmp_path / "commits.db"))
     assert store.latest("s3://bucket/t") is None
     assert store.delete("s3://bucket/t") == 0
@@ -613,21 +611,21 @@ def test_reading_makes_no_database(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_database_in_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_database_in_missing_directory_is_refused(tmp_path: Path) -> None:
     store = SqliteCommitStore(str(tmp_path / "missing" / "commits.db"))
     for act in (lambda: store.latest("s3://bucket/t"), lambda: store.reserve(staged(1), first=True)):
         with pytest.raises(InvalidInput, match="missing is not a directory"):
             act()
 
 
-def test_a_file_that_is_no_database_is_called_damaged(tmp_path: Path) -> None:
+def test_file_that_is_no_database_is_damaged(tmp_path: Path) -> None:
     path = tmp_path / "commits.db"
     path.write_bytes(b"no database " * 1000)
     with pytest.raises(Damaged, match=r"commits\.db: file is not a database"):
         SqliteCommitStore(str(path)).latest("s3://bucket/t")
 
 
-def test_a_database_that_another_keeps_locked_is_unavailable(tmp_path: Path) -> None:
+def test_locked_database_is_unavailable(tmp_path: Path) -> None:
     path = str(tmp_path / "commits.db")
     store = SqliteCommitStore(path, timeout=0.05)
     store.record([final(staged(1))])
@@ -639,7 +637,7 @@ def test_a_database_that_another_keeps_locked_is_unavailable(tmp_path: Path) -> 
     assert store.reserve(staged(2), first=False) == Reserved()
 
 
-def test_a_database_that_was_removed_and_made_anew_is_noticed(tmp_path: Path) -> None:
+def test_recreated_database_is_reopened(tmp_path: Path) -> None:
     ours, theirs = (SqliteCommitStore(str(tmp_path / "commits.db")) for _ in range(2))
     ours.record([final(staged(5))])
     for path in tmp_path.iterdir():
@@ -650,8 +648,8 @@ def test_a_database_that_was_removed_and_made_anew_is_noticed(tmp_path: Path) ->
     assert ours.latest(row.base_uri) == row
 
 
-def test_connections_are_not_carried_over_a_fork(tmp_path: Path) -> None:
-    """A fork's connections share file locks with their parent's: using or closing one would corrupt the database."""
+def test_fork_uses_no_inherited_connection(tmp_path: Path) -> None:
+    """A fork shares file locks with its parent: using or closing a connection would corrupt the database."""
     script = """
 import os, sys
 from lancekeep.adapters.commit_stores.sqlite import SqliteCommitStore
@@ -671,8 +669,8 @@ assert store.latest("u").version == 2
     subprocess.run([sys.executable, "-c", script, str(tmp_path / "commits.db")], check=True)
 
 
-def test_threads_that_come_and_go_leave_no_connections_behind(tmp_path: Path) -> None:
-    """A native writer's callback is a new thread to Python each time."""
+def test_ended_threads_leave_no_open_connections(tmp_path: Path) -> None:
+    """Each callback of a native writer runs in a new Python thread."""
     store = SqliteCommitStore(str(tmp_path / "commits.db"))
     store.record([final(staged(1))])
     for _ in range(50):
@@ -683,7 +681,7 @@ def test_threads_that_come_and_go_leave_no_connections_behind(tmp_path: Path) ->
     assert files.count(str(tmp_path / "commits.db")) == 1
 
 
-def test_what_a_database_promises() -> None:
+def test_guarantees_of_database_follow_synchronous() -> None:
     assert SqliteCommitStore("/tmp/x.db").guarantees.remembers
     assert not SqliteCommitStore("/tmp/x.db", synchronous="normal").guarantees.remembers
 
@@ -691,7 +689,7 @@ def test_what_a_database_promises() -> None:
 # -- files --------------------------------------------------------------------------------------------------------
 
 
-def test_reading_makes_no_file(tmp_path: Path) -> None:
+def test_reading_creates_no_file(tmp_path: Path) -> None:
     store = FilesCommitStore(str(tmp_path / "commits"))
     assert store.latest("s3://bucket/t") is None
     assert store.list("s3://bucket/t", after=None, limit=None, descending=True) == []
@@ -699,13 +697,13 @@ def test_reading_makes_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_directory_below_none_is_refused(tmp_path: Path) -> None:
+def test_directory_with_missing_parent_is_refused(tmp_path: Path) -> None:
     store = FilesCommitStore(str(tmp_path / "misspelt" / "commits"))
     with pytest.raises(InvalidInput, match=r"misspelt.*create the directories above"):
         store.reserve(staged(1), first=True)
 
 
-def test_a_history_says_whose_it_is_and_holds_nothing_but_rows(tmp_path: Path) -> None:
+def test_history_directory_holds_base_uri_and_rows(tmp_path: Path) -> None:
     store = FilesCommitStore(str(tmp_path))
     row = staged(1, "s3://bucket/é t")
     store.reserve(row, first=True)
@@ -716,8 +714,8 @@ def test_a_history_says_whose_it_is_and_holds_nothing_but_rows(tmp_path: Path) -
     assert (history / "history").read_text() == "s3://bucket/é t\n"
 
 
-def test_a_row_is_on_the_disk_before_it_is_acknowledged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a power loss leaves is what was synced: the whole file before it gets its name, then the name."""
+def test_row_is_synced_before_it_is_acknowledged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is synced before it gets its name, then the name is synced."""
     store = FilesCommitStore(str(tmp_path))
     store.reserve(staged(1, "u"), first=True)
     (history,) = tmp_path.iterdir()
@@ -748,15 +746,13 @@ def test_a_row_is_on_the_disk_before_it_is_acknowledged(tmp_path: Path, monkeypa
     store.reserve(two, first=False)
     assert log == ["file", "name", "directory"]
     log.clear()
-    store.reserve(two, first=False)  # the first attempt may have ended before the directory was synced
+    store.reserve(two, first=False)  # the first attempt may have died before the directory was synced
     assert log == ["directory"]
 
 
 @pytest.mark.parametrize("call", ["rename", "link"])
-def test_a_file_that_is_written_while_its_history_is_deleted_does_not_come_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
-    """``finalize`` is held up before its rename, ``reserve`` before its link, until the delete has ended or waits."""
+def test_write_racing_with_delete_restores_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    """``finalize`` or ``reserve`` pauses before its rename or link until the delete has ended or waits."""
     store = FilesCommitStore(str(tmp_path), fsync=False)
     writer = Writer(Site(""), store, MEMORY)
     base_uri = f"{MEMORY.root_uri}{uuid4().hex}/t.lance"
@@ -795,7 +791,7 @@ def test_a_file_that_is_written_while_its_history_is_deleted_does_not_come_back(
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP, errno.ENOSYS])
-def test_a_file_system_without_hard_links_is_refused(
+def test_file_system_without_hard_links_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     def no_link(*_: object) -> None:
@@ -807,7 +803,7 @@ def test_a_file_system_without_hard_links_is_refused(
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-def test_a_full_disk_is_unavailable_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_unavailable_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = FilesCommitStore(str(tmp_path))
     store.record([final(staged(1))])
     before = sorted(tmp_path.rglob("*"))
@@ -818,7 +814,7 @@ def test_a_full_disk_is_unavailable_and_leaves_nothing(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xff", b"12\x00path"])
-def test_a_file_that_is_no_row_is_called_damaged(tmp_path: Path, content: bytes) -> None:
+def test_invalid_row_file_is_damaged(tmp_path: Path, content: bytes) -> None:
     store = FilesCommitStore(str(tmp_path))
     store.record([final(staged(1, "u"))])
     (history,) = tmp_path.iterdir()
@@ -830,7 +826,7 @@ def test_a_file_that_is_no_row_is_called_damaged(tmp_path: Path, content: bytes)
 # -- the object store's own condition -----------------------------------------------------------------------------
 
 
-def test_an_object_store_without_an_atomic_create_is_refused() -> None:
+def test_object_store_without_atomic_create_is_refused() -> None:
     objects = MemoryObjectStore()
     objects.guarantees = ObjectStoreGuarantees(atomic_create=False, atomic_copy=False, durable=True)
     with pytest.raises(UnsafeStore, match=r"memory:///.*commit_store="):
@@ -838,7 +834,7 @@ def test_an_object_store_without_an_atomic_create_is_refused() -> None:
 
 
 @pytest.mark.parametrize("atomic_copy", [False, True])
-def test_a_create_whose_reply_was_lost_is_still_ones_own(atomic_copy: bool) -> None:
+def test_create_with_lost_reply_is_recognized(atomic_copy: bool) -> None:
     objects = MemoryObjectStore()
     objects.guarantees = ObjectStoreGuarantees(atomic_create=True, atomic_copy=atomic_copy, durable=False)
     method = "copy_if_absent" if atomic_copy else "put_if_absent"
@@ -853,7 +849,7 @@ def test_a_create_whose_reply_was_lost_is_still_ones_own(atomic_copy: bool) -> N
     assert store.reserve(other, first=True) == Taken(VersionRow("memory:///t", 1, final_path(row.path), 3))
 
 
-def test_tables_with_old_names(tmp_path: Path) -> None:
+def test_v1_manifest_names_are_supported(tmp_path: Path) -> None:
     objects = MemoryObjectStore()
     store = ConditionalPutCommitStore(objects)
     for version in range(1, 12):
@@ -866,7 +862,7 @@ def test_tables_with_old_names(tmp_path: Path) -> None:
         store.latest("memory:///t")
 
 
-def test_the_latest_of_many_versions_is_the_first_that_the_listing_names() -> None:
+def test_latest_reads_only_start_of_listing() -> None:
     objects = MemoryObjectStore()
     for version in range(1, 100):
         objects.put(f"t/_versions/{NamingScheme.V2.final_name(version)}", b"x")
@@ -888,7 +884,7 @@ def test_the_latest_of_many_versions_is_the_first_that_the_listing_names() -> No
     assert len(listed) == 3
 
 
-def test_what_lies_elsewhere_or_is_gone_is_an_error() -> None:
+def test_foreign_or_missing_manifest_is_refused() -> None:
     store = ConditionalPutCommitStore(MemoryObjectStore())
     with pytest.raises(InvalidInput, match="s3://bucket/t is not in memory:///"):
         store.latest("s3://bucket/t")

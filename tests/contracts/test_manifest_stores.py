@@ -1,4 +1,4 @@
-"""The manifest store contract, for every adapter."""
+"""The manifest store contract for every adapter."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class TestLanceTableOnLocalFiles(ManifestStoreContract):
     def other(self, tmp_path: Path, store: ManifestStore) -> ManifestStore:
         return lance_table(str(tmp_path), {})
 
-    def test_of_racing_creators_of_the_catalog_itself_one_wins(self, tmp_path: Path) -> None:
+    def test_one_of_racing_creators_of_the_catalog_wins(self, tmp_path: Path) -> None:
         for number in range(20):
             doors: list[ManifestStore] = [lance_table(str(tmp_path / str(number)), {}) for _ in range(4)]
             self._race(doors, "first")
@@ -95,7 +95,7 @@ class OnFiles(V1Contract):
         self.home = f"{tmp_path}/lake"[1:]
         return LocalObjectStore(fsync=False)
 
-    def test_a_directory_without_an_object_or_behind_a_link_is_no_table(
+    def test_empty_or_linked_directory_is_no_table(
         self, tmp_path: Path, objects: ObjectStore, store: ManifestStore
     ) -> None:
         self.write(objects, "t.lance/x")
@@ -197,7 +197,7 @@ class TestCompatibleIsAManifestStoreInMemoryToo(ManifestStoreContract):
 # -- what it costs ----------------------------------------------------------------------------------------------
 
 
-def test_a_v1_directory_is_asked_no_more_than_a_page_needs() -> None:
+def test_page_of_v1_directory_reads_only_its_entries() -> None:
     objects = Faulty(MemoryObjectStore())
     for number in range(100):
         objects.put(f"lake/t{number:02}.lance/x", b"")
@@ -220,7 +220,7 @@ def test_a_v1_directory_is_asked_no_more_than_a_page_needs() -> None:
     ]
 
 
-def test_declaring_a_table_costs_no_look_for_a_marker() -> None:
+def test_declare_reads_no_marker() -> None:
     objects = Faulty(MemoryObjectStore())
     store = CompatibleManifestStore(MemoryManifestStore(), DirectoryListing(objects, "lake"))
     change(store, lambda view: [SetProperties({"lancekeep.store": "x"})])
@@ -250,9 +250,7 @@ CHANGES: dict[str, Callable[[ManifestStore], object]] = {
 @pytest.mark.parametrize("known", ["listed", "entered"])
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_crash_at_any_call_leaves_the_old_state_or_the_new_and_repeating_completes_it(
-    change: str, known: str, when: str
-) -> None:
+def test_crash_leaves_old_or_new_state_and_retry_completes(change: str, known: str, when: str) -> None:
     def world() -> tuple[MemoryObjectStore, MemoryManifestStore]:
         objects, manifest = MemoryObjectStore(), MemoryManifestStore()
         objects.put("lake/t.lance/x", b"")
@@ -283,7 +281,7 @@ def test_a_crash_at_any_call_leaves_the_old_state_or_the_new_and_repeating_compl
     for side, calls in enumerate(double.calls for double in counting):
         for nth in range(len(calls)):
             if when == "after" and calls[nth] == "get":
-                continue  # it finds no properties file, and raises that
+                continue  # the properties file is missing
             objects, manifest = world()
             doubles = [Faulty(objects), Faulty(manifest)]
             doubles[side].decide = crash_at(nth, when)
@@ -299,7 +297,7 @@ def test_a_crash_at_any_call_leaves_the_old_state_or_the_new_and_repeating_compl
     assert (new in states) or when == "before"
 
 
-def test_a_register_again_that_a_removal_overtakes_does_not_bring_the_table_back() -> None:
+def test_removal_during_registration_keeps_table_removed() -> None:
     objects, manifest = MemoryObjectStore(), MemoryManifestStore()
     objects.put("lake/t.lance/x", b"")
     objects.put("lake/t.lance/.lance-deregistered", b"")
@@ -318,7 +316,7 @@ def test_a_register_again_that_a_removal_overtakes_does_not_bring_the_table_back
     assert seen(other.view()) == []
 
 
-def test_a_directory_that_is_registered_under_another_name_meanwhile_has_that_owner() -> None:
+def test_concurrent_registration_under_other_name_owns_directory() -> None:
     objects, manifest = MemoryObjectStore(), MemoryManifestStore()
     objects.put("lake/t.lance/x", b"")
     objects.put("lake/t.lance/.lance-deregistered", b"")
@@ -329,7 +327,7 @@ def test_a_directory_that_is_registered_under_another_name_meanwhile_has_that_ow
     assert view.owner_of("t.lance") == entry
 
 
-def test_two_commit_stores_that_come_first_at_the_same_moment_are_not_both_remembered() -> None:
+def test_one_of_two_racing_commit_stores_is_remembered() -> None:
     objects = MemoryObjectStore()
     doors = [DirectoryListing(objects, "lake") for _ in range(2)]
 

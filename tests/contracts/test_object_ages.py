@@ -1,4 +1,4 @@
-"""When objects came to be, as every adapter of the port `ObjectStore` tells it: what is removed by age rests on it."""
+"""The ages of objects in every object store, on which removal by age relies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lancekeep.adapters.object_stores.local import LocalObjectStore
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
 from lancekeep.ports.object_store import ObjectStore
 
-LONG_AGO = datetime(2001, 1, 1, tzinfo=UTC)
+EARLIER = datetime(2001, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture(params=["memory", "local", "fsspec", "s3"])
@@ -35,7 +35,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[ObjectStore, 
     return open_object_store(f"s3://{bucket(endpoint)}/{uuid4().hex}", s3_options(endpoint))
 
 
-def test_an_object_is_as_old_as_its_last_write_and_a_copy_is_new(place: tuple[ObjectStore, str]) -> None:
+def test_age_counts_from_last_write_or_copy(place: tuple[ObjectStore, str]) -> None:
     store, home = place
     second = timedelta(seconds=1)  # S3 tells whole seconds
     before = datetime.now(UTC) - second
@@ -48,10 +48,10 @@ def test_an_object_is_as_old_as_its_last_write_and_a_copy_is_new(place: tuple[Ob
         assert before <= info.modified <= after
 
 
-def test_a_local_copy_of_an_old_file_is_new_although_both_are_one_file(tmp_path: Path) -> None:
+def test_hard_linked_copy_is_new(tmp_path: Path) -> None:
     store, home = LocalObjectStore(), str(tmp_path)[1:]
     (tmp_path / "a").write_bytes(b"a")
-    os.utime(tmp_path / "a", (LONG_AGO.timestamp(), LONG_AGO.timestamp()))
+    os.utime(tmp_path / "a", (EARLIER.timestamp(), EARLIER.timestamp()))
     store.copy(f"{home}/a", f"{home}/b")
     copied = store.head(f"{home}/b")
     assert copied is not None
@@ -62,18 +62,18 @@ def test_a_local_copy_of_an_old_file_is_new_although_both_are_one_file(tmp_path:
 @pytest.mark.parametrize(
     ("told", "modified"),
     [
-        ({"mtime": LONG_AGO.timestamp()}, LONG_AGO),
-        ({"mtime": LONG_AGO}, LONG_AGO),
-        ({"LastModified": LONG_AGO}, LONG_AGO),
-        ({"updated": "2001-01-01T00:00:00Z"}, LONG_AGO),
-        ({"created": LONG_AGO.timestamp(), "mtime": 1.0}, LONG_AGO),
-        ({"LastModified": LONG_AGO.replace(tzinfo=None)}, None),
+        ({"mtime": EARLIER.timestamp()}, EARLIER),
+        ({"mtime": EARLIER}, EARLIER),
+        ({"LastModified": EARLIER}, EARLIER),
+        ({"updated": "2001-01-01T00:00:00Z"}, EARLIER),
+        ({"created": EARLIER.timestamp(), "mtime": 1.0}, EARLIER),
+        ({"LastModified": EARLIER.replace(tzinfo=None)}, None),
         ({"updated": "yesterday"}, None),
         ({"mtime": 1e300}, None),
         ({}, None),
     ],
 )
-def test_implementations_of_fsspec_tell_it_in_their_own_ways(
+def test_modification_times_of_fsspec_implementations_are_understood(
     monkeypatch: pytest.MonkeyPatch, told: Mapping[str, Any], modified: datetime | None
 ) -> None:
     filesystem = LocalFileSystem()

@@ -1,4 +1,4 @@
-"""Every adapter of the port `ObjectStore` under its contract, and what is particular to each."""
+"""The object store contract for every adapter, and tests of single adapters."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ SECRET = "hunter2-very-secret"
 
 
 class Files:
-    """A directory, as the operating system shows it."""
+    """A probe that uses the file system directly."""
 
     def __init__(self, directory: Path) -> None:
         self.home = f"{str(directory)[1:]}/"
@@ -70,7 +70,7 @@ class Files:
 
 
 class LinkingContract(ObjectStoreContract):
-    """And what it has to do where the storage has symbolic links."""
+    """The contract of storage with symbolic links."""
 
     def test_links_to_directories_are_not_followed(
         self, store: ObjectStore, probe: Probe, tmp_path_factory: pytest.TempPathFactory
@@ -87,7 +87,7 @@ class LinkingContract(ObjectStoreContract):
             store.prune(probe.home + directory)
         assert (elsewhere / "empty").is_dir()
 
-    def test_a_link_on_the_way_is_told(self, store: ObjectStore, probe: Probe) -> None:
+    def test_passes_link_is_true_for_linked_directory(self, store: ObjectStore, probe: Probe) -> None:
         below = probe.home[:-1]
         probe.write(probe.home + "real/d/a", b"")
         os.symlink(f"/{probe.home}real", f"/{probe.home}link")
@@ -138,12 +138,12 @@ class TestLocal(CopyingContract, LinkingContract):
     def probe(self, tmp_path: Path) -> Probe:
         return Files(tmp_path)
 
-    def test_durable_is_what_fsync_says(self) -> None:
+    def test_durable_follows_fsync(self) -> None:
         assert LocalObjectStore().guarantees.durable
         assert not LocalObjectStore(fsync=False).guarantees.durable
 
     @pytest.mark.parametrize("refusal", [errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV])
-    def test_a_file_system_without_hard_links_is_refused(
+    def test_file_system_without_hard_links_is_refused(
         self, store: LocalObjectStore, probe: Probe, monkeypatch: pytest.MonkeyPatch, refusal: int
     ) -> None:
         probe.write(probe.home + "source", b"s")
@@ -171,7 +171,7 @@ class TestLocal(CopyingContract, LinkingContract):
         ],
     )
     @pytest.mark.parametrize("call", ["open", "write", "rename", "link", "mkdir", "create"])
-    def test_errors_of_the_system_are_ours(
+    def test_system_errors_are_translated(
         self,
         store: LocalObjectStore,
         probe: Probe,
@@ -191,7 +191,7 @@ class TestLocal(CopyingContract, LinkingContract):
         monkeypatch.undo()
         assert probe.stored() == []
 
-    def test_unreadable_places_are_access_denied(
+    def test_unreadable_directory_is_access_denied(
         self, store: LocalObjectStore, probe: Probe, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for call, act in (
@@ -204,7 +204,7 @@ class TestLocal(CopyingContract, LinkingContract):
                 with pytest.raises(AccessDenied):
                     act()
 
-    def test_a_file_where_the_key_needs_a_directory(self, store: LocalObjectStore, probe: Probe) -> None:
+    def test_file_in_place_of_directory_is_refused(self, store: LocalObjectStore, probe: Probe) -> None:
         probe.write(probe.home + "a", b"a")
         for write in (store.put, store.put_if_absent):
             with pytest.raises(InvalidInput, match="a"):
@@ -213,13 +213,13 @@ class TestLocal(CopyingContract, LinkingContract):
             store.copy_if_absent(probe.home + "a", probe.home + "a/b")
 
     @pytest.mark.parametrize("step", ["write", "fsync", "link", "rename"])
-    def test_a_crash_before_the_name_is_given_leaves_nothing_to_see(
+    def test_crash_before_naming_leaves_no_visible_object(
         self, probe: Probe, monkeypatch: pytest.MonkeyPatch, step: str
     ) -> None:
         store = LocalObjectStore()
         with monkeypatch.context() as patch:
             patch.setattr(os, step, crash)
-            patch.setattr(os, "unlink", crash)  # the dead do not tidy up
+            patch.setattr(os, "unlink", crash)  # a crashed process removes nothing
             with pytest.raises(Crash):
                 (store.put if step == "rename" else store.put_if_absent)(probe.home + "target", b"content")
         assert [Path(key).name[:5] for key in probe.stored()] == [".tmp-"]
@@ -231,7 +231,7 @@ class TestLocal(CopyingContract, LinkingContract):
         assert [Path(key).name for key in probe.stored()] == ["target"]
         assert store.get(probe.home + "target") == b"the next"
 
-    def test_content_is_synced_before_it_has_a_name_and_the_name_before_it_is_acknowledged(
+    def test_content_then_name_are_synced_before_acknowledgement(
         self, probe: Probe, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         store, home = LocalObjectStore(), probe.home
@@ -247,7 +247,7 @@ class TestLocal(CopyingContract, LinkingContract):
             ("fsync", f"/{home}new/dir"),
         ]
         events.clear()
-        store.put_if_absent(home + "new/dir/a", b"a")  # the loser relies on what it found, so that has to stay
+        store.put_if_absent(home + "new/dir/a", b"a")  # the loser relies on the object, so it must be durable
         assert events == [("fsync", "temporary"), ("fsync", f"/{home}new/dir")]
         events.clear()
         store.put(home + "b", b"b")
@@ -265,12 +265,10 @@ class TestLocal(CopyingContract, LinkingContract):
             ("fsync", os.path.dirname(f"/{home}"[:-1])),
         ]
 
-    def test_without_content_the_file_and_its_directory_are_synced_under_their_names(
-        self, probe: Probe, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_empty_object_and_directory_are_synced(self, probe: Probe, monkeypatch: pytest.MonkeyPatch) -> None:
         store, home = LocalObjectStore(), probe.home
         events = spy_on_the_disk(monkeypatch)
-        for created in (True, False):  # the loser relies on what it found
+        for created in (True, False):  # the loser relies on the object
             assert store.put_if_absent(home + "new/a", b"") is created
             assert sorted(events) == [
                 ("fsync", f"/{home}"[:-1]),
@@ -279,7 +277,7 @@ class TestLocal(CopyingContract, LinkingContract):
             ]
             events.clear()
 
-    def test_nothing_is_synced_where_nothing_is_promised(self, probe: Probe, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_nothing_is_synced_without_fsync(self, probe: Probe, monkeypatch: pytest.MonkeyPatch) -> None:
         events = spy_on_the_disk(monkeypatch)
         store = LocalObjectStore(fsync=False)
         store.put_if_absent(probe.home + "d/a", b"a")
@@ -288,7 +286,7 @@ class TestLocal(CopyingContract, LinkingContract):
         assert [event for event, _ in events] == ["link", "link"]
 
     @pytest.mark.parametrize("refusal", [errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.EXDEV])
-    def test_where_hard_links_are_refused_a_copy_moves_the_bytes(
+    def test_copy_without_hard_links_copies_bytes(
         self, store: LocalObjectStore, probe: Probe, monkeypatch: pytest.MonkeyPatch, refusal: int
     ) -> None:
         probe.write(probe.home + "source", b"content")
@@ -298,7 +296,7 @@ class TestLocal(CopyingContract, LinkingContract):
             assert probe.read(probe.home + target) == b"content"
         assert probe.stored() == [probe.home + "new/target", probe.home + "source"]
 
-    def test_a_copy_that_fails_leaves_nothing_behind(self, store: LocalObjectStore, probe: Probe) -> None:
+    def test_failed_copy_leaves_no_file(self, store: LocalObjectStore, probe: Probe) -> None:
         probe.write(probe.home + "source", b"")
         probe.write(probe.home + "directory/a", b"")
         with pytest.raises(InvalidInput):
@@ -315,7 +313,7 @@ class TestLocal(CopyingContract, LinkingContract):
             ("copy_if_absent", b"content"),
         ],
     )
-    def test_a_directory_may_be_pruned_between_any_two_steps_of_a_writer(
+    def test_prune_between_any_two_steps_fails_no_write(
         self, store: LocalObjectStore, probe: Probe, monkeypatch: pytest.MonkeyPatch, write: str, content: bytes
     ) -> None:
         source, key = probe.home + "source", probe.home + "d/e/a"
@@ -335,7 +333,7 @@ class TestLocal(CopyingContract, LinkingContract):
         assert calls[0] > 1
 
     @pytest.mark.parametrize(("call", "content"), [("link", b"content"), ("close", b"")])
-    def test_a_name_that_was_deleted_with_its_directory_needs_no_disk(
+    def test_concurrent_delete_of_directory_fails_no_write(
         self, probe: Probe, monkeypatch: pytest.MonkeyPatch, call: str, content: bytes
     ) -> None:
         store, original = LocalObjectStore(), getattr(os, call)
@@ -353,12 +351,12 @@ class TestLocal(CopyingContract, LinkingContract):
         assert store.put_if_absent(probe.home + "d/a", content) is True
         assert probe.stored() == []
 
-    def test_a_copy_moves_no_bytes(self, store: LocalObjectStore, probe: Probe) -> None:
+    def test_copy_uses_hard_link(self, store: LocalObjectStore, probe: Probe) -> None:
         probe.write(probe.home + "staged", b"s")
         store.copy_if_absent(probe.home + "staged", probe.home + "final")
         assert os.path.samefile(f"/{probe.home}staged", f"/{probe.home}final")
 
-    def test_a_listing_opens_only_the_directories_it_gets_to(
+    def test_listing_opens_directories_lazily(
         self, store: LocalObjectStore, probe: Probe, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for name in ("a/1", "a/2", "b/1", "c/1"):
@@ -375,7 +373,7 @@ class TestLocal(CopyingContract, LinkingContract):
         assert [next(listing).key, next(listing).key] == [probe.home + "a/1", probe.home + "a/2"]
         assert opened == [f"/{probe.home}", f"/{probe.home}a/"]
 
-    def test_a_name_that_is_no_unicode_is_listed_and_read(self, store: LocalObjectStore, probe: Probe) -> None:
+    def test_non_unicode_name_is_listed_and_read(self, store: LocalObjectStore, probe: Probe) -> None:
         Path(os.fsdecode(f"/{probe.home}".encode() + b"\xff")).write_bytes(b"x")
         (info,) = store.list(probe.home)
         assert store.get(info.key) == b"x"
@@ -383,7 +381,7 @@ class TestLocal(CopyingContract, LinkingContract):
             store.put(probe.home + "\ud800", b"")
 
     @pytest.mark.slow
-    def test_of_racing_processes_one_wins_each_key(self, store: LocalObjectStore, probe: Probe) -> None:
+    def test_one_of_racing_processes_wins_each_key(self, store: LocalObjectStore, probe: Probe) -> None:
         keys = [f"{probe.home}new/{number}" for number in range(50)]
         won = race_processes(4, partial(claim_each, store, keys))
         for number, key in enumerate(keys):
@@ -393,7 +391,7 @@ class TestLocal(CopyingContract, LinkingContract):
 
 
 class Crash(BaseException):
-    """The process is gone."""
+    """The process has died."""
 
 
 def crash(*_: object, **__: object) -> NoReturn:
@@ -409,7 +407,7 @@ def failing(number: int) -> Callable[..., NoReturn]:
 
 
 def pruning_first(name: str, times: int, prune: Callable[[], None], calls: list[int]) -> Callable[..., Any]:
-    """A function of the operating system before whose first calls somebody prunes."""
+    """Return a system function that prunes before its first calls."""
     original, left = getattr(os, name), [times]
 
     def act(*args: Any, **kwargs: Any) -> Any:
@@ -423,7 +421,7 @@ def pruning_first(name: str, times: int, prune: Callable[[], None], calls: list[
 
 
 def spy_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """What is brought to the disk and what is named, in order, from now on."""
+    """Record syncs and names in order from now on."""
     events: list[tuple[str, str]] = []
     fsync, link, rename = os.fsync, os.link, os.rename
 
@@ -450,7 +448,7 @@ def spy_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
 
 class Bucket:
-    """A bucket, as a client of its own shows it."""
+    """A probe that uses its own client of the bucket."""
 
     home = "lake/"
 
@@ -477,7 +475,7 @@ class Bucket:
 
 
 class Server:
-    """Stands between a client and its server: answers instead of it, or loses its replies."""
+    """Intercepts requests: answers instead of the server, or loses its replies."""
 
     def __init__(self, client: S3Client) -> None:
         self.requests: list[str] = []
@@ -487,15 +485,15 @@ class Server:
         client.meta.events.register("before-send.s3.*", intercept)
 
     def answers(self, operation: str, *answers: tuple[int, str]) -> None:
-        """The next requests of one operation are answered with a status and a code, and nothing is done."""
+        """Answer the next requests of an operation with a status and a code, without effect."""
         self._script.setdefault(operation, []).extend(_error(*answer) for answer in answers)
 
     def loses_the_reply(self, operation: str) -> None:
-        """The next request of one operation is done, and its reply is lost."""
+        """Lose the reply of the next request of an operation, after its effect."""
         self._script.setdefault(operation, []).append(_lost)
 
     def ignores_conditions(self) -> None:
-        """From now on every create overwrites, as on a server without ``If-None-Match``."""
+        """Let creates overwrite, as on a server without ``If-None-Match``."""
         self._ignores_conditions = True
 
     def _intercept(self, request: AWSPreparedRequest, event_name: str, **_: Any) -> AWSResponse | None:
@@ -568,34 +566,34 @@ class TestS3(S3Contract):
         store.prove()
         assert len(server.requests) == sent
 
-    def test_412_says_that_the_key_was_taken(self, probe: Bucket) -> None:
+    def test_412_means_taken_key(self, probe: Bucket) -> None:
         store, server = connect(probe)
         server.answers("PutObject", (412, "PreconditionFailed"))
         assert store.put_if_absent("a", b"") is False
         assert server.requests == ["PutObject"]
 
-    def test_409_says_nothing_and_is_asked_again(self, probe: Bucket) -> None:
+    def test_409_is_retried(self, probe: Bucket) -> None:
         store, server = connect(probe)
         server.answers("PutObject", (409, "ConditionalRequestConflict"), (409, "ConditionalRequestConflict"))
         assert store.put_if_absent("a", b"mine") is True
         assert probe.read("a") == b"mine"
         assert server.requests == ["PutObject", "HeadObject", "PutObject", "HeadObject", "PutObject"]
 
-    def test_409_beside_an_object_means_that_the_key_is_taken(self, probe: Bucket) -> None:
+    def test_409_with_existing_object_means_taken_key(self, probe: Bucket) -> None:
         store, server = connect(probe)
         probe.write("a", b"theirs")
         server.answers("PutObject", (409, "ConditionalRequestConflict"))
         assert store.put_if_absent("a", b"mine") is False
         assert probe.read("a") == b"theirs"
 
-    def test_409_without_end_is_given_up(self, probe: Bucket) -> None:
+    def test_repeated_409_is_unavailable(self, probe: Bucket) -> None:
         store, server = connect(probe)
         server.answers("PutObject", *[(409, "ConditionalRequestConflict")] * 9)
         with pytest.raises(StoreUnavailable, match="409"):
             store.put_if_absent("a", b"mine")
         assert server.requests.count("PutObject") == 5
 
-    def test_after_a_lost_reply_the_caller_hears_of_the_fault_and_not_of_a_conflict(self, probe: Bucket) -> None:
+    def test_lost_reply_raises_fault_instead_of_conflict(self, probe: Bucket) -> None:
         store, server = connect(probe)
         server.loses_the_reply("PutObject")
         with pytest.raises(StoreUnavailable):
@@ -620,7 +618,7 @@ class TestS3(S3Contract):
             ((400, "KeyTooLongError"), InvalidInput),
         ],
     )
-    def test_refusals_are_ours_name_the_server_and_hide_secrets(
+    def test_refusals_are_translated_and_hide_secrets(
         self, probe: Bucket, answer: tuple[int, str], error: type[LancekeepError]
     ) -> None:
         store, server = connect(probe)
@@ -642,25 +640,27 @@ class TestS3(S3Contract):
         assert server.requests == list(calls), "the SDK must not retry"
 
     @pytest.mark.parametrize(("status", "error"), [(403, AccessDenied), (503, StoreUnavailable)])
-    def test_head_tells_a_refusal_from_absence(self, probe: Bucket, status: int, error: type[LancekeepError]) -> None:
+    def test_head_distinguishes_refusal_from_absence(
+        self, probe: Bucket, status: int, error: type[LancekeepError]
+    ) -> None:
         store, server = connect(probe)
         server.answers("HeadObject", (status, ""))
         with pytest.raises(error):
             store.head("a")
 
-    def test_a_server_without_the_condition_is_unsafe(self, probe: Bucket) -> None:
+    def test_server_without_conditional_put_is_unsafe(self, probe: Bucket) -> None:
         store, server = connect(probe)
         server.answers("PutObject", (501, "NotImplemented"))
         with pytest.raises(UnsafeStore, match="If-None-Match"):
             store.put_if_absent("a", b"")
 
-    def test_the_bucket_is_missing(self, probe: Bucket) -> None:
+    def test_missing_bucket_is_not_found(self, probe: Bucket) -> None:
         store = S3ObjectStore("no-such-bucket", connect(probe)[0]._client)
         for call in (lambda: store.get("a"), lambda: store.put("a", b""), lambda: list(store.list(""))):
             with pytest.raises(NotFound, match="no bucket 'no-such-bucket'"):
                 call()
 
-    def test_an_endpoint_that_nobody_serves(self) -> None:
+    def test_unreachable_endpoint_is_unavailable(self) -> None:
         options = {"endpoint": "http://127.0.0.1:9", "allow_http": "true", "secret_access_key": SECRET}
         store, key = open_object_store("s3://bucket/lake", {**options, "access_key_id": "test"})
         for call in (lambda: store.head(key), lambda: store.put_if_absent(key, b""), lambda: list(store.list(key))):
@@ -668,19 +668,19 @@ class TestS3(S3Contract):
                 call()
             assert SECRET not in str(caught.value)
 
-    def test_nothing_is_waited_for_longer_than_an_operator_would(self, probe: Bucket) -> None:
+    def test_timeouts_are_bounded(self, probe: Bucket) -> None:
         config: Any = connect(probe)[0]._client.meta.config
         assert config.connect_timeout == 3
         assert config.retries["total_max_attempts"] == 1
 
-    def test_without_credentials_it_says_so(self, probe: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_missing_credentials_are_access_denied(self, probe: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("AWS_ACCESS_KEY_ID")
         monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
         client = s3_client(probe.name, {"endpoint": probe.endpoint, "allow_http": "true"})
         with pytest.raises(AccessDenied, match="no credentials"):
             S3ObjectStore(probe.name, client).get("a")
 
-    def test_a_listing_asks_for_the_pages_it_gets_to(self, probe: Bucket) -> None:
+    def test_listing_requests_pages_lazily(self, probe: Bucket) -> None:
         store, server = connect(probe)
         pages = [
             {"Contents": [_found("a"), _found("b")], "IsTruncated": True, "NextContinuationToken": "more"},
@@ -721,7 +721,9 @@ class TestS3(S3Contract):
         assert probe.read("a") == large[::-1]
         assert probe.uploads() == 0
 
-    def test_a_large_content_meets_409(self, probe: Bucket, parts: tuple[S3ObjectStore, Server], large: bytes) -> None:
+    def test_409_of_multipart_upload_is_retried(
+        self, probe: Bucket, parts: tuple[S3ObjectStore, Server], large: bytes
+    ) -> None:
         store, server = parts
         server.answers("CompleteMultipartUpload", (409, "ConditionalRequestConflict"))
         assert store.put_if_absent("a", large) is True
@@ -729,7 +731,7 @@ class TestS3(S3Contract):
         assert probe.uploads() == 0
 
     @pytest.mark.parametrize("operation", ["UploadPart", "CompleteMultipartUpload"])
-    def test_an_upload_that_fails_is_aborted(
+    def test_failed_upload_is_aborted(
         self, probe: Bucket, parts: tuple[S3ObjectStore, Server], large: bytes, operation: str
     ) -> None:
         store, server = parts
@@ -739,16 +741,14 @@ class TestS3(S3Contract):
         assert probe.uploads() == 0
         assert probe.stored() == []
 
-    def test_the_fault_is_told_even_where_the_abort_fails_too(
-        self, parts: tuple[S3ObjectStore, Server], large: bytes
-    ) -> None:
+    def test_failed_abort_keeps_original_error(self, parts: tuple[S3ObjectStore, Server], large: bytes) -> None:
         store, server = parts
         server.answers("UploadPart", (403, "AccessDenied"))
         server.answers("AbortMultipartUpload", (503, "SlowDown"))
         with pytest.raises(AccessDenied):
             store.put("a", large)
 
-    def test_a_completion_whose_reply_was_lost_stays(
+    def test_completion_with_lost_reply_keeps_object(
         self, probe: Bucket, parts: tuple[S3ObjectStore, Server], large: bytes
     ) -> None:
         store, server = parts
@@ -820,7 +820,7 @@ class TestFsspecFiles(LinkingContract):
         (NotImplementedError(SECRET), UnsafeStore),
     ],
 )
-def test_errors_of_an_fsspec_implementation_are_ours(
+def test_fsspec_errors_are_translated(
     monkeypatch: pytest.MonkeyPatch, raised: Exception, error: type[LancekeepError]
 ) -> None:
     def fail(*_: object, **__: object) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Each row of the Redis adapter's table of errors, produced by a real server, and Sentinel."""
+"""The error mapping of the Redis adapter against real servers, and Sentinel."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def replica(_: Path) -> Iterator[str]:
 
 @contextmanager
 def cluster_node(directory: Path) -> Iterator[str]:
-    """A node that owns no slot which the test's keys hash to."""
+    """Yield a node that owns no slot of the test's keys."""
     settings = ("--port", "PORT", "--cluster-enabled", "yes", "--cluster-require-full-coverage", "no")
     (directory / "a").mkdir()
     (directory / "b").mkdir()
@@ -152,7 +152,7 @@ def too_few_replicas(_: Path) -> Iterator[str]:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_an_error_of_the_server_says_what_the_caller_does_next(
+def test_redis_errors_are_mapped(
     server: Callable[[Path], AbstractContextManager[str]],
     meaning: type[LancekeepError],
     advice: str,
@@ -177,7 +177,7 @@ def test_keys_of_another_program_are_reported(command: str, arguments: tuple[obj
 
 
 def test_refusal_of_a_repeated_call_stays_open() -> None:
-    """The first attempt was applied and its reply was lost, so the refusal of the second one says nothing."""
+    """The first attempt may have taken effect, so the refusal of the retry is ambiguous."""
     base_uri = f"s3://bucket/{uuid4()}"
     with (
         own_redis() as port,

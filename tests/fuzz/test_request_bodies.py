@@ -72,7 +72,7 @@ def body_of(data: st.DataObject, model: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("operation", REQUESTS)
 @SLOW
 @given(data=st.data())
-def test_any_json_as_the_body_of_a_request(namespace: Any, operation: str, data: st.DataObject) -> None:
+def test_any_request_body_is_accepted_or_refused(namespace: Any, operation: str, data: st.DataObject) -> None:
     model = REQUESTS[operation]
     body = body_of(data, model)
     try:
@@ -85,6 +85,6 @@ def test_any_json_as_the_body_of_a_request(namespace: Any, operation: str, data:
 @pytest.mark.parametrize("operation", CALLBACKS)
 @SLOW
 @given(data=st.data())
-def test_any_dict_that_a_callback_brings(namespace: Any, operation: str, data: st.DataObject) -> None:
+def test_any_callback_dict_is_accepted_or_refused(namespace: Any, operation: str, data: st.DataObject) -> None:
     body = body_of(data, REQUESTS[operation])
     read_api(lambda: getattr(namespace, operation)(body))

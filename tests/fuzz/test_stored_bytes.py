@@ -120,7 +120,7 @@ def compare(staged: Manifest) -> None:
 @example(b"LANC")
 @example(struct.pack("<QHH4s", 2**64 - 1, 0, 2, b"LANC"))
 @example(b"\xff\xff\xff\xff" + struct.pack("<QHH4s", 0, 0, 2, b"LANC"))
-def test_any_bytes_as_a_manifest(content: bytes) -> None:
+def test_any_bytes_are_parsed_or_refused_as_manifest(content: bytes) -> None:
     read(lambda: ManifestFile.parse(content, "m"), Damaged)
     decode(content)
     decode(content + b"LANC")
@@ -129,7 +129,7 @@ def test_any_bytes_as_a_manifest(content: bytes) -> None:
 
 @FUZZ
 @given(st.data())
-def test_a_changed_manifest(data: st.DataObject) -> None:
+def test_mutated_manifest_is_parsed_or_refused(data: st.DataObject) -> None:
     content = data.draw(mutated(objects()[of("_versions")]))
     read(lambda: ManifestFile.parse(content, "m"), Damaged)
     decode(content)
@@ -158,7 +158,7 @@ INTEGERS = st.one_of(st.sampled_from((0, 1, 2, 3, 2**31 - 1, 2**32, 2**63, 2**64
 @example([("rows", 0, 2**40, "")])
 @example([("path", 0, 0, "../../x")])
 @example([("kind", 0, 1, "")])
-def test_a_manifest_whose_fields_say_something_else(changes: list[tuple[str, int, int, str]]) -> None:
+def test_manifest_with_other_fields_is_parsed_or_refused(changes: list[tuple[str, int, int, str]]) -> None:
     manifest = ManifestFile.parse(objects()[of("_versions")], "m").manifest
     for what, at, number, text in changes:
         fragment = manifest.fragments[at % len(manifest.fragments)]
@@ -195,7 +195,7 @@ def test_changed_files_of_the_manifest_table(data: st.DataObject, directory: str
     understand(objects()[of("_versions")], stored(**{of(directory): content}))
 
 
-def test_a_data_file_that_contradicts_itself() -> None:
+def test_corrupt_data_file_is_read_or_refused() -> None:
     """Of which the engine says so by a RuntimeError."""
     understand(objects()[of("_versions")], stored(**{of("data"): b"\1" + objects()[of("data")][1:]}))
 
@@ -203,7 +203,7 @@ def test_a_data_file_that_contradicts_itself() -> None:
 @FUZZ
 @given(st.binary(max_size=100))
 @example(b"")
-def test_a_deletion_file_of_the_other_kind(content: bytes) -> None:
+def test_bitmap_deletion_file_is_read_or_refused(content: bytes) -> None:
     """A bitmap, in the portable format of Roaring."""
     manifest = ManifestFile.parse(objects()[of("_versions")], "m").manifest
     fragment = next(fragment for fragment in manifest.fragments if fragment.HasField("deletion_file"))
@@ -297,7 +297,7 @@ def test_rows_with_odd_values(rows: list[dict[str, Any]]) -> None:
 @example(b'{"version": Infinity}')
 @example(b'{"version": -1}')
 @example(DEEP.encode())
-def test_version_hints_only_ever_help(content: bytes) -> None:
+def test_version_hints_never_change_result(content: bytes) -> None:
     store = MemoryObjectStore()
     manifests = LanceManifestStore(store, "m")
     manifests.apply(lambda view: ([Put(ManifestEntry("n", "namespace"))], None))

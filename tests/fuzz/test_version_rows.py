@@ -233,7 +233,7 @@ def test_what_the_path_of_a_row_says(path: str) -> None:
         read(lambda: open_commit_store(row.moved_to or "", {}, MemoryObjectStore()), InvalidInput)
 
 
-def test_the_look_sees_a_row_of_the_wrong_type() -> None:
+def test_fuzz_check_detects_row_of_wrong_type() -> None:
     class Lying(FilesCommitStore):
         def latest(self, base_uri: str) -> VersionRow | None:
             return VersionRow(base_uri, struct.pack, "p", 1)  # type: ignore[arg-type] # the point of the test

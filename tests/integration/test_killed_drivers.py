@@ -28,7 +28,7 @@ VICTIMS = ("written", "committing", "committed", "all", "program", "jvm")
 NOW = timedelta(0)
 
 
-def test_a_killed_driver_loses_and_repeats_nothing(tmp_path: Path) -> None:
+def test_killed_driver_loses_and_repeats_no_work(tmp_path: Path) -> None:
     """Each has also lost a worker before; the last one ends in peace, on a cluster that loses executors."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")

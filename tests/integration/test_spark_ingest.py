@@ -133,9 +133,7 @@ class Jobs:
 # -- what arrives ---------------------------------------------------------------------------------------------------
 
 
-def test_every_type_arrives_exactly_with_one_version_for_each_ingest(
-    spark: SparkSession, catalog: lancekeep.Catalog
-) -> None:
+def test_every_type_is_ingested_exactly_in_one_version(spark: SparkSession, catalog: lancekeep.Catalog) -> None:
     created = ingest(frame_of(spark, range(40)), catalog, "travel.t")
     assert rows_of(catalog) == expected(range(40))
     appended = ingest(frame_of(spark, range(40, 60)), catalog, ["travel", "t"], mode="append")
@@ -149,7 +147,7 @@ def test_every_type_arrives_exactly_with_one_version_for_each_ingest(
 
 
 @pytest.mark.parametrize(("rows", "partitions", "fragments"), [(100, 2, 2), (2, 4, 2), (1, 1, 1)])
-def test_each_partition_with_rows_is_a_fragment_and_all_are_one_version(
+def test_partitions_become_fragments_of_one_version(
     spark: SparkSession, catalog: lancekeep.Catalog, rows: int, partitions: int, fragments: int
 ) -> None:
     ingest(spark.range(0, rows, 1, partitions), catalog, "travel.t")
@@ -159,9 +157,7 @@ def test_each_partition_with_rows_is_a_fragment_and_all_are_one_version(
     assert versions_of(catalog) == [1]
 
 
-def test_an_empty_frame_makes_an_empty_table_and_appends_nothing(
-    spark: SparkSession, catalog: lancekeep.Catalog
-) -> None:
+def test_empty_frame_creates_empty_table_and_appends_nothing(spark: SparkSession, catalog: lancekeep.Catalog) -> None:
     ingest(frame_of(spark, []), catalog, "travel.t")
     assert rows_of(catalog) == expected([])
     ingest(frame_of(spark, range(3)), catalog, "travel.t", mode="append")
@@ -172,7 +168,7 @@ def test_an_empty_frame_makes_an_empty_table_and_appends_nothing(
     assert versions_of(catalog) == [4, 3, 2, 1]
 
 
-def test_overwrite_makes_the_table_and_may_change_its_columns(spark: SparkSession, catalog: lancekeep.Catalog) -> None:
+def test_overwrite_creates_table_and_changes_columns(spark: SparkSession, catalog: lancekeep.Catalog) -> None:
     ingest(spark.range(3), catalog, "travel.t", mode="overwrite")
     ingest(spark.range(2).selectExpr("id", "'x' name"), catalog, "travel.t", mode="overwrite")
     assert rows_of(catalog).to_pylist() == [{"id": 0, "name": "x"}, {"id": 1, "name": "x"}]
@@ -185,7 +181,7 @@ def test_columns_are_matched_by_name(spark: SparkSession, catalog: lancekeep.Cat
     assert rows_of(catalog).to_pylist() == [{"id": 0, "name": "x"}, {"id": 1, "name": "y"}]
 
 
-def test_a_task_that_is_tried_again_counts_once(spark: SparkSession, catalog: lancekeep.Catalog) -> None:
+def test_retried_task_is_committed_once(spark: SparkSession, catalog: lancekeep.Catalog) -> None:
     def fail_first(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
@@ -200,7 +196,7 @@ def test_a_task_that_is_tried_again_counts_once(spark: SparkSession, catalog: la
     assert versions_of(catalog) == [1]
 
 
-def test_spark_reads_large_strings_too(spark: SparkSession, catalog: lancekeep.Catalog) -> None:
+def test_large_strings_are_read(spark: SparkSession, catalog: lancekeep.Catalog) -> None:
     spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
     try:
         ingest(frame_of(spark, range(9)), catalog, "travel.t")
@@ -214,7 +210,7 @@ def test_spark_reads_large_strings_too(spark: SparkSession, catalog: lancekeep.C
 VECTORS = pa.schema([("id", pa.int64()), ("v", pa.list_(pa.float32(), 3)), ("w", pa.list_(pa.float32(), 2))])
 
 
-def test_vectors_with_nulls_between_and_nothing_but_nulls(spark: SparkSession, catalog: lancekeep.Catalog) -> None:
+def test_vectors_with_some_or_only_nulls(spark: SparkSession, catalog: lancekeep.Catalog) -> None:
     vectors = spark.range(0, 20, 1, 2).selectExpr(
         "id",
         "if(id % 2 = 0, array(cast(id as float), 0.5f, -1f), null) v",
@@ -264,7 +260,7 @@ def test_appends_follow_the_types_of_the_table(spark: SparkSession, catalog: lan
         (["id", "array(1f, 2f, 3f) v", "if(id = 9, array(1f), array(1f, 2f)) w"], r"found lengths \[1, 2\]"),
     ],
 )
-def test_a_value_that_does_not_fit_commits_nothing_and_leaves_no_file(
+def test_value_of_wrong_range_commits_nothing_and_leaves_no_file(
     spark: SparkSession, catalog: lancekeep.Catalog, columns: list[str], message: str
 ) -> None:
     strict = VECTORS.set(0, pa.field("id", pa.int64(), nullable=False))
@@ -291,7 +287,7 @@ def test_a_value_that_does_not_fit_commits_nothing_and_leaves_no_file(
         (["id", "'x' name", "make_ym_interval(1, 2) span"], "'span' is interval year to month"),
     ],
 )
-def test_an_append_that_does_not_fit_is_refused_before_any_task(
+def test_append_of_other_columns_is_refused_before_any_task(
     spark: SparkSession, catalog: lancekeep.Catalog, columns: list[str], message: str
 ) -> None:
     ingest(spark.range(1).selectExpr("id", "'x' name"), catalog, "travel.t")
@@ -312,7 +308,7 @@ def test_an_append_that_does_not_fit_is_refused_before_any_task(
         ("travel.t", "upsert", lancekeep.InvalidInput),
     ],
 )
-def test_a_write_that_the_catalog_refuses_runs_no_task(
+def test_refused_write_runs_no_task(
     spark: SparkSession, catalog: lancekeep.Catalog, table: str, mode: str, error: type[Exception]
 ) -> None:
     ingest(spark.range(1), catalog, "travel.t")
@@ -324,7 +320,7 @@ def test_a_write_that_the_catalog_refuses_runs_no_task(
 
 
 @pytest.mark.parametrize("columns", [["id `a.b`"], ["id", "id + 1 id"], ["id _rowid"], []])
-def test_columns_that_lance_cannot_store_make_no_table(
+def test_unsupported_columns_create_no_table(
     spark: SparkSession, catalog: lancekeep.Catalog, columns: list[str]
 ) -> None:
     with Jobs(spark) as jobs, pytest.raises(lancekeep.InvalidInput):
@@ -333,7 +329,7 @@ def test_columns_that_lance_cannot_store_make_no_table(
     assert not catalog.table_exists("travel.t")
 
 
-def test_a_driver_without_pandas_is_told_so(
+def test_driver_without_pandas_is_refused(
     spark: SparkSession, catalog: lancekeep.Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
@@ -378,7 +374,7 @@ def broken(spark: SparkSession, how: str) -> DataFrame:
         ("crash", "append", "Python worker exited unexpectedly"),
     ],
 )
-def test_a_failing_task_commits_nothing(
+def test_failing_task_commits_nothing(
     spark: SparkSession, catalog: lancekeep.Catalog, how: str, mode: str, reason: str
 ) -> None:
     if mode != "create":
@@ -394,7 +390,7 @@ def test_a_failing_task_commits_nothing(
     assert rows_of(catalog)["id"].to_pylist() == list(range(6))
 
 
-def test_a_frame_is_written_to_partitions_and_read_back_pruned(spark: SparkSession, tmp_path: Path) -> None:
+def test_frame_is_written_to_partitions_and_read_with_pruning(spark: SparkSession, tmp_path: Path) -> None:
     schema = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("country", pa.string())])
     by = [
         lancekeep.PartitionBy.year("at"),

@@ -114,9 +114,7 @@ def write_parquet(folder: Path, start: int) -> None:
 
 
 @pytest.mark.parametrize("write", [write_csv, write_json, write_arrow, write_parquet])
-def test_files_of_each_format_are_taken_in_once_and_later_ones_alone(
-    lake: Lake, write: Callable[[Path, int], None]
-) -> None:
+def test_files_of_each_format_are_ingested_once(lake: Lake, write: Callable[[Path, int], None]) -> None:
     write(lake.landing, 0)
     write(lake.landing, 3)
     (lake.landing / "_SUCCESS").touch()
@@ -134,7 +132,7 @@ def test_files_of_each_format_are_taken_in_once_and_later_ones_alone(
     assert [entry.version for entry in lake.catalog.history("t")] == [2, 1]
 
 
-def test_images_are_rows_with_their_bytes_and_what_their_header_says(lake: Lake) -> None:
+def test_images_become_rows_with_bytes_and_header_fields(lake: Lake) -> None:
     (lake.landing / "a.png").write_bytes(png(3, 5))
     (lake.landing / "b.gif").write_bytes(b"GIF89a" + struct.pack("<HH", 640, 480) + bytes(20))
     (lake.landing / "c.jpg").write_bytes(b"no image at all")
@@ -147,7 +145,7 @@ def test_images_are_rows_with_their_bytes_and_what_their_header_says(lake: Lake)
     assert (summary.counts["files"], summary.counts["files unread"]) == (2, 1)
 
 
-def test_files_on_s3_are_found_by_folder_and_pattern_and_named_without_what_is_secret(moto_endpoint: str) -> None:
+def test_files_on_s3_are_found_and_named_without_secrets(moto_endpoint: str) -> None:
     bucket, query = f"landing-{uuid4().hex}", f"?endpoint_override={moto_endpoint}&region=us-east-1"
     client = boto3.client("s3", endpoint_url=moto_endpoint)
     client.create_bucket(Bucket=bucket)
@@ -165,7 +163,7 @@ def test_files_on_s3_are_found_by_folder_and_pattern_and_named_without_what_is_s
 # -- columns --------------------------------------------------------------------------------------------------------
 
 
-def test_columns_are_widened_over_all_files_and_vectors_are_stored_as_such(lake: Lake) -> None:
+def test_columns_are_widened_over_all_files(lake: Lake) -> None:
     lake.parquet("a", range(2), n=pa.array([1, 2], pa.int8()), v=[[1.0, 2.0], None], late=pa.nulls(2))
     lake.parquet("b", range(2, 4), n=pa.array([2**40, None]), v=[[3.0, 4.0]] * 2, more=["x", "y"])
     lake.ingest(vectors={"v": 2}, source_column="file")
@@ -178,7 +176,7 @@ def test_columns_are_widened_over_all_files_and_vectors_are_stored_as_such(lake:
     assert [uri.rpartition("/")[2] for uri in table["file"].to_pylist()] == ["a.parquet"] * 2 + ["b.parquet"] * 2
 
 
-def test_new_columns_are_refused_added_or_set_aside_as_was_asked(lake: Lake) -> None:
+def test_new_columns_are_refused_added_or_set_aside(lake: Lake) -> None:
     lake.parquet("a", range(2))
     lake.ingest()
     lake.parquet("b", range(2, 4), new=["x", "y"])
@@ -205,7 +203,7 @@ def write_broken(folder: Path) -> None:
     (folder / "b.csv").write_text("id,other\n1,2\n")
 
 
-def test_bad_rows_and_files_are_kept_with_their_place_and_reason_and_nothing_is_dropped(lake: Lake) -> None:
+def test_bad_rows_and_files_are_kept_with_location_and_reason(lake: Lake) -> None:
     write_broken(lake.landing)
     summary = lake.kept(columns=COLUMNS, schema="enforce")
     assert lake.plain().to_table().to_pylist()[1:] == [{"id": 6, "day": None, "x": None}]
@@ -224,7 +222,7 @@ def test_bad_rows_and_files_are_kept_with_their_place_and_reason_and_nothing_is_
     assert len(lake.set_aside()) == 7
 
 
-def test_json_that_does_not_parse_or_fit_costs_its_lines_alone(lake: Lake) -> None:
+def test_bad_json_lines_do_not_affect_other_lines(lake: Lake) -> None:
     lines = ['{"id": 1}', "", '{"id": 2,', '{"id": 3}', '{"id": "x"}', '{"id": 4, "odd": 1}', '{"id": 5} {"id": 6}']
     (lake.landing / "a.jsonl").write_text("\n".join(lines))
     lake.kept(columns=pa.schema([("id", pa.int64())]), schema="enforce")
@@ -301,7 +299,7 @@ def test_timestamps_of_csv_without_zone_are_read_in_given_zone(lake: Lake) -> No
         lake.ingest(timezone="Nowhere")
 
 
-def test_a_file_that_breaks_off_gives_what_comes_before(lake: Lake) -> None:
+def test_truncated_file_yields_rows_before_truncation(lake: Lake) -> None:
     lake.parquet("a", range(30))
     whole = (lake.landing / "a.parquet").read_bytes()
     place = pa.parquet.ParquetFile(lake.landing / "a.parquet").metadata.row_group(1).column(0).data_page_offset
@@ -313,7 +311,7 @@ def test_a_file_that_breaks_off_gives_what_comes_before(lake: Lake) -> None:
     assert [bad[:2] for bad in lake.set_aside()] == [("a.parquet", 11), ("b.parquet", None)]
 
 
-def test_more_bad_records_than_allowed_fail_the_job_before_its_commit(lake: Lake) -> None:
+def test_too_many_bad_records_fail_job_before_commit(lake: Lake) -> None:
     write_broken(lake.landing)
     with pytest.raises(lancekeep.InvalidInput, match=r"more than 0 bad records; the last: row \d of .*a\.csv: has"):
         lake.ingest(columns=COLUMNS, schema="enforce")
@@ -328,7 +326,7 @@ def test_more_bad_records_than_allowed_fail_the_job_before_its_commit(lake: Lake
 # -- once -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_file_that_changed_is_refused_added_or_replaced(lake: Lake) -> None:
+def test_changed_file_is_refused_added_or_replaced(lake: Lake) -> None:
     lake.parquet("a", range(3))
     lake.parquet("b", range(10, 13))
     lake.ingest(source_column="file", task_bytes=1)
@@ -352,7 +350,7 @@ class Stopped(BaseException):
 
 @pytest.mark.parametrize("table", ["new", "old"])
 @pytest.mark.parametrize("committed", [False, True], ids=["before", "behind"])
-def test_stopped_before_or_right_behind_the_commit_it_is_completed_by_running_it_again(
+def test_ingest_stopped_around_commit_is_completed_by_next_run(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, committed: bool, table: str
 ) -> None:
     if table == "old":
@@ -378,7 +376,7 @@ def test_stopped_before_or_right_behind_the_commit_it_is_completed_by_running_it
     assert lake.ingest(catalog=lake.connect()).rows == 0
 
 
-def test_two_runs_at_once_take_each_file_in_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_runs_ingest_each_file_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second one comes in between the tasks and the commit of the first, and so does a writer of another kind."""
     lake.parquet("0", range(100, 101))
     lake.ingest()
@@ -399,7 +397,7 @@ def test_two_runs_at_once_take_each_file_in_once(lake: Lake, monkeypatch: pytest
     assert lake.ingest().rows == 0
 
 
-def test_the_record_of_many_runs_is_kept_in_few_entries_and_a_version_that_went_to_another_voids_one(
+def test_ingest_records_are_compacted_and_lost_version_voids_one(
     tmp_path: Path,
 ) -> None:
     catalog = lancekeep.connect(str(tmp_path / "lake"), commit_store=f"sqlite://{tmp_path}/commits.db")
@@ -436,9 +434,7 @@ def test_the_record_of_many_runs_is_kept_in_few_entries_and_a_version_that_went_
         ({"sources": "/nowhere/*.csv"}, "no file under /nowhere"),
     ],
 )
-def test_what_cannot_mean_anything_is_refused_before_any_task_runs(
-    lake: Lake, options: dict[str, Any], message: str
-) -> None:
+def test_invalid_options_are_refused_before_any_task(lake: Lake, options: dict[str, Any], message: str) -> None:
     (lake.landing / "a.csv").write_text("id\n1\n")
     with pytest.raises(lancekeep.LancekeepError, match=message):
         lake.ingest(**options)
@@ -446,9 +442,7 @@ def test_what_cannot_mean_anything_is_refused_before_any_task_runs(
 
 
 @pytest.mark.parametrize("chunk", [2, 7, 1 << 20])
-def test_an_array_of_records_is_read_piece_by_piece(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
-) -> None:
+def test_json_array_is_read_incrementally(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
     rows = [{"id": number, "n": number * 1.5, "s": 'é, ]"\\ ' * (number % 5)} for number in range(40)]
     file = tmp_path / "a.json"
     monkeypatch.setattr("lancekeep.entrypoints.spark.jobs.readers._CHUNK", chunk)

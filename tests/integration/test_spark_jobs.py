@@ -83,7 +83,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]
 # -- upsert ---------------------------------------------------------------------------------------------------------
 
 
-def test_an_upsert_updates_and_adds_by_key_though_another_adds_the_same_key_meanwhile(
+def test_upsert_by_key_with_concurrent_insert_of_same_key(
     spark: SparkSession, catalog: lancekeep.Catalog, meanwhile: Callable[[Callable[[], object]], None]
 ) -> None:
     changes = rows(FRAGMENTS * ROWS - 5, 10).set_column(1, "text", pa.array(["new"] * 10))
@@ -102,7 +102,7 @@ def test_an_upsert_updates_and_adds_by_key_though_another_adds_the_same_key_mean
     assert plain(catalog).to_table(filter="id = 1")["text"].to_pylist() == ["of Spark"]
 
 
-def test_a_key_that_is_in_the_source_twice_is_refused_or_its_last_row_wins(catalog: lancekeep.Catalog) -> None:
+def test_duplicate_source_key_is_refused_or_last_row_wins(catalog: lancekeep.Catalog) -> None:
     twice = pa.concat_tables([rows(0, 2), rows(0, 1).set_column(1, "text", pa.array(["last"]))])
     with pytest.raises(lancekeep.InvalidInput, match="3 rows of the source have 2 keys"):
         upsert(catalog, "t", twice, "id")
@@ -116,7 +116,7 @@ def test_a_key_that_is_in_the_source_twice_is_refused_or_its_last_row_wins(catal
 
 
 @pytest.mark.parametrize("stable", [False, True])
-def test_zeros_of_either_sign_are_one_key(tmp_path: Path, stable: bool) -> None:
+def test_zeros_of_both_signs_are_one_key(tmp_path: Path, stable: bool) -> None:
     catalog = lancekeep.connect(str(tmp_path / "lake"))
     table = pa.table({"k": [0.0, -0.0, 1.0], "l": pa.array([0.0, 1.0, -0.0], pa.float32()), "v": [1, 2, 3]})
     if stable:
@@ -149,7 +149,7 @@ def test_job_over_spark_connect_is_refused(catalog: lancekeep.Catalog) -> None:
             job()
 
 
-def test_compaction_goes_on_beside_appends_and_plans_again_after_a_delete(
+def test_compaction_runs_during_appends_and_replans_after_delete(
     spark: SparkSession, catalog: lancekeep.Catalog, meanwhile: Callable[[Callable[[], object]], None]
 ) -> None:
     meanwhile(lambda: (catalog.write("t", rows(1000, 5), "append"), catalog.open("t").delete("id = 3")))
@@ -163,9 +163,7 @@ def test_compaction_goes_on_beside_appends_and_plans_again_after_a_delete(
     assert again.before == again.version == summary.version
 
 
-def test_indexes_are_built_in_parts_over_neighbouring_fragments_and_used(
-    spark: SparkSession, catalog: lancekeep.Catalog
-) -> None:
+def test_indexes_are_built_in_parts_and_used(spark: SparkSession, catalog: lancekeep.Catalog) -> None:
     index(spark, catalog, "t", "id", "btree")
     index(spark, catalog, "t", "text", "inverted", name="words", segments=3)
     index(spark, catalog, "t", "vector", "ivf_flat", partitions=2)
@@ -202,7 +200,7 @@ def doubled(batch: pa.RecordBatch) -> pa.Array:
     return pc.multiply(batch["id"], 2)
 
 
-def test_a_column_is_added_to_every_fragment_those_of_others_meanwhile_too(
+def test_backfill_covers_concurrently_added_fragments(
     spark: SparkSession, catalog: lancekeep.Catalog, meanwhile: Callable[[Callable[[], object]], None]
 ) -> None:
     meanwhile(lambda: (catalog.write("t", rows(1000, 5), "append"), catalog.open("t").delete("id = 3")))
@@ -220,9 +218,7 @@ def test_a_column_is_added_to_every_fragment_those_of_others_meanwhile_too(
     assert recorded(catalog) == list(range(1, 10))
 
 
-def test_what_a_worker_imported_is_not_collected_after_each_task_and_the_caller_is_left_alone(
-    spark: SparkSession, catalog: lancekeep.Catalog
-) -> None:
+def test_imports_of_workers_are_frozen_from_garbage_collection(spark: SparkSession, catalog: lancekeep.Catalog) -> None:
     backfill(
         spark, catalog, "t", "frozen", lambda batch: pa.array([gc.get_freeze_count()] * batch.num_rows), reads=["id"]
     )
@@ -230,7 +226,7 @@ def test_what_a_worker_imported_is_not_collected_after_each_task_and_the_caller_
     assert gc.get_freeze_count() == 0
 
 
-def test_a_function_that_fails_commits_nothing_and_finished_fragments_are_not_computed_again(
+def test_failed_backfill_resumes_with_unfinished_fragments(
     spark: SparkSession, catalog: lancekeep.Catalog, tmp_path: Path
 ) -> None:
     calls, broken = tmp_path / "calls", tmp_path / "broken"
@@ -309,7 +305,7 @@ def test_pickle_planted_in_any_stored_file_of_a_job_is_not_executed(
     assert not mark.exists()
 
 
-def test_ctrl_c_cancels_the_tasks_and_the_session_goes_on(
+def test_ctrl_c_cancels_tasks_and_keeps_session(
     spark: SparkSession, catalog: lancekeep.Catalog, tmp_path: Path
 ) -> None:
     started, never = str(tmp_path / "started"), str(tmp_path / "never")
@@ -336,7 +332,7 @@ def test_ctrl_c_cancels_the_tasks_and_the_session_goes_on(
 # -- verification and commands --------------------------------------------------------------------------------------
 
 
-def test_verify_tells_files_that_are_missing_cut_or_changed(
+def test_verify_reports_missing_truncated_and_changed_files(
     spark: SparkSession, catalog: lancekeep.Catalog, tmp_path: Path
 ) -> None:
     catalog.open("t").delete("id < 10")
@@ -408,7 +404,7 @@ def test_jobs_as_commands(spark: SparkSession, tmp_path: Path, monkeypatch: pyte
         (["verify", "lake", "t"], "memory://missing", 3, "the table t does not exist"),
     ],
 )
-def test_what_is_missing_is_told_before_spark_starts(
+def test_missing_arguments_are_reported_before_spark_starts(
     arguments: list[str], store: str, code: int, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def session(master: str) -> SparkSession:
@@ -421,7 +417,7 @@ def test_what_is_missing_is_told_before_spark_starts(
     assert (done.exit_code, told in done.stderr) == (code, True), done.output
 
 
-def test_without_pyspark_a_job_says_what_to_install(tmp_path: Path) -> None:
+def test_job_without_pyspark_names_extra_to_install(tmp_path: Path) -> None:
     program = (
         "import sys; sys.modules['pyspark'] = None; sys.argv[0] = 'lancekeep'\n"
         "from lancekeep.__main__ import main; main()"

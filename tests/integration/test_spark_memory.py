@@ -153,7 +153,7 @@ def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux tells peaks of memory")
 @pytest.mark.parametrize("act", [Lake.parquet, Lake.array, Lake.upsert, Lake.stream, Lake.copy])
-def test_neither_driver_nor_workers_take_more_for_a_larger_table(
+def test_memory_does_not_grow_with_table_size(
     spark: SparkSession, lake: Lake, act: Callable[[Lake, int], None]
 ) -> None:
     small = peaks(spark, lambda: act(lake, SMALL))
@@ -201,7 +201,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, lancekeep.Catal
     return root, catalog
 
 
-def test_a_plan_is_small_however_many_fragments_it_reads(many: tuple[str, lancekeep.Catalog]) -> None:
+def test_plan_size_does_not_grow_with_fragments(many: tuple[str, lancekeep.Catalog]) -> None:
     root, _ = many
     schema = StructType([StructField("id", LongType())])
 
@@ -218,7 +218,7 @@ def test_a_plan_is_small_however_many_fragments_it_reads(many: tuple[str, lancek
     assert sum(batch.num_rows for batch in large.read(last)) == 100_000
 
 
-def test_planning_holds_no_object_for_a_fragment(many: tuple[str, lancekeep.Catalog]) -> None:
+def test_planning_keeps_no_object_per_fragment(many: tuple[str, lancekeep.Catalog]) -> None:
     _, catalog = many
     dataset = catalog.open("t", 3)
     manifest = len(dataset.__getstate__()[3])
@@ -232,7 +232,7 @@ def test_planning_holds_no_object_for_a_fragment(many: tuple[str, lancekeep.Cata
     assert peak < manifest + MB // 2
 
 
-def test_a_stream_of_a_table_of_many_fragments_plans_what_was_appended(many: tuple[str, lancekeep.Catalog]) -> None:
+def test_stream_plans_only_appended_fragments(many: tuple[str, lancekeep.Catalog]) -> None:
     root, _ = many
     stream = DefaultSource({"root": root, "path": "t"}).streamReader(StructType([StructField("id", LongType())]))
     [part] = stream.partitions({"version": 3}, {"version": 4})
@@ -242,7 +242,7 @@ def test_a_stream_of_a_table_of_many_fragments_plans_what_was_appended(many: tup
     stream.stop()
 
 
-def test_fragments_share_no_more_tasks_than_are_allowed() -> None:
+def test_fragments_share_limited_number_of_tasks() -> None:
     sizes = [Fragment(2 * number, 1 + number % 7 * 60_000, None) for number in range(20_000)]
     total = sum(fragment.rows for fragment in sizes)
     parts = list(partitions(iter(sizes), total))
@@ -257,7 +257,7 @@ def test_fragments_share_no_more_tasks_than_are_allowed() -> None:
     ]
 
 
-def test_entries_say_what_the_engine_does(tmp_path: Path) -> None:
+def test_entries_agree_with_lance(tmp_path: Path) -> None:
     dataset = lance.write_dataset(pa.table({"id": range(100), "text": ["x"] * 100}), tmp_path, max_rows_per_file=30)
     dataset.delete("id >= 40 AND id < 45 OR id > 95")
     found = [(entry.id, entry.rows, entry.size) for entry in entries(dataset)]
@@ -267,7 +267,7 @@ def test_entries_say_what_the_engine_does(tmp_path: Path) -> None:
     ]
 
 
-def test_a_job_has_a_limited_number_of_tasks(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_tasks_per_job_is_limited(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks, "MOST_TASKS", 3)
     told = set()
     answers = tasks.run(spark, "t", "doubling", range(20), lambda number: 2 * number, lambda *at: told.add(at[1]))
@@ -284,7 +284,7 @@ def test_batches_are_sized_by_bytes(tmp_path: Path) -> None:
     assert batch_rows(table.schema, ["id", "image"], fragments) in range(1, 8)
 
 
-def test_a_vector_index_is_trained_on_a_sample_that_fits_the_driver(tmp_path: Path) -> None:
+def test_vector_index_is_trained_on_bounded_sample(tmp_path: Path) -> None:
     dataset = lance.write_dataset(pa.table({"v": pa.nulls(1, pa.list_(pa.float32(), 1536))}), tmp_path)
     rates = [sample_rate(dataset, "v", partitions) for partitions in (1, 100, 1000, 100_000)]
     assert rates == [256, 256, 2**30 // (1000 * 1536 * 4), 32]

@@ -69,7 +69,7 @@ def ids(frame: DataFrame) -> list[int]:
     return sorted(row["id"] for row in frame.select("id").collect())
 
 
-def test_what_is_written_is_read_each_write_one_version(
+def test_written_rows_are_read_and_each_write_is_one_version(
     session: SparkSession, options: dict[str, str], catalog: lancekeep.Catalog
 ) -> None:
     save(session.range(0, 50, 1, 2), options)
@@ -84,7 +84,7 @@ def test_what_is_written_is_read_each_write_one_version(
     ]
 
 
-def test_options_of_a_read_choose_columns_versions_and_rows(
+def test_read_options_select_columns_versions_and_rows(
     session: SparkSession, options: dict[str, str], catalog: lancekeep.Catalog
 ) -> None:
     numbers = [pa.table({"id": range(at, at + 10), "name": [f"n{at}"] * 10}) for at in (0, 10, 20)]
@@ -105,7 +105,7 @@ def test_options_of_a_read_choose_columns_versions_and_rows(
     assert load(session, options).where("id >= 9 and name = 'n0'").collect() == [(9, "n0")]
 
 
-def test_a_schema_of_the_reader_s_own_chooses_columns(
+def test_reader_schema_selects_columns(
     session: SparkSession, options: dict[str, str], catalog: lancekeep.Catalog
 ) -> None:
     catalog.write("travel.t", pa.table({"id": [1], "name": ["x"]}))
@@ -213,7 +213,7 @@ def nasty_filters() -> Iterator[tuple[source.Filter, Any]]:
         yield source.GreaterThan(("u8",), value), functions.col("u8") > value
 
 
-def test_each_filter_chooses_the_rows_that_spark_s_own_would(
+def test_pushed_filters_select_same_rows_as_spark(
     spark: SparkSession, options: dict[str, str], catalog: lancekeep.Catalog
 ) -> None:
     catalog.write("travel.t", nasty_table())
@@ -241,7 +241,7 @@ def test_each_filter_chooses_the_rows_that_spark_s_own_would(
     assert pushed(source.IsNull(("id",)), beside) is None
 
 
-def test_filters_travel_from_spark_to_the_scanner(
+def test_filters_are_pushed_down_to_scanner(
     session: SparkSession, options: dict[str, str], catalog: lancekeep.Catalog
 ) -> None:
     catalog.write("travel.t", nasty_table())
@@ -274,7 +274,7 @@ def test_filters_travel_from_spark_to_the_scanner(
 # -- vectors --------------------------------------------------------------------------------------------------------
 
 
-def test_vectors_come_from_an_option_or_from_what_was_read(
+def test_vector_columns_come_from_option_or_read_table(
     session: SparkSession, options: dict[str, str], catalog: lancekeep.Catalog
 ) -> None:
     vectors = session.range(0, 4, 1, 1).selectExpr("id", "if(id = 2, null, array(cast(id as float), 0.5f)) Embedding")
@@ -313,7 +313,7 @@ def test_vectors_come_from_an_option_or_from_what_was_read(
         ({"mode": "v3"}, "unknown mode 'v3'"),
     ],
 )
-def test_a_read_that_cannot_be_meant_is_refused(
+def test_invalid_read_is_refused(
     options: dict[str, str], catalog: lancekeep.Catalog, more: dict[str, str | None], message: str
 ) -> None:
     catalog.write("travel.t", pa.table({"id": [1], "name": ["x"]}))
@@ -333,7 +333,7 @@ def test_a_read_that_cannot_be_meant_is_refused(
         ("id long, name string", {"columns": "id"}, "unknown option 'columns'"),
     ],
 )
-def test_a_write_that_does_not_fit_is_refused_before_any_task(
+def test_write_of_other_columns_is_refused_before_any_task(
     options: dict[str, str], catalog: lancekeep.Catalog, columns: str, more: dict[str, str], message: str
 ) -> None:
     catalog.write("travel.t", pa.table({"id": [1], "name": ["x"]}))
@@ -343,7 +343,7 @@ def test_a_write_that_does_not_fit_is_refused_before_any_task(
     assert catalog.open("travel.t").version == 1
 
 
-def test_spark_names_what_was_refused_and_shows_no_secret(
+def test_spark_errors_name_cause_and_no_secret(
     session: SparkSession, options: dict[str, str], catalog: lancekeep.Catalog
 ) -> None:
     with pytest.raises(PySparkException, match=r"the table travel\.t does not exist"):
@@ -358,7 +358,7 @@ def test_spark_names_what_was_refused_and_shows_no_secret(
 
 
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
-def test_a_failing_task_commits_nothing(
+def test_failing_task_commits_nothing(
     session: SparkSession, options: dict[str, str], catalog: lancekeep.Catalog, mode: str
 ) -> None:
     broken = session.range(0, 100, 1, 2).selectExpr("if(id = 99, raise_error('the sensor was unplugged'), id) id")
@@ -372,7 +372,7 @@ def test_a_failing_task_commits_nothing(
     assert [entry.version for entry in catalog.history("travel.t")] == [1]
 
 
-def test_of_two_that_make_a_table_at_once_one_does(options: dict[str, str], catalog: lancekeep.Catalog) -> None:
+def test_one_of_two_racing_creators_makes_table(options: dict[str, str], catalog: lancekeep.Catalog) -> None:
     schema = struct_type("id long")
     first, second = (DefaultSource({**options, "path": "travel.t"}).writer(schema, False) for _ in range(2))
     numbers = pa.record_batch({"id": [1, 2]})
@@ -386,7 +386,7 @@ def test_of_two_that_make_a_table_at_once_one_does(options: dict[str, str], cata
 # -- tables of Spark's session catalog ------------------------------------------------------------------------------
 
 
-def test_tables_of_the_session_catalog_keep_their_location(
+def test_session_catalog_tables_keep_location(
     session: SparkSession, options: dict[str, str], catalog: lancekeep.Catalog, tmp_path: Path
 ) -> None:
     for name, rows in (("a", [1]), ("b", [2, 3])):
@@ -410,7 +410,7 @@ def test_tables_of_the_session_catalog_keep_their_location(
     assert catalog.list_tables("travel") == ["a", "b"]
 
 
-def test_a_session_catalog_is_given_no_secret(options: dict[str, str], catalog: lancekeep.Catalog) -> None:
+def test_session_catalog_receives_no_secret(options: dict[str, str], catalog: lancekeep.Catalog) -> None:
     catalog.write("travel.t", pa.table({"id": [1]}))
     created = {**options, "table": "travel.t", "provider": "lancekeep", "owner": "me", "option.root": "x"}
     assert DefaultSource(created).schema().names == ["id"]

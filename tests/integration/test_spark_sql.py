@@ -125,7 +125,7 @@ STORED = pa.schema(
 )
 
 
-def test_a_definition_is_what_is_stored_shown_and_made_again_from_what_is_shown(lake: Lake) -> None:
+def test_shown_definition_recreates_table(lake: Lake) -> None:
     lake.sql(DEFINITION)
     assert lake.stored().schema.equals(STORED, check_metadata=True)
     assert lake.catalog.find_table("t").properties == {"comment": "things", "k": "v"}
@@ -147,7 +147,7 @@ def test_a_definition_is_what_is_stored_shown_and_made_again_from_what_is_shown(
     assert lake.catalog.find_table("t").properties == {"comment": "things", "k": "v"}
 
 
-def test_definitions_that_are_refused_make_no_table(lake: Lake) -> None:
+def test_refused_definition_creates_no_table(lake: Lake) -> None:
     for definition, error in [
         ("(id INT, d DATE) PARTITIONED BY (d)", "PARTITIONED BY and CLUSTERED BY are not supported"),
         ("(id INT) CLUSTERED BY (id) INTO 4 BUCKETS", "PARTITIONED BY and CLUSTERED BY are not supported"),
@@ -166,7 +166,7 @@ def test_definitions_that_are_refused_make_no_table(lake: Lake) -> None:
     assert lake.catalog.list_tables() == []
 
 
-def test_names_that_are_taken_or_missing(lake: Lake) -> None:
+def test_taken_and_missing_names_are_refused(lake: Lake) -> None:
     lake.sql("CREATE TABLE lake.t (id INT)")
     lake.sql("CREATE TABLE IF NOT EXISTS lake.t (other INT)")
     lake.sql("DROP TABLE IF EXISTS lake.missing")
@@ -186,7 +186,7 @@ def test_names_that_are_taken_or_missing(lake: Lake) -> None:
     assert lake.versions() == [(1, 0)]
 
 
-def test_alterations_and_what_cannot_be_altered(lake: Lake) -> None:
+def test_supported_alterations_succeed_and_others_are_refused(lake: Lake) -> None:
     lake.sql("CREATE TABLE lake.t (id INT NOT NULL, v ARRAY<FLOAT>) TBLPROPERTIES ('vector.v' = '2', 'k' = 'v')")
     lake.sql("INSERT INTO lake.t VALUES (1, array(1f, 2f))")
     for change in [
@@ -271,7 +271,7 @@ def test_names_and_types_that_lance_cannot_read_back_are_refused(lake: Lake) -> 
 # -- rows -----------------------------------------------------------------------------------------------------------
 
 
-def test_rows_of_every_type_come_back_and_each_insert_is_one_version(lake: Lake) -> None:
+def test_rows_of_every_type_are_read_back(lake: Lake) -> None:
     lake.sql(DEFINITION)
     instant = "timestamp'2013-03-10 07:30:01.123456Z', timestamp_ntz'2013-03-10 02:30:01.123456'"  # New York's gap
     lake.sql(
@@ -313,7 +313,7 @@ def test_rows_of_every_type_come_back_and_each_insert_is_one_version(lake: Lake)
     assert lake.versions()[0] == (3, 101)
 
 
-def test_overwriting_is_one_version_and_a_failing_query_changes_nothing(lake: Lake) -> None:
+def test_overwrite_is_one_version_and_failing_query_changes_nothing(lake: Lake) -> None:
     lake.sql("CREATE TABLE lake.t AS SELECT id FROM range(10)")
     lake.sql("INSERT OVERWRITE lake.t SELECT id + 1 FROM lake.t WHERE id < 3")  # reads what it replaces
     assert sorted(lake.sql("SELECT * FROM lake.t")) == [(1,), (2,), (3,)]
@@ -325,7 +325,7 @@ def test_overwriting_is_one_version_and_a_failing_query_changes_nothing(lake: La
     assert lake.versions()[0] == (3, 0)
 
 
-def test_a_table_of_a_query_is_there_with_its_rows_or_not_at_all(lake: Lake) -> None:
+def test_create_table_as_select_is_atomic(lake: Lake) -> None:
     failing = "SELECT if(id = 8, raise_error('boom'), id) id FROM range(0, 9, 1, 2)"
     with pytest.raises(PySparkException, match="boom"):
         lake.sql(f"CREATE TABLE lake.t AS {failing}")
@@ -349,9 +349,7 @@ def test_a_table_of_a_query_is_there_with_its_rows_or_not_at_all(lake: Lake) -> 
     assert lake.stored().schema.names == ["a"]
 
 
-def test_a_commit_that_is_unknown_is_told_with_its_token_and_leaves_the_table_as_one_that_failed_does_not(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unknown_commit_raises_token_and_keeps_table(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     staged = StagedManifest("file:///x", 1, "m", 3, False, "", "")
     token = lancekeep.CommitToken(staged)
 
@@ -377,7 +375,7 @@ def test_a_commit_that_is_unknown_is_told_with_its_token_and_leaves_the_table_as
 # -- what goes to the engine ----------------------------------------------------------------------------------------
 
 
-def test_only_the_columns_rows_and_files_that_are_needed_are_read(lake: Lake) -> None:
+def test_only_needed_columns_rows_and_files_are_read(lake: Lake) -> None:
     lake.sql("CREATE TABLE lake.t AS SELECT id, id % 7 g, concat('n', id) name FROM range(0, 1000, 1, 4)")
 
     def plan(query: str) -> str:
@@ -441,7 +439,7 @@ def test_parts_of_nested_columns_are_selected(lake: Lake) -> None:
     assert lake.sql("SELECT st.deep.p FROM lake.n WHERE st.y = 'a' AND id = 1") == [(5,)]
 
 
-def test_vectors_stay_vectors_in_tables_of_queries(lake: Lake) -> None:
+def test_create_table_as_select_keeps_vectors(lake: Lake) -> None:
     lake.sql("CREATE TABLE lake.t (id INT, v ARRAY<FLOAT>) TBLPROPERTIES ('vector.v' = '2')")
     lake.sql("INSERT INTO lake.t VALUES (1, array(1f, 2f)), (2, null)")
     lake.spark.table("lake.t").createOrReplaceTempView("seen")
@@ -465,9 +463,7 @@ def test_vectors_stay_vectors_in_tables_of_queries(lake: Lake) -> None:
         lake.sql("CREATE TABLE lake.other TBLPROPERTIES ('vector.v' = '3') AS SELECT v FROM lake.t")
 
 
-def test_a_condition_chooses_the_same_rows_in_the_engine_as_in_spark(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_conditions_select_same_rows_in_lance_and_spark(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str | None] = []
 
     def noted(predicate: object, dataset: object) -> str | None:
@@ -508,7 +504,7 @@ def test_a_condition_chooses_the_same_rows_in_the_engine_as_in_spark(
 # -- deletes, and what is refused -----------------------------------------------------------------------------------
 
 
-def test_a_delete_removes_what_its_condition_chooses_as_one_version(lake: Lake) -> None:
+def test_delete_by_condition_is_one_version(lake: Lake) -> None:
     lake.sql("CREATE TABLE lake.t AS SELECT id, if(id % 5 = 0, null, concat('n', id)) name FROM range(20)")
     lake.sql("DELETE FROM lake.t WHERE id IN (1, 2) OR (name IS NULL AND id > 9)")
     left = [0, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 16, 17, 18, 19]
@@ -542,7 +538,7 @@ def test_a_delete_removes_what_its_condition_chooses_as_one_version(lake: Lake) 
         ),
     ],
 )
-def test_changes_row_by_row_are_refused_by_the_name_of_what_does_them(lake: Lake, statement: str, instead: str) -> None:
+def test_row_level_changes_are_refused_with_alternative(lake: Lake, statement: str, instead: str) -> None:
     lake.sql("CREATE TABLE lake.t AS SELECT id, concat('n', id) name FROM range(5)")
     before = lake.stored().to_table()
     with pytest.raises(UnsupportedOperationException, match="cannot be run by SQL; nothing was changed") as refused:
@@ -552,14 +548,14 @@ def test_changes_row_by_row_are_refused_by_the_name_of_what_does_them(lake: Lake
     assert lake.stored().to_table() == before
 
 
-def test_a_merge_that_only_inserts_adds_the_rows_that_are_missing(lake: Lake) -> None:
+def test_insert_only_merge_adds_missing_rows(lake: Lake) -> None:
     lake.sql("CREATE TABLE lake.t AS SELECT id FROM range(5)")
     lake.sql("MERGE INTO lake.t USING (SELECT id FROM range(3, 8)) s ON t.id = s.id WHEN NOT MATCHED THEN INSERT *")
     assert sorted(lake.sql("SELECT id FROM lake.t")) == [(n,) for n in range(8)]
     assert lake.versions() == [(2, 8), (1, 5)]
 
 
-def test_options_are_refused_save_where_spark_acts_on_them(lake: Lake) -> None:
+def test_options_without_effect_are_refused(lake: Lake) -> None:
     lake.sql("CREATE TABLE lake.t AS SELECT id FROM range(5)")
     lake.sql("INSERT INTO lake.t SELECT 9")
     spark = lake.spark
@@ -599,7 +595,7 @@ def test_time_travel_by_version_tag_and_time(lake: Lake) -> None:
             lake.sql(f"SELECT * FROM lake.t {moment}")
 
 
-def test_a_stream_from_one_table_into_another(lake: Lake, tmp_path: Path) -> None:
+def test_stream_between_two_tables(lake: Lake, tmp_path: Path) -> None:
     lake.sql("CREATE TABLE lake.t AS SELECT id FROM range(3)")
     lake.sql("CREATE TABLE lake.sink (id BIGINT)")
     stream = lake.spark.readStream.option("max_versions_per_trigger", 1).table("lake.t").writeStream
@@ -611,7 +607,7 @@ def test_a_stream_from_one_table_into_another(lake: Lake, tmp_path: Path) -> Non
 # -- sessions, threads and what stays behind ------------------------------------------------------------------------
 
 
-def test_threads_insert_and_count_at_once_and_no_object_of_a_query_stays(lake: Lake) -> None:
+def test_concurrent_threads_leave_no_query_objects(lake: Lake) -> None:
     lake.sql("CREATE TABLE lake.t (id BIGINT)")
     begin = threading.Barrier(4)
 
@@ -637,7 +633,7 @@ def test_threads_insert_and_count_at_once_and_no_object_of_a_query_stays(lake: L
     assert {type(held).__name__ for held in left} == {"SqlCatalog"}
 
 
-def test_a_session_of_its_own_needs_an_install_of_its_own(lake: Lake, tmp_path: Path) -> None:
+def test_each_session_needs_its_own_install(lake: Lake, tmp_path: Path) -> None:
     lake.sql("CREATE TABLE lake.t AS SELECT 1 id")
     other = lake.spark.newSession()
     with pytest.raises(AnalysisException, match="TABLE_OR_VIEW_NOT_FOUND"):
@@ -650,7 +646,7 @@ def test_a_session_of_its_own_needs_an_install_of_its_own(lake: Lake, tmp_path: 
             lancekeep.spark.install(other, name, str(tmp_path / "other"))
 
 
-def test_another_spark_gets_the_data_source_and_is_told_so(
+def test_unsupported_spark_falls_back_to_data_source(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pyspark, "__version__", "4.2.1")

@@ -75,7 +75,7 @@ def batches(stream: StreamReader) -> list[list[int]]:
     return found
 
 
-def test_a_stream_begins_with_all_rows_or_at_a_version(options: dict[str, str], catalog: lancekeep.Catalog) -> None:
+def test_stream_starts_with_all_rows_or_at_version(options: dict[str, str], catalog: lancekeep.Catalog) -> None:
     for number in range(4):
         add(catalog, number)
     assert batches(reader(options)) == [[0, 1, 2, 3]]
@@ -104,7 +104,7 @@ def test_batches_are_limited_by_versions_and_rows(options: dict[str, str], catal
     assert batches(now) == [[*range(8)], [8, 9]]
 
 
-def test_only_appended_rows_are_a_part_of_the_stream(options: dict[str, str], catalog: lancekeep.Catalog) -> None:
+def test_stream_contains_only_appended_rows(options: dict[str, str], catalog: lancekeep.Catalog) -> None:
     add(catalog, 1)
     add(catalog, 2)
     catalog.open("source").optimize.compact_files()
@@ -129,9 +129,7 @@ def test_only_appended_rows_are_a_part_of_the_stream(options: dict[str, str], ca
     assert batches(skipping) == [[2, 3, 4]]  # each as its version appended it
 
 
-def test_versions_that_are_gone_and_tables_that_are_others_are_told(
-    options: dict[str, str], catalog: lancekeep.Catalog
-) -> None:
+def test_removed_versions_and_replaced_tables_are_reported(options: dict[str, str], catalog: lancekeep.Catalog) -> None:
     for number in range(5):
         add(catalog, number)
     catalog.cleanup(timedelta(0), grace=timedelta(0), tables=["source"])
@@ -253,7 +251,7 @@ def written(sink: StreamWriter, *ids: int, query: str = "q") -> list[Any]:
     return [WrittenByQuery(write_batches([rows], sink._plan), query)]
 
 
-def test_a_batch_that_is_run_again_is_committed_once(options: dict[str, str], catalog: lancekeep.Catalog) -> None:
+def test_repeated_batch_is_committed_once(options: dict[str, str], catalog: lancekeep.Catalog) -> None:
     for number in (0, 1, 1, 1):
         sink = writer(options)
         sink.commit(written(sink, number), number)
@@ -296,7 +294,7 @@ def test_sink_that_was_dropped_and_recreated_is_refused(options: dict[str, str],
 
 
 @pytest.mark.parametrize("managed", [True, False])
-def test_of_processes_that_commit_one_batch_at_once_one_does(options: dict[str, str], managed: bool) -> None:
+def test_one_of_racing_processes_commits_batch(options: dict[str, str], managed: bool) -> None:
     """Where the driver was killed, its commit may still be under way when the next driver repeats the batch."""
     given = options if managed else {"root": options["root"]}
     sinks = [writer(given) for _ in range(4)]
@@ -315,9 +313,7 @@ def test_of_processes_that_commit_one_batch_at_once_one_does(options: dict[str, 
         assert [entry.version for entry in catalog.history("sink")] == [4, 3, 2, 1]
 
 
-def test_where_clean_up_removed_what_would_tell_a_replay_is_refused(
-    options: dict[str, str], catalog: lancekeep.Catalog
-) -> None:
+def test_replay_after_cleanup_of_its_evidence_is_refused(options: dict[str, str], catalog: lancekeep.Catalog) -> None:
     sink = writer(options)
     sink.commit(written(sink, 0), 0)
     for number in range(100, 103):
@@ -334,7 +330,7 @@ def test_where_clean_up_removed_what_would_tell_a_replay_is_refused(
     assert ids(catalog, "sink") == [0, 1, 2, 10, 100, 101, 102]
 
 
-def test_in_complete_mode_a_batch_replaces_the_rows(options: dict[str, str], catalog: lancekeep.Catalog) -> None:
+def test_complete_mode_replaces_rows(options: dict[str, str], catalog: lancekeep.Catalog) -> None:
     for number in (0, 1, 1):
         sink = writer(options, complete=True)
         sink.commit(written(sink, number), number)
@@ -352,7 +348,7 @@ def run(spark: SparkSession, options: Mapping[str, str], checkpoint: Path, **mor
     assert query.awaitTermination(300)
 
 
-def test_a_query_goes_on_where_it_stopped_and_repeats_no_batch(
+def test_restarted_query_repeats_no_batch(
     spark: SparkSession, options: dict[str, str], catalog: lancekeep.Catalog, tmp_path: Path
 ) -> None:
     checkpoint = tmp_path / "checkpoint"

@@ -97,7 +97,7 @@ def times(spark: SparkSession) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("times")
-def test_every_type_comes_back_as_from_parquet(
+def test_every_type_is_read_like_parquet(
     spark: SparkSession, options: dict[str, str], catalog: lancekeep.Catalog, tmp_path: Path
 ) -> None:
     columns = ", ".join(f"`{name}` {kind}" for name, kind in TYPES.items())
@@ -130,7 +130,7 @@ def test_every_type_comes_back_as_from_parquet(
         ("id long, span interval year to month", "'span' is interval year to month"),
     ],
 )
-def test_a_type_that_a_table_cannot_keep_is_refused_by_name(
+def test_unsupported_type_is_refused_by_name(
     options: dict[str, str], catalog: lancekeep.Catalog, ddl: str, named: str
 ) -> None:
     schema = StructType.fromDDL(ddl)
@@ -168,7 +168,7 @@ FOREIGN: dict[str, tuple[pa.DataType, list[Any], str]] = {
 }
 
 
-def test_arrow_s_own_types_are_read_as_spark_s_and_kept_by_writes(
+def test_arrow_only_types_are_read_and_kept_by_writes(
     spark: SparkSession, options: dict[str, str], catalog: lancekeep.Catalog
 ) -> None:
     table = pa.table({name: pa.array(values, kind) for name, (kind, values, _) in FOREIGN.items()})
@@ -188,14 +188,14 @@ def test_arrow_s_own_types_are_read_as_spark_s_and_kept_by_writes(
     assert dataset.to_table().to_pylist() == table.to_pylist() * 2
 
 
-def test_a_column_that_spark_has_no_type_for_is_named() -> None:
+def test_column_without_spark_type_is_named() -> None:
     stored = pa.schema([("id", pa.int64()), ("huge", pa.decimal256(50, 2)), ("list", pa.list_(pa.decimal256(50, 2)))])
     with pytest.raises(lancekeep.InvalidInput, match=r"'huge' is decimal256\(50, 2\); 'list' is list"):
         spark_schema(stored)
     assert spark_schema(pa.schema([stored.field("id")])).simpleString() == "struct<id:bigint>"
 
 
-def test_nested_types_are_looked_through() -> None:
+def test_nested_types_are_checked() -> None:
     nested = StructType([StructField("a", ArrayType(StructType([StructField("b", StringType("UTF8_LCASE"))])))])
     with pytest.raises(lancekeep.InvalidInput, match=r"'a\.element\.b' is string collate"):
         arrow_schema(nested)

@@ -23,7 +23,7 @@ FIRST = {"one driver": 1000, "another": 2000, "lancekeep": 3000, "native": 4000}
 """The number of each writer's first work."""
 
 
-def test_two_drivers_a_native_writer_and_ours_write_one_table(tmp_path: Path) -> None:
+def test_concurrent_spark_native_and_lancekeep_writers(tmp_path: Path) -> None:
     catalog = connect(tmp_path)
     catalog.write("shared", writers.common(0))
     failures = PROCESSES.Queue()

@@ -1,4 +1,4 @@
-"""Where the machine's catalogs lie: a mode, a commit store and a fresh root each."""
+"""The catalogs of the machine: a mode, a commit store and a new root each."""
 
 from __future__ import annotations
 

@@ -36,5 +36,5 @@ def test_a_deliberate_fault_is_found(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_the_same_sequence_passes_without_the_fault(name: str) -> None:
+def test_same_sequence_passes_without_fault(name: str) -> None:
     replay(FAULTS[name])

@@ -89,7 +89,7 @@ def _race_for_different_names(bench: Bench) -> None:
     names = [f"t{number}" for number in range(CREATORS)]
     answers = bench.race(*(("declare_table", {"id": bench.at(name)}) for name in names))
     lost = [answer for answer in answers if isinstance(answer, Exception)]
-    claim(not lost, "one who wants a name of its own is refused")
+    claim(not lost, "a creator of another name is refused")
     claim(bench.tables() == names, "not every table is listed")
 
 
@@ -114,5 +114,5 @@ def _one_winner(bench: Bench, *calls: tuple[str, Any]) -> None:
     lost = [answer for answer in answers if isinstance(answer, Exception)]
     operation = calls[0][0]
     strange = sorted({type(error).__name__ for error in lost if not isinstance(error, LOSER)})
-    claim(not strange, f"losers of `{operation}` are told {', '.join(strange)}")
+    claim(not strange, f"losers of `{operation}` receive {', '.join(strange)}")
     claim(len(answers) - len(lost) == 1, f"not exactly one `{operation}` wins")

@@ -1,4 +1,4 @@
-"""The registry of behaviours, and the sentences and checks that several modules share."""
+"""The registry of behaviours, and what several modules share."""
 
 from __future__ import annotations
 
