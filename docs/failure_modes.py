@@ -26,8 +26,7 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             [
                 "unit/test_table_commits.py::test_lost_replies_commit_exactly_once",
                 "contracts/test_commit_stores.py::test_reserve_with_lost_reply_is_recognized",
-                "contracts/test_object_stores.py::"
-                "test_lost_reply_raises_fault_instead_of_conflict",
+                "contracts/test_object_stores.py::test_lost_reply_raises_fault_instead_of_conflict",
                 "integration/test_manifest_table.py::test_a_lost_reply_is_no_lost_change_and_no_second_one",
                 "model/test_model.py::test_every_invariant_holds_in_every_state",
             ],
