@@ -34,12 +34,15 @@ _MOST = 2**31 - 1
 
 
 def is_native(request: object) -> bool:
-    """Return whether native code made a request: a subclass of dict with ``model_dump``."""
+    """Return whether native code made a request.
+
+    Its requests are of a subclass of dict with ``model_dump``.
+    """
     return isinstance(request, dict) and hasattr(request, "model_dump")
 
 
 def callback(method: Callback) -> Any:
-    """Raise the errors of an operation as namespace errors; a missing table is `Refused`."""
+    """Raise Lancekeep errors as namespace errors; a missing table is `Refused`."""
 
     @functools.wraps(method)
     def called(self: CallbackNamespace, request: Request) -> Answer:
@@ -55,7 +58,10 @@ def callback(method: Callback) -> Any:
 
 
 def refused_to_native_code(error: TableNotFound) -> Refused:
-    """Return the error for native code, which takes TableNotFoundError as an invitation to scan the directory."""
+    """Return the error of a missing table for native code.
+
+    Native code takes TableNotFoundError as an invitation to scan the directory of a dropped table.
+    """
     refused = Refused(f"the table was dropped or renamed since it was opened; open it again: {error}")
     refused.__cause__ = error
     return refused
@@ -69,7 +75,10 @@ class CallbackNamespace(api.LanceNamespace):
         self._base: Base | None = None
 
     def based_on(self, base: Base) -> CallbackNamespace:
-        """Return the same namespace for a writer that has read ``base``: its commits are refused in another table."""
+        """Return the same namespace for a writer that has read ``base``.
+
+        Its commits are refused in another table.
+        """
         namespace = copy(self)
         namespace._base = base
         return namespace
@@ -98,7 +107,10 @@ class CallbackNamespace(api.LanceNamespace):
 
     @callback
     def create_table_version(self, request: Request) -> Answer:
-        """Commit a staged manifest. The answer's content is ignored: no exception means committed."""
+        """Commit a staged manifest.
+
+        Native code ignores the answer: no exception means committed.
+        """
         table = self._table(request)
         check_staged(request["manifest_path"], request.get("naming_scheme"), request.get("metadata"))
         outcome = self._versions.commit_version(
@@ -123,7 +135,10 @@ class CallbackNamespace(api.LanceNamespace):
 
     @callback
     def list_table_versions(self, request: Request) -> Answer:
-        """List versions. The list of a missing branch is empty: native code asks before it creates the branch."""
+        """List versions.
+
+        The list of a missing branch is empty: native code asks before it creates the branch.
+        """
         limit, after, descending = request.get("limit"), request.get("page_token"), request.get("descending")
         rows, token = page(self._versions, self._root(request), limit, after, descending)
         return {"versions": [_plain(row) for row in rows], "page_token": token}

@@ -1,4 +1,4 @@
-"""pylance as the engine of tables."""
+"""The table engine that reads and writes through pylance."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from lancekeep.format.manifest import transaction_name
 from lancekeep.ports.table_engine import StagedVersion, VersionDetails, VersionSummary, WriteMode, WritePlan
 
 _VANISHED = "(os error 2)"
-"""What the engine's message holds if a directory that it writes to was removed or renamed."""
+"""Part of the engine's message if a directory that it writes to was removed or renamed."""
 
 
 class _Channel(LanceNamespace):
-    """The namespace as the native engine sees it during one write; remembers how its last commit ended.
+    """The namespace of one write, which records how its last commit ended.
 
-    The engine turns every exception of a callback into an ``OSError`` with its text. The error itself is kept here:
-    ``error`` of the last commit, with the token of an unknown one, and ``met`` of the last question.
+    The engine turns every exception of a callback into an ``OSError`` with its text. The channel keeps the error:
+    ``error`` of the last commit, with the token if its outcome is unknown, and ``met`` of the last read.
 
-    after: refuse every version but the one that follows this one. A storage-managed table then commits here, too: by
-    the same condition of the storage.
+    after: refuse every version except the one that follows this one. A storage-managed table then commits through the
+    channel, too, by the same condition of the storage.
     """
 
     def __init__(self, namespace: LanceNamespace, *, after: int | None = None) -> None:
@@ -60,7 +60,7 @@ class _Channel(LanceNamespace):
         return self.namespace.namespace_id()
 
     def declare_table(self, request: Any) -> Any:
-        """The catalog has declared the table before it let the engine write."""
+        """Return the table, which the catalog has declared before the write."""
         described = self.namespace.describe_table(DescribeTableRequest(id=request.id))
         return DeclareTableResponse(
             location=described.location,
@@ -97,8 +97,8 @@ class _Channel(LanceNamespace):
         self.error = None
         if self._after is not None and request["version"] != self._after + 1:
             self.error = ConcurrentModification(
-                f"{'.'.join(request['id'])}: another has committed version {self._after + 1} meanwhile; nothing of "
-                "this call was committed"
+                f"{'.'.join(request['id'])}: another has committed version {self._after + 1} since; "
+                "nothing of this call was committed"
             )
             raise self.error
         try:
@@ -112,7 +112,7 @@ class _Channel(LanceNamespace):
 
 
 class _Handle:
-    """The namespace of one dataset that a caller keeps."""
+    """The namespace of a dataset that a caller keeps."""
 
     def __init__(self, namespace: LanceNamespace) -> None:
         self.namespace = namespace
@@ -122,10 +122,10 @@ class _Handle:
 
 
 class _StagingChannel(_Channel):
-    """Keeps the manifest that the engine has staged, and commits nothing.
+    """A channel that keeps the staged manifest and commits nothing.
 
-    The engine takes it for committed and tells its caller so. Behind a commit it writes its hint of the latest version,
-    which readers take for no more than that, and cleans up where the table asks for it: never what it has built on.
+    The engine takes the manifest for committed. After a commit it writes its hint of the latest version, which readers
+    treat as a hint, and runs the table's auto-cleanup, which never removes the version that the commit builds on.
     """
 
     staged: StagedVersion | None = None
@@ -136,16 +136,16 @@ class _StagingChannel(_Channel):
 
 
 class _FirstChannel(_StagingChannel):
-    """Stages the first version of a table that the catalog does not know yet."""
+    """A channel that stages the first version of a table without a catalog entry."""
 
     def list_table_versions(self, request: Any) -> Any:
         return {"versions": []}
 
 
 class LanceEngine:
-    """Tables through pylance.
+    """A `TableEngine` that uses pylance.
 
-    namespace: its callbacks commit. based_on: the same for a writer that has read a version. before_commit: called
+    namespace: its callbacks commit. based_on: returns it for a writer that has read a version. before_commit: called
     before each commit, and raises if commits to the storage are not safe: pylance commits a storage-managed table
     without a callback.
     """
@@ -192,7 +192,7 @@ class LanceEngine:
         )
 
     def _append(self, table: ObjectId, data: Any) -> Committed:
-        """To the table as it was opened: pylance's own append makes a new table where it finds none any more."""
+        """Append to the opened table: pylance's own append creates a table if it is missing."""
         channel = _Channel(self._namespace)
 
         def append() -> Any:
@@ -202,8 +202,8 @@ class LanceEngine:
                 if "not found" not in str(error) or isinstance(channel.met, StoreUnavailable):
                     raise
                 raise TableNotFound(
-                    f"the table {table} is only declared: it has no version to append to. Make the first one with "
-                    "mode='overwrite'"
+                    f"the table {table} is only declared: it has no version to append to. Write the first version "
+                    "with mode='overwrite'"
                 ) from error
             self._bind(channel, dataset)
             dataset.insert(data, mode="append")
@@ -212,12 +212,12 @@ class LanceEngine:
         return _one_commit(table, channel, append)
 
     def _create(self, table: ObjectId, data: Any) -> Committed:
-        """Version 1 by the storage's own condition, for one process only.
+        """Create version 1 by the storage's own condition; one of several processes wins.
 
-        (pylance's own creation goes on as an Overwrite, and says that it succeeded, where another was faster.)
+        If another process was faster, pylance's own creation continues as an Overwrite and reports success.
         """
         described = self._namespace.describe_table(DescribeTableRequest(id=list(table.names)))
-        uri = cast(str, described.location)  # always told
+        uri = cast(str, described.location)  # always set
         plan = WritePlan(table, uri, self._storage_options, data.schema, WriteMode.CREATE, 0, True)
         return Committed(self.create_at(plan, self.write_fragments(plan, data)), "", 0)
 
@@ -355,7 +355,7 @@ class LanceEngine:
         return {tag["version"] for tag in dataset.tags.list().values()}
 
     def _bind(self, writer: _Channel | _Handle, dataset: Any, branch: str | None = None) -> None:
-        """Have the commits of a writer follow the version that it has read, or a later one of the same table."""
+        """Bind a writer's commits to the version that it has read, and to its successors."""
         manifest = dataset._ds.serialized_manifest()
         writer.namespace = self._based_on(Base(dataset.version, transaction_name(manifest), branch))
 
@@ -403,9 +403,9 @@ def _operation(dataset: Any, version: int) -> str:
 
 
 def _committed(channel: _Channel, dataset: Any) -> Committed:
-    """Storage-managed tables commit without us: then the dataset is the witness.
+    """Return what was committed; storage-managed tables commit without a callback.
 
-    (The engine takes a commit that was refused for done where it finds the version there all the same.)
+    The engine takes a refused commit for done if it finds the version all the same, so the error is raised here.
     """
     if channel.error is not None:
         raise channel.error
@@ -413,7 +413,7 @@ def _committed(channel: _Channel, dataset: Any) -> Committed:
 
 
 def _one_commit(table: ObjectId, channel: _Channel, act: Callable[[], Any]) -> Committed:
-    """Run what commits once. An outage after the commit does not undo it."""
+    """Run a single commit; an outage after the commit does not undo it."""
     try:
         with _translated(table, channel):
             dataset = act()
@@ -426,14 +426,17 @@ def _one_commit(table: ObjectId, channel: _Channel, act: Callable[[], Any]) -> C
 
 @contextmanager
 def _translated(table: ObjectId, channel: _Channel, *, reading: bool = False) -> Iterator[None]:
-    """Raise errors of the native engine as Lancekeep errors; while ``reading`` none of them is the caller's fault."""
+    """Raise errors of the native engine as Lancekeep errors.
+
+    While ``reading``, no error is the caller's fault.
+    """
     try:
         yield
     except LancekeepError:
         raise
     except CommitConflictError as error:
         raise ConcurrentModification(f"{table}: others kept changing it; nothing was committed: {error}") from error
-    except LanceNamespaceError as error:  # what the engine asked on the caller's own thread
+    except LanceNamespaceError as error:  # from a callback on the caller's own thread
         if isinstance(error.__cause__, LancekeepError):
             raise error.__cause__ from error
         if isinstance(error, TableVersionNotFoundError):  # the version that a plan builds on
@@ -450,6 +453,6 @@ def _translated(table: ObjectId, channel: _Channel, *, reading: bool = False) ->
         if _VANISHED in str(error) and channel.has_moved(table):
             raise CommitRefused(
                 f"{table}: the table was dropped or renamed during the write. Nothing was committed; write again to "
-                "the table that you mean"
+                "the right table"
             ) from error
         raise classified(str(table), error, reading=reading) from error

@@ -1,4 +1,4 @@
-"""Translation of Lancekeep errors to the errors of the namespace interface, for native code and for callers."""
+"""Translation of Lancekeep errors to those of the namespace interface."""
 
 from __future__ import annotations
 
@@ -43,11 +43,14 @@ _PREFIXES: Mapping[type[api_errors.LanceNamespaceError], str] = {
     api_errors.TableNotFoundError: "Table not found",
     api_errors.TableAlreadyExistsError: "Table already exists",
 }
-"""The beginnings of native messages. lancedb sees an error of a Python class as text and recognises it by these."""
+"""The beginnings of native messages, by which lancedb identifies an error: it sees a Python error as text only."""
 
 
 def translating(method: Callable[P, R]) -> Callable[P, R]:
-    """Raise Lancekeep errors as namespace errors, with the Lancekeep error as ``__cause__``."""
+    """Raise Lancekeep errors as namespace errors.
+
+    The Lancekeep error is the ``__cause__``.
+    """
 
     @functools.wraps(method)
     def translated(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -52,7 +52,7 @@ _MEANINGS: tuple[tuple[re.Pattern[str], type[LancekeepError], str], ...] = tuple
             # A strict commit of version 1 looks for what it is based on, and there is a version 1.
             r"^Dataset already exists|/_versions/0\.manifest was not found",
             TableAlreadyExists,
-            "another wrote its first version meanwhile; write to it, or choose another name",
+            "another writer created its first version; write to it, or choose another name",
         ),
         (
             "^(Retryable commit conflict|Too many concurrent writers)",
@@ -84,9 +84,9 @@ _OF_THE_CALLER = re.compile("schema|invalid", re.IGNORECASE)
 
 
 def classified(name: str, error: Exception, *, reading: bool) -> LancekeepError:
-    """Return what an error of the native engine about the table ``name`` means to the caller.
+    """Return the Lancekeep error for an error of the native engine.
 
-    ``reading``: nothing of the caller's was given to the engine, so what it finds invalid is stored.
+    ``name`` is the table. While ``reading``, the engine got no data of the caller, so invalid data is stored data.
     """
     text = _SOURCE.sub("", str(error))
     number = _OS_ERROR.search(text)

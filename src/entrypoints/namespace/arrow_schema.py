@@ -9,5 +9,8 @@ from lancekeep.application.partitions.arrow_json import schema_json
 
 
 def json_schema(schema: pa.Schema) -> JsonArrowSchema:
-    """A schema with its fields and metadata. Units, time zones and the types of keys have no place in the model."""
+    """Return a schema with its fields and metadata as its JSON model.
+
+    The model has no place for units, time zones and the types of keys.
+    """
     return JsonArrowSchema.model_validate(schema_json(schema))

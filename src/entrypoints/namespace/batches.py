@@ -1,4 +1,4 @@
-"""Batches of table operations (``BatchCommitTables``): what of them is atomic here, and what is refused."""
+"""Batches of table operations (``BatchCommitTables``)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,15 @@ def commit_batch(
     create_versions: Callable[[Sequence[Any]], Sequence[api.TableVersion]],
     alone: Mapping[str, Callable[[Any], Any]],
 ) -> list[api.CommitTableResult]:
-    """The results of a batch, in the order of its operations.
+    """Perform a batch; return the results in the order of its operations.
 
-    create_versions: creates several versions together, all or none. alone: what performs one operation, by its field.
+    Args:
+        operations: The operations of the batch.
+        create_versions: Creates several versions together, all or none.
+        alone: The functions that perform a single operation, by its field.
 
-    Raises `Unsupported`, nothing done, for several operations that are not all new versions.
+    Raises:
+        Unsupported: Several operations are not all new versions; nothing was done.
     """
     chosen = [_only(operation, alone) for operation in operations]
     kinds = sorted({kind for kind, _ in chosen})
@@ -41,7 +45,7 @@ def commit_batch(
 
 
 def _only(operation: api.CommitTableOperation, kinds: Mapping[str, Any]) -> tuple[str, Any]:
-    """The kind of an operation, and its request."""
+    """Return the kind of an operation and its request."""
     given = [(kind, request) for kind in kinds if (request := getattr(operation, kind)) is not None]
     if len(given) != 1:
         raise InvalidInput(

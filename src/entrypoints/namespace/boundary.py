@@ -1,4 +1,6 @@
-"""The boundary of the namespace interface: requests become models, and Lancekeep errors become namespace errors.
+"""The boundary of the namespace interface.
+
+Requests become models, and Lancekeep errors become namespace errors.
 
 A caller passes a request model or a dict. Native code (pylance, lancedb) passes a subclass of dict that has
 ``model_dump`` and no attributes.
@@ -22,8 +24,9 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def operation(method: Callable[P, R]) -> Callable[P, R]:
-    """Accept a request model, a dict or a subclass of dict where ``method`` annotates ``request`` with its model.
+    """Accept a model, a dict or a subclass of dict as the request.
 
+    ``method`` annotates ``request`` with its model.
     Errors are translated as by `translating`.
     """
     model = _model_of(method)
@@ -37,7 +40,7 @@ def operation(method: Callable[P, R]) -> Callable[P, R]:
 
 
 def version_operation(method: Callable[P, R]) -> Callable[P, R]:
-    """Act as `operation`, for the operations on versions: for native code a missing table is `Refused`."""
+    """Act as `operation`; for native code a missing table is `Refused`."""
     model = _model_of(method)
 
     @translating
@@ -54,7 +57,10 @@ def version_operation(method: Callable[P, R]) -> Callable[P, R]:
 
 
 def native_operation(method: Callable[P, R]) -> Callable[P, R]:
-    """Act as `operation` for callers; the method of the same name of ``self.callbacks`` answers native code."""
+    """Act as `operation` for callers, and let ``self.callbacks`` answer native code.
+
+    Its method has the same name.
+    """
     model, name = _model_of(method), method.__name__
     converted = cast(Callable[..., R], operation(method))
     refuse_malformed = translating(request_of)

@@ -1,4 +1,4 @@
-"""The `lance_namespace.LanceNamespace` interface over a catalog, native callbacks included.
+"""The `lance_namespace.LanceNamespace` interface over a catalog.
 
 Every operation accepts a request model of ``lance_namespace``, a dict, or a subclass of dict, and raises the errors of
 ``lance_namespace.errors``; see `boundary`.
@@ -25,7 +25,7 @@ class CatalogNamespace(NamespaceOperations, TableOperations, VersionOperations):
         return f"lancekeep {self._catalog!r}"
 
     def retrieve_ops_metrics(self) -> dict[str, int]:
-        """Return no metrics, as the native namespace does without ``ops_metrics_enabled``."""
+        """Return no metrics, as the native namespace does by default."""
         return {}
 
     def reset_ops_metrics(self) -> None:

@@ -1,4 +1,4 @@
-"""``lancekeep.DirectoryNamespace``: a catalog in a directory, configured by properties."""
+"""``lancekeep.DirectoryNamespace``, which is configured by properties."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ class NamespaceOperations(Operations):
 
     @operation
     def create_namespace(self, request: api.CreateNamespaceRequest) -> api.CreateNamespaceResponse:
-        """``overwrite`` puts an empty namespace in the place of an empty one; any other is refused, as by a drop."""
+        """Create a namespace; ``overwrite`` replaces an empty one and refuses any other."""
         mode = choice(request.mode, "mode", "create", "exist_ok", "overwrite")
         namespace = self._catalog.create_namespace(
             id_of(request), request.properties, exist_ok=mode == "exist_ok", overwrite=mode == "overwrite"

@@ -1,4 +1,4 @@
-"""What the operations of a namespace share: the catalog, and the reading of requests."""
+"""The base class of the operations of a namespace, and helpers for requests."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ def id_of(request: Any) -> ObjectId:
 
 
 def choice(value: str | None, name: str, default: str, *others: str) -> str:
-    """Return an option in its own spelling; requests may use any case, PascalCase or snake_case.
+    """Return an option in its own spelling.
+
+    Requests may use any case, PascalCase or snake_case.
 
     Raises:
         InvalidInput: The value is none of the choices.

@@ -38,7 +38,7 @@ class TableOperations(Operations):
     def list_all_tables(self, request: api.ListTablesRequest) -> api.ListTablesResponse:
         """List full identifiers in string form, joined by ``$``."""
         if request.id:
-            raise errors.InvalidInput("list_all_tables is about the whole catalog; give no id, or use list_tables")
+            raise errors.InvalidInput("list_all_tables lists the whole catalog; give no id, or use list_tables")
         limit = checked_limit(request.limit)
         tables = self._catalog.list_all_tables(
             request.page_token, include_declared=request.include_declared is not False
@@ -79,9 +79,9 @@ class TableOperations(Operations):
 
     @operation
     def create_table(self, request: api.CreateTableRequest, request_data: bytes) -> api.CreateTableResponse:
-        """Create a table; ``overwrite`` makes the data the next version of an existing one and replaces its properties.
+        """Create a table, or with ``overwrite`` commit the data as its next version.
 
-        As the native namespace does, ``overwrite`` without properties removes them.
+        ``overwrite`` replaces the properties, and removes them if the request has none, as the native namespace does.
         """
         _refuse_storage_options(request)
         mode = choice(request.mode, "mode", "create", "exist_ok", "overwrite")
@@ -106,13 +106,16 @@ class TableOperations(Operations):
 
     @operation
     def describe_table(self, request: api.DescribeTableRequest) -> api.DescribeTableResponse:
-        """Where a table lies; with ``load_detailed_metadata`` what its version, or that of a tag or branch, is like."""
+        """Describe a table.
+
+        ``load_detailed_metadata`` adds the schema and statistics of its version, or of that of a tag or branch.
+        """
         object_id = id_of(request)
         table = self._catalog.find_table(object_id)
-        self._root(table, None)  # the caller will read there, so no symbolic link may lead to it
+        self._root(table, None)  # the caller reads at this location, so no symbolic link may lead to it
         version, tag, branch = request.version, request.tag, request.branch
         if tag is not None and (version is not None or branch is not None):
-            raise errors.InvalidInput("a tag names a version of its own: give no version or branch beside it")
+            raise errors.InvalidInput("a tag names a version: give no version or branch with it")
         response = api.DescribeTableResponse(
             table=table.id.name,
             namespace=list(table.id.parent.names),
@@ -167,14 +170,17 @@ class TableOperations(Operations):
 
     @operation
     def rename_table(self, request: api.RenameTableRequest) -> api.RenameTableResponse:
-        """``new_namespace_id``: an empty list is the root; left out, the table stays in its namespace."""
+        """Rename a table.
+
+        ``new_namespace_id``: an empty list is the root; left out, the table stays in its namespace.
+        """
         source = id_of(request)
         namespace = source.parent if request.new_namespace_id is None else ObjectId.of(request.new_namespace_id)
         self._catalog.rename_table(source, namespace.child(request.new_table_name))
         return api.RenameTableResponse()
 
     def _existing(self, object_id: ObjectId, mode: str, error: errors.TableAlreadyExists) -> Table:
-        """The table that another created first; ``error`` where that is not asked for, or the name is not a table's."""
+        """Return the existing table if the mode allows it; else raise ``error``."""
         if mode == "exist_ok":
             with suppress(errors.TableNotFound):
                 return self._catalog.find_table(object_id)
@@ -194,7 +200,7 @@ def _fill_in(response: api.DescribeTableResponse, details: VersionDetails) -> No
 
 
 def _arrow(data: bytes) -> pa.Table:
-    """The whole stream, looked through before anything is written; its columns stay where ``data`` has them."""
+    """Return the whole stream, validated; its columns are not copied."""
     try:
         table = pa.ipc.open_stream(data).read_all()
         table.validate(full=True)

@@ -29,7 +29,10 @@ class VersionOperations(Operations):
 
     @native_operation
     def create_table_version(self, request: api.CreateTableVersionRequest) -> api.CreateTableVersionResponse:
-        """Commit a staged manifest. ``e_tag`` is not kept: a copy may have another one, so it is no identity."""
+        """Commit a staged manifest.
+
+        ``e_tag`` is not stored: a copy may have another one, so it is no identity.
+        """
         table = self._catalog.find_table(id_of(request))
         check_staged(request.manifest_path, request.naming_scheme, request.metadata)
         outcome = self._catalog.commit_version(
@@ -41,7 +44,10 @@ class VersionOperations(Operations):
     def batch_create_table_versions(
         self, request: api.BatchCreateTableVersionsRequest
     ) -> api.BatchCreateTableVersionsResponse:
-        """Commit all of the versions or none; unsupported unless the commit store reserves several in one step."""
+        """Commit all of the versions or none.
+
+        Unsupported unless the commit store reserves several versions in one step.
+        """
         return api.BatchCreateTableVersionsResponse(versions=self._create_versions(request.entries))
 
     @operation
@@ -72,7 +78,7 @@ class VersionOperations(Operations):
 
     @native_operation
     def list_table_versions(self, request: api.ListTableVersionsRequest) -> api.ListTableVersionsResponse:
-        """List versions, the latest first unless ``descending`` is false; see `page`."""
+        """List versions, the latest first unless ``descending`` is false."""
         table = self._catalog.find_table(id_of(request))
         root = self._root(table, request.branch)
         rows, token = page(self._catalog.versions, root, request.limit, request.page_token, request.descending)
@@ -84,7 +90,7 @@ class VersionOperations(Operations):
     def batch_delete_table_versions(
         self, request: api.BatchDeleteTableVersionsRequest
     ) -> api.BatchDeleteTableVersionsResponse:
-        """Delete the records of versions and their manifests; the latest version is refused."""
+        """Delete versions, rows and manifests; the latest version is refused."""
         table = self._catalog.find_table(id_of(request))
         root = self._root(table, request.branch)
         latest = self._catalog.commits.latest(root)
@@ -110,7 +116,7 @@ class VersionOperations(Operations):
         return [_version(each) for each in committed.versions]
 
     def _versions(self, root: DatasetRoot, rows: Sequence[VersionRow]) -> list[api.TableVersion]:
-        """Return rows as versions, with the times at which they were created, which cost one request."""
+        """Return rows as versions with their times, which cost one request."""
         created = self._catalog.commits.created(root, rows)
         return [
             _version(row, None if (moment := created.get(row.version)) is None else _millis(moment)) for row in rows

@@ -1,4 +1,4 @@
-"""The options of ``format("lancekeep")``: text by name, as Spark hands it to every process that takes part."""
+"""The options of ``format("lancekeep")``, as Spark passes them."""
 
 from __future__ import annotations
 
@@ -48,13 +48,16 @@ class Connect(Protocol):
 
 @attrs.frozen
 class Options:
-    """Checked options: names in lower case, as Spark compares them. Their values may be secrets and are not shown."""
+    """Checked options, with names in lower case, as Spark compares them.
+
+    Values may be secrets, so the repr hides them.
+    """
 
     values: Mapping[str, str] = attrs.field(repr=False)
 
     @staticmethod
     def of(given: Mapping[str, str], *known: str) -> Options:
-        """Raises `InvalidInput` for options that are not known here, naming those that are."""
+        """Check options. Raises `InvalidInput` for an unknown one."""
         values = {name.lower(): value for name, value in given.items()}
         allowed = (*SETTINGS, *TABLE, *known)
         others = [name for name in values if not is_setting(name)]
@@ -75,7 +78,7 @@ class Options:
 
     @property
     def table(self) -> str:
-        """The identifier of the table. Raises `InvalidInput` where none or two are given."""
+        """The identifier of the table. Raises `InvalidInput` unless exactly one is given."""
         named = {self.values[name] for name in TABLE if name in self.values}
         if len(named) != 1:
             raise InvalidInput("name one table: load('namespace.table'), save('namespace.table') or the option table")
@@ -91,28 +94,28 @@ class Options:
         return None if names is None else [name.strip() for name in names.split(",")]
 
     def number(self, name: str) -> int | None:
-        """A whole number from 1 on. Raises `InvalidInput`."""
+        """Return a whole number from 1 on, or None. Raises `InvalidInput`."""
         value = self.values.get(name)
         if value is not None and not (value.isascii() and value.isdigit() and int(value)):
             raise InvalidInput(f"the option {name} is {value!r}; give a whole number from 1 on")
         return None if value is None else int(value)
 
     def flag(self, name: str) -> bool:
-        """Raises `InvalidInput` for what is neither true nor false."""
+        """Return a boolean. Raises `InvalidInput` unless it is true or false."""
         value = self.values.get(name, "false")
         if value.lower() not in ("true", "false"):
             raise InvalidInput(f"the option {name} is {value!r}; give true or false")
         return value.lower() == "true"
 
     def below(self, prefix: str) -> dict[str, str]:
-        """The options whose names begin with a prefix, without it."""
+        """Return the options whose names begin with a prefix, without the prefix."""
         return {name.removeprefix(prefix): value for name, value in self.values.items() if name.startswith(prefix)}
 
-    # -- tables of Spark's session catalog, of which Spark keeps the schema alone ---------------------------------
+    # -- tables of Spark's session catalog, which keeps only their schema ---------------------------------
 
     @staticmethod
     def declared(given: Mapping[str, str]) -> Options | None:
-        """The options of a CREATE TABLE; None where ``given`` are those of a read."""
+        """Return the options of a CREATE TABLE; None if ``given`` are those of a read."""
         if "provider" not in given:
             return None
         if "location" in given:
@@ -120,16 +123,16 @@ class Options:
         return Options.of({name: given[name] for name in given if not _DECLARED.fullmatch(name)}, *_KEPT)
 
     def require_no_secret(self) -> None:
-        """Raises `InvalidInput` for options that the session catalog would show to whoever reads it."""
+        """Raise `InvalidInput` for a secret, which the session catalog would show."""
         secret = [name for name in self.values if "." in name and _SECRET.search(name)]
         if secret:
             raise InvalidInput(
-                f"the session catalog would keep {secret[0]} in clear text: leave it out, and give it to the processes "
-                "of Spark in their environment"
+                f"the session catalog would keep {secret[0]} in clear text: leave it out, and set it in the "
+                "environment of Spark's processes"
             )
 
     def kept_in(self, schema: StructType, root_uri: str) -> StructType:
-        """The schema with these options in it."""
+        """Return the schema with these options in its metadata."""
         kept = json.dumps({**self.values, "root": root_uri})
         first, *rest = schema
         metadata = {**first.metadata, LOCATION: kept}
@@ -137,7 +140,7 @@ class Options:
 
     @staticmethod
     def of_read(given: Mapping[str, str], schema: StructType, *known: str) -> Options:
-        """The options of a read; where they do not say what to read, those that the schema keeps, with these on top."""
+        """Return the options of a read, completed from those that the schema keeps."""
         kept = schema[0].metadata.get(LOCATION) if schema.fields and "root" not in given else None
         return Options.of(given if kept is None else {**json.loads(kept), **given}, *known)
 
