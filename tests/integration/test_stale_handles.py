@@ -307,3 +307,13 @@ def test_column_added_to_an_emptied_table_does_not_wipe_its_successor(tmp_path: 
     with pytest.raises(OSError, match="Commit result for version 3 is unknown"):
         stale.add_columns({"z": "x + 1"})
     assert stored(catalog) == [100, 101, 102, 110, 111, 112]
+
+
+def test_handle_commits_after_the_version_that_it_opened_was_cleaned_up(catalog: Catalog) -> None:
+    catalog.write("t", rows(0))
+    handle = catalog.open("t")
+    handle.add_columns({"z": "x + 1"})
+    assert catalog.cleanup(timedelta(0), grace=timedelta(0)).tables
+    handle.delete("x = 0")
+    handle.delete("x = 1")
+    assert stored(catalog) == [2]

@@ -111,17 +111,19 @@ class CallbackNamespace(api.LanceNamespace):
 
         Native code ignores the answer: no exception means committed.
         """
-        table = self._table(request)
+        table, branch = self._table(request), request.get("branch")
         check_staged(request["manifest_path"], request.get("naming_scheme"), request.get("metadata"))
         outcome = self._versions.commit_version(
             table,
-            request.get("branch"),
+            branch,
             request["version"],
             request["manifest_path"],
             request.get("manifest_size"),
             base=self._base,
         )
-        return {"version": _plain(raise_unless_committed(outcome, str(table.id)))}
+        committed = raise_unless_committed(outcome, str(table.id))
+        self._base = self._versions.base_after(table, branch, self._base, committed)
+        return {"version": _plain(committed)}
 
     @callback
     def describe_table_version(self, request: Request) -> Answer:
