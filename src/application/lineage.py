@@ -28,7 +28,7 @@ _REMEMBERED = 64 << 20
 
 @attrs.frozen
 class Descendant:
-    """A staged manifest that passed the check; ``manifest`` is None if undecodable."""
+    """A staged manifest that passed the check; ``manifest`` is None if it cannot be kept."""
 
     base_uri: str
     version: int
@@ -73,11 +73,11 @@ class Lineage:
         """
         generation = self._generation
         try:
-            manifest = Manifest(content, self._held.get((root.base_uri, staged.version - 1)))
+            manifest = Manifest(content, self._held_manifest(root, staged.version - 1))
             change = manifest.change()
         except ValueError:
             return Descendant(staged.base_uri, staged.version, None, generation)
-        descendant = Descendant(staged.base_uri, staged.version, manifest, generation)
+        descendant = Descendant(staged.base_uri, staged.version, None if root.is_branch else manifest, generation)
         if staged.version > 1 or base is not None:
             try:
                 self._compare(root, staged, manifest, change, base)
@@ -117,7 +117,7 @@ class Lineage:
             if read.transaction != base.transaction:
                 raise CommitRefused(f"the writer read {base.transaction} as version {base.version}, which is another")
         if change.operation is Operation.OVERWRITE:
-            if base is None and (root.base_uri, before) not in self._held:
+            if base is None and self._held_manifest(root, before) is None:
                 self._require_file(root, next(iter(change.created), None))
             return
         number = change.restored if change.operation is Operation.RESTORE else before
@@ -131,11 +131,9 @@ class Lineage:
         Returns:
             None if the version does not exist, or its manifest cannot be decoded.
         """
-        with self._lock:
-            generation, held = self._generation, self._held.get((root.base_uri, version))
-            if held is not None:
-                self._held.move_to_end((root.base_uri, version))
-                return held
+        generation, held = self._generation, self._held_manifest(root, version)
+        if held is not None:
+            return held
         name = ManifestName.parse(beside.rpartition("/")[2])
         assert name is not None
         content = self._content(root.manifest_key(version, name.scheme))
@@ -148,8 +146,17 @@ class Lineage:
             manifest = Manifest(content)
         except ValueError:
             return None
-        self._remember(root.base_uri, version, manifest, generation)
+        if not root.is_branch:  # Lance recreates a branch without a change that would clear the memory.
+            self._remember(root.base_uri, version, manifest, generation)
         return manifest
+
+    def _held_manifest(self, root: DatasetRoot, version: int) -> Manifest | None:
+        """Return a manifest from memory."""
+        with self._lock:
+            held = self._held.get((root.base_uri, version))
+            if held is not None:
+                self._held.move_to_end((root.base_uri, version))
+            return held
 
     def _content(self, key: str) -> bytes | None:
         try:

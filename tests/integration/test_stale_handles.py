@@ -317,3 +317,47 @@ def test_handle_commits_after_the_version_that_it_opened_was_cleaned_up(catalog:
     handle.delete("x = 0")
     handle.delete("x = 1")
     assert stored(catalog) == [2]
+
+
+@pytest.mark.parametrize("mode", ["compatible", "v1", "v2"])
+def test_branch_that_another_catalog_recreated_is_known(tmp_path: Path, mode: str) -> None:
+    """Lance deletes a branch without a change of the catalog, so no memory of its versions can be trusted."""
+
+    def connect() -> Catalog:
+        return lancekeep.connect(str(tmp_path / "lake"), commit_store=f"sqlite:///{tmp_path}/rows.db", mode=mode)
+
+    with connect() as catalog, connect() as other:
+        catalog.write("t", rows(0))
+        catalog.open("t").create_branch("b")
+        stale = catalog.open("t", branch="b")
+        stale.insert(rows(10))
+        other.open("t").branches.delete("b")
+        other.open("t").create_branch("b")
+        fresh = catalog.open("t", branch="b")
+        fresh.insert(rows(20))
+        other.open("t").branches.delete("b")
+        other.open("t").create_branch("b")
+        other.open("t", branch="b").insert(rows(30))
+        for handle in (stale, fresh):
+            with pytest.raises(OSError, match="is unknown"):
+                handle.insert(rows(40))
+        branch = lance.dataset(catalog.describe_table("t").uri).checkout_version(("b", None))
+        assert sorted(branch.to_table()["x"].to_pylist()) == [0, 1, 2, 30, 31, 32]
+
+
+def test_table_that_a_v1_catalog_recreated_is_known(tmp_path: Path) -> None:
+    """A V1 catalog changes no manifest table by which another catalog could notice it."""
+
+    def connect(mode: str) -> Catalog:
+        return lancekeep.connect(str(tmp_path / "lake"), commit_store=f"sqlite:///{tmp_path}/rows.db", mode=mode)
+
+    with connect("v1") as v1, connect("compatible") as catalog:
+        v1.write("t", rows(0))
+        stale = catalog.open("t")
+        stale.insert(rows(10))
+        v1.drop_table("t")
+        v1.write("t", rows(20))
+        v1.write("t", rows(30), "append")
+        with pytest.raises(OSError, match="is unknown"):
+            stale.insert(rows(40))
+        assert stored(catalog) == [20, 21, 22, 30, 31, 32]

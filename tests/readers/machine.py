@@ -236,7 +236,8 @@ class Readers(RuleBasedStateMachine):
             return False
         OUTCOMES[f"{what}: done"] += 1
         for target in targets:
-            if self.is_live(target):
+            there = [table for table in self.tables.values() if table.uri == target.uri]
+            if self.is_live(target) and (not there or there == [target.table]):
                 after = target.change.after(target.history.state, target.seen, target.given)
                 target.history.add(self.stored(target.table, target.branch).version, after)
             else:
