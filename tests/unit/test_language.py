@@ -38,3 +38,8 @@ def test_public_summaries_are_one_short_line(summary: str, count: int) -> None:
 @pytest.mark.parametrize("line", ["b.py", "b/", "a"])
 def test_clean_files_have_to_leave_the_list(line: str) -> None:
     assert CHECK["superfluous"]({"a.py", "a/", line}, {"a.py", "a/c.py"}) == [line]
+
+
+def test_no_line_of_the_list_is_superfluous(capsys: pytest.CaptureFixture[str]) -> None:
+    CHECK["main"]([])
+    assert "docs/unclean.txt" not in capsys.readouterr().out, "run: python docs/check_language.py --prune"
