@@ -180,7 +180,7 @@ def _open(config: ConnectionConfig) -> Catalog:
     versions = Versions(ledger, places)
     callbacks = CallbackNamespace(versions)
     engine = LanceEngine(callbacks, native_options, callbacks.based_on, before_commit=objects.prove)
-    catalog = Catalog(places, ledger, versions, lambda _: engine, open_rows=open_rows)
+    catalog = Catalog(places, ledger, versions, engine, open_rows=open_rows)
     rows.latest(objects.root_uri + (root_key or manifest_key))  # fail now, not at the first commit
     manifest.view()
     view = catalog.view()

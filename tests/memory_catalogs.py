@@ -37,7 +37,7 @@ class World:
         self.manifest = MemoryManifestStore()
         self.rows = MemoryCommitStore(f"world-{next(NAMES)}")
         entropy = count()
-        no_engine: Any = lambda _: None  # noqa: E731 - nothing here reads or writes data
+        no_engine: Any = None  # nothing here reads or writes data
         places = Places(
             self.objects,
             "lake",

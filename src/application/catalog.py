@@ -50,7 +50,7 @@ class Catalog(Upkeep):
         places: Places,
         ledger: Ledger,
         versions: Versions,
-        engine: Callable[[Catalog], TableEngine],
+        engine: TableEngine,
         *,
         open_rows: Callable[[str], ExternalCommitStore],
     ) -> None:
@@ -59,11 +59,10 @@ class Catalog(Upkeep):
         ledger.commits.on_staged = removal.record_staged
         tables = Tables(ledger, places, removal)
         self.versions = versions
-        made = engine(self)
-        super().__init__(ledger, places, tables, removal, made, open_rows)
-        versions.tagged_versions = lambda uri: made.tagged_versions(uri)
+        super().__init__(ledger, places, tables, removal, engine, open_rows)
+        versions.tagged_versions = lambda uri: engine.tagged_versions(uri)
         self._namespaces = Namespaces(ledger, removal)
-        self._writes = Writes(ledger, places, versions, tables, removal, made)
+        self._writes = Writes(ledger, places, versions, tables, removal, engine)
         self._renames = Renames(ledger, places, tables, removal)
 
     # -- namespaces ---------------------------------------------------------------------------------------------

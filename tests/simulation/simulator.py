@@ -147,7 +147,7 @@ def open_catalog(process: Process) -> tuple[Catalog, LanceManifestStore]:
     if world.setting.mode == "compatible":
         manifest = CompatibleManifestStore(table, DirectoryListing(objects, ROOT))
     retry = Retry(clock=process.clock, sleep=process.sleep, jitter=world.random.random)
-    no_engine: Any = lambda _: None  # noqa: E731 - nothing here reads or writes data
+    no_engine: Any = None  # nothing here reads or writes data
     places = Places(
         objects,
         ROOT,
