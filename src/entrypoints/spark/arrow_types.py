@@ -1,4 +1,4 @@
-"""Arrow's types as Spark holds them, as a Lance table stores them, and values brought from the one into the other."""
+"""Map Arrow types between Spark and Lance tables, and convert values."""
 
 from __future__ import annotations
 
@@ -34,14 +34,18 @@ except ImportError as error:
     raise MissingExtra("this needs PySpark: pip install 'lancekeep[spark]'") from error
 
 VECTOR_LENGTH = "arrow.fixed-size-list.size"
-"""In the metadata of a column of Spark: the length of the vectors that the table stores (lance-spark's name for it)."""
+"""The key of Spark's column metadata that holds the length of stored vectors; lance-spark uses the same name."""
 
 
 # -- schemas --------------------------------------------------------------------------------------------------------
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The columns of a DataFrame in Arrow's types, nullable. Raises `InvalidInput` for what a table cannot keep."""
+    """Return the nullable Arrow schema of a DataFrame's columns.
+
+    Raises:
+        InvalidInput: A table cannot store the type of a column.
+    """
     leaves = list(_leaves(schema))
     limited = [
         f"{path!r} is {kind.simpleString()}" for path, kind in leaves if isinstance(kind, CharType | VarcharType)
@@ -80,7 +84,7 @@ _UNKEPT = (
     VariantType,
     YearMonthIntervalType,
 )
-"""Types for which Arrow has none, or a stand-in, so that Spark would read another type than it wrote."""
+"""Types that Arrow lacks or replaces, so that Spark would read a different type than it wrote."""
 
 
 def _is_unkept(data_type: DataType) -> bool:
@@ -90,9 +94,12 @@ def _is_unkept(data_type: DataType) -> bool:
 
 
 def spark_schema(stored: pa.Schema) -> StructType:
-    """The columns of a table as Spark reads them; vectors say their length in the column's metadata.
+    """Return the schema in which Spark reads a table.
 
-    Raises `InvalidInput`, which names the columns for which Spark has no type.
+    The metadata of a vector column holds the length of its vectors.
+
+    Raises:
+        InvalidInput: Spark has no type for a column; the message names all such columns.
     """
     columns, unreadable = [], []
     for field in stored:
@@ -116,7 +123,10 @@ def _described(column: StructField, stored: pa.DataType) -> StructField:
 
 
 def vector_lengths(schema: StructType) -> dict[str, str]:
-    """Return the lengths of the columns that come from vectors unchanged: Spark passes the metadata on with them."""
+    """Return the vector lengths of columns that were read from vectors.
+
+    Spark keeps the metadata of a column that passes unchanged.
+    """
     return {
         column.name: str(column.metadata[VECTOR_LENGTH])
         for column in schema
@@ -125,7 +135,11 @@ def vector_lengths(schema: StructType) -> dict[str, str]:
 
 
 def with_vectors(offered: pa.Schema, lengths: dict[str, Any]) -> pa.Schema:
-    """Columns of lists as columns of vectors of the given lengths. Raises `InvalidInput` for what is none."""
+    """Replace list columns by vector columns of the given lengths.
+
+    Raises:
+        InvalidInput: A column is not a list, or its length is not a positive number.
+    """
     for name, length in lengths.items():
         field = offered.field(name)
         if not pa.types.is_list(field.type) or not (str(length).isdecimal() and int(length) > 0):
@@ -136,7 +150,11 @@ def with_vectors(offered: pa.Schema, lengths: dict[str, Any]) -> pa.Schema:
 
 
 def require_storable(schema: pa.Schema) -> None:
-    """Let the engine itself say what it cannot store: names that repeat or hold a dot, intervals, ..."""
+    """Check that Lance can store a schema, by writing an empty table.
+
+    Raises:
+        InvalidInput: Lance refuses the schema, for example because of repeated names, dots in names or intervals.
+    """
     if not schema.names:
         raise InvalidInput("the DataFrame has no columns; a table needs at least one")
     require_quotable(_field_names(schema))
@@ -153,7 +171,13 @@ def _field_names(fields: Iterable[pa.Field]) -> Iterator[str]:
 
 
 def require_quotable(names: Iterable[str]) -> None:
-    """Raise `InvalidInput` for a name with a backtick: Lance writes such a column, and cannot read or append to it."""
+    """Check that no name contains a backtick.
+
+    Lance writes such a column but cannot read it or append to it.
+
+    Raises:
+        InvalidInput: A name contains a backtick.
+    """
     for name in names:
         if "`" in name:
             quoted = name.replace("`", "``")
@@ -179,7 +203,7 @@ def require_fit(offered: pa.Schema, wanted: pa.Schema) -> None:
 
 
 def as_spark_sees(stored: pa.DataType) -> pa.DataType:
-    """The type in which Spark holds what is stored as ``stored``; every nested value nullable."""
+    """Return the Spark type for a stored type, with nullable nested values."""
     is_ = pa.types
     if is_.is_list(stored) or is_.is_large_list(stored) or is_.is_fixed_size_list(stored):
         return pa.list_(pa.field("element", as_spark_sees(stored.value_type)))
@@ -219,9 +243,12 @@ _SPARK_TYPES = {
 
 
 def as_spark_takes(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """A batch of a table in exactly the types that Spark asks for; what is finer than a microsecond is cut off.
+    """Convert a batch of a table to exactly the types that Spark expects.
 
-    Raises `InvalidInput` where a value is out of the range of Spark's type.
+    Times are truncated to microseconds.
+
+    Raises:
+        InvalidInput: A value is out of range for Spark's type.
     """
     columns = []
     for field in schema:
@@ -262,7 +289,7 @@ def _fit_column(column: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def _vectors(lists: pa.Array, field: pa.Field) -> pa.Array:
-    """Built by hand: pyarrow's cast crashes the process where all lists are null and their buffer is empty."""
+    """Build vectors without pyarrow's cast, which crashes if all lists are null and their buffer is empty."""
     size = field.type.list_size
     lengths = pc.unique(pc.list_value_length(lists).drop_null()).to_pylist()
     if lengths not in ([], [size]):
@@ -274,9 +301,9 @@ def _vectors(lists: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def _aligned(column: pa.Array) -> pa.Array:
-    """The native writer panics on decimals that do not begin at a multiple of 16 bytes, and Spark aligns to 8."""
+    """Align decimals to 16 bytes: the native writer panics otherwise, and Spark aligns to 8."""
     if _holds_decimals(column.type) and any(buffer and buffer.address % 16 for buffer in column.buffers()):
-        return pa.concat_arrays([column])  # a copy, which pyarrow aligns to 64
+        return pa.concat_arrays([column])  # copies; pyarrow aligns the copy to 64 bytes
     return column
 
 

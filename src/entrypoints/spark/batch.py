@@ -30,7 +30,11 @@ from lancekeep.ports.table_engine import WritePlan
 
 
 def open_version(catalog: Catalog, options: Options) -> Any:
-    """The version of the table that the options name, as a ``LanceDataset``. Raises as `Catalog.open`."""
+    """Open the version that the options name as a ``LanceDataset``.
+
+    Raises:
+        LancekeepError: As for `Catalog.open`.
+    """
     tag, branch = options.values.get("tag"), options.values.get("branch")
     return catalog.open(options.table, options.number("version"), tag=tag, branch=branch)
 
@@ -39,7 +43,7 @@ def open_version(catalog: Catalog, options: Options) -> Any:
 
 
 class Fragments(InputPartition):
-    """What one task reads."""
+    """The fragments that one task reads."""
 
     def __init__(self, runs: Sequence[range], limit: int | None = None) -> None:
         self.runs = runs
@@ -47,7 +51,7 @@ class Fragments(InputPartition):
 
 
 class BatchReader(DataSourceReader):
-    """One version, pinned when the query is planned."""
+    """Read one version, which is pinned when the query is planned."""
 
     def __init__(self, options: Options, open_catalog: Callable[[], Catalog], schema: StructType) -> None:
         with open_catalog() as catalog:
@@ -67,7 +71,10 @@ class BatchReader(DataSourceReader):
         self.pushFilters = _Offer(self._push)  # type: ignore[method-assign]  # set for one reader: see `_Offer`
 
     def _push(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take what the scanner can do; Spark does what comes back. A limit counts rows before any filter."""
+        """Push filters to the scanner and return those that Spark must apply.
+
+        A limit counts rows before any filter, so a limited read pushes none.
+        """
         if self._limited:
             return filters
         taken = [(condition, pushed(condition, self._stored)) for condition in filters]
@@ -84,10 +91,10 @@ class BatchReader(DataSourceReader):
 
 
 class _Offer:
-    """Filters are taken where Spark offers them.
+    """Accept filters if Spark offers them.
 
-    With ``spark.sql.python.filterPushdown.enabled`` off, its default, Spark offers none, and refuses a reader that has
-    a `pushFilters` of its own; ``__func__`` is what it looks at.
+    With ``spark.sql.python.filterPushdown.enabled`` off, its default, Spark offers no filters and refuses a reader that
+    overrides `pushFilters`. Spark detects an override by ``__func__``.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
@@ -104,13 +111,16 @@ class _Offer:
 
 @attrs.frozen
 class Written(WriterCommitMessage):
-    """The fragments of one task, as JSON."""
+    """The fragments that one task wrote, as JSON."""
 
     fragments: list[str]
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """One write is one commit. An append, too, makes a table that is not there, as with Spark's own formats."""
+    """Commit one write as one version.
+
+    Like Spark's own formats, an append creates a missing table.
+    """
 
     def __init__(
         self, options: Options, open_catalog: Callable[[], Catalog], schema: StructType, overwrite: bool
@@ -139,14 +149,17 @@ class BatchWriter(DataSourceArrowWriter):
                 raise
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Where every task is through, `commit` has been tried, and has cleaned up unless the outcome is unknown."""
+        """Abandon the write unless all tasks finished.
+
+        If all finished, Spark has called `commit`, which cleans up unless the outcome is unknown.
+        """
         if None in messages:
             with self._open() as catalog:
                 catalog.abandon_write(self._plan)
 
 
 def existing_schema(catalog: Catalog, table: str) -> pa.Schema | None:
-    """What the table stores; None where there is none yet, or one without a version."""
+    """Return a table's schema; None if the table or its first version is missing."""
     with suppress(TableNotFound):
         if catalog.describe_table(table).version is not None:
             return catalog.open(table).schema
@@ -154,9 +167,10 @@ def existing_schema(catalog: Catalog, table: str) -> pa.Schema | None:
 
 
 def begin_first_write(catalog: Catalog, table: str, schema: pa.Schema) -> WritePlan:
-    """Prepare version 1 of a table, declared already or not; to be committed ``exactly``.
+    """Prepare version 1 of a table, which may be declared; commit it ``exactly``.
 
-    Raises `ConcurrentModification` where another has just made it.
+    Raises:
+        ConcurrentModification: A concurrent writer has created the table.
     """
     plan = catalog.begin_write(table, schema, "overwrite")
     if plan.read_version:
@@ -165,5 +179,5 @@ def begin_first_write(catalog: Catalog, table: str, schema: pa.Schema) -> WriteP
 
 
 def fragments_of(messages: Iterable[WriterCommitMessage | None]) -> list[str]:
-    """The fragments of all tasks."""
+    """Return the fragments that all tasks wrote."""
     return [fragment for message in messages if isinstance(message, Written) for fragment in message.fragments]

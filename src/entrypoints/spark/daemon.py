@@ -1,4 +1,4 @@
-"""The daemon by which Spark forks its Python workers, and which keeps them from one task to the next."""
+"""Reduce garbage collection in Python workers that Spark's daemon forks."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import sys
 from functools import cache
 
 
-@cache  # once in a process is enough
+@cache  # one call per process suffices
 def freeze_imports() -> None:
-    """Spare what a worker has imported the garbage collection of each task.
+    """Exclude a worker's imported modules from garbage collection.
 
-    Spark's daemon collects whenever a worker has done something, through some hundred thousand objects of imported
-    modules: 65 ms of processor time, ten times what a small task takes. What is there when a worker first comes here is
-    set aside for good; what comes later is collected as ever. In any other process, such as the user's own, nothing is
-    done.
+    Spark's daemon runs a collection after each task. It traverses some hundred thousand objects of imported modules,
+    which takes 65 ms of processor time, ten times as long as a small task. The first call in a worker permanently
+    excludes the objects that exist then; later objects are collected as usual. In other processes, such as the
+    driver, the function does nothing.
     """
     if getattr(sys.modules["__main__"].__spec__, "name", None) == "pyspark.daemon":
         gc.collect()

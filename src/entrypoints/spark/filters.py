@@ -1,8 +1,9 @@
-"""Spark's filters as the filters of Lance's scanner, wherever both are certain to choose the same rows.
+"""Translate Spark's filters to filters of Lance's scanner.
 
-What cannot be said exactly stays with Spark: types that the table stores otherwise than Spark sees them, literals out
-of the range of the stored type, names that the scanner cannot quote. Floating-point columns are filtered on both sides:
-the scanner takes what may fit (it orders NaNs by their sign), and Spark decides.
+A filter is translated only if both sides are certain to select the same rows. Spark keeps the others: columns that the
+table stores in another type than Spark sees, literals out of the range of the stored type, and names that the scanner
+cannot quote. Filters on floating-point columns run on both sides: the scanner orders NaNs by their sign, so it selects
+a superset and Spark filters again.
 """
 
 from __future__ import annotations
@@ -35,14 +36,19 @@ from pyspark.sql.datasource import (
 
 @attrs.frozen
 class Pushed:
-    """A filter for the scanner. exact: it chooses just the rows that Spark's would; otherwise it lets more through."""
+    """A filter for the scanner.
+
+    Attributes:
+        sql: The condition in the scanner's SQL.
+        exact: Whether it selects the same rows as Spark's filter; otherwise it selects a superset.
+    """
 
     sql: str
     exact: bool
 
 
 def pushed(condition: Filter, schema: pa.Schema) -> Pushed | None:
-    """The filter on a table with these columns; None where only Spark can tell."""
+    """Translate a filter on a table; None if only Spark can evaluate it."""
     negated = isinstance(condition, Not)
     inner = condition.child if isinstance(condition, Not) else condition
     field = _field(inner.attribute, schema)  # type: ignore[attr-defined]  # every filter but Not has one
@@ -56,7 +62,7 @@ def pushed(condition: Filter, schema: pa.Schema) -> Pushed | None:
 
 
 def _field(path: Sequence[str], schema: pa.Schema) -> pa.Field | None:
-    """The column, or the field of nested structs. (With a backtick in any name the scanner finds no column.)"""
+    """Return a column or a field of nested structs; None if a name has a backtick, which the scanner cannot quote."""
     if "`" in "".join((*path, *schema.names)) or path[0] not in schema.names:
         return None
     field = schema.field(path[0])
@@ -97,7 +103,7 @@ def _condition(condition: Filter, column: str, stored: pa.DataType, negated: boo
             return f"({column} IS NULL OR {column} != {literal})" if negated else f"({column} = {literal})"
         case In(value=values):
             if negated and None in values:
-                return None  # chooses no row at all; Spark knows that itself
+                return None  # selects no row; Spark needs no help
             literals = [as_literal(value, stored) for value in values if value is not None]
             if not literals or None in literals:
                 return None
@@ -116,7 +122,11 @@ def _condition(condition: Filter, column: str, stored: pa.DataType, negated: boo
 
 
 def as_literal(value: Any, stored: pa.DataType) -> str | None:
-    """A value as a literal of the stored type; None where it has none that compares as Spark compares."""
+    """Return a value as a literal of the stored type.
+
+    Returns:
+        None if no literal compares as in Spark.
+    """
     say = next((say for is_of, say in _LITERALS if is_of(stored)), None)
     return None if say is None or value is None else say(value, stored)
 
@@ -126,13 +136,13 @@ def _boolean(value: Any, _: pa.DataType) -> str | None:
 
 
 def _integer(value: Any, stored: pa.DataType) -> str | None:
-    if isinstance(value, Decimal) and value == value.to_integral_value():  # unsigned 64 bits are DECIMAL in Spark
+    if isinstance(value, Decimal) and value == value.to_integral_value():  # Spark reads unsigned 64 bits as DECIMAL
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool):
         return None
     unsigned = pa.types.is_unsigned_integer(stored)
     low, high = (0, 2**stored.bit_width) if unsigned else (-(2 ** (stored.bit_width - 1)), 2 ** (stored.bit_width - 1))
-    return str(value) if max(low, 1 - 2**63) <= value < high else None  # the scanner reads no literal of -2^63
+    return str(value) if max(low, 1 - 2**63) <= value < high else None  # the scanner cannot parse -2^63
 
 
 def _floating(value: Any, _: pa.DataType) -> str | None:
@@ -182,4 +192,4 @@ _LITERALS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any, pa.DataType
     (pa.types.is_date32, _date),
     (lambda stored: stored in (pa.timestamp("us"), pa.timestamp("us", "UTC")), _timestamp),
 )
-"""Where a column is stored in another type than these, what Spark compares is not what is stored."""
+"""Columns of other stored types are excluded: Spark compares other values than the table stores."""

@@ -1,7 +1,7 @@
-"""A Spark DataFrame into a table: executors write fragments in parallel, the driver makes one commit.
+"""Write a Spark DataFrame to a table.
 
-Executors get the table's URI and storage options, never a catalog, and answer with the metadata of the fragments they
-wrote (`lancekeep.entrypoints.spark.writing`).
+Executors write fragments in parallel; the driver makes one commit. Executors receive the table's URI and storage
+options, never a catalog, and return the metadata of the fragments (`lancekeep.entrypoints.spark.writing`).
 """
 
 from __future__ import annotations
@@ -30,23 +30,35 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
 Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""What executors do with the batches of one partition of a DataFrame."""
+"""A function that executors apply to the batches of one partition of a DataFrame."""
 
 
 def ingest(
     frame: DataFrame, catalog: Catalog, table: Identifier, mode: str = "create", *, schema: pa.Schema | None = None
 ) -> Committed:
-    """Write a DataFrame to a table as one version, each non-empty partition as a fragment or more.
+    """Write a DataFrame to a table as one version.
 
-    mode: as in `Catalog.write`. schema: what a created or overwritten table shall store, where that is narrower than
-    Spark's own types: vectors (``pa.list_(pa.float32(), 128)``), unsigned integers, half floats, columns that are not
-    nullable. Left out, columns get Spark's types, nullable, as Spark's own tables do; instants are stored in UTC.
-    A column that is read from vectors and passes unchanged is stored as vectors again.
-    Appends follow the schema of the table; columns are matched by name.
+    Each non-empty partition becomes one or more fragments. Columns are matched by name.
 
-    Raises before any task runs: `InvalidInput` where the DataFrame does not fit the table, `TableAlreadyExists`,
-    `TableNotFound`, `NamespaceNotFound`. From the tasks: `InvalidInput` where a value does not fit its column,
-    `Retryable` where the Spark job failed otherwise. Then nothing was committed. From the commit: as `Catalog.write`.
+    Args:
+        frame: The rows.
+        catalog: The catalog of the table.
+        table: The table.
+        mode: As for `Catalog.write`. An append uses the schema of the table.
+        schema: The stored schema of a created or overwritten table, where it is narrower than Spark's types: vectors
+            (``pa.list_(pa.float32(), 128)``), unsigned integers, half floats, non-nullable columns. By default columns
+            get Spark's types, nullable, with instants in UTC; columns that were read from vectors stay vectors.
+
+    Returns:
+        The committed version.
+
+    Raises:
+        InvalidInput: The DataFrame does not fit the table, or a value does not fit its column.
+        TableAlreadyExists: The table to create exists.
+        TableNotFound: The table to append to does not exist.
+        NamespaceNotFound: The namespace does not exist.
+        Retryable: The Spark job failed; nothing was committed.
+        LancekeepError: The commit failed, as for `Catalog.write`.
     """
     offered = arrow_schema(frame.schema)
     require_storable(offered)
@@ -69,7 +81,7 @@ def ingest(
 
 
 def _write_fragments(frame: DataFrame, plan: WritePlan) -> list[str]:
-    """Run the tasks; the fragments of every partition, as JSON."""
+    """Run the tasks and return the fragments of all partitions as JSON."""
 
     def write_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         fragments = write_batches(batches, plan)
@@ -80,6 +92,16 @@ def _write_fragments(frame: DataFrame, plan: WritePlan) -> list[str]:
 
 
 def collected(frame: DataFrame, task: Task, columns: str, table: str) -> list[Row]:
-    """What a task makes of the partitions of a DataFrame. Raises what `ingest` raises from tasks."""
+    """Apply a task to the partitions of a DataFrame and collect the results.
+
+    Args:
+        frame: The DataFrame.
+        task: The function that executors apply.
+        columns: The columns of the result, as Spark's DDL.
+        table: The table's name, for messages.
+
+    Raises:
+        LancekeepError: A task failed, as for `ingest`.
+    """
     with translated(table):
         return frame.mapInArrow(task, columns).collect()

@@ -1,8 +1,8 @@
-"""Spark DataFrames into and out of a partitioned namespace.
+"""Read and write partitioned namespaces as Spark DataFrames.
 
-Writing shuffles the rows by their partition values, so that one task has all rows of a partition; executors write
-fragments, and the driver makes one commit per partition and one publication of all. Reading is one task per partition
-that the filter leaves, each at its published version. Executors get URIs and storage options, never a catalog.
+A write shuffles the rows by their partition values, so that one task holds all rows of a partition. Executors write
+fragments; the driver commits each partition once and publishes all in one step. A read runs one task per partition
+that matches the filter, at its published version. Executors receive URIs and storage options, never a catalog.
 """
 
 from __future__ import annotations
@@ -39,17 +39,25 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
 _KEY = "__lancekeep_partition"
-"""The column by which rows are shuffled: the partition values as text."""
+"""The shuffle column: the partition values as text."""
 
 
 def write_partitioned(frame: DataFrame, namespace: PartitionedNamespace, mode: str = APPEND) -> list[Partition]:
-    """Write a DataFrame to the partitions its rows belong to, and publish all in one step; those partitions then.
+    """Write a DataFrame to its partitions and publish them in one step.
 
-    mode: as in `PartitionedNamespace.write`. Columns are matched by name.
+    Args:
+        frame: The rows. Columns are matched by name.
+        namespace: The partitioned namespace.
+        mode: As for `PartitionedNamespace.write`.
 
-    Raises before any task runs: `InvalidInput` where the DataFrame does not fit the schema, `Refused`. From the tasks:
-    `InvalidInput` where a value does not fit, `Retryable`; then nothing was published. Then as
-    `PartitionedNamespace.write`.
+    Returns:
+        The written partitions.
+
+    Raises:
+        InvalidInput: The DataFrame does not fit the schema, or a value does not fit; nothing was published.
+        Refused: As for `PartitionedNamespace.begin_write`.
+        Retryable: The Spark job failed; nothing was published.
+        LancekeepError: Publication failed, as for `PartitionedNamespace.write`.
     """
     plan = namespace.begin_write(mode)
     require_fit(arrow_schema(frame.schema), plan.schema)
@@ -63,13 +71,21 @@ def write_partitioned(frame: DataFrame, namespace: PartitionedNamespace, mode: s
 def read_partitioned(
     spark: SparkSession,
     namespace: PartitionedNamespace,
-    filter: Any = None,  # noqa: A002 - the word that a caller reads
+    filter: Any = None,  # noqa: A002 - the public name of the argument
     columns: Sequence[str] | None = None,
 ) -> DataFrame:
-    """The rows that satisfy a filter, from the partitions that can hold any, as published at this moment.
+    """Return the rows that satisfy a filter as a lazy DataFrame.
 
-    filter: as in `PartitionedNamespace.scan`. Lazy: tasks read when the DataFrame is used, at the versions of now.
-    Raises as `PartitionedNamespace.scan` does.
+    The call pins the published versions; tasks read when the DataFrame is used.
+
+    Args:
+        spark: The session.
+        namespace: The partitioned namespace.
+        filter: As for `PartitionedNamespace.scan`; partitions that cannot match are skipped.
+        columns: The columns to read; by default all.
+
+    Raises:
+        LancekeepError: As for `PartitionedNamespace.scan`.
     """
     scan = namespace.scan(filter)
     chosen = scan.select(columns)
@@ -109,7 +125,7 @@ def _written(batches: Iterable[pa.RecordBatch], plan: PartitionWritePlan) -> Ite
 
 
 _WRITTEN = "place string, values binary"
-"""What a task answers for each partition: its name, location and fragments as JSON, its values as an Arrow stream."""
+"""The columns of a task's answer per partition: name, location and fragments as JSON, values as an Arrow stream."""
 
 
 def _decoded(row: Row, plan: PartitionWritePlan) -> WrittenPartition:
@@ -122,7 +138,7 @@ def _decoded(row: Row, plan: PartitionWritePlan) -> WrittenPartition:
 
 
 def _runs(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Rows of the same key that follow one another, with it."""
+    """Split batches into runs of consecutive rows with the same key."""
     for batch in batches:
         keys = batch.column(_KEY)
         rows = batch.drop_columns([_KEY])
@@ -134,7 +150,7 @@ def _runs(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBat
 
 @attrs.frozen
 class _Place:
-    """A partition at its published version, for a task to open; it pickles."""
+    """A partition at its published version, which a task opens; can be pickled."""
 
     uri: str
     storage_options: dict[str, str] = attrs.field(repr=False)
@@ -157,7 +173,7 @@ def _place(namespace: PartitionedNamespace, partition: Partition) -> _Place:
 
 @attrs.frozen
 class _Read:
-    """What a task does to read partitions; it pickles. Rows are positions in ``places``."""
+    """A task that reads partitions; can be pickled. Its input rows are positions in ``places``."""
 
     schema: pa.Schema
     filter: Any

@@ -1,8 +1,8 @@
-"""Build the columns that Spark asks for from those that one version of a table stores.
+"""Build the columns that Spark requests from those that a version stores.
 
-The two differ where Spark asks for a part of a nested column, and where a stream reads a version that is older than an
-added, renamed or retyped column. A version's fields are matched to the current ones by field id (table format, "Fields
-and ids"); a retyped column has a new id, so each step from one version to the next is followed.
+The two differ if Spark requests a part of a nested column, or if a stream reads a version from before a column was
+added, renamed or retyped. Fields of a version are matched to the current ones by field id (table format, "Fields
+and ids"). A retyped column has a new id, so each step from one version to the next is followed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lancekeep.domain.errors import InvalidInput
 
 @attrs.frozen
 class Column:
-    """A field of the schema of one version; ``type`` is Arrow's name of its type."""
+    """A field of the schema of one version; ``type`` is the name of its Arrow type."""
 
     id: int
     name: str
@@ -30,7 +30,12 @@ class Column:
 
 @attrs.frozen
 class Origin:
-    """Where a column comes from: the name of the stored field, None where the version has none, and its children."""
+    """The source of a column.
+
+    Attributes:
+        name: The name of the stored field; None if the version lacks it.
+        children: The origins of the nested fields; empty if the field is read whole.
+    """
 
     name: str | None
     children: tuple[Origin, ...] = ()
@@ -54,13 +59,17 @@ def _column(field: Any) -> Column:
 
 
 def origins_by_name(stored: pa.Schema, wanted: pa.Schema) -> tuple[Origin, ...] | None:
-    """Return the origins of columns that are parts of stored ones; None where every column is asked for as a whole."""
+    """Return the origins of columns that may be parts of stored ones.
+
+    Returns:
+        None if every column is requested whole.
+    """
     found = tuple(Origin(field.name, _parts(stored.field(field.name).type, field.type)) for field in wanted)
     return found if any(origin.children for origin in found) else None
 
 
 def _parts(stored: pa.DataType, wanted: pa.DataType) -> tuple[Origin, ...]:
-    """Match the children of a type to those that are asked for; empty where all of them are."""
+    """Match the children of a type to the requested ones; empty if the type is requested whole."""
     if pa.types.is_struct(wanted):
         known = {child.name: child.type for child in stored}
         origins = tuple(Origin(child.name, _parts(known[child.name], child.type)) for child in wanted)
@@ -84,10 +93,13 @@ def _is_list(kind: pa.DataType) -> bool:
 def origins_by_id(
     wanted: pa.Schema, current: Iterable[Column], old: Iterable[Column], ids: Mapping[int, int]
 ) -> tuple[Origin, ...]:
-    """Return the origins in an old version of columns that the current schema has.
+    """Return the origins of current columns in another version.
 
     Args:
-        ids: The ids in the old version, by those in the current one.
+        wanted: The columns.
+        current: The current schema.
+        old: The schema of the other version.
+        ids: The ids in the other version, by current id.
     """
     stored = {column.id: column for column in _flat(old)}
     known = {column.name: column for column in current}
@@ -107,7 +119,7 @@ def _origin(column: Column, wanted: pa.DataType, stored: Mapping[int, Column], i
 
 
 def lacks(origin: Origin) -> bool:
-    """Whether the version has no such column, or lacks a part of it."""
+    """Return whether the version lacks the column or a part of it."""
     return origin.name is None or any(map(lacks, origin.children))
 
 
@@ -121,7 +133,7 @@ def _flat(columns: Iterable[Column]) -> Iterator[Column]:
 
 
 class SchemaHistory:
-    """The schemas of the versions of one table, read as far as they are needed.
+    """The schemas of the versions of a table, read on demand.
 
     Args:
         open_version: Opens a version as a ``lance.LanceDataset``.
@@ -132,7 +144,7 @@ class SchemaHistory:
         self._schemas: dict[int, tuple[Column, ...]] = {}
 
     def ids(self, current: int, version: int) -> dict[int, int]:
-        """Map the ids of the fields at version ``current`` to those that the same fields have at ``version``."""
+        """Map field ids at version ``current`` to those at ``version``."""
         mapped = {column.id: column.id for column in _flat(self.schema(current))}
         steps = list(self._steps(min(current, version), max(current, version)))
         for before, after in reversed(steps) if version < current else steps:
@@ -149,7 +161,7 @@ class SchemaHistory:
         return self._schemas[version]
 
     def _steps(self, low: int, high: int) -> Iterator[tuple[int, int]]:
-        """Find neighbouring versions with different schemas by bisection: few versions change the schema."""
+        """Find adjacent versions with different schemas by bisection: few versions change the schema."""
         if self.schema(low) == self.schema(high):
             return
         if high == low + 1:
@@ -160,9 +172,9 @@ class SchemaHistory:
         yield from self._steps(middle, high)
 
     def _step(self, before: int, after: int) -> dict[int, int]:
-        """Map the ids of a version to those of the version before it."""
+        """Map the ids of a version to those of the preceding version."""
         old, new = self.schema(before), self.schema(after)
-        if _is_overwrite(self._open(after), after):  # numbers the fields from 0 again
+        if _is_overwrite(self._open(after), after):  # an overwrite numbers the fields from 0 again
             return dict(_by_name(old, new))
         known = {column.id for column in _flat(old)}
         mapped = {column.id: column.id for column in _flat(new) if column.id in known}
@@ -194,10 +206,12 @@ def _is_overwrite(dataset: Any, version: int) -> bool:
 
 
 def projected(batch: pa.RecordBatch, origins: Iterable[Origin], wanted: pa.Schema) -> pa.RecordBatch:
-    """Build the columns ``wanted`` from a batch; leaves keep their stored type, missing fields are null.
+    """Build the columns ``wanted`` from a batch.
+
+    Leaves keep their stored type; missing fields are null.
 
     Raises:
-        InvalidInput: A column that admits no nulls is missing in the batch.
+        InvalidInput: The batch lacks a non-nullable column.
     """
     columns = []
     for origin, field in zip(origins, wanted, strict=True):
@@ -232,7 +246,7 @@ def _built(stored: pa.Array | None, origin: Origin, wanted: pa.DataType, length:
         )
         offsets = pc.subtract(stored.offsets, first)
         return pa.MapArray.from_arrays(offsets, keys, items, pa.map_(keys.type, items.type), mask=nulls)
-    flat = stored.flatten()  # without what null lists hold
+    flat = stored.flatten()  # drops the values below null lists
     values = _built(flat, origin.children[0], wanted.value_type, len(flat))
     lengths = pc.fill_null(pc.list_value_length(stored), 0).cast(pa.int32())
     offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])

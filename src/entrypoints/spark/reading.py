@@ -1,7 +1,7 @@
-"""Fragments of one version of a table, read by Spark's tasks.
+"""Read fragments of one version of a table in Spark's tasks.
 
-The driver side opens the table through the catalog once; tasks open that very version by its location, and no catalog.
-What is planned stays small however many fragments there are: it names runs of them, and has a limited number of parts.
+The driver opens the table through the catalog once. Tasks open the same version by its location, without a catalog. A
+plan stays small for any number of fragments: it holds runs of fragment ids and a bounded number of parts.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from lancekeep.entrypoints.spark.projection import Origin, origins_by_name, proj
 from lancekeep.format.manifest import FragmentEntry, fragment_entries, transaction_name
 
 ROWS_OF_A_PARTITION = 100_000
-"""Fragments next to each other are read by one task until they hold so many rows."""
+"""The least number of rows of a part; one task reads adjacent fragments until it reaches this number."""
 MOST_PARTITIONS = 4096
-"""Of a table for which that would make more tasks, each reads more rows."""
+"""The most parts of a plan; larger tables get parts with more rows."""
 
 READ_AHEAD: dict[str, Any] = {"io_buffer_size": 32 << 20, "batch_readahead": 4}
-"""Bytes that a scan reads, and batches that it decodes, ahead of its reader; left out, two gigabytes and 16."""
+"""Bytes and batches that a scan reads ahead; the engine's defaults are two gigabytes and 16 batches."""
 BATCH_ROWS, BATCH_BYTES = 8192, 2 << 20
 
 
 @attrs.frozen
 class Snapshot:
-    """A version of a table as tasks read it; it pickles, and knows nothing of the catalog.
+    """A version of a table for tasks to read; can be pickled and holds no catalog.
 
-    The location and the number do not identify a version: a table that is dropped and created again may have both.
+    Location and version number do not identify a version: a table that was dropped and created again may have both.
     """
 
     uri: str
@@ -49,7 +49,11 @@ class Snapshot:
         return Snapshot(dataset.uri, dataset.version, identity(dataset), dict(catalog.storage_options), branch)
 
     def open(self) -> Any:
-        """Open the version. Raises `Refused` if the location now holds another table."""
+        """Open the version.
+
+        Raises:
+            Refused: The location holds another table.
+        """
         options = self.storage_options or None
         if self.branch is None:
             dataset = lance.dataset(self.uri, version=self.version, storage_options=options)
@@ -64,7 +68,13 @@ class Snapshot:
 
 
 class Fragment(NamedTuple):
-    """A fragment as it is planned with. rows: without deleted ones. size: in bytes, of whole rows; None if unknown."""
+    """A fragment, as plans use it.
+
+    Attributes:
+        id: The id of the fragment.
+        rows: The number of rows, without deleted ones.
+        size: The size of whole rows in bytes; None if unknown.
+    """
 
     id: int
     rows: int
@@ -72,13 +82,17 @@ class Fragment(NamedTuple):
 
 
 def identity(dataset: Any) -> str:
-    """Return what no other version of any table has: the name of its transaction, or a digest of its manifest."""
+    """Return a unique identity of a version.
+
+    Returns:
+        The name of its transaction, or a digest of its manifest if it has none.
+    """
     manifest = _manifest(dataset)
     return transaction_name(manifest) or blake2b(manifest, digest_size=16).hexdigest()
 
 
 def entries(dataset: Any) -> Iterator[FragmentEntry]:
-    """What the manifest says of each fragment, without an object of the engine's for it."""
+    """Return the manifest's fragment entries without creating fragment objects."""
     return fragment_entries(_manifest(dataset))
 
 
@@ -87,11 +101,14 @@ def _manifest(dataset: Any) -> bytes:
 
 
 _MANIFEST = 3
-"""Where the state of a pickled ``LanceDataset`` has its manifest."""
+"""The position of the manifest in the state of a pickled ``LanceDataset``."""
 
 
 def stored_fragments(dataset: Any, found: Iterable[FragmentEntry] | None = None) -> Iterator[Fragment]:
-    """The fragments in their order, or those of ``found``; rows that an old manifest does not tell are counted."""
+    """Yield fragments in order, by default all of the version.
+
+    Counts the rows if an old manifest does not record their number.
+    """
     for entry in entries(dataset) if found is None else found:
         rows = entry.rows if entry.rows is not None else dataset.get_fragment(entry.id).count_rows()
         yield Fragment(entry.id, rows, entry.size)
@@ -99,10 +116,14 @@ def stored_fragments(dataset: Any, found: Iterable[FragmentEntry] | None = None)
 
 @attrs.frozen
 class FragmentReader:
-    """Reads fragments of one version as batches of exactly ``schema``, Spark's Arrow types; it pickles.
+    """Read fragments of a version as batches of Spark's Arrow types; can be pickled.
 
-    filter: in SQL of Lance's scanner; rows for which it is not true are left out. batch_size: rows of a batch at most.
-    origins: of the columns of ``schema``, where some are not stored as such.
+    Attributes:
+        snapshot: The version.
+        schema: The exact schema of the batches.
+        filter: A condition in the scanner's SQL; only rows that satisfy it are read.
+        batch_size: The most rows of a batch.
+        origins: The origins of the columns; None if all are stored as in ``schema``.
     """
 
     snapshot: Snapshot
@@ -113,15 +134,16 @@ class FragmentReader:
 
     @staticmethod
     def of(snapshot: Snapshot, stored: pa.Schema, schema: pa.Schema, batch_size: int | None = None) -> FragmentReader:
-        """Reads the columns of ``schema``, or parts of them.
+        """Create a reader of whole or partial columns.
 
-        Raises `InvalidInput` where ``stored`` has none of that name and type.
+        Raises:
+            InvalidInput: ``stored`` lacks a column of this name and type.
         """
         require_types(stored, schema)
         return FragmentReader(snapshot, schema, batch_size=batch_size, origins=origins_by_name(stored, schema))
 
     def read(self, runs: Sequence[range], limit: int | None = None) -> Iterator[pa.RecordBatch]:
-        """The rows of the fragments in their order, ``limit`` at most."""
+        """Yield the rows of the fragments in order, at most ``limit``."""
         freeze_imports()
         if not runs:
             return
@@ -130,7 +152,7 @@ class FragmentReader:
         names = self._stored_names
         scanner = dataset.scanner(
             columns=names,
-            with_row_id=not names,  # a batch without columns has no rows
+            with_row_id=not names,  # a batch without columns would have no rows
             filter=self.filter,
             limit=limit,
             batch_size=self.batch_size or batch_rows(dataset.schema, names, fragments),
@@ -151,10 +173,10 @@ class FragmentReader:
 
 
 def batch_rows(stored: pa.Schema, names: Iterable[str], fragments: Iterable[Any]) -> int:
-    """Of how many rows a batch of these columns has about 2 MB, 8,192 at most.
+    """Return the number of rows in a batch of about 2 MB, at most 8,192.
 
-    Values of no fixed size, such as images, are taken to be as large as the rows of the fragments are on average: the
-    engine decodes whole batches, several at a time, whatever ``batch_size_bytes`` it is told.
+    Values of variable size, such as images, count as the average row of the fragments: the engine decodes several
+    whole batches at a time, regardless of ``batch_size_bytes``.
     """
     bits = [_bits(stored.field(name).type) for name in names]
     width = sum(filter(None, bits)) // 8
@@ -164,7 +186,7 @@ def batch_rows(stored: pa.Schema, names: Iterable[str], fragments: Iterable[Any]
 
 
 def _bits(kind: pa.DataType) -> int | None:
-    """Of one value; None where values differ in their size."""
+    """Return the size of a value in bits; None if it varies."""
     if pa.types.is_fixed_size_list(kind):
         bits = _bits(kind.value_type)
         return None if bits is None else bits * kind.list_size
@@ -186,14 +208,24 @@ def _average_row(fragment: Any) -> int:
 
 
 def require_columns(stored: pa.Schema, names: Iterable[str]) -> None:
-    """Raises `InvalidInput` unless the table has columns of these names."""
+    """Check that the table has the columns.
+
+    Raises:
+        InvalidInput: A column is missing.
+    """
     unknown = [name for name in names if name not in stored.names]
     if unknown:
         raise InvalidInput(f"the table has no column {unknown[0]!r}; it has {', '.join(stored.names)}")
 
 
 def require_types(stored: pa.Schema, wanted: pa.Schema) -> None:
-    """Nullability aside: Spark may know more, or less, about it. A struct may lack fields that the stored one has."""
+    """Check that the table has the columns, with the types that Spark expects.
+
+    Ignores nullability, which Spark may not know. A requested struct may lack stored fields.
+
+    Raises:
+        InvalidInput: A column is missing or has another type.
+    """
     require_columns(stored, wanted.names)
     require_quotable(wanted.names)
     for field in wanted:
@@ -216,14 +248,20 @@ def _is_part(wanted: pa.DataType, seen: pa.DataType) -> bool:
 
 
 class Part(NamedTuple):
-    """What one task reads: runs of the ids of fragments, which hold so many rows."""
+    """Runs of fragment ids for one task, with their number of rows."""
 
     runs: list[range]
     rows: int
 
 
 def partitions(fragments: Iterable[Fragment], rows: int, most: int = MOST_PARTITIONS) -> Iterator[Part]:
-    """A part for each task: neighbours together while they are small, and no more than ``most``. rows: of them all."""
+    """Divide fragments into parts, one for each task.
+
+    Args:
+        fragments: The fragments.
+        rows: The number of rows in all fragments.
+        most: The most parts.
+    """
     share = max(ROWS_OF_A_PARTITION, -(-rows // most))
     part = Part([], 0)
     for fragment in fragments:
@@ -244,7 +282,10 @@ def _extended(runs: list[range], number: int) -> list[range]:
 
 
 def first_rows(parts: Iterable[Part], limit: int) -> Iterator[Part]:
-    """Of parts, in their order, those that hold the first ``limit`` rows, with how many to take of each."""
+    """Yield the parts that hold the first rows.
+
+    The number of rows of each part is the number to take from it.
+    """
     for part in parts:
         if limit <= 0:
             break

@@ -1,8 +1,7 @@
-"""``format("lancekeep")``: what of `batch` and `streaming` does the work.
+"""The data source ``format("lancekeep")``; `batch` and `streaming` do the work.
 
-Spark makes these objects in processes of its own, where nothing is left of the user's, so each opens the catalog anew
-from the options. Tasks get no catalog: they read one pinned version, or write fragments, and what they wrote is one
-commit of the driver's.
+Spark creates these objects in separate processes without the user's state, so each opens the catalog from the options.
+Tasks receive no catalog: they read one pinned version or write fragments, which the driver commits at once.
 """
 
 from __future__ import annotations
@@ -27,7 +26,11 @@ from lancekeep.entrypoints.spark.streaming import StreamReader, StreamWriter
 
 
 class LancekeepSource(DataSource):
-    """The data source; ``connect`` is ``lancekeep.connect``, set where it is registered (`pyspark_lancekeep`)."""
+    """The data source for Spark.
+
+    Attributes:
+        connect: ``lancekeep.connect``; `pyspark_lancekeep` sets it on registration.
+    """
 
     connect: ClassVar[Connect]
 
@@ -36,7 +39,7 @@ class LancekeepSource(DataSource):
         return "lancekeep"
 
     def schema(self) -> StructType:
-        """Spark asks before a read without a schema of its own, and for CREATE TABLE."""
+        """Return the columns for a read without a schema and for CREATE TABLE."""
         declared = Options.declared(self.options)
         if declared is not None:
             declared.require_no_secret()

@@ -1,8 +1,8 @@
-"""Streams of ``format("lancekeep")``: versions of a table as a source, and a sink that commits each batch once.
+"""Streaming reads and writes of ``format("lancekeep")``.
 
-Offsets of the source are versions: what a version appended is a part of the stream. Of the sink, each batch is one
-version, whose transaction carries the query's id and the batch's; docs/adr/0023 says why that is enough. Both name
-versions by number and by transaction, because a table that is dropped and created again has the numbers, too (ADR 36).
+Offsets of the source are versions; each version contributes the rows that it appended. The sink commits each batch
+once, as one version whose transaction holds the ids of the query and the batch (docs/adr/0023). Source and sink
+identify versions by number and transaction: a table that is dropped and created again reuses the numbers (ADR 36).
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ from lancekeep.entrypoints.spark.writing import target_schema, write_batches
 from lancekeep.format.manifest import FragmentEntry
 
 Offset = dict[str, Any]
-"""``version``: everything up to it has been read. ``transaction``: the identity of that version (`identity`).
+"""``version``: the last version that was read. ``transaction``: its identity (see `identity`).
 
-Version 0, and the offsets of checkpoints that an earlier release wrote, have no identity.
+Version 0 and offsets in checkpoints of earlier releases have no identity.
 """
 
 
@@ -61,7 +61,7 @@ Version 0, and the offsets of checkpoints that an earlier release wrote, have no
 
 
 class VersionFragments(InputPartition):
-    """What one task reads: fragments as one version has them."""
+    """The fragments of one version that one task reads."""
 
     def __init__(self, reader: FragmentReader | None, runs: Sequence[range]) -> None:
         self.reader = reader
@@ -69,16 +69,16 @@ class VersionFragments(InputPartition):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The rows that each version appended; without ``starting_version`` first all rows that there are.
+    """Stream the rows that each version appended.
 
-    Version 0 comes before the table's rows as they are when the stream begins. Rows of old versions come in the columns
-    that the table has when the stream starts: see `SchemaHistory`.
+    Without ``starting_version``, the stream starts at offset 0, and its first batch holds all rows of the table. Rows
+    of old versions have the columns that the table has when the stream starts: see `SchemaHistory`.
     """
 
     def __init__(self, options: Options, open_catalog: Callable[[], Catalog], schema: StructType) -> None:
         self._options = options
         self._open = open_catalog
-        self._catalog: Catalog | None = None  # Spark pickles readers that have not been asked anything
+        self._catalog: Catalog | None = None  # opened on first use: Spark pickles unused readers
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         self._end: int | None = None
         self._checked: Offset | None = None
@@ -100,7 +100,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise InvalidInput(f"starting_version is {first}, and the latest version of {self._table} is {latest}")
         try:
             return self._offset(first - 1)
-        except VersionNotFound:  # was cleaned up; reading the first version raises the error if it is needed
+        except VersionNotFound:  # cleaned up; reading the first version raises the error if the stream needs it
             return {"version": first - 1}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -110,12 +110,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        """The versions of the next batch: all, or as many as the options allow, at least one."""
+        """Return the end of the next batch.
+
+        It is the latest version, or an earlier one if options limit the batch, which has at least one version.
+        """
         read = start["version"]
         latest = self._latest()
         if latest < read:
             raise self._replaced(read)
-        if start != self._checked:  # once for each offset: a query without news polls many times a second
+        if start != self._checked:  # checked once per offset: an idle query polls many times a second
             self._require_same(start)
             self._checked = start
         end = latest if self._end is None else max(read, min(self._end, latest))
@@ -139,14 +142,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         else:
             for dataset, appended in self._appended(start, end):
                 parts += self._parts(dataset, appended, sum(fragment.rows for fragment in appended))
-        return parts or [VersionFragments(None, [])]  # a task tells a sink which query this is, rows or none
+        return parts or [VersionFragments(None, [])]  # one task must run, even without rows: it names the query
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, VersionFragments)
         return iter(()) if partition.reader is None else partition.reader.read(partition.runs)
 
     def commit(self, end: Offset) -> None:
-        """Nothing to let go: a version stays until it is cleaned up."""
+        """Do nothing: versions are kept until clean-up."""
 
     def stop(self) -> None:
         if self._catalog is not None:
@@ -185,7 +188,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"version": version, "transaction": identity(self._version(version))}
 
     def _require_same(self, offset: Offset) -> Any:
-        """Open the version of an offset; None for version 0. Raises `Refused` if it is a version of another table."""
+        """Open the version of an offset; None for version 0.
+
+        Raises:
+            Refused: The offset belongs to another table.
+        """
         version = offset["version"]
         if not version:
             return None
@@ -210,7 +217,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [VersionFragments(reader, part.runs) for part in chosen]
 
     def _reader(self, dataset: Any) -> FragmentReader:
-        """Read a version in the columns of the stream, which are those of the table when the stream starts."""
+        """Create a reader of a version in the columns that the table has when the stream starts."""
         if self._current is None:
             self._current = self._latest()
             require_types(self._version(self._current).schema, self._schema)
@@ -232,7 +239,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Yield each version after ``start`` up to ``end`` with the fragments that it added.
 
         Raises:
-            Refused: A version changed rows of earlier ones, or an offset is one of another table.
+            Refused: A version changed rows of earlier ones, or an offset belongs to another table.
         """
         before = self._require_same(start)
         for version in range(start["version"] + 1, end["version"] + 1):
@@ -243,7 +250,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _added(self, before: Any, dataset: Any) -> list[Fragment]:
         after = entries(dataset)
         if all(_same(old, next(after, None)) for old in (entries(before) if before is not None else ())):
-            return list(stored_fragments(dataset, after))  # what comes behind those that were there
+            return list(stored_fragments(dataset, after))  # the new fragments follow the old ones
         if not self._skips and not _keeps_rows(dataset, dataset.version):
             raise Refused(
                 f"version {dataset.version} of {self._table} is no append: it changed or removed rows. A stream has no "
@@ -253,7 +260,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return []
 
     def _within(self, start: Offset, end: int, rows: int) -> int:
-        """The last version up to which no more than ``rows`` are appended; the next version where that is none."""
+        """Return the last version within a limit of appended rows, at least the next version."""
         for dataset, appended in self._appended(start, {"version": end}):
             rows -= sum(fragment.rows for fragment in appended)
             if rows < 0:
@@ -267,7 +274,7 @@ def _same(before: FragmentEntry, after: FragmentEntry | None) -> bool:
 
 
 def _keeps_rows(dataset: Any, version: int) -> bool:
-    """Whether a version that changed fragments left the rows as they were: a compaction, or other columns."""
+    """Return whether a version that changed fragments kept all rows: a compaction or a change of columns."""
     try:
         transaction = dataset.read_transaction(version)
     except TypeError:  # pylance 14 cannot build the operation of a compaction that rewrites indexes
@@ -279,7 +286,7 @@ def _keeps_rows(dataset: Any, version: int) -> bool:
 # -- the sink -------------------------------------------------------------------------------------------------------
 
 QUERY, BATCH = "lancekeep.stream.query", "lancekeep.stream.batch"
-"""Properties of the transaction that commits a batch: the query's id, which its checkpoint keeps, and the batch's."""
+"""Properties of the transaction that commits a batch: the ids of the query (from its checkpoint) and the batch."""
 
 _ATTEMPTS = 100
 
@@ -292,11 +299,11 @@ class WrittenByQuery(Written):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Each batch with rows is one version, committed once, however often Spark runs the batch.
+    """Commit each batch with rows as one version, even if Spark repeats it.
 
-    The first batch of a query is a version with or without rows: a table without a version of the query is not the
-    table to which earlier batches were written. A table that is not there is made, empty, before the first batch. In
-    output mode ``complete`` a batch replaces the rows of the table.
+    The first batch of a query is committed even without rows. So if a table has no version of the query, it is not the
+    table to which the query wrote earlier batches. A missing table is created, empty, before the first batch. In output
+    mode ``complete`` a batch replaces the rows of the table.
     """
 
     def __init__(
@@ -310,7 +317,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             existing = existing_schema(catalog, self._table)
             wanted = target_schema(schema, existing, options.below("vector."), overwrite=overwrite)
             if existing is None:
-                with suppress(ConcurrentModification):  # another has made it; appends tell whether they fit
+                with suppress(ConcurrentModification):  # a concurrent writer created it; appends check its schema
                     catalog.commit_fragments(begin_first_write(catalog, self._table, wanted), [], exactly=True)
             self._plan = catalog.begin_write(self._table, wanted, self._mode)
             self._identity = identity(catalog.open(self._table, self._plan.read_version))
@@ -323,9 +330,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return WrittenByQuery(write_batches(iterator, self._plan), query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Idempotent: a batch that is in the table already, committed by whichever process, is not committed again.
+        """Commit a batch unless the table already holds it; idempotent across processes.
 
-        The check and the commit are one: the commit is for the version behind the one that was looked at, or none.
+        The commit succeeds only as the successor of the version that was checked, so check and commit are atomic.
         """
         fragments = fragments_of(messages)
         queries = {message.query for message in messages if isinstance(message, WrittenByQuery)}
@@ -351,12 +358,16 @@ class StreamWriter(DataSourceStreamArrowWriter):
         )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """What tasks have written is seen by nobody, and stays until it is cleaned up."""
+        """Do nothing: uncommitted fragments are invisible until clean-up."""
 
     def _require_same(self, catalog: Catalog, dataset: Any) -> None:
-        """Raise `Refused` if the table was dropped and created again since the tasks were given their plan."""
+        """Check that the table is the one that the tasks write to.
+
+        Raises:
+            Refused: The table was dropped and created again since the writer was created.
+        """
         version = self._plan.read_version
-        with suppress(VersionNotFound):  # was cleaned up
+        with suppress(VersionNotFound):  # cleaned up
             if (
                 identity(dataset if dataset.version == version else catalog.open(self._table, version))
                 == self._identity
@@ -368,10 +379,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
             )
 
     def _is_committed(self, dataset: Any, looked_at: int, query: str, batch: int) -> bool:
-        """Whether the batch is in a version behind ``looked_at``: the query's last commit tells, which is a look away.
+        """Return whether a version after ``looked_at`` holds the batch.
 
-        Raises `Refused` where versions are gone in which it might have been, or where the query has no version in the
-        table; batch 0 is taken for a query's first.
+        The query's last commit, usually the latest version, decides. Batch 0 counts as the query's first batch.
+
+        Raises:
+            Refused: Versions that may hold the batch were cleaned up, or the table has no version of the query.
         """
         for version in range(dataset.version, looked_at, -1):
             properties = _properties(dataset, version)
@@ -395,10 +408,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def _properties(dataset: Any, version: int) -> Mapping[str, str] | None:
-    """Those of a version's transaction; None where the version was removed."""
+    """Return the properties of a version's transaction; None if the version was removed."""
     try:
         transaction = dataset.read_transaction(version)
-    except TypeError:  # a compaction, as above
+    except TypeError:  # pylance 14 cannot build the operation of a compaction that rewrites indexes
         return {}
     except OSError as error:
         if "not found" in str(error):

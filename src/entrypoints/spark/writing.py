@@ -1,7 +1,7 @@
-"""Fragments written by Spark's tasks, and the columns that a table gets or has to be offered.
+"""Write fragments in Spark's tasks, and choose the columns of the target table.
 
-A task that fails leaves no file behind (the native writer removes what it had written), and a retried task counts once:
-the driver commits what the successful attempts answered.
+A failed task leaves no file: the native writer removes its files. The driver commits only the fragments that successful
+attempts return, so a retried task counts once.
 """
 
 from __future__ import annotations
@@ -33,13 +33,19 @@ if TYPE_CHECKING:
 def target_schema(
     frame: StructType, existing: pa.Schema | None, vectors: Mapping[str, str], *, overwrite: bool
 ) -> pa.Schema:
-    """What the table stores when a DataFrame is written to it.
+    """Return the schema that the table has after a DataFrame is written to it.
 
-    An append follows the ``existing`` columns. A new table gets Spark's types, all nullable; an overwritten one too,
-    save for columns that already store what the DataFrame has, such as vectors. vectors: the length of vectors by
-    column, lower case; a column's metadata (`VECTOR_LENGTH`) may say it, too.
+    An append uses the ``existing`` columns. A new or overwritten table gets Spark's types, all nullable. An overwritten
+    table keeps the types of columns that already store what the DataFrame has, such as vectors.
 
-    Raises `InvalidInput` where the DataFrame does not fit.
+    Args:
+        frame: The columns of the DataFrame.
+        existing: The stored columns; None for a new table.
+        vectors: The lengths of vectors, by column in lower case; column metadata (`VECTOR_LENGTH`) is the default.
+        overwrite: Whether the write replaces the table.
+
+    Raises:
+        InvalidInput: The DataFrame does not fit the table.
     """
     offered = arrow_schema(frame)
     require_storable(offered)
@@ -59,7 +65,7 @@ def target_schema(
 
 
 def _lengths(frame: StructType, vectors: Mapping[str, str]) -> dict[str, str]:
-    """The length of the vectors of each column that has some: options before metadata."""
+    """Return the vector lengths by column; options take precedence over metadata."""
     unknown = [name for name in vectors if name not in (column.lower() for column in frame.names)]
     if unknown:
         raise InvalidInput(
@@ -80,9 +86,12 @@ def _require_lengths(existing: pa.Schema, lengths: Mapping[str, str]) -> None:
 
 
 def write_batches(batches: Iterable[pa.RecordBatch], plan: WritePlan) -> list[str]:
-    """Write one partition as fragments and return their metadata as JSON; an empty partition writes nothing.
+    """Write one partition as fragments and return their metadata as JSON.
 
-    Raises `InvalidInput` where a value does not fit the table; whatever fails, no file stays.
+    An empty partition writes nothing. If the write fails, it leaves no files.
+
+    Raises:
+        InvalidInput: A value does not fit the table.
     """
     freeze_imports()
     filled = (batch for batch in batches if batch.num_rows)
@@ -92,7 +101,7 @@ def write_batches(batches: Iterable[pa.RecordBatch], plan: WritePlan) -> list[st
     failures: list[Exception] = []
 
     def fitted() -> Iterator[pa.RecordBatch]:
-        """The native writer turns what a reader raises into an ``OSError`` with its text; the error itself is kept."""
+        """Yield the fitted batches and keep any error: the native writer reports only its text, as an ``OSError``."""
         try:
             yield fit(first, plan.schema)
             for batch in filled:

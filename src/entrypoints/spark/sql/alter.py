@@ -1,4 +1,4 @@
-"""ALTER TABLE."""
+"""Translate ALTER TABLE to changes of the catalog and of Lance tables."""
 
 from __future__ import annotations
 
@@ -17,10 +17,15 @@ from lancekeep.entrypoints.spark.sql.columns import COMMENT, is_vector_property,
 
 
 def alter(catalog: Catalog, table: ObjectId, changes: Sequence[Any]) -> None:
-    """Make the ``TableChange``s of one statement; what is not possible is refused before anything is changed.
+    """Apply the ``TableChange`` objects of one statement.
 
-    Properties are one change of the catalog; columns that are added, dropped or altered are one version of the table.
-    Raises `TableNotFound`, `InvalidInput`, `Unsupported`.
+    All property changes are one change of the catalog. All column changes of one kind are one version of the table.
+    Unsupported kinds and properties are refused before anything changes.
+
+    Raises:
+        TableNotFound: The table does not exist.
+        InvalidInput: Lance cannot store the altered columns.
+        Unsupported: Lance tables do not support a change.
     """
     by_kind: dict[str, list[Any]] = {}
     for change in changes:
@@ -106,7 +111,7 @@ def _field(dataset: Any, change: Any) -> pa.Field:
 
 
 def _path(change: Any) -> str:
-    """Return the path as Lance parses it. A plain name is not quoted: Lance then reports it as the user wrote it."""
+    """Return the path as Lance parses it; plain names stay unquoted, so errors show them as the user wrote them."""
     return ".".join(f"`{name.replace('`', '``')}`" if "`" in name else name for name in change.fieldNames())
 
 

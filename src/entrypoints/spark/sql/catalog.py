@@ -1,4 +1,4 @@
-"""A catalog as Spark's SQL sees it: namespaces, tables, and DDL."""
+"""Implement Spark's catalog interface: namespaces, tables and DDL."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PROVIDERS = (PROVIDER, "lance")
 
 
 class SqlCatalog(Proxy):
-    """The catalog that SQL knows as ``name``."""
+    """The catalog that SQL refers to as ``name``."""
 
     class Java:
         implements = (CATALOG + "StagingTableCatalog", CATALOG + "SupportsNamespaces")
@@ -136,7 +136,13 @@ class SqlCatalog(Proxy):
         return self._catalog.table_exists(_object_id(identifier))
 
     def loadTable(self, identifier: Any, context: Any = None, options: Any = None) -> SqlTable:  # noqa: N802
-        """``context`` is a version, a timestamp, what a statement is about to do, or all of it in one."""
+        """Load a table, by default at its latest version.
+
+        Args:
+            identifier: The table.
+            context: A version, a timestamp, a set of privileges, or a ``TableContext`` that combines them.
+            options: Ignored.
+        """
         table = _object_id(identifier)
         version, moment = _time_travel(context)
         try:
@@ -162,7 +168,10 @@ class SqlCatalog(Proxy):
         return self._create(identifier, *self._definition(definition))
 
     def createTableLike(self, identifier: Any, info: Any, source: Any) -> SqlTable:  # noqa: N802
-        """Columns and comments are those of the source, and vectors, if it is a table of such a catalog."""
+        """Create a table with the source's columns and comments.
+
+        Vector columns stay vectors if the source is a table of a Lancekeep catalog.
+        """
         columns, properties = self._definition((info,))
         vectors = {key: value for key, value in dict(source.properties()).items() if is_vector_property(key)}
         return self._create(identifier, columns, {**vectors, **properties})
@@ -179,12 +188,12 @@ class SqlCatalog(Proxy):
             return False
         return True
 
-    def purgeTable(self, identifier: Any) -> bool:  # noqa: N802 - files go at once, anyway
+    def purgeTable(self, identifier: Any) -> bool:  # noqa: N802 - `dropTable` removes the files, too
         return self.dropTable(identifier)
 
     def renameTable(self, source: Any, target: Any) -> None:  # noqa: N802
         wanted = _object_id(target)
-        if len(wanted.names) > 1 and wanted.names[0] == self._name:  # Spark takes this catalog's name for a namespace
+        if len(wanted.names) > 1 and wanted.names[0] == self._name:  # Spark parses this catalog's name as a namespace
             wanted = ObjectId(wanted.names[1:])
         self._catalog.rename_table(_object_id(source), wanted)
 
@@ -223,7 +232,7 @@ class SqlCatalog(Proxy):
         return self._catalog.list_tables(list(namespace), include_declared=False)
 
     def _definition(self, definition: tuple[Any, ...]) -> tuple[StructType, dict[str, str]]:
-        """Columns and properties, from a ``TableInfo`` or from its parts."""
+        """Return columns and properties of a ``TableInfo``."""
         (info,) = definition
         if len(info.partitions()):
             raise Unsupported(
@@ -233,7 +242,11 @@ class SqlCatalog(Proxy):
         return struct(info.schema()), _definition(info.properties(), "a table")
 
     def _version_at(self, table: ObjectId, moment: datetime) -> int:
-        """The version that was the latest at a time. Raises `VersionNotFound`."""
+        """Return the version that was the latest at a time.
+
+        Raises:
+            VersionNotFound: All versions are later.
+        """
         versions = self._catalog.open(table).versions()
         before = [one["version"] for one in versions if one["timestamp"].astimezone(UTC) <= moment]
         if not before:
@@ -246,13 +259,13 @@ def _object_id(identifier: Any) -> ObjectId:
 
 
 def _time_travel(context: Any) -> tuple[str | None, datetime | None]:
-    """Version or tag, and time, of the forms in which ``loadTable`` is told about them."""
+    """Return the version or tag, and the time, from any form of ``loadTable``'s context."""
     if isinstance(context, str):
         return context, None
     if isinstance(context, int):
         return None, datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=context)
     if context is None or context.getClass().getSimpleName() != "TableContext":
-        return None, None  # a set of privileges, of which there are none here
+        return None, None  # a set of privileges; Lancekeep has none
     travel = context.timeTravel()
     if not travel.isPresent():
         return None, None
@@ -262,9 +275,14 @@ def _time_travel(context: Any) -> tuple[str | None, datetime | None]:
 
 
 def _definition(properties: Any, of_what: str) -> dict[str, str]:
-    """Properties as the user gave them. Raises `Unsupported` for a clause that became a property and has no effect."""
+    """Return the properties that the user gave.
+
+    Raises:
+        InvalidInput: The provider is not Lance, or an option is given.
+        Unsupported: A property stems from an SQL clause that would have no effect.
+    """
     given = dict(properties)
-    given.pop("owner", None)  # Spark's addition: the name of the process's user
+    given.pop("owner", None)  # added by Spark: the user of the process
     provider = given.pop("provider", PROVIDER)
     if provider not in _PROVIDERS:
         raise InvalidInput(
@@ -284,6 +302,6 @@ def _definition(properties: Any, of_what: str) -> dict[str, str]:
 
 
 def _kept(properties: Mapping[str, str]) -> dict[str, str]:
-    """The properties that are stored; the others are in the columns' types, or show a table's state."""
+    """Return the properties to store; the others follow from the columns or show the state of a table."""
     shown = (VERSION_SHOWN, STORE_SHOWN, "is_managed_location", "table_type")
     return {name: value for name, value in properties.items() if name not in shown and not is_vector_property(name)}

@@ -1,7 +1,7 @@
-"""Columns of Spark's DDL as the schema of a table, and back: nullability, comments, and vectors.
+"""Convert columns between Spark's DDL and a table's schema.
 
-A vector column is ``ARRAY<FLOAT>`` (or ``DOUBLE``) together with the table property ``vector.<column>``, its dimension.
-The dimension is part of the type that is stored, not kept as a property.
+Covers nullability, comments and vectors. A vector column is an ``ARRAY<FLOAT>`` (or ``DOUBLE``) with the table property
+``vector.<column>``, its dimension. The dimension is part of the stored type and is not stored as a property.
 """
 
 from __future__ import annotations
@@ -22,15 +22,19 @@ from lancekeep.entrypoints.spark.arrow_types import (
 )
 
 COMMENT = "comment"
-"""The key of a column's comment, in the metadata of its field in Arrow and in Spark alike."""
+"""The metadata key of a column's comment, in Arrow and Spark."""
 
 _VECTOR = "vector."
 _PEERS_VECTOR = f".{VECTOR_LENGTH}"
-"""How lance-spark spells ``vector.<column>``, behind the column's name."""
+"""The suffix after the column name by which lance-spark spells ``vector.<column>``."""
 
 
 def stored_schema(columns: StructType, properties: Mapping[str, str]) -> pa.Schema:
-    """What a new table with these columns and table properties stores. Raises `InvalidInput`."""
+    """Return the stored schema of a new table.
+
+    Raises:
+        InvalidInput: Lance cannot store a column, or a vector property does not fit the columns.
+    """
     given = {_vector_column(name): value for name, value in properties.items() if is_vector_property(name)}
     lengths = vector_lengths(columns) | given
     unknown = lengths.keys() - set(columns.names)
@@ -42,14 +46,22 @@ def stored_schema(columns: StructType, properties: Mapping[str, str]) -> pa.Sche
 
 
 def stored_field(column: StructField) -> pa.Field:
-    """One column as it is stored. Raises `InvalidInput`."""
+    """Return the stored field of a column.
+
+    Raises:
+        InvalidInput: A table cannot store the type.
+    """
     kind = arrow_schema(StructType([column])).field(0).type
     comment = (column.metadata or {}).get(COMMENT)
     return pa.field(column.name, kind, column.nullable, {COMMENT: comment} if comment else None)
 
 
 def spark_schema(stored: pa.Schema) -> StructType:
-    """The columns of a table as Spark sees them. Raises `InvalidInput` for types that Spark has not."""
+    """Return the columns of a table as Spark sees them.
+
+    Raises:
+        InvalidInput: Spark lacks the type of a column.
+    """
     columns = arrow_types.spark_schema(stored)
     for field, column in zip(stored, columns, strict=True):
         comment = (field.metadata or {}).get(COMMENT.encode())
@@ -63,7 +75,7 @@ def is_vector_property(name: str) -> bool:
 
 
 def vector_properties(stored: pa.Schema) -> dict[str, str]:
-    """The table properties that make such vectors."""
+    """Return the table properties that declare the vector columns of a schema."""
     return {
         f"{_VECTOR}{field.name}": str(field.type.list_size)
         for field in stored

@@ -1,4 +1,4 @@
-"""A catalog into a Spark session."""
+"""Install a catalog in a Spark session."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ _TAKEN = ("spark_catalog", "system", "session", "global_temp")
 
 
 def check_name(spark: SparkSession, name: str) -> None:
-    """Raises `InvalidInput` for the name of a catalog that is Spark's own, or that the session configures."""
+    """Check that a catalog may have a name.
+
+    Raises:
+        InvalidInput: The name is not a word, is reserved by Spark, or is configured in the session.
+    """
     if not re.fullmatch(r"\w+", name) or name.lower() in _TAKEN:
         raise InvalidInput(f"{name!r} cannot be the name of a catalog; choose a word of your own, as 'lake'")
     if spark.conf.get(f"spark.sql.catalog.{name}", None) is not None:
@@ -25,13 +29,17 @@ def check_name(spark: SparkSession, name: str) -> None:
 
 
 def install_catalog(spark: SparkSession, name: str, catalog: Catalog, options: Mapping[str, str]) -> None:
-    """Have the session's SQL know ``catalog`` as ``name``, in place of one that was installed so before.
+    """Register a catalog in a session's SQL, replacing one of the same name.
 
-    options: those of ``format("lancekeep")`` that open the catalog.
+    Args:
+        spark: The session.
+        name: The name in SQL.
+        catalog: The catalog.
+        options: The options of ``format("lancekeep")`` that open the catalog.
     """
     jvm = Jvm(spark)
     installed = SqlCatalog(jvm, name, catalog, Streams(jvm, options))
     manager = spark._jsparkSession.sessionState().catalogManager()
-    catalogs = manager.getClass().getDeclaredField("catalogs")  # what the configuration names has to be in a jar
+    catalogs = manager.getClass().getDeclaredField("catalogs")  # by configuration, Spark loads only classes from jars
     catalogs.setAccessible(True)
     catalogs.get(manager).put(name, installed)
