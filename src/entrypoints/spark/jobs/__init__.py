@@ -1,1 +1,1 @@
-"""Jobs over tables, run on Spark: tasks do the work on the workers, the driver commits once through the catalog."""
+"""Run jobs over tables on Spark: workers run the tasks, the driver commits."""

@@ -1,4 +1,4 @@
-"""Keeping what a task could not take in: JSON lines in a folder, each with file, row, reason and record."""
+"""Record bad records as JSON lines with file, row, reason and record."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from lancekeep.entrypoints.spark.jobs.files import place
 
 
 class BadRecords:
-    """What one task sets aside; its file is there once something is, and is the same if the task runs again.
+    """The bad records of one task.
 
-    count: of all that was; files: those that were set aside as a whole, or from some row on.
+    The first bad record creates the file; a repeated task writes the same file. A call records a bad record and raises
+    `InvalidInput`, after writing it, if there are more than ``limit``.
 
-    Raises `InvalidInput` when more than ``limit`` has come together, after that has been written, too.
+    Attributes:
+        count: The number of bad records.
+        files: The files that were set aside whole or from some row on.
     """
 
     def __init__(self, folder: str | None, name: str, limit: int) -> None:

@@ -1,4 +1,4 @@
-"""Small fragments into large ones, deleted rows out: rewritten by the workers, committed once."""
+"""Compact tables: workers rewrite small fragments, the driver commits once."""
 
 from __future__ import annotations
 
@@ -29,11 +29,23 @@ def compact(
     target_rows: int = 1 << 20,
     progress: Progress = quiet,
 ) -> Summary:
-    """Rewrite neighbouring fragments of fewer than ``target_rows`` rows, and those with many deleted ones.
+    """Rewrite adjacent small fragments, and fragments with many deleted rows.
 
-    Appends go on meanwhile. A delete, update or index that touches the same fragments wins, and the rest is planned
-    again, five times. Again, it finds nothing to do. Raises `InvalidInput`, `TableNotFound`, `Retryable`,
-    `ConcurrentModification`; then nothing was committed.
+    Concurrent appends do not conflict. A concurrent delete, update or index of the same fragments wins; the job then
+    plans again, up to five times in all. A repeated run finds nothing to do.
+
+    Args:
+        spark: The session.
+        catalog: The catalog of the table.
+        table: The table.
+        target_rows: Fragments with fewer rows are small.
+        progress: Receives the number of finished tasks.
+
+    Raises:
+        InvalidInput: ``target_rows`` is less than 1.
+        TableNotFound: The table does not exist.
+        Retryable: The Spark job failed; nothing was committed.
+        ConcurrentModification: Every attempt met a conflict; nothing was committed.
     """
     if target_rows < 1:
         raise InvalidInput("target_rows is 1 or more")
@@ -70,7 +82,7 @@ def compact(
 
 
 def _batch_rows(dataset: Any) -> int:
-    """Of how many rows a batch is that is rewritten, by the size of the average row."""
+    """Return the number of rows in a batch for rewriting, by the size of the average row."""
     size = sum(fragment.size or 0 for fragment in stored_fragments(dataset))
     return max(1, min(BATCH_ROWS, BATCH_BYTES * int(dataset.count_rows()) // max(1, size)))
 

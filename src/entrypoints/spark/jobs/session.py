@@ -1,4 +1,4 @@
-"""A Spark session for jobs, where the caller has none."""
+"""Start a Spark session for jobs if the caller has none."""
 
 from __future__ import annotations
 
@@ -21,9 +21,12 @@ except ImportError as error:
 
 
 def session(master: str = "local[*]") -> SparkSession:
-    """A session of this process, or the one that it has; ``master`` as Spark takes it.
+    """Return the session of this process; create it if necessary.
 
-    A local one has no web interface and listens on the loopback alone, and its workers run this interpreter.
+    A local session has no web interface and listens on the loopback interface only. Its workers run this interpreter.
+
+    Args:
+        master: The Spark master URL of a new session.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(master).appName("lancekeep").config("spark.ui.showConsoleProgress", "false")
@@ -32,7 +35,7 @@ def session(master: str = "local[*]") -> SparkSession:
         for name, value in _LOCAL.items():
             builder = builder.config(name, value)
     spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("OFF")  # what goes wrong is told as an error
+    spark.sparkContext.setLogLevel("OFF")  # jobs raise errors instead
     return spark
 
 
@@ -45,12 +48,16 @@ _LOCAL = {
 
 
 def ship(module: ModuleType) -> None:
-    """Have functions of a module go to the workers with their code: they need not be able to import it."""
+    """Pickle a module's functions by value, so that workers need not import it."""
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]  # pyspark's copy has no types
 
 
 def columns_of(ddl: str) -> pa.Schema:
-    """Columns as Spark's DDL writes them, ``id LONG, text STRING NOT NULL``, for a table. Raises `InvalidInput`."""
+    """Parse columns in Spark's DDL, such as ``id LONG, text STRING NOT NULL``.
+
+    Raises:
+        InvalidInput: The text is not a list of columns, or a table cannot store one.
+    """
     try:
         columns = StructType.fromDDL(ddl)
         if not isinstance(columns, StructType):

@@ -1,7 +1,7 @@
-"""Running the tasks of a job on Spark, and what a job tells when it is done.
+"""Run the tasks of a job on Spark, and summarize what the job did.
 
-Tasks get plain values (a URI, storage options, a version, the ids of fragments), never a catalog, and answer with what
-the driver needs for its one commit. A task may run twice: what it does has to come to the same.
+Tasks receive plain values (a URI, storage options, a version, fragment ids), never a catalog. They return what the
+driver needs for its single commit. A task may run twice, so tasks must be idempotent.
 """
 
 from __future__ import annotations
@@ -33,11 +33,17 @@ _INTERVAL = 0.2
 
 @attrs.frozen
 class Summary:
-    """What a job did.
+    """The result of a job.
 
-    rows: that it took in, computed or rewrote. bytes: that it read. seconds: how long it took. before, version: of the
-    table before and after it; ``before`` is None for a table that it made, and both are equal where there was nothing
-    to do. counts: what else there is to count, by name.
+    Attributes:
+        job: The name of the job.
+        table: The table.
+        rows: The rows that it ingested, computed or rewrote.
+        bytes: The bytes that it read.
+        seconds: The duration.
+        before: The version before the job; None if the job created the table.
+        version: The version after the job; equal to ``before`` if there was nothing to do.
+        counts: Further counts, by name.
     """
 
     job: str
@@ -57,11 +63,11 @@ class Summary:
 
 
 def quiet(done: int, total: int, name: str) -> None:
-    """Progress that nobody watches."""
+    """Ignore progress."""
 
 
 class Clock:
-    """Seconds since it was made."""
+    """Measure the seconds since its creation."""
 
     def __init__(self) -> None:
         self._began = monotonic()
@@ -74,11 +80,23 @@ class Clock:
 def run(
     spark: SparkSession, name: str, title: str, items: Sequence[T], task: Callable[[T], R], progress: Progress = quiet
 ) -> list[R]:
-    """What ``task`` answers for each item, in their order; each is a task of Spark's, all of one job.
+    """Apply a function to each item on Spark and return the results in order.
 
-    With more items than `MOST_TASKS` neighbours share one: what Spark keeps of a job grows with its tasks. name: the
-    table, for messages. Stopped by an exception (Ctrl-C), the tasks are cancelled. Raises `Retryable` where a task
-    failed as often as Spark allows, and the error itself where it is one of Lancekeep's.
+    Each item is one task; beyond `MOST_TASKS` items, neighbours share one, because Spark's state of a job grows with
+    its tasks. An exception such as Ctrl-C cancels the tasks.
+
+    Args:
+        spark: The session.
+        name: The table, for messages.
+        title: The title of the progress report.
+        items: The items.
+        task: The function.
+        progress: Receives the number of finished tasks.
+
+    Raises:
+        Unsupported: The session is one of Spark Connect.
+        Retryable: A task failed as often as Spark allows.
+        LancekeepError: A task raised it.
     """
     require_classic(spark)
     if not items:
@@ -94,7 +112,11 @@ def run(
 
 
 def require_classic(spark: SparkSession) -> None:
-    """Raise `Unsupported` for a session of Spark Connect: jobs run functions on the executors by the driver's JVM."""
+    """Check that jobs can run functions on the executors through the driver's JVM.
+
+    Raises:
+        Unsupported: The session is one of Spark Connect.
+    """
     if not hasattr(spark, "_jsparkSession"):
         raise Unsupported(
             "jobs need a classic session of Spark, and this is one of Spark Connect, whose driver is another process. "
@@ -104,7 +126,7 @@ def require_classic(spark: SparkSession) -> None:
 
 @contextmanager
 def _watched(spark: SparkSession, title: str, total: int, progress: Progress) -> Iterator[None]:
-    """A group for Spark's jobs within it: they are cancelled together, and progress tells how many tasks are done."""
+    """Group Spark's jobs of the context, so that they are cancelled together, and report their finished tasks."""
     context = spark.sparkContext
     tracker = context.statusTracker()
     group = f"lancekeep-{uuid4().hex}"

@@ -1,7 +1,7 @@
-"""The driver's JVM, as the Python objects need it that implement Spark's interfaces; and our errors as Spark's.
+"""Access the driver's JVM, and translate Lancekeep errors to Spark's.
 
-py4j calls such an object back for every method of the interfaces it names, those with a default included, on the thread
-that made the call, so a class here implements all of them as Spark 4.3 has them.
+py4j calls back a Python object for every method of the interfaces that it names, even those with a default, on the
+calling thread. So these classes implement all methods that the interfaces have in Spark 4.3.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _CHECKED = {
     NamespaceAlreadyExists: _ANALYSIS + "NamespaceAlreadyExistsException",
     NamespaceNotEmpty: _ANALYSIS + "NonEmptyNamespaceException",
 }
-"""Errors that Spark acts on, as with ``IF EXISTS``; checked exceptions, so a method throws those that it declares."""
+"""Checked exceptions that Spark handles, as for ``IF EXISTS``; a method throws only those that it declares."""
 
 _UNCHECKED = {
     InvalidInput: "org.apache.spark.SparkIllegalArgumentException",
@@ -58,18 +58,18 @@ _UNCHECKED = {
 }
 
 _FREE_TEXT = "_LEGACY_ERROR_USER_RAISED_EXCEPTION"
-"""The condition of Spark whose message is its one parameter."""
+"""The error condition of Spark whose only parameter is the message."""
 
 
 class Jvm:
-    """One session's JVM: its classes, collections of it, and exceptions."""
+    """The JVM of a session: its classes, collections and exceptions."""
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
         self._gateway: Any = cast(Any, spark.sparkContext._gateway)
         self._view: Any = spark._jvm
         ensure_callback_server_started(self._gateway)  # type: ignore[no-untyped-call]  # PySpark types it not
-        # A Java exception that a callback raises is then thrown as itself, not as the text of a traceback.
+        # Callbacks then throw the Java exceptions that they raise, instead of the text of a traceback.
         self._gateway.callback_server_parameters.propagate_java_exceptions = True
         for name in ("py4j.clientserver", "py4j.java_gateway"):
             logging.getLogger(name).addFilter(_is_news)
@@ -79,7 +79,7 @@ class Jvm:
         return getattr(self._view, name)
 
     def array(self, kind: str, values: Iterable[Any]) -> Any:
-        """A Java array of objects of the class ``kind``."""
+        """Return a Java array of objects of the class ``kind``."""
         items = list(values)
         array = self._gateway.new_array(self.java(kind), len(items))
         for position, item in enumerate(items):
@@ -90,7 +90,7 @@ class Jvm:
         return self.array("java.lang.String", values)
 
     def paths(self, values: Iterable[Iterable[str]]) -> Any:
-        """A ``String[][]``."""
+        """Return a ``String[][]``."""
         items = list(values)
         array = self._gateway.new_array(self.java("java.lang.String"), len(items), 0)
         for position, item in enumerate(items):
@@ -110,15 +110,20 @@ class Jvm:
         return result
 
     def option(self, value: Any = None) -> Any:
-        """A Scala ``Option``, empty for None."""
+        """Return a Scala ``Option``, empty for None."""
         return self.java("scala.Option").apply(value)
 
     def struct(self, schema: StructType) -> Any:
-        """A Spark schema of Python as one of the JVM."""
+        """Convert a Python schema of Spark to one of the JVM."""
         return self.java("org.apache.spark.sql.types.DataType").fromJson(schema.json())
 
     def exception(self, error: Exception, declared: tuple[type[LancekeepError], ...] = ()) -> Any:
-        """A Java exception that says what ``error`` does; a checked one where the method declares it."""
+        """Return a Java exception with the message of an error.
+
+        Args:
+            error: The error.
+            declared: The errors that the calling method declares; their exceptions are checked.
+        """
         text = str(error) if isinstance(error, LancekeepError) else f"{type(error).__name__}: {error}"
         if isinstance(error, CommitUnknown):
             text += f" The token: {error.token}"
@@ -147,15 +152,17 @@ def _first(names: Mapping[type[LancekeepError], str], error: Exception) -> str:
 
 
 def struct(schema: Any) -> StructType:
-    """A Spark schema of the JVM as one of Python; the inverse of `Jvm.struct`."""
+    """Convert a JVM schema of Spark to one of Python; the inverse of `Jvm.struct`."""
     return cast(StructType, _parse_datatype_json_string(schema.json()))
 
 
 class Proxy:
-    """A Python object that Spark calls; ``Java.implements`` names the interfaces.
+    """A Python object that Spark calls; ``Java.implements`` names its interfaces.
 
-    Whatever its methods raise reaches Spark as a Java exception: see `Jvm.exception`. ``_declared``: which errors of
-    ours a method may throw as checked exceptions, by its name.
+    Errors of its methods reach Spark as Java exceptions: see `Jvm.exception`.
+
+    Attributes:
+        _declared: The Lancekeep errors that a method may throw as checked exceptions, by name of the method.
     """
 
     _jvm: Jvm
@@ -166,7 +173,7 @@ class Proxy:
             if callable(method) and not name.startswith("_") and name != "Java":
                 setattr(cls, name, _translated(method))
 
-    def toString(self) -> str:  # noqa: N802 - Java's name, as those of all methods that Spark calls
+    def toString(self) -> str:  # noqa: N802 - Java's name, as for all methods that Spark calls
         return repr(self)
 
     def hashCode(self) -> int:  # noqa: N802
@@ -190,7 +197,7 @@ def _translated(method: Callable[..., Any]) -> Callable[..., Any]:
             return method(self, *args)
         except Py4JJavaError:
             raise
-        except CapturedException as error:  # a Java exception, as PySpark shows it
+        except CapturedException as error:  # PySpark's wrapper of a Java exception
             raise Thrown(error._origin) from error
         except Exception as error:
             raise Thrown(self._jvm.exception(error, self._declared.get(method.__name__, ()))) from error
@@ -199,5 +206,5 @@ def _translated(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """py4j logs the traceback of whatever a callback raises; what is thrown on purpose Spark reports itself."""
+    """Drop py4j's log records of exceptions that Lancekeep throws on purpose: Spark reports them itself."""
     return not (record.exc_info and isinstance(record.exc_info[1], Thrown))

@@ -1,7 +1,8 @@
-"""Conditions of SQL as filters of the engine: those that choose exactly the same rows in both, and no others.
+"""Translate SQL conditions to filters of the engine.
 
-A condition that is handed to the engine is not looked at again by Spark, and a DELETE removes what it is true for. So
-every part of one is true, false or unknown just where Spark says so: they may be negated and combined.
+A condition is translated only if the engine selects exactly the same rows: Spark does not evaluate a pushed condition
+again, and DELETE removes the rows that satisfy it. Every part of a condition is true, false or unknown exactly as in
+Spark, so parts can be negated and combined.
 """
 
 from __future__ import annotations
@@ -21,14 +22,18 @@ _EPOCH = datetime(1970, 1, 1)
 
 
 class Untranslatable(Exception):
-    """Spark has to evaluate the condition itself."""
+    """Raised if Spark must evaluate a condition itself."""
 
 
 def translated(predicate: Any, dataset: Any) -> str | None:
-    """A ``Predicate`` of Spark as a filter of a ``lance.LanceDataset``, or None where only Spark can evaluate it."""
+    """Translate a Spark ``Predicate`` to a filter of a ``lance.LanceDataset``.
+
+    Returns:
+        None if only Spark can evaluate the predicate.
+    """
     try:
         text = _condition(predicate, dataset.schema)
-        dataset.scanner(filter=text).explain_plan()  # the engine's own word that it understands it
+        dataset.scanner(filter=text).explain_plan()  # fails if the engine does not support the filter
     except (Untranslatable, ValueError, OSError):
         return None
     return text
@@ -74,12 +79,12 @@ def _comparison(operator: str, left: Any, right: Any, schema: pa.Schema) -> str:
     text = f"{column} {operator} {_value(right, stored)}"
     if not pa.types.is_floating(stored) or operator in ("=", "!="):
         return f"({text})"
-    # To Spark a NaN is more than any number; to the engine a negative one is less.
+    # In Spark NaN exceeds every number; in the engine a negative NaN is less than every number.
     return f"({text} OR isnan({column}))" if ">" in operator else f"({text} AND NOT isnan({column}))"
 
 
 def _column(expression: Any, schema: pa.Schema) -> tuple[str, pa.DataType]:
-    """A column, or a field of nested structs, as the engine writes it, and its stored type."""
+    """Return the engine's name and the stored type of a column or a field of nested structs."""
     if not _is(expression, "FieldReference"):
         _refuse(expression.getClass().getSimpleName())
     names = list(expression.fieldNames())
@@ -100,7 +105,7 @@ def _value(expression: Any, stored: pa.DataType) -> str:
 
 
 def _held(value: Any, kind: str) -> Any:
-    """A value as Python has it; Spark holds days since 1970 for a date, and microseconds in UTC for a timestamp."""
+    """Convert a Spark literal to Python; dates are days since 1970 and timestamps are microseconds in UTC."""
     if value is None:
         return None
     try:

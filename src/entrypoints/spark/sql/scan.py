@@ -1,4 +1,7 @@
-"""SELECT: columns, filters, limits and counts go to the engine; executors read fragments of one pinned version."""
+"""Implement SELECT.
+
+Columns, filters, limits and counts are pushed to the engine. Executors read fragments of one pinned version.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,14 @@ from lancekeep.entrypoints.spark.sql.streams import refuse_options
 from lancekeep.entrypoints.spark.sql.workers import partitions, reader_factory
 
 ToStream = Callable[[Any, Mapping[str, str], str], Any]
-"""A schema, options and the place of a checkpoint as a ``MicroBatchStream``."""
+"""A function that takes a schema, options and a checkpoint location, and returns a ``MicroBatchStream``."""
 
 
 class ScanBuilder(Proxy):
-    """Takes over what Spark offers of a query: filters, then a count, columns or a limit."""
+    """Accept the parts of a query that Spark offers to push down.
+
+    Spark offers filters first, then a count, columns or a limit.
+    """
 
     class Java:
         implements = (
@@ -57,7 +63,7 @@ class ScanBuilder(Proxy):
         self._limit: int | None = None
         self._counts = False
 
-    def pushPredicates(self, predicates: Iterable[Any]) -> Any:  # noqa: N802 - Java's names, here and below
+    def pushPredicates(self, predicates: Iterable[Any]) -> Any:  # noqa: N802 - here and below the names are Java's
         rest = []
         for predicate in predicates:
             text = translated(predicate, self._dataset)
@@ -75,7 +81,7 @@ class ScanBuilder(Proxy):
         return False
 
     def pushAggregation(self, aggregation: Any) -> bool:  # noqa: N802
-        """``count(*)`` of the table, or of what the filters leave."""
+        """Accept ``count(*)`` of the table or of the filtered rows."""
         kinds = [one.getClass().getSimpleName() for one in aggregation.aggregateExpressions()]
         self._counts = kinds == ["CountStar"] and not len(aggregation.groupByExpressions())
         return self._counts
@@ -90,11 +96,11 @@ class ScanBuilder(Proxy):
         self._limit = limit
         return True
 
-    def isPartiallyPushed(self) -> bool:  # noqa: N802 - each task stops at the limit, and Spark once more
+    def isPartiallyPushed(self) -> bool:  # noqa: N802 - each task applies the limit, then Spark applies it to all
         return True
 
     def build(self) -> Any:
-        """The scan, which says in EXPLAIN what was taken over."""
+        """Return the scan; its description in EXPLAIN lists what was pushed."""
         if self._counts and not self._filters:
             refuse_options(self._name, self._options)
             return Count(self._jvm, self._name, self._dataset.count_rows())
@@ -111,7 +117,7 @@ class ScanBuilder(Proxy):
         return self._stream(schema, self._options, checkpoint)
 
     def _task(self, filters: str | None) -> Callable[[Sequence[range]], Iterator[pa.RecordBatch]]:
-        """What reads fragments on the executors."""
+        """Return the function that reads fragments on the executors."""
         if self._counts or not self._schema.names:
             return Counter(self._snapshot, filters, self._limit, per_row=not self._counts).read
         wanted = to_arrow_schema(self._schema, timezone="UTC")
@@ -150,7 +156,7 @@ class _Scan(Proxy):
 
 
 class Scan(_Scan):
-    """What a query reads, in a batch or as a stream."""
+    """A scan of a query, in a batch or as a stream."""
 
     class Java:
         implements = (READ + "SupportsReportStatistics",)
@@ -179,7 +185,7 @@ class Scan(_Scan):
 
     @cached_property
     def _statistics(self) -> Statistics:
-        """Made once: Spark asks several times, and each time all fragments would be gone through."""
+        """Compute the statistics once: Spark asks several times, and they need all fragments."""
         return Statistics(self._jvm, self._batch._dataset)
 
     def estimateSizeInBytes(self) -> Any:  # noqa: N802
@@ -190,7 +196,10 @@ class Scan(_Scan):
 
 
 class Statistics(Proxy):
-    """Of the whole table, from its manifest; Spark broadcasts a small one to join it."""
+    """Statistics of the whole table, from its manifest.
+
+    Spark broadcasts small tables in joins.
+    """
 
     class Java:
         implements = (READ + "Statistics",)
@@ -240,7 +249,14 @@ class Batch(Proxy):
 
 @attrs.frozen
 class Counter:
-    """Counts rows of fragments, and reads none; it pickles. per_row: answer with as many rows without columns."""
+    """Count the rows of fragments without reading them; can be pickled.
+
+    Attributes:
+        snapshot: The version.
+        filter: The condition that counted rows satisfy.
+        limit: The most rows to return.
+        per_row: Whether to return as many rows without columns, instead of the count.
+    """
 
     snapshot: Snapshot
     filter: str | None
@@ -264,7 +280,7 @@ _EMPTY_ROWS = 65_536
 
 
 class Count(_Scan):
-    """The number of rows, from the manifest: no task runs."""
+    """The number of rows, from the manifest; runs no task."""
 
     class Java:
         implements = (READ + "LocalScan",)

@@ -1,4 +1,4 @@
-"""Streams that name a table by SQL: they are streams of ``format("lancekeep")``, with the catalog's options."""
+"""Run SQL streams as streams of ``format("lancekeep")``."""
 
 from __future__ import annotations
 
@@ -13,24 +13,29 @@ from lancekeep.entrypoints.spark.sql.jvm import PYTHON, WRITE, Jvm
 
 FORMAT = "lancekeep"
 _TIME_TRAVEL = {"versionasof", "timestampasof"}
-"""Options that Spark acts on itself, and hands over nevertheless."""
+"""Options that Spark applies itself but still passes on."""
 
 
 @attrs.frozen
 class Streams:
-    """What the data source needs to open the catalog in its own processes: ``options``, as it names them."""
+    """Create streams whose processes open the catalog from options.
+
+    Attributes:
+        jvm: The session's JVM.
+        options: The options of ``format("lancekeep")`` that open the catalog.
+    """
 
     jvm: Jvm
     options: Mapping[str, str] = attrs.field(repr=False)
 
     def read(self, table: ObjectId, schema: Any, given: Mapping[str, str], checkpoint: str) -> Any:
-        """A ``MicroBatchStream``."""
+        """Return a ``MicroBatchStream`` of a table."""
         filters = self.jvm.array("org.apache.spark.sql.sources.Filter", [])
         scan = self.jvm.java(PYTHON + "PythonScan")(self._source(), FORMAT, schema, self._all(table, given), filters)
         return scan.toMicroBatchStream(checkpoint)
 
     def write(self, table: ObjectId, info: Any, *, replaces: bool) -> Any:
-        """A ``StreamingWrite``."""
+        """Return a ``StreamingWrite`` to a table."""
         nothing = self.jvm.java("java.util.Optional").empty()
         options = self._all(table, given_options(info.options()))
         with_options = self.jvm.java(WRITE + "LogicalWriteInfoImpl")(
@@ -49,12 +54,16 @@ class Streams:
 
 
 def given_options(options: Any) -> dict[str, str]:
-    """The options of a ``CaseInsensitiveStringMap`` that are not Spark's own."""
+    """Return the options of a ``CaseInsensitiveStringMap`` without Spark's own."""
     return {key: options.get(key) for key in options.keySet() if key not in _TIME_TRAVEL}
 
 
 def refuse_options(name: str, given: Mapping[str, str]) -> None:
-    """Raises `InvalidInput` where there are any: reading and writing a table by its name takes none."""
+    """Check that a batch read or write of a named table has no options.
+
+    Raises:
+        InvalidInput: There are options.
+    """
     if given:
         raise InvalidInput(
             f"{name}: there is no option {', '.join(sorted(given))}; tables of a SQL catalog take some in streams only"

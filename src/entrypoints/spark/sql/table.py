@@ -1,4 +1,4 @@
-"""A table as Spark's SQL sees it: one version to read, and all of its versions to add to."""
+"""Implement Spark's table interface: read one version, and write new ones."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from lancekeep.ports.table_engine import WriteMode, WritePlan
 
 PROVIDER = FORMAT
 VERSION_SHOWN, STORE_SHOWN = "lancekeep.version", "lancekeep.commit_store"
-"""Properties that DESCRIBE shows of a table's state; they are not part of its definition."""
+"""Properties that show a table's state in DESCRIBE; they are not part of its definition."""
 
 
 class _Relation(Proxy):
-    """What existing and staged tables have in common."""
+    """Common methods of existing and staged tables."""
 
     def __init__(self, jvm: Jvm, name: str, schema: pa.Schema, properties: Mapping[str, str]) -> None:
         self._jvm = jvm
@@ -98,7 +98,10 @@ class _Relation(Proxy):
 
 
 class SqlTable(_Relation):
-    """A table at one version. Row-level operations are offered in order to refuse them: see `Refusal`."""
+    """A table at one version.
+
+    Offers row-level operations only to refuse them: see `Refusal`.
+    """
 
     class Java:
         implements = (
@@ -174,7 +177,7 @@ class SqlTable(_Relation):
     def _begin(self, mode: WriteMode) -> WritePlan:
         require_quotable(self._stored.names)
         plan = self._catalog.begin_write(self._table, self._stored, mode.value)
-        if plan.declared:  # an overwrite makes a table that is not there
+        if plan.declared:  # an overwrite would create the missing table
             self._catalog.abandon_write(plan)
             raise TableNotFound(f"{self._name} was dropped meanwhile; nothing was written")
         return plan
@@ -187,11 +190,11 @@ class SqlTable(_Relation):
 
 
 class Refusal(Proxy):
-    """A DELETE that Spark would have to carry out row by row, refused where it would begin to read or to write.
+    """A row-level DELETE, refused before it reads or writes.
 
-    Spark asks for a row-level operation before it knows whether the table can delete by condition alone; where it can,
-    this is dropped. Spark's writers for Python answer nothing for rows of a row-level operation, so that a commit of
-    one would leave an empty table: there is no way from here to a write.
+    Spark requests a row-level operation before it knows whether the table can delete by condition alone. If it can,
+    Spark discards this object. Spark's Python writers ignore the rows of a row-level operation, so a commit would leave
+    an empty table; this class therefore never returns a scan or a write.
     """
 
     class Java:
@@ -223,7 +226,7 @@ class Refusal(Proxy):
 
 
 class StagedTable(_Relation):
-    """A table of CREATE or REPLACE … AS SELECT: nobody sees it before its rows are committed with it."""
+    """A table of CREATE or REPLACE … AS SELECT, invisible until its rows commit."""
 
     class Java:
         implements = (CATALOG + "StagedTable", CATALOG + "SupportsWrite")
@@ -261,7 +264,10 @@ class StagedTable(_Relation):
                 self._catalog.alter_table(self._table, self._wanted, before.keys() - self._wanted.keys())
 
     def abortStagedChanges(self) -> None:  # noqa: N802
-        """Follows a query that failed, and a commit that did, too."""
+        """Abandon the write unless the outcome of its commit is unknown.
+
+        Spark calls this after a failed query and after a failed commit.
+        """
         if not self._unknown:
             self._catalog.abandon_write(self._plan)
 

@@ -1,7 +1,7 @@
-"""Spark's own classes that run a Python function on the executors, fed from here.
+"""Run Python functions on executors through Spark's own classes.
 
-What Spark's Python data sources plan in a process of their own is planned in the driver's process, beside the live
-catalog; the executors' part is Spark's, unchanged.
+Spark plans its Python data sources in a separate process. Here the driver's process plans them, next to the open
+catalog. The part on the executors is Spark's, unchanged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,13 @@ Batches = Iterable[pa.RecordBatch]
 
 
 def reader_factory(jvm: Jvm, read: Callable[[Any], Iterator[pa.RecordBatch]], schema: Any) -> Any:
-    """A ``PartitionReaderFactory``: ``read`` gets one of `partitions` and gives batches of the Spark ``schema``."""
+    """Return a ``PartitionReaderFactory``.
+
+    Args:
+        jvm: The session's JVM.
+        read: Takes a value that was passed to `partitions` and yields batches.
+        schema: The Spark schema of the batches.
+    """
 
     def read_one(batches: Batches) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -34,7 +40,7 @@ def reader_factory(jvm: Jvm, read: Callable[[Any], Iterator[pa.RecordBatch]], sc
 
 
 def partitions(jvm: Jvm, values: Sequence[Any]) -> Any:
-    """One ``InputPartition`` for each value."""
+    """Return one ``InputPartition`` for each value."""
     partition = jvm.java(PYTHON + "PythonInputPartition")
     return jvm.array(
         READ + "InputPartition", [partition(index, pickle.dumps(value)) for index, value in enumerate(values)]
@@ -42,7 +48,13 @@ def partitions(jvm: Jvm, values: Sequence[Any]) -> Any:
 
 
 def writer_factory(jvm: Jvm, write: Callable[[Batches], Any], schema: Any) -> Any:
-    """A ``DataWriterFactory``: ``write`` gets the batches of a partition and answers with what `messages` gives."""
+    """Return a ``DataWriterFactory``.
+
+    Args:
+        jvm: The session's JVM.
+        write: Takes the batches of a partition; `messages` returns its results.
+        schema: The Spark schema of the batches.
+    """
 
     def write_one(batches: Batches) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"message": [pickle.dumps(write(batches))]})
@@ -57,7 +69,11 @@ def writer_factory(jvm: Jvm, write: Callable[[Batches], Any], schema: Any) -> An
 
 
 def messages(answers: Iterable[Any]) -> list[Any]:
-    """What the tasks of a `writer_factory` answered. Raises `Retryable` where one did not."""
+    """Return the results of the tasks of a `writer_factory`.
+
+    Raises:
+        Retryable: A task has no result.
+    """
     values = list(answers)
     if None in values:
         raise Retryable("a task of Spark finished without saying what it had written; nothing was committed")
@@ -65,7 +81,7 @@ def messages(answers: Iterable[Any]) -> list[Any]:
 
 
 def _source(jvm: Jvm) -> Any:
-    """Spark takes from it with which interpreter, environment and files a worker starts."""
+    """Return the source from which Spark takes a worker's interpreter, environment and files."""
     return jvm.java(PYTHON + "UserDefinedPythonDataSource")(_wrap_function(jvm.spark.sparkContext, _source))
 
 

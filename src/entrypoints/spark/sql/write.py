@@ -1,4 +1,4 @@
-"""INSERT: executors write fragments, and the driver's process makes them one version."""
+"""Implement INSERT: executors write fragments, the driver commits them once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lancekeep.ports.table_engine import WriteMode, WritePlan
 
 
 class Target(Protocol):
-    """Where rows go."""
+    """The table that receives the rows."""
 
     def _begin(self, mode: WriteMode) -> WritePlan: ...
 
@@ -23,7 +23,10 @@ class Target(Protocol):
 
 
 class Insert(Proxy):
-    """One INSERT, in the three roles that Spark gives it one after the other; with TRUNCATE it replaces all rows."""
+    """One INSERT; with TRUNCATE it replaces all rows.
+
+    Spark uses the object in turn as the builder, the write and the batch write.
+    """
 
     class Java:
         implements = (
@@ -45,7 +48,7 @@ class Insert(Proxy):
         self._mode = WriteMode.OVERWRITE
         return self
 
-    def overwriteDynamicPartitions(self) -> Insert:  # noqa: N802 - without partitions, that is everything
+    def overwriteDynamicPartitions(self) -> Insert:  # noqa: N802 - a table without partitions is replaced whole
         return self.truncate()
 
     def build(self) -> Insert:
@@ -93,4 +96,4 @@ class Insert(Proxy):
         self._target._commit(self._plan, fragments)
 
     def abort(self, answers: Iterable[Any]) -> None:
-        """What tasks have written is seen by nobody, and stays until it is cleaned up."""
+        """Do nothing: uncommitted fragments are invisible until clean-up."""
