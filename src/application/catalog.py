@@ -1,4 +1,4 @@
-"""The catalog: everything that a user does with namespaces, tables and their versions."""
+"""The public API of a catalog: its namespaces, tables and table versions."""
 
 from __future__ import annotations
 
@@ -36,13 +36,14 @@ from lancekeep.ports.table_engine import TableEngine, VersionDetails, WritePlan
 
 
 class Catalog(Upkeep):
-    """The namespaces and tables below one root; `lancekeep.connect` opens it.
+    """The namespaces and tables below one root. Open it with `lancekeep.connect`.
 
-    Identifiers are strings with ``.`` between the names, or lists of names. Every operation sees what any process had
-    acknowledged before the operation began. Threads may share an instance. Instances do not pickle: ship the arguments
-    of ``connect`` instead.
+    Identifiers are strings with ``.`` between the names, or lists of names. Every operation sees all changes that any
+    process had acknowledged before the operation began. Threads may share an instance. Instances do not pickle: ship
+    the arguments of ``connect`` instead.
 
-    The catalog only delegates. `ledger` holds its entries, `places` its directories, `versions` its tables' versions.
+    This class only delegates: to `ledger` for the entries, `places` for the directories, and `versions` for the
+    versions of tables.
     """
 
     def __init__(
@@ -77,10 +78,20 @@ class Catalog(Upkeep):
     ) -> Namespace:
         """Create a namespace in an existing one.
 
-        ``exist_ok`` keeps an existing namespace unchanged; ``overwrite`` replaces an empty one atomically.
+        Args:
+            identifier: The namespace.
+            properties: Its properties.
+            exist_ok: Return an existing namespace unchanged.
+            overwrite: Replace an existing, empty namespace atomically.
+
+        Returns:
+            The namespace.
 
         Raises:
-            NamespaceAlreadyExists, NamespaceNotFound (its parent), NamespaceNotEmpty, InvalidInput.
+            NamespaceAlreadyExists: The namespace exists.
+            NamespaceNotFound: The parent does not exist.
+            NamespaceNotEmpty: ``overwrite`` is set, and the namespace is not empty.
+            InvalidInput: An argument is invalid.
         """
         return self._namespaces.create(ObjectId.of(identifier), properties, exist_ok=exist_ok, overwrite=overwrite)
 
@@ -90,15 +101,29 @@ class Catalog(Upkeep):
         set: Mapping[str, str] | None = None,  # noqa: A002 - the word that a caller reads
         remove: Iterable[str] = (),
     ) -> Namespace:
-        """Set some properties of a namespace, or of the root, and remove others. The rest keep their values.
+        """Set and remove properties of a namespace or of the root.
+
+        Args:
+            identifier: The namespace.
+            set: The properties to set. Other properties keep their values.
+            remove: The names of the properties to remove.
+
+        Returns:
+            The namespace with its new properties.
 
         Raises:
-            NamespaceNotFound, InvalidInput, Unsupported.
+            NamespaceNotFound: The namespace does not exist.
+            InvalidInput: A property is invalid.
+            Unsupported: The catalog is a V1 directory.
         """
         return self._namespaces.alter(ObjectId.of(identifier), set, remove)
 
     def describe_namespace(self, identifier: Identifier) -> Namespace:
-        """Return a namespace with its properties, derived ones of partitions included. Raises `NamespaceNotFound`."""
+        """Return a namespace with its properties, including those of partitions.
+
+        Raises:
+            NamespaceNotFound: The namespace does not exist.
+        """
         return self._namespaces.describe(ObjectId.of(identifier))
 
     def namespace_exists(self, identifier: Identifier) -> bool:
@@ -110,20 +135,30 @@ class Catalog(Upkeep):
         return True
 
     def list_namespaces(self, identifier: Identifier = "") -> list[str]:
-        """Return the names of the namespaces directly in a namespace, sorted. Raises `NamespaceNotFound`."""
+        """Return the names of the child namespaces of a namespace, sorted.
+
+        Raises:
+            NamespaceNotFound: The namespace does not exist.
+        """
         return self.page_of(identifier, NAMESPACE, None, None)[0]
 
     def drop_namespace(self, identifier: Identifier, *, cascade: bool = False, force: bool = False) -> Namespace:
         """Drop a namespace.
 
-        ``cascade`` drops everything in it too, including the data of tables; ``force`` also tables that shallow clones
-        read.
+        Args:
+            identifier: The namespace.
+            cascade: Drop its contents too, including the data of tables.
+            force: With ``cascade``, also drop tables that shallow clones read.
+
+        Returns:
+            The dropped namespace.
 
         Raises:
-            NamespaceNotFound, NamespaceNotEmpty: Nothing was changed.
+            NamespaceNotFound: The namespace does not exist.
+            NamespaceNotEmpty: The namespace is not empty, and ``cascade`` is not set.
             Refused: A clone outside the namespace reads files of a table in it. Nothing was changed.
-            Damaged: All is dropped, except the data of a table that a symbolic link leads to, or that became the source
-                of a clone during the drop.
+            Damaged: Everything was dropped, except the data of a table that is reached by a symbolic link, or that
+                became the source of a clone during the drop.
         """
         return self._namespaces.drop(ObjectId.of(identifier), cascade=cascade, force=force)
 
@@ -135,10 +170,15 @@ class Catalog(Upkeep):
         """Reserve a name and a directory for a table that has no version yet.
 
         Args:
-            identifier, properties: Of the table.
-            location: A directory below the root, relative or as a URI. By default ``{hash}_{object_id}``, new with
-                every attempt. If V1 names are kept: ``{name}.lance`` in the root, unless the files of a deregistered
-                table lie there (V2 specification, compatibility mode, rule 3).
+            identifier: The table.
+            properties: Its properties.
+            location: A directory below the root, as a relative path or a URI. The default is ``{hash}_{object_id}``,
+                with a new hash for each attempt. In a catalog that keeps V1 names, the default is ``{name}.lance`` in
+                the root, unless that directory holds a deregistered table (V2 specification, compatibility mode, rule
+                3).
+
+        Returns:
+            The declared table.
 
         Raises:
             TableAlreadyExists, NamespaceNotFound, InvalidInput, Unsupported: Nothing was declared.
@@ -154,12 +194,23 @@ class Catalog(Upkeep):
         *,
         overwrite: bool = False,
     ) -> Table:
-        """Enter a table whose files lie below the root already; ``overwrite`` replaces the entry of that name.
+        """Add an existing Lance table below the root to the catalog.
+
+        Args:
+            identifier: The table.
+            location: Its directory, as a relative path, an absolute path or a URI.
+            properties: Its properties.
+            overwrite: Replace an existing entry of that name.
+
+        Returns:
+            The registered table.
 
         Raises:
-            TableNotFound: No table lies at the location.
+            TableNotFound: The location holds no table.
             TableAlreadyExists: The name is taken.
-            InvalidInput: The location lies outside the root, or belongs to another table.
+            InvalidInput: The location is outside the root, or belongs to another table.
+            Refused: The location holds the unfinished copy of a table that is being renamed.
+            ConcurrentModification: The table is a clone, and its source was dropped or renamed during the call.
         """
         return self.tables.register(ObjectId.of(identifier), location, properties, overwrite=overwrite)
 
@@ -169,86 +220,147 @@ class Catalog(Upkeep):
         set: Mapping[str, str] | None = None,  # noqa: A002 - the word that a caller reads
         remove: Iterable[str] = (),
     ) -> Table:
-        """Set some properties of a table and remove others. The rest, and its versions, stay the same.
+        """Set and remove properties of a table. Its versions do not change.
+
+        Args:
+            identifier: The table.
+            set: The properties to set. Other properties keep their values.
+            remove: The names of the properties to remove.
+
+        Returns:
+            The table with its new properties.
 
         Raises:
-            TableNotFound, InvalidInput, Unsupported.
+            TableNotFound: The table does not exist.
+            InvalidInput: A property is invalid.
+            Unsupported: The catalog is a V1 directory.
         """
         return self.tables.alter(ObjectId.of(identifier), set, remove)
 
     def rename_table(self, source: Identifier, target: Identifier) -> Table:
         """Rename a table, also into another namespace, in one atomic change.
 
-        The files keep their place, except those of a V1 directory if V1 names are kept. They move to a directory of
-        the new name (V2 specification, compatibility mode, rule 4), together with what is committed during the move.
-        Later commits through the old name are refused.
+        The files stay in their directory. The exception is a V1 directory in a catalog that keeps V1 names: its files
+        move to a directory of the new name (V2 specification, compatibility mode, rule 4), including versions that are
+        committed during the move. Later commits under the old name are refused.
+
+        Returns:
+            The renamed table.
 
         Raises:
             TableNotFound, NamespaceNotFound, TableAlreadyExists, InvalidInput, Unsupported: Nothing was changed.
-            Refused: Files have to move, and the table has branches or a clone in the catalog reads its files.
+            Refused: The files have to move, and the table has branches, or a clone in the catalog reads its files.
             ConcurrentModification: Other writers kept committing. Nothing was changed.
-            Damaged: The table has its new name, but a version at the old place could not be moved. Nothing was removed.
+            Damaged: The table has its new name, but a version in the old directory could not be moved. Nothing was
+                removed.
         """
         return self._renames.rename(ObjectId.of(source), ObjectId.of(target))
 
     def deregister_table(self, identifier: Identifier) -> Table:
-        """Remove a table from the catalog and keep its files and versions. Raises `TableNotFound`."""
+        """Remove a table from the catalog, but keep its files and versions.
+
+        Returns:
+            The removed table.
+
+        Raises:
+            TableNotFound: The table does not exist.
+        """
         return self.tables.deregister(ObjectId.of(identifier))
 
     def drop_table(self, identifier: Identifier, *, force: bool = False) -> Table:
-        """Remove a table, its files and its versions; later commits to it are refused.
+        """Remove a table, its files and its versions. Later commits to it are refused.
 
         Files in its directory that neither Lance nor Lancekeep wrote stay, and `fsck` reports the directory.
 
-        ``force`` drops it even if shallow clones read its files; they cannot be read afterwards.
+        Args:
+            identifier: The table.
+            force: Drop the table even if shallow clones read its files. The clones are unreadable afterwards.
+
+        Returns:
+            The dropped table.
 
         Raises:
             TableNotFound: The table does not exist.
             Refused: A shallow clone in the catalog reads files of the table. Nothing was changed.
-            Damaged: A symbolic link leads to the table.
+            Damaged: The table is reached by a symbolic link.
         """
         return self.tables.drop(ObjectId.of(identifier), force=force)
 
     def clones_of(self, identifier: Identifier) -> list[str]:
-        """Return the shallow clones that read files of a table: identifiers, or locations of no table.
+        """Return the shallow clones that read files of a table.
 
-        Raises `TableNotFound`.
+        Returns:
+            Identifiers of tables; for a clone that is not in the catalog, its location.
+
+        Raises:
+            TableNotFound: The table does not exist.
         """
         return self.removal.readers(self.find_table(identifier))
 
     def find_table(self, identifier: Identifier) -> Table:
-        """Return a table's entry. Raises `TableNotFound`."""
+        """Return a table's entry.
+
+        Raises:
+            TableNotFound: The table does not exist.
+        """
         return self.tables.find(ObjectId.of(identifier))
 
     def table_exists(self, identifier: Identifier) -> bool:
-        """Return whether the catalog has the table, also if it is only declared."""
+        """Return whether the catalog has the table, including declared-only tables."""
         return self.tables.exists(ObjectId.of(identifier))
 
     def describe_table(self, identifier: Identifier) -> Description:
-        """Return a table's URI, properties and latest version. Raises `TableNotFound`."""
+        """Return a table's URI, properties and latest version.
+
+        Raises:
+            TableNotFound: The table does not exist.
+        """
         return self.tables.describe(ObjectId.of(identifier))
 
     def list_tables(self, identifier: Identifier = "", *, include_declared: bool = True) -> list[str]:
-        """Return the names of the tables in a namespace, sorted; optionally exclude declared-only tables.
+        """Return the names of the tables in a namespace, sorted.
 
-        Raises `NamespaceNotFound`.
+        Args:
+            identifier: The namespace.
+            include_declared: Include declared-only tables.
+
+        Raises:
+            NamespaceNotFound: The namespace does not exist.
         """
         return self.page_of_tables(identifier, None, None, include_declared=include_declared)[0]
 
     def list_all_tables(self, after: str | None = None, *, include_declared: bool = True) -> Iterator[ObjectId]:
-        """Yield every table, in the byte order of the object ids, those after ``after`` (an `ObjectId.key`)."""
+        """Yield every table, in the byte order of the object ids.
+
+        Args:
+            after: Begin after this `ObjectId.key`.
+            include_declared: Include declared-only tables.
+        """
         return self.tables.all(after, include_declared=include_declared)
 
     def page_of(
         self, identifier: Identifier, object_type: str, after: str | None, limit: int | None
     ) -> tuple[list[str], str | None]:
-        """Return names of one type in a namespace, those after ``after``; and the last name if more follow."""
+        """Return a page of the names of one type in a namespace.
+
+        Args:
+            identifier: The namespace.
+            object_type: The type of the objects.
+            after: Begin after this name.
+            limit: The maximum number of names; None for all.
+
+        Returns:
+            The names, and the last of them if more follow.
+        """
         return self._namespaces.page(ObjectId.of(identifier), object_type, after, limit)
 
     def page_of_tables(
         self, identifier: Identifier, after: str | None, limit: int | None, *, include_declared: bool
     ) -> tuple[list[str], str | None]:
-        """Return a page of table names as `page_of` does; excluded tables do not count towards ``limit``."""
+        """Return a page of table names, as `page_of` does.
+
+        Excluded tables do not count towards ``limit``.
+        """
         return self.tables.page(ObjectId.of(identifier), after, limit, include_declared=include_declared)
 
     # -- data ---------------------------------------------------------------------------------------------------
@@ -263,24 +375,27 @@ class Catalog(Upkeep):
             data: A ``pyarrow`` Table, RecordBatch or RecordBatchReader, or a pandas or polars frame.
             mode: ``create`` makes a new table. ``append`` adds rows to an existing one. ``overwrite`` replaces the
                 rows, or creates the table if it does not exist.
-            properties: The properties of the table that this write creates. With ``overwrite`` they also replace those
-                of an existing table, after the rows; None keeps them.
+            properties: The properties of a table that this write creates. With ``overwrite``, they also replace the
+                properties of an existing table, after the rows; None keeps them.
+
+        Returns:
+            The committed version.
 
         Raises:
             TableAlreadyExists, TableNotFound, NamespaceNotFound, InvalidInput: Nothing was written.
             ConcurrentModification: Other writers kept winning. Nothing was committed.
             CommitUnknown: The outcome is unknown. `resolve` settles it.
-            StoreUnavailable: A store did not answer. A table that this write creates may exist, complete, or not exist;
-                check before you write it again.
+            StoreUnavailable: A store did not answer. A table that this write creates either exists completely or does
+                not exist; check before you retry.
         """
         return self._writes.write(ObjectId.of(identifier), data, mode, properties)
 
     def begin_write(
         self, identifier: Identifier, schema: Any, mode: str = "create", *, properties: Mapping[str, str] | None = None
     ) -> WritePlan:
-        """Return a plan by which distributed workers write fragments; it pickles.
+        """Return a plan for distributed workers to write fragments. It pickles.
 
-        `commit_fragments` commits the fragments as one version, and `abandon_write` gives up. Arguments and errors are
+        `commit_fragments` commits the fragments as one version; `abandon_write` gives up. Arguments and errors are
         those of `write`.
         """
         return self._writes.begin(ObjectId.of(identifier), schema, mode, properties)
@@ -293,43 +408,62 @@ class Catalog(Upkeep):
         properties: Mapping[str, str] | None = None,
         exactly: bool = False,
     ) -> Committed:
-        """Commit fragments as one version of the plan's table. Errors are those of `write`.
+        """Commit fragments as one version of the plan's table.
+
+        Errors are those of `write`.
 
         Args:
-            plan: The plan by which they were written.
+            plan: The plan for which the fragments were written.
             fragments: Each a ``lance.FragmentMetadata`` or its JSON.
             properties: Properties of the version's transaction, by which a later reader can recognize the commit.
             exactly: Commit as the version after ``plan.read_version``, or raise `ConcurrentModification`.
+
+        Returns:
+            The committed version.
         """
         return self._writes.commit_fragments(plan, fragments, dict(properties or {}), exactly=exactly)
 
     def commit_change(
         self, identifier: Identifier, act: Callable[[Any], Any], *, after: int | None = None
     ) -> Committed:
-        """Commit a change that only the native engine can make: a compaction, an index, a merge.
+        """Commit a change that only Lance itself can make, such as a compaction or index.
+
+        Files that ``act`` wrote stay until `cleanup`. Other errors are those of `write`.
 
         Args:
             identifier: The table.
             act: Receives the table as `open` returns it, commits through it, and returns the dataset afterwards.
-            after: Commit as the version that follows this one, or raise `ConcurrentModification`.
+            after: Commit as the version after this one, or raise `ConcurrentModification`.
 
-        Raises `TableNotFound`, `VersionNotFound`, and as `write` does. Files that ``act`` wrote stay until `cleanup`.
+        Returns:
+            The committed version.
+
+        Raises:
+            TableNotFound: The table does not exist.
+            VersionNotFound: The table is only declared.
         """
         return self._writes.commit_change(ObjectId.of(identifier), act, after)
 
     def abandon_write(self, plan: WritePlan) -> None:
-        """Undo what `begin_write` changed in the catalog. Idempotent. Fragments stay until `cleanup`."""
+        """Undo what `begin_write` changed in the catalog. Idempotent.
+
+        Fragments stay until `cleanup`.
+        """
         self._writes.abandon(plan)
 
     def open(
         self, identifier: Identifier, version: int | None = None, *, tag: str | None = None, branch: str | None = None
     ) -> Any:
-        """Return a table as a ``lance.LanceDataset`` whose commits go through this catalog.
+        """Return a table as a ``lance.LanceDataset`` that commits through this catalog.
 
-        By default the latest version of the main history; or a version, a tag, or a branch with or without a version.
+        Args:
+            identifier: The table.
+            version: A version; by default the latest.
+            tag: A tag, without a version or branch.
+            branch: A branch; by default the main history.
 
         Raises:
-            TableNotFound, VersionNotFound, TagNotFound, BranchNotFound.
+            TableNotFound, VersionNotFound, TagNotFound, BranchNotFound: The object does not exist.
             InvalidInput: A tag was given together with a version or a branch.
         """
         return self._writes.open(ObjectId.of(identifier), version, tag, branch)
@@ -337,24 +471,39 @@ class Catalog(Upkeep):
     def describe_version(
         self, identifier: Identifier, version: int | None = None, *, tag: str | None = None, branch: str | None = None
     ) -> VersionDetails:
-        """Return the schema and the counts of a version. Arguments and errors are those of `open`."""
+        """Return the schema and the counts of a version.
+
+        Arguments and errors are those of `open`.
+        """
         return self._writes.describe_version(ObjectId.of(identifier), version, tag, branch)
 
     def history(self, identifier: Identifier, limit: int | None = None) -> list[HistoryEntry]:
-        """Return the versions of a table, newest first, at most ``limit``. Raises `TableNotFound`."""
+        """Return the versions of a table, newest first.
+
+        Args:
+            identifier: The table.
+            limit: The maximum number of versions; None for all.
+
+        Raises:
+            TableNotFound: The table does not exist.
+        """
         return self._writes.history(ObjectId.of(identifier), limit)
 
     def transaction(self) -> Transaction:
-        """Return a transaction, which publishes writes to several tables together or not at all.
+        """Return a transaction, which commits writes to several tables atomically.
 
-        Raises `Unsupported` if the commit store cannot reserve versions of several tables atomically.
+        Raises:
+            Unsupported: The commit store cannot reserve versions of several tables atomically.
         """
         return Transaction(self.versions, self._writes, self.engine)
 
     def snapshot(self, tables: Iterable[Identifier] | None = None) -> Snapshot:
-        """Return the latest versions of several tables at one moment: of each transaction either all or nothing.
+        """Return a consistent snapshot of the latest versions of several tables.
 
-        By default of all tables that have a version.
+        The snapshot contains either all or none of the versions of each transaction.
+
+        Args:
+            tables: The tables; by default all that have a version.
 
         Raises:
             TableNotFound, VersionNotFound: A table does not exist, or is only declared.
@@ -364,35 +513,51 @@ class Catalog(Upkeep):
         return take_snapshot(self.versions, self.tables, self._writes, chosen)
 
     def resolve(self, token: CommitToken | str) -> Outcome | AllCommitted:
-        """Settle a commit of unknown outcome by the token of `CommitUnknown` or of `Unknown`. Idempotent.
+        """Settle a commit of unknown outcome. Idempotent.
+
+        Args:
+            token: The token of `CommitUnknown` or `Unknown`.
 
         Returns:
-            `Committed`, for a transaction `AllCommitted`, or `Conflict`: these are final. If the version is still free,
-            the commit is completed. `Unknown` if the stores still do not answer, or if garbage collection or a drop
-            has removed the version and its staged manifest.
+            `Committed` (`AllCommitted` for a transaction) or `Conflict`, which are final. If the version is still free,
+            the commit is completed. `Unknown` if the stores still do not answer, or if garbage collection or a drop has
+            removed the version and its staged manifest.
 
         Raises:
-            InvalidInput: The text is no token, or the token belongs to another catalog. Nothing was done.
+            InvalidInput: The text is not a token, or the token belongs to another catalog. Nothing was done.
         """
         return self.versions.resolve(token)
 
     # -- partitions ---------------------------------------------------------------------------------------------
 
     def create_partitioned(self, schema: Any, by: Iterable[PartitionBy]) -> PartitionedNamespace:
-        """Make the catalog a partitioned namespace: tables that share a schema, divided by values of their rows.
+        """Make the catalog a partitioned namespace.
 
-        ``schema`` is a ``pyarrow.Schema``, whose columns receive numbers (``lance:field_id``) unless they have them;
-        ``by`` names the levels, outermost first. Tables that the catalog already holds do not change.
+        The tables of a partitioned namespace share a schema and are divided by values of their rows. Tables that the
+        catalog already holds do not change.
+
+        Args:
+            schema: A ``pyarrow.Schema``. Unless its columns have numbers (``lance:field_id``), they receive them.
+            by: The levels, outermost first.
+
+        Returns:
+            The partitioned namespace.
 
         Raises:
-            AlreadyExists, InvalidInput, Unsupported.
+            AlreadyExists: The catalog is partitioned already.
+            InvalidInput: The schema or a level is invalid.
+            Unsupported: The catalog is a V1 directory.
         """
         namespace = self._partitioned()
         namespace.create(schema, by)
         return namespace
 
     def partitioned(self) -> PartitionedNamespace:
-        """Return the catalog as a partitioned namespace. Raises `NamespaceNotFound` if it is not partitioned."""
+        """Return the catalog as a partitioned namespace.
+
+        Raises:
+            NamespaceNotFound: The catalog is not partitioned.
+        """
         namespace = self._partitioned()
         if not namespace.specs:
             raise NamespaceNotFound(f"{self.root_uri} is not partitioned; create_partitioned makes it so")
@@ -423,15 +588,24 @@ class Catalog(Upkeep):
         *,
         base: Base | None = None,
     ) -> Outcome:
-        """Make a staged manifest the next version of a table or branch; see `Versions.commit_version`."""
+        """Make a staged manifest the next version of a table or branch.
+
+        See `Versions.commit_version`.
+        """
         return self.versions.commit_version(table, branch, version, manifest_path, size, base=base)
 
     def commit_versions(self, candidates: Sequence[NewVersion]) -> TransactionOutcome:
-        """Make staged manifests the next versions of their tables, all or none; see `Versions.commit_versions`."""
+        """Make staged manifests the next versions of their tables, all or none.
+
+        See `Versions.commit_versions`.
+        """
         return self.versions.commit_versions(candidates)
 
     def delete_versions(self, root: DatasetRoot, versions: Iterable[int]) -> int:
-        """Delete old versions of a table or branch, rows and manifests; see `Versions.delete_versions`."""
+        """Delete old versions of a table or branch: rows, then manifests.
+
+        See `Versions.delete_versions`.
+        """
         return self.versions.delete_versions(root, versions)
 
     # -- places -------------------------------------------------------------------------------------------------
@@ -460,11 +634,11 @@ class Catalog(Upkeep):
         return self.places.uri(table)
 
     def is_bare(self) -> bool:
-        """Return whether nothing at all lies below the root: the catalog is new, or its root is mistyped."""
+        """Return whether the root is empty: the catalog is new, or its root is mistyped."""
         return self.places.is_bare()
 
     def view(self) -> CatalogView:
-        """Return the entries as of now; see `Ledger.view`."""
+        """Return the current entries; see `Ledger.view`."""
         return self.ledger.view()
 
     # -- life ---------------------------------------------------------------------------------------------------

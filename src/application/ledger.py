@@ -20,14 +20,14 @@ MOVING_PROPERTY = f"{OWN_PROPERTIES}commit_store_moving_to"
 class Ledger:
     """The entries of one catalog.
 
-    Every view and every change is refused if another commit store manages the catalog's versions: with two authorities
-    over one table, commits are lost.
+    If another commit store manages the catalog's versions, every read and every change is refused: two authorities over
+    one table lose commits.
 
     Args:
         manifest: The store of the entries.
         commits: The commits of table versions. `finish_move` replaces them.
         root_uri: The root of the catalog, for messages.
-        managed: Whether a commit store manages the versions, not the storage alone.
+        managed: Whether a commit store, and not the storage alone, manages the versions.
     """
 
     def __init__(self, manifest: ManifestStore, commits: TableCommits, root_uri: str, *, managed: bool) -> None:
@@ -40,7 +40,7 @@ class Ledger:
     # -- reading ------------------------------------------------------------------------------------------------
 
     def view(self, *, during_move: bool = False) -> CatalogView:
-        """Return the entries as of now.
+        """Return the current entries.
 
         Args:
             during_move: Accept a catalog whose versions are moving to another commit store.
@@ -56,7 +56,7 @@ class Ledger:
         return view
 
     def fresh(self) -> CatalogView:
-        """Return the entries as of now, whichever commit store manages the versions."""
+        """Return the current entries, regardless of the commit store that manages them."""
         return self.commits.retry.call(self.manifest.view)
 
     def recent(self) -> CatalogView:
@@ -66,7 +66,9 @@ class Ledger:
     # -- changing -----------------------------------------------------------------------------------------------
 
     def apply(self, decide: Decision[Result]) -> Result:
-        """Change the entries. The first change creates the catalog and records its commit store.
+        """Change the entries.
+
+        The first change creates the catalog and records its commit store.
 
         Returns:
             The result of the decision that was applied.
@@ -78,7 +80,7 @@ class Ledger:
         return result
 
     def authorised(self, decide: Decision[Result]) -> Decision[Result]:
-        """Return the decision as `apply` makes it: after the authority was checked, with the record of it."""
+        """Wrap a decision for `apply`: check the authority, and record the commit store."""
 
         def authorised(view: CatalogView) -> tuple[Sequence[Change], Result]:
             remembering = self._remembering(view)
@@ -88,9 +90,12 @@ class Ledger:
         return authorised
 
     def refuse_early(self, decide: Callable[[CatalogView], object]) -> CatalogView:
-        """Raise what a decision raises before anything is written; otherwise return the view that it accepts.
+        """Raise the errors of a decision before anything is written.
 
-        A refusal is final only with a fresh view.
+        A refusal by a stale view is checked with a fresh one.
+
+        Returns:
+            The view that the decision accepts.
         """
         view = self.recent()
         try:
@@ -104,7 +109,7 @@ class Ledger:
 
     @property
     def own_store(self) -> str | None:
-        """The URL of the commit store that this object commits through; None for storage-managed tables."""
+        """The URL of this object's commit store; None for storage-managed tables."""
         return self.commits.rows.url if self.managed else None
 
     def record_store(self) -> None:
@@ -113,7 +118,7 @@ class Ledger:
             self.manifest.apply(lambda view: (self._remembering(view), None))
 
     def require_store(self, remembered: str) -> None:
-        """Raise `CommitStoreMismatch` unless the catalog was opened with this commit store."""
+        """Raise `CommitStoreMismatch` unless this object has the recorded commit store."""
         if remembered != self.own_store:
             raise CommitStoreMismatch(
                 f"the versions of {self._root_uri} are managed by the commit store {remembered}; opened with "
@@ -122,11 +127,14 @@ class Ledger:
             )
 
     def shares_store(self, view: CatalogView) -> bool:
-        """Return whether the versions of the manifest table itself are committed through the commit store."""
+        """Return whether the commit store also commits versions of the manifest table."""
         return not self.commits.objects.guarantees.atomic_create and not view.flat
 
     def may_move(self, url: str) -> CatalogView | None:
-        """Return the view from which the versions may move to another commit store; None if they have moved.
+        """Return the view from which the versions may move to another commit store.
+
+        Returns:
+            The view; None if the versions have moved already.
 
         Raises:
             Refused: A move to a different commit store is in progress.
@@ -138,12 +146,15 @@ class Ledger:
         return None if view.properties.get(COMMIT_STORE_PROPERTY) == url else view
 
     def begin_move(self, url: str) -> CatalogView:
-        """Record that the versions are moving; until `finish_move` every other process is refused."""
+        """Record that the versions are moving.
+
+        Every other process is refused until `finish_move`.
+        """
         view, _ = self.manifest.apply(lambda _: ([SetProperties({MOVING_PROPERTY: url})], None))
         return view
 
     def finish_move(self, commits: TableCommits) -> None:
-        """Commit through another store from now on, and record it."""
+        """Commit through another store from now on, and record it in the catalog."""
         self.commits = commits
         self.managed = True
         finished = SetProperties({COMMIT_STORE_PROPERTY: commits.rows.url, MOVING_PROPERTY: None})

@@ -1,4 +1,4 @@
-"""Where things lie below the root of a catalog: keys, URIs, dataset roots, markers, and the files of a directory."""
+"""The layout below the root of a catalog: keys, URIs, markers and directories."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from lancekeep.ports.object_store import ObjectStore
 
 
 class Places:
-    """The places below one root.
+    """The layout below one root.
 
     Args:
         objects: The object store that holds the root.
         root_key: The key of the root; empty if the root is the whole store.
         uri_of: Returns the URI by which the table engine opens a key.
         storage_options: The options that the table engine needs to open such a URI.
-        v1_names: Whether tables of the root namespace keep to V1 directory names (``{name}.lance``).
+        v1_names: Whether tables of the root namespace keep V1 directory names (``{name}.lance``).
         entropy: Returns the random part of a new directory's name.
     """
 
@@ -91,7 +91,7 @@ class Places:
         """Return the dataset root of a table.
 
         Raises:
-            Damaged: The storage cannot have such a directory, or a symbolic link leads to it.
+            Damaged: The storage does not support such a directory, or it is reached by a symbolic link.
         """
         key = self.key(table)
         try:
@@ -107,10 +107,10 @@ class Places:
         return self._root(key)
 
     def chosen_root(self, table: Table) -> DatasetRoot:
-        """Return the dataset root of a table whose location the caller has chosen.
+        """Return the dataset root of a table whose location the caller chose.
 
         Raises:
-            InvalidInput: As `dataset_root`, which raises `Damaged` instead.
+            InvalidInput: In place of the `Damaged` of `dataset_root`.
         """
         try:
             return self.dataset_root(table)
@@ -124,7 +124,7 @@ class Places:
             location: A relative path, an absolute path or a URI.
 
         Raises:
-            InvalidInput: The location lies outside the root.
+            InvalidInput: The location is outside the root.
         """
         root_uri, root_path = f"{self.root_uri.rstrip('/')}/", f"/{self.root_key}/"
         if location.startswith(root_uri):
@@ -141,15 +141,15 @@ class Places:
     # -- markers ------------------------------------------------------------------------------------------------
 
     def reserved_marker(self, table: Table) -> str:
-        """Return the key of the marker that reserves a directory for a table without a version."""
+        """Return the key of the marker that reserves a directory for a new table."""
         return f"{self.key(table)}/{RESERVED_MARKER}"
 
     def moving_marker(self, table: Table) -> str:
-        """Return the key of the marker that names the location which a rename copies a table from."""
+        """Return the key of the marker that names the source of a rename's copy."""
         return f"{self.key(table)}/{MOVING_MARKER}"
 
     def moves_from(self, table: Table) -> str | None:
-        """Return the location that a table is being copied from; None if its directory has no such marker."""
+        """Return the location from which a rename copies a table; None without a marker."""
         try:
             return self.objects.get(self.moving_marker(table)).decode(errors="replace")
         except ObjectNotFound:
@@ -162,20 +162,24 @@ class Places:
     # -- contents -----------------------------------------------------------------------------------------------
 
     def is_bare(self) -> bool:
-        """Return whether nothing at all lies below the root: the catalog is new, or its root is mistyped."""
+        """Return whether the root is empty: the catalog is new, or its root is mistyped."""
         return not any(self.objects.directories(self.prefix)) and next(self.objects.list(self.prefix), None) is None
 
     def is_occupied(self, table: Table) -> bool:
-        """Return whether a table's directory holds an object."""
+        """Return whether a table's directory holds any object."""
         return next(self.objects.list(self.key(table) + "/"), None) is not None
 
     def contents(self, root: DatasetRoot) -> list[str]:
-        """Return the keys of a table's directory, uploads that killed writers left unfinished included."""
+        """Return the keys in a table's directory, including unfinished uploads."""
         below = f"{root.key}/"
         return [info.key for info in (*self.objects.list(below), *self.objects.unfinished(below))]
 
     def latest_manifest(self, root: DatasetRoot, keys: Iterable[str]) -> tuple[bytes, str] | None:
-        """Return the content and the key of the latest manifest among these keys; None if none can be read."""
+        """Return the content and key of the latest final manifest among some keys.
+
+        Returns:
+            None if there is no final manifest, or it was removed.
+        """
         names = ((ManifestName.parse(key.removeprefix(root.versions_key)), key) for key in keys)
         finals = [(name.version, key) for name, key in names if name is not None and not name.is_staged]
         with suppress(ObjectNotFound, ValueError):
@@ -184,15 +188,16 @@ class Places:
         return None
 
     def remove(self, root: DatasetRoot, keys: Iterable[str], *, copied: bool = False) -> None:
-        """Remove objects of a table's directory, except files that neither Lance nor Lancekeep wrote.
+        """Remove objects of a table's directory, but keep foreign files.
 
-        Manifests are removed first, so that a crash leaves no table that could be registered. The marker that hides a
-        V1 directory is removed last, and stays if foreign files stay, so that V1 readers do not see a table.
+        Foreign files are files that neither Lance nor Lancekeep wrote. Manifests are removed first, so that a crash
+        leaves no table that could be registered. The marker that hides a V1 directory is removed last. If foreign files
+        stay, it stays too, so that V1 readers do not see a table.
 
         Args:
             root: The table's dataset root.
             keys: The keys to remove.
-            copied: Everything there is a copy, so foreign files are removed too.
+            copied: The directory is a copy, so foreign files are removed too.
         """
         below, hides = f"{root.key}/", f"{root.key}/{DEREGISTERED_MARKER}"
         keys = list(keys)

@@ -1,4 +1,4 @@
-"""The removal of tables' rows and files, which is refused while a shallow clone needs them."""
+"""Remove the rows and files of tables, unless shallow clones read them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FORCE = (
 
 
 class Removal:
-    """Removes what belongs to tables, and knows which clones forbid it."""
+    """Removes the rows and files of tables, and finds the clones that prevent it."""
 
     def __init__(self, ledger: Ledger, places: Places, clones: Clones) -> None:
         self._ledger = ledger
@@ -35,18 +35,30 @@ class Removal:
     # -- clones -------------------------------------------------------------------------------------------------
 
     def record_staged(self, root: DatasetRoot, content: bytes) -> None:
-        """Record the dataset of a staged manifest as a clone of the datasets whose files the manifest names."""
+        """Record a dataset as a clone of the datasets whose files its manifest names.
+
+        Args:
+            root: The dataset or branch.
+            content: The staged manifest.
+        """
         key = root.key.partition(f"/{BRANCHES}/")[0] if root.is_branch else root.key
         self.clones.record(key, content, root.base_uri)
 
     def record_listed(self, object_id: ObjectId) -> None:
-        """Record a V1 table as a clone before its entry changes; no commit through the catalog may have done so."""
+        """Record a V1 table as a clone, if it is one, before its entry changes.
+
+        No commit through the catalog may have recorded it.
+        """
         entry = self._ledger.view().find(object_id.key) if self._places.v1_names else None
         if entry is not None and entry.listed and entry.location:
             self.clones.record_dataset(entry.location)
 
     def readers(self, table: Table) -> list[str]:
-        """Return the clones that read files of a table: identifiers, or locations that belong to no table."""
+        """Return the clones that read files of a table.
+
+        Returns:
+            Identifiers of tables; for a clone that is not in the catalog, its location.
+        """
         return self._named(self._readers(table))
 
     def recorded_readers(self, table: Table) -> list[str]:
@@ -54,14 +66,14 @@ class Removal:
         return self.clones.recorded_readers(table.location)
 
     def refuse_needed(self, doomed: Sequence[Table], advice: str = FORCE) -> None:
-        """Raise `Refused` if a clone outside ``doomed`` reads files of one of these tables."""
+        """Raise `Refused` if a clone outside ``doomed`` reads files of a table in it."""
         for table in doomed:
             readers = self._readers(table) - {other.location for other in doomed}
             if readers:
                 raise self.needed(table, readers, advice)
 
     def refuse_needed_since(self, table: Table, doomed: Sequence[Table]) -> None:
-        """Raise `Damaged` if a table has become the source of a clone since its entry was removed."""
+        """Raise `Damaged` if a table became the source of a clone during its drop."""
         readers = set(self.recorded_readers(table)) - {other.location for other in doomed}
         if readers:
             raise Damaged(
@@ -81,7 +93,10 @@ class Removal:
         return {*self.recorded_readers(table), *self._listed_readers(table)}
 
     def _listed_readers(self, table: Table) -> Iterator[str]:
-        """Yield the first clones of a table among the V1 directories that no operation has recorded."""
+        """Yield clones of a table among V1 directories that no operation has recorded.
+
+        The search is limited to the first directories.
+        """
         if not self._places.v1_names:
             return
         view, reads = self._ledger.view(), 0
@@ -98,7 +113,7 @@ class Removal:
                     return
 
     def _named(self, locations: Iterable[str]) -> list[str]:
-        """Return the identifiers of the tables at these locations; a location of no table stays as it is."""
+        """Return the identifiers of tables; keep a location that has no table."""
         view = self._ledger.view()
         owners = {location: view.owner_of(location) for location in sorted(locations)}
         return [
@@ -108,15 +123,15 @@ class Removal:
     # -- removing -----------------------------------------------------------------------------------------------
 
     def remove(self, table: Table, *, copied: bool = False) -> None:
-        """Remove the rows and files of a table that has no entry any more.
+        """Remove the rows and files of a table whose entry is gone.
 
-        Rows are removed first, so that no writer that still has the table open can commit. A commit in progress may put
-        its row back before the files are removed, so rows are removed again at the end. A directory that was registered
-        again in between is left alone, unless V1 readers only see it there.
+        Rows are removed first, so that writers that still have the table open can no longer commit. A commit in
+        progress may write its row again before the files are removed, so rows are removed again at the end. A directory
+        that was registered again in between stays, unless its table is only visible to V1 readers.
 
         Args:
             table: The table.
-            copied: Everything there is a copy, so foreign files are removed too.
+            copied: The directory is a copy, so foreign files are removed too.
         """
         root = self._places.dataset_root(table)
         view = self._ledger.view()
@@ -135,15 +150,18 @@ class Removal:
                 self.clones.forget(table.location, *latest)
 
     def remove_leftovers(self, table: Table, keys: Iterable[str]) -> None:
-        """Remove these objects of a directory that holds no table, and the rows of manifests that are gone.
+        """Remove objects of a directory without a table, and rows without a manifest.
 
-        Objects that appeared after ``keys`` were listed stay: a writer may have a deregistered table open.
+        Objects that are not in ``keys`` stay: a writer may have a deregistered table open.
         """
         root = self._places.dataset_root(table)
         self._places.remove(root, keys)
         self._ledger.commits.forget_predecessor(root)
 
     def discard(self, table: Table) -> None:
-        """Remove what was written of a table that was never entered; fsck reports what cannot be removed."""
+        """Remove the files and rows of a table that was never entered.
+
+        If the removal fails, `Catalog.fsck` reports the remains.
+        """
         with suppress(LancekeepError):  # the caller raises the original error
             self.remove(table)

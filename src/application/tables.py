@@ -1,4 +1,7 @@
-"""The entries of tables and their directories; see the methods of `Catalog` with similar names."""
+"""The entries of tables and their directories.
+
+The methods of `Catalog` with similar names document these.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ DEFINITE = (AlreadyExists, NotFound, Refused, InvalidInput, ConcurrentModificati
 
 @attrs.frozen
 class Description:
-    """A table, where it lies, and its latest version; None while it is only declared."""
+    """A table with its URI and its latest version, None if it is only declared."""
 
     id: ObjectId
     uri: str
@@ -62,7 +65,11 @@ class Tables:
     # -- reading ------------------------------------------------------------------------------------------------
 
     def find(self, object_id: ObjectId) -> Table:
-        """Return a table's entry. Raises `TableNotFound`."""
+        """Return a table's entry.
+
+        Raises:
+            TableNotFound: The table does not exist.
+        """
         return find_table(self._ledger.view(), object_id)
 
     def exists(self, object_id: ObjectId) -> bool:
@@ -99,7 +106,7 @@ class Tables:
         return (object_id for object_id in ids if include_declared or self._is_created(view, object_id))
 
     def usable(self) -> Iterator[Table]:
-        """Yield the tables whose entries name a directory that can be used; `Fsck` reports the others."""
+        """Yield the tables with a usable directory; `Fsck` reports the others."""
         for entry in self._ledger.view().all_of(TABLE):
             with suppress(Damaged):
                 table = Table.from_entry(entry)
@@ -107,7 +114,10 @@ class Tables:
                 yield table
 
     def _is_created(self, view: CatalogView, object_id: ObjectId) -> bool:
-        """Return whether the table has a version; a table that is being dropped has none, a damaged one has."""
+        """Return whether a table has a version.
+
+        A table that is being dropped has none; a damaged one has.
+        """
         try:
             return self._ledger.commits.has_versions(self._places.dataset_root(find_table(view, object_id)))
         except TableNotFound:
@@ -154,17 +164,19 @@ class Tables:
         return table
 
     def reserve(self, table: Table, chosen: bool) -> Table:
-        """Reserve an empty directory for a table: the writer that creates the marker in it owns it.
+        """Reserve an empty directory for a table.
+
+        The writer that creates the marker in the directory owns it.
 
         Args:
             table: The table, at the location to reserve.
             chosen: The catalog chose the location and may choose another.
 
         Returns:
-            The table at the location that was reserved.
+            The table at the reserved location.
 
         Raises:
-            TableAlreadyExists: Files lie there, or another writer was faster.
+            TableAlreadyExists: The directory holds files, or another writer reserved it first.
         """
         hashed = table.location.endswith(f"_{table.id.key}")
         if not (chosen and hashed) and self._places.is_occupied(table):
@@ -216,7 +228,10 @@ class Tables:
         return table
 
     def _free_location(self, object_id: ObjectId, view: CatalogView) -> str:
-        """Return where a new table goes: its V1 directory if V1 names are kept and no other table lies there."""
+        """Choose the location of a new table.
+
+        If V1 names are kept and no other table has the V1 directory, the table gets that directory.
+        """
         v1 = v1_location(object_id) if self._places.v1_names else None
         owner = None if v1 is None else view.owner_of(v1)
         if v1 is None or (owner is not None and owner.object_id != object_id.key):
@@ -237,7 +252,7 @@ class Tables:
         return self._ledger.apply(decide)
 
     def replace_properties(self, object_id: ObjectId, properties: Mapping[str, str]) -> None:
-        """Give a table these properties and no others, except the catalog's own."""
+        """Replace all properties of a table, except the catalog's own."""
         present = self.find(object_id).properties
         users = {name: value for name, value in present.items() if not name.startswith(OWN_PROPERTIES)}
         if users != properties:
@@ -262,9 +277,10 @@ class Tables:
         return table
 
     def take_back(self, object_id: ObjectId) -> None:
-        """Remove a declaration and what its write left. A table with a version stays, or is entered again.
+        """Remove a declared table and the remains of its write.
 
-        Until the entry is removed, other writers can commit the first version; in a V1 directory also afterwards.
+        A table with a version stays or, if a version appeared during the removal, is entered again. Other writers can
+        commit the first version until the entry is removed; in a V1 directory, also afterwards.
         """
         table = self.find(object_id)
         root = self._places.dataset_root(table)
@@ -278,5 +294,9 @@ class Tables:
             self._removal.remove_leftovers(table, keys)
 
     def remove_entry(self, object_id: ObjectId) -> Table:
-        """Remove a table's entry and nothing else; return what it was. Raises `TableNotFound`."""
+        """Remove only a table's entry, and return the table as it was.
+
+        Raises:
+            TableNotFound: The table does not exist.
+        """
         return self._ledger.apply(lambda view: (remove_table(view, object_id), find_table(view, object_id)))

@@ -1,4 +1,4 @@
-"""The versions of the catalog's tables: what native writers and readers ask for by their callbacks."""
+"""The versions of a catalog's tables, as native readers and writers request them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,11 @@ class NewVersion:
     base: Base | None = None
 
     def at(self, root: DatasetRoot) -> Candidate:
-        """Return the candidate for `TransactionCommits`; ``root`` is that of the table."""
+        """Return the candidate for `TransactionCommits`.
+
+        Args:
+            root: The dataset root of the table.
+        """
         on_branch = self.branch is not None
         return Candidate(root.branch(self.branch), self.version, self.manifest_path, self.size, on_branch, self.base)
 
@@ -48,8 +52,8 @@ class NewVersion:
 class Versions:
     """The versions of every table of one catalog.
 
-    The table engine calls back into this object while it writes and reads, so it must not need the engine itself; the
-    catalog sets `tagged_versions` once it has one.
+    The table engine calls this object while it reads and writes, so this object must not need the engine. The catalog
+    sets `tagged_versions` once it has an engine.
     """
 
     def __init__(self, ledger: Ledger, places: Places) -> None:
@@ -81,7 +85,11 @@ class Versions:
         return self._ledger.commits
 
     def find_table(self, object_id: ObjectId) -> Table:
-        """Return a table's entry. Raises `TableNotFound`."""
+        """Return a table's entry.
+
+        Raises:
+            TableNotFound: The table does not exist.
+        """
         return find_table(self._ledger.view(), object_id)
 
     def dataset_root(self, table: Table) -> DatasetRoot:
@@ -122,15 +130,17 @@ class Versions:
         *,
         base: Base | None = None,
     ) -> Outcome:
-        """Make a staged manifest the next version of a table or branch; see `TableCommits.commit`.
+        """Make a staged manifest the next version of a table or branch.
+
+        See `TableCommits.commit`.
 
         Args:
             table: The table.
             branch: The branch; None for the main history.
             version: The version to commit.
             manifest_path: The key of the staged manifest.
-            size: The size of the staged manifest, if the caller knows it, as a check.
-            base: The version that the writer has read, if it is known.
+            size: The size of the staged manifest, as a check, if the caller knows it.
+            base: The version that the writer read, if the caller knows it.
 
         Raises:
             CommitRefused: As `TableCommits.commit`, or a rename moved the table's files during the commit.
@@ -144,9 +154,10 @@ class Versions:
         return outcome
 
     def base_after(self, table: Table, branch: str | None, base: Base | None, committed: Committed) -> Base | None:
-        """Return what identifies a writer's table after its commit: its own version, for the one that it has read.
+        """Return the version that identifies a writer's table after its commit.
 
-        The version that it has read may be cleaned up before its next commit.
+        This is the committed version, because garbage collection may remove the version that the writer read before the
+        writer's next commit.
         """
         if _base_at(table, branch, base) is None:
             return base
@@ -156,7 +167,9 @@ class Versions:
         return base if found is None else attrs.evolve(found, branch=branch)
 
     def commit_versions(self, candidates: Sequence[NewVersion]) -> TransactionOutcome:
-        """Make staged manifests the next versions of their tables, all or none; see `TransactionCommits.commit`.
+        """Make staged manifests the next versions of their tables, all or none.
+
+        See `TransactionCommits.commit`.
 
         Raises:
             CommitRefused: As `TransactionCommits.commit`, or a rename moved the files of a table during the commit.
@@ -178,11 +191,11 @@ class Versions:
         return outcome
 
     def _require_unmoved(self, table: Table, version: int, before: int, *, first: bool) -> None:
-        """Raise `CommitRefused` if a rename may have missed a version that was just committed.
+        """Raise `CommitRefused` if a rename may have missed a new version.
 
-        A rename carries over what is committed while the entry still names the old place. If the catalog has changed
-        since ``before``, the entry may belong to a new table in the same directory, and a dropped table becomes a V1
-        table again with the new version. Neither has the version before the new one.
+        A rename copies versions that are committed while the entry names the old location. If the catalog has changed
+        since version ``before``, the entry may belong to a new table in the same directory, or the new version may have
+        turned a dropped table into a V1 table again. In both cases, the predecessor of the new version is missing.
         """
         view = self._ledger.fresh()
         entry = view.find(table.id.key)
@@ -209,10 +222,15 @@ class Versions:
     # -- deleting -----------------------------------------------------------------------------------------------
 
     def delete_versions(self, root: DatasetRoot, versions: Iterable[int]) -> int:
-        """Delete old versions of a table or branch, rows and manifests; see `TableCommits.delete`.
+        """Delete old versions of a table or branch: rows, then manifests.
+
+        See `TableCommits.delete`.
+
+        Returns:
+            The number of versions that existed.
 
         Raises:
-            Refused: One is the latest version, a tag points at it, or it is the published version of a partition.
+            Refused: A version is the latest, is tagged, or is the published version of a partition.
         """
         doomed = set(versions)
         self._refuse_published(root, doomed)
@@ -233,7 +251,7 @@ class Versions:
 
 
 def raise_unless_committed(outcome: Success | Conflict | Unknown, name: str) -> Success:
-    """Return the committed version or versions.
+    """Return the committed version or versions; raise if there are none.
 
     Raises:
         CommitUnknown: The outcome is unknown. The error carries the token that settles it.
@@ -252,7 +270,7 @@ def raise_unless_committed(outcome: Success | Conflict | Unknown, name: str) -> 
 
 
 def _base_at(table: Table, branch: str | None, base: Base | None) -> Base | None:
-    """Return the version that a writer has read, if another table or branch may have taken the place."""
+    """Return the version that a writer read, if the location may have been reused."""
     if base is None or base.branch != branch or (branch is None and v1_table(table.location) is None):
         return None
     return base

@@ -1,4 +1,7 @@
-"""The data of tables, written and read through the table engine; see the methods of `Catalog` with similar names."""
+"""Write and read the data of tables through the table engine.
+
+The methods of `Catalog` with similar names document these.
+"""
 
 from __future__ import annotations
 
@@ -44,11 +47,11 @@ class HistoryEntry:
     """One version of a table.
 
     Attributes:
-        version: Its number.
-        timestamp: When it was made, UTC.
-        operation: What its transaction did.
-        rows: How many rows the table holds at it.
-        committer: Who committed it; empty if the commit store does not know.
+        version: The version number.
+        timestamp: The commit time, in UTC.
+        operation: The operation of its transaction.
+        rows: The number of rows of the table at this version.
+        committer: The writer that committed it; empty if the commit store does not know.
     """
 
     version: int
@@ -59,7 +62,7 @@ class HistoryEntry:
 
 
 class Writes:
-    """Writes tables, and opens the versions that they have."""
+    """Writes tables and opens their versions."""
 
     def __init__(
         self,
@@ -140,9 +143,10 @@ class Writes:
             self._tables.take_back(plan.table)
 
     def _write_and_enter(self, table: Table, data: Any) -> Committed:
-        """Create a table: its first version in a directory that no reader knows yet, then its entry.
+        """Create a table: commit its first version, then add its entry.
 
-        A reader that finds the entry then finds the rows. (A native process that finds none writes its own there.)
+        A reader that finds the entry then also finds the rows. If a native process found an entry without a version, it
+        would write its own first version there.
         """
 
         def decide(view: CatalogView) -> tuple[list[Change], None]:
@@ -183,8 +187,8 @@ class Writes:
         Args:
             object_id: The table.
             mode: The mode of the write.
-            properties: The properties of the table that is declared.
-            replaces: The properties may be meant for an existing table, and replace its own.
+            properties: The properties of the table to declare.
+            replaces: Accept properties for an existing table; the write replaces its properties.
         """
         if mode is WriteMode.CREATE:
             self._tables.declare(object_id, properties, None)
@@ -201,7 +205,7 @@ class Writes:
         return False
 
     def _settled(self, object_id: ObjectId, write: Callable[[], Committed]) -> Committed:
-        """Return the outcome of a write; an unknown outcome is settled if the stores answer."""
+        """Return the outcome of a write. Resolve an unknown outcome if the stores answer."""
         try:
             return write()
         except CommitUnknown as unknown:
@@ -241,7 +245,7 @@ class Writes:
         ]
 
     def _with_version(self, object_id: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Table:
-        """Return a table that has this version, as far as its rows and manifests can say without the engine."""
+        """Return a table after checking, without the engine, that the version exists."""
         if tag is not None and (version is not None or branch is not None):
             raise InvalidInput("a tag names a version of its own: give no version or branch beside it")
         table = self._tables.find(object_id)
@@ -262,7 +266,7 @@ class Writes:
 
     @contextmanager
     def _diagnosed(self, object_id: ObjectId) -> Iterator[None]:
-        """Raise `Damaged` with a remedy in place of the engine's error if the latest version is lost."""
+        """If the latest version is lost, raise `Damaged` with a remedy instead."""
         try:
             yield
         except (NotFound, AlreadyExists, InvalidInput, Damaged, OSError) as error:
@@ -277,7 +281,7 @@ class Writes:
             ) from error
 
     def _head_fault(self, table: Table) -> str | None:
-        """Return what is wrong with the latest manifest of a table; None if it can be read, or there is none."""
+        """Describe the fault of the latest manifest; None if it is readable or absent."""
         latest = self._ledger.commits.latest(self._places.dataset_root(table))
         if latest is None:
             return None
