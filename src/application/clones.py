@@ -1,8 +1,9 @@
-"""Shallow clones, and the records by which a source knows its clones.
+"""Shallow clones, and the records by which a source finds its clones.
 
-A record is an object ``.lancekeep-clones/{hash of the clone's location}`` in the directory of the source; it holds that
-location. It is written before the catalog shows the clone or publishes its version, so one listing of the source finds
-every clone, whatever the number of tables (ADR 32). Records are hints: a manifest of the clone decides.
+A record is an object ``.lancekeep-clones/{hash of the clone's location}`` in the directory of the source. It contains
+that location. The record is written before the catalog shows the clone or publishes its version. So one listing of the
+source finds every clone, regardless of the number of tables (ADR 32). Records are hints: a manifest of the clone
+decides.
 """
 
 from __future__ import annotations
@@ -42,13 +43,18 @@ class Clones:
     # -- records ------------------------------------------------------------------------------------------------
 
     def record(self, key: str, content: bytes, name: str) -> list[str]:
-        """Record the dataset at ``key`` as a clone at every source of one of its manifests. Idempotent.
+        """Record a dataset as a clone at every source of one manifest. Idempotent.
+
+        Args:
+            key: The key of the dataset.
+            content: The manifest.
+            name: The name of the manifest, for errors.
 
         Returns:
             The locations of the sources.
 
         Raises:
-            Damaged: the manifest cannot be read.
+            Damaged: The manifest cannot be read.
         """
         if not may_be_clone(content):
             return []
@@ -66,12 +72,21 @@ class Clones:
         return sources
 
     def record_dataset(self, location: str) -> list[str]:
-        """Record a dataset by the newest and oldest manifest of each history, and return its sources."""
+        """Record a dataset as a clone, and return the locations of its sources.
+
+        The newest and the oldest manifest of each history are read.
+        """
         found = (self.record(self._key(location), content, name) for name, content in self._ends(location))
         return list(dict.fromkeys(source for sources in found for source in sources))
 
     def forget(self, location: str, content: bytes, name: str) -> None:
-        """Remove the records of a clone that was dropped; ``content`` is that of its latest manifest."""
+        """Remove the records of a dropped clone.
+
+        Args:
+            location: The location of the clone.
+            content: Its latest manifest.
+            name: The name of the manifest, for errors.
+        """
         if may_be_clone(content):
             for source in self._sources(location, _examples(content, name)):
                 self.objects.delete(self._record_key(source, location))
@@ -90,31 +105,35 @@ class Clones:
         return sorted(source for source in sources if self.objects.head(self._record_key(source, location)) is None)
 
     def add_record(self, source: str, location: str) -> bool:
-        """Record one clone at one source; True."""
+        """Record one clone at one source, and return True."""
         self.objects.put(self._record_key(source, location), location.encode())
         return True
 
     # -- readers ------------------------------------------------------------------------------------------------
 
     def recorded_readers(self, source: str) -> list[str]:
-        """Return the locations of the recorded clones that have a version which reads files of the source."""
+        """Return the locations of the recorded clones that read files of a source."""
         return [location for _, location in self.records(source) if self.reads(location, source)]
 
     def reads(self, location: str, source: str) -> bool:
-        """Return whether a manifest of a dataset reads files of the source; a damaged one counts."""
+        """Return whether any manifest of a dataset reads files of a source.
+
+        A damaged manifest counts as reading them.
+        """
         return any(self._reads(key, source) for key in self._manifests(location))
 
     def ends_read(self, location: str, source: str) -> bool:
-        """Whether the newest or the oldest version of a dataset, or of one of its branches, reads files of the source.
+        """Return whether a newest or oldest version of a dataset reads files of a source.
 
-        A clone that was overwritten reads its source by its older versions alone.
+        Each branch has a newest and an oldest version. An overwritten clone reads its source only by its older
+        versions.
         """
         return any(_reads(content, name, source) for name, content in self._ends(location))
 
     def protected(self, doomed: Collection[str], datasets: Iterable[str]) -> dict[str, str]:
-        """Return the doomed locations that a remaining dataset reads, each with one such dataset.
+        """Return the doomed locations that remaining datasets read, each with one reader.
 
-        A doomed dataset that is protected stays, too, and protects what it reads.
+        A doomed dataset that is protected remains too, and protects the datasets that it reads.
         """
         bases = {location: self._bases(location) for location in datasets}
         protected: dict[str, str] = {}
@@ -131,7 +150,7 @@ class Clones:
             protected |= found
 
     def unowned_datasets(self, located: Collection[str], above: str = "") -> Iterator[str]:
-        """Yield the locations of the datasets, at any depth, that lie in no location of an entry."""
+        """Yield the locations of datasets without an entry, at any depth."""
         parents = {directory for location in located for directory in ancestors(location)} - set(located)
         prefix = self._key(above)
         for name in self.objects.directories(f"{prefix}/" if prefix else ""):
@@ -173,11 +192,11 @@ class Clones:
         return ()
 
     def _manifests(self, location: str) -> list[str]:
-        """Return the keys of all manifests of a dataset and its branches, in listing order."""
+        """Return the keys of all manifests of a dataset and its branches, as listed."""
         key = self._key(location)
         try:
             infos = [info for part in (VERSIONS, BRANCHES) for info in self._list(f"{key}/{part}/")]
-        except InvalidInput:  # a location that cannot be
+        except InvalidInput:  # the storage does not support the location
             return []
         return [info.key for info in infos if ManifestName.parse(posixpath.basename(info.key)) is not None]
 
@@ -198,7 +217,10 @@ class Clones:
         return sorted({source for source in found if source is not None and source != location})
 
     def _source(self, location: str, base: str, example: str) -> str | None:
-        """Return the dataset below the root that holds a file of a base path; its spelling is ambiguous."""
+        """Return the dataset below the root that holds a file of a base path.
+
+        The file resolves the ambiguity of the base path.
+        """
         for candidate in self._places(location, base):
             if self._holds(f"{candidate}/{example}"):
                 dataset = candidate.partition(f"/{BRANCHES}/")[0]
@@ -206,9 +228,16 @@ class Clones:
         return None
 
     def base_key(self, key: str, base: str, example: str) -> str | None:
-        """Return the key that a base path in a manifest of the dataset at ``key`` means.
+        """Return the key of a base path in a manifest of the dataset at ``key``.
 
-        The place that holds ``example``, a file below it, or where that should be; None for another object store.
+        Args:
+            key: The key of the dataset.
+            base: The base path.
+            example: A file below it.
+
+        Returns:
+            The first possible key that holds ``example``; if none does, the first possible key. None for another object
+            store.
         """
         absolute = self._absolute(base)
         if absolute is None and "://" in base:
@@ -223,9 +252,9 @@ class Clones:
         return base.strip("/") if base.startswith("/") else None
 
     def _places(self, location: str, base: str) -> Iterator[str]:
-        """Yield the keys below the root that a base path in a manifest at ``location`` may mean.
+        """Yield the possible keys of a base path in a manifest at ``location``.
 
-        An absolute path or a URI means one place, but may be spelled through a symbolic link; a relative one depends on
+        An absolute path or a URI means one key, but its spelling may pass a symbolic link. A relative path depends on
         the working directory of its writer.
         """
         absolute = self._absolute(base)

@@ -44,7 +44,10 @@ _AT_ONCE = 8
 
 
 def at_once(act: Callable[..., T], *arguments: Sequence[Any]) -> list[T]:
-    """Act on every item, several at a time. The first failure is raised once all have ended."""
+    """Call ``act`` on several items at a time, and return the results in order.
+
+    The first error is raised after all calls have ended.
+    """
     if len(arguments[0]) == 1:
         return list(map(act, *arguments))
     with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:

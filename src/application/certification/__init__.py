@@ -1,8 +1,8 @@
-"""Measure whether an object store and a commit store keep the guarantees of their adapters.
+"""Measure whether stores keep the guarantees of their adapters.
 
 `ObjectStoreGuarantees` and `CommitStoreGuarantees` are claims about a kind of store. A server that accepts a condition
-and ignores it makes them false. Each check uses the ports as a commit does, and judges by the stored bytes, never by an
-answer alone.
+and ignores it makes them false. Each check uses the ports as a commit does. It judges by the stored bytes, never by a
+reply alone.
 """
 
 from __future__ import annotations
@@ -43,10 +43,16 @@ def measure(
     root_key: str,
     progress: Progress,
 ) -> Certificate:
-    """Run every check; each call of ``open_objects`` and ``open_rows`` opens a new connection.
+    """Run every check.
 
     The checks write below ``{root}/.lancekeep-certify-<uuid>/`` and to histories of the commit store under this
-    directory. All of it is removed at the end, also if a check fails or the run is interrupted.
+    directory. Everything is removed at the end, also if a check fails or the run is interrupted.
+
+    Args:
+        open_objects: Opens a new connection to the object store.
+        open_rows: Opens a new connection to the commit store; None without a commit store.
+        root_key: The key of the root.
+        progress: Called before each check.
 
     Raises:
         StoreUnavailable, AccessDenied, NotFound: A store could not be reached, or stopped answering.

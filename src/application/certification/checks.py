@@ -32,7 +32,10 @@ UNUSUAL_NAMES = ("with space", "50%25", "a#b", "a?b=c&d", "a+b", "straße", "e\u
 
 
 class Result(Enum):
-    """The result of a check. UNSUPPORTED: the adapter does not claim the property, and nothing depends on it."""
+    """The result of a check.
+
+    ``UNSUPPORTED`` means that the adapter does not claim the property, and nothing depends on it.
+    """
 
     PASSED = "passed"
     FAILED = "failed"
@@ -43,8 +46,11 @@ class Result(Enum):
 class Check:
     """One measured property of one store.
 
-    subject: ``object store``, ``commit store`` or ``both``. evidence: the observation and, if the check failed, the
-    uses to avoid.
+    Attributes:
+        subject: ``object store``, ``commit store`` or ``both``.
+        name: The name of the check.
+        result: Its result.
+        evidence: The observation and, if the check failed, the uses to avoid.
     """
 
     subject: str
@@ -55,7 +61,13 @@ class Check:
 
 @attrs.frozen
 class Certificate:
-    """The results for one root and one commit store. root, commit_store: without secrets."""
+    """The results for one root and one commit store.
+
+    Attributes:
+        root: The URI of the root, without secrets.
+        commit_store: The URL of the commit store, without secrets.
+        checks: The results.
+    """
 
     root: str
     commit_store: str
@@ -68,7 +80,7 @@ class Certificate:
 
     @property
     def safe(self) -> bool:
-        """Whether no check failed, so that commits to this root through this commit store are safe."""
+        """Whether no check failed: commits through this commit store are safe."""
         return not self.failed
 
 
@@ -94,7 +106,12 @@ class NotClaimed(Exception):
 
 @attrs.frozen
 class Client:
-    """One connection to both stores; ``rows`` is None if no commit store works on this storage."""
+    """One connection to both stores.
+
+    Attributes:
+        objects: The object store.
+        rows: The commit store; None if no commit store works on this storage.
+    """
 
     objects: ObjectStore
     rows: ExternalCommitStore | None
@@ -102,7 +119,14 @@ class Client:
 
 @attrs.frozen
 class Planned:
-    """A check that is about to run. not_for: advice for the case that it fails."""
+    """A check that is about to run.
+
+    Attributes:
+        subject: As in `Check`.
+        name: As in `Check`.
+        measure: Runs the check and returns the evidence.
+        not_for: The uses to avoid if the check fails.
+    """
 
     subject: str
     name: str
@@ -110,7 +134,11 @@ class Planned:
     not_for: str
 
     def run(self) -> Check:
-        """Run the check. Raises `StoreUnavailable`: a store that does not answer has shown nothing."""
+        """Run the check.
+
+        Raises:
+            StoreUnavailable: The store did not answer, which proves nothing.
+        """
         try:
             return Check(self.subject, self.name, Result.PASSED, self.measure())
         except NotClaimed as unsupported:
@@ -122,7 +150,11 @@ class Planned:
 
 
 def race(clients: Sequence[T], act: Callable[[T, int], R]) -> list[R | StoreUnavailable]:
-    """Let all clients act at once; return each answer, or the `StoreUnavailable` of a client without one."""
+    """Let all clients act at once.
+
+    Returns:
+        The reply to each client, or its `StoreUnavailable` if it got none.
+    """
     barrier = Barrier(len(clients))
 
     def contend(me: int) -> R | StoreUnavailable:
@@ -137,7 +169,11 @@ def race(clients: Sequence[T], act: Callable[[T, int], R]) -> list[R | StoreUnav
 
 
 def judge(told: Sequence[bool | StoreUnavailable], contents: Sequence[bytes], stored: bytes) -> str:
-    """Require one winner, whose content is stored; return the number of missing answers as text."""
+    """Require exactly one winner, whose content is stored.
+
+    Returns:
+        The number of missing replies, as text.
+    """
     winners = [content for content, answer in zip(contents, told, strict=True) if answer is True]
     silent = [content for content, answer in zip(contents, told, strict=True) if isinstance(answer, StoreUnavailable)]
     if len(winners) > 1 or not (winners or silent):

@@ -35,7 +35,11 @@ _UNLISTED = "Do not rely on listings here: V1 directories, fsck and cleanup depe
 
 
 class ObjectStoreChecks:
-    """The checks of one object store, with several connections to it. ``used`` holds every key written."""
+    """The checks of one object store, with several connections to it.
+
+    Attributes:
+        used: Every key that was written.
+    """
 
     def __init__(self, clients: Sequence[ObjectStore], directory: str) -> None:
         self.used: set[str] = set()

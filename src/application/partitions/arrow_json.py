@@ -1,4 +1,7 @@
-"""Arrow schemas in the JSON of the namespace specification (JsonArrowSchema), with the native engine's type names."""
+"""Encode Arrow schemas as JsonArrowSchema of the namespace specification.
+
+Type names are those of Lance.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,10 @@ _TYPES |= {"utf8": pa.string(), "large_utf8": pa.large_string(), "date32[day]": 
 
 
 def type_json(kind: pa.DataType) -> dict[str, Any]:
-    """A type as JsonArrowDataType. Units, time zones and the types of keys have no place in it."""
+    """Return a type as JsonArrowDataType.
+
+    The format has no place for units, time zones and types of dictionary keys.
+    """
     if pa.types.is_dictionary(kind):
         return type_json(kind.value_type)
     if isinstance(kind, pa.BaseExtensionType):
@@ -57,32 +63,38 @@ def type_json(kind: pa.DataType) -> dict[str, Any]:
 
 
 def field_json(field: pa.Field) -> dict[str, Any]:
-    """A field as JsonArrowField."""
+    """Return a field as JsonArrowField."""
     found = {"name": field.name, "nullable": field.nullable, "type": type_json(field.type)}
     return found | ({"metadata": _text(field.metadata)} if field.metadata else {})
 
 
 def schema_json(schema: pa.Schema) -> dict[str, Any]:
-    """A schema as JsonArrowSchema."""
+    """Return a schema as JsonArrowSchema."""
     found: dict[str, Any] = {"fields": [field_json(field) for field in schema]}
     return found | ({"metadata": _text(schema.metadata)} if schema.metadata else {})
 
 
 def exact_schema_text(schema: pa.Schema) -> str:
-    """A schema as JSON text from which `schema_of` makes the very same."""
+    """Return a schema as JSON text from which `schema_of` restores it exactly."""
     found = schema_json(schema)
     exact = base64.b64encode(schema.serialize()).decode()
     return json.dumps({**found, "metadata": {**found.get("metadata", {}), EXACT: exact}}, separators=(",", ":"))
 
 
 def schema_of(text: str) -> pa.Schema:
-    """The schema in a JSON text; timestamps are in microseconds where nothing says otherwise. Raises `Damaged`."""
+    """Return the schema in a JSON text.
+
+    Timestamps are in microseconds unless the text states another unit.
+
+    Raises:
+        Damaged: The text is not such a schema.
+    """
     try:
         found = json.loads(text)
         exact = (found.get("metadata") or {}).get(EXACT)
         if exact is not None:
             schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(exact)))
-            if schema_json(schema)["fields"] == found["fields"]:  # else other software has changed them since
+            if schema_json(schema)["fields"] == found["fields"]:  # else other software changed the fields
                 return schema
         return pa.schema([_field(field) for field in found["fields"]])
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError, OSError, pa.ArrowException) as error:
@@ -90,7 +102,11 @@ def schema_of(text: str) -> pa.Schema:
 
 
 def type_of(found: Mapping[str, Any]) -> pa.DataType:
-    """The type in a JsonArrowDataType. Raises `ValueError` or `KeyError` for one that is not known."""
+    """Return the type in a JsonArrowDataType.
+
+    Raises:
+        ValueError, KeyError: The type is unknown.
+    """
     name, length = found["type"], int(found.get("length") or 0)
     fields = [_field(field) for field in found.get("fields") or ()]
     match name:

@@ -1,8 +1,8 @@
-"""A partitioned namespace: writing and reading tables that share a schema, one per partition, as one.
+"""A partitioned namespace: tables that share a schema, used as one table.
 
-A write commits to each table and then has all those versions read from then on in one change of the manifest table.
-A version counts only once it is published, and is always built on the published one: what a write that failed has left
-behind it never becomes visible (``docs/adr/0026``).
+A write commits to each table. Then one change of the manifest table publishes all these versions. A version is visible
+only after it is published, and always follows the published version. What a failed write has committed after the
+published version never becomes visible (``docs/adr/0026``).
 """
 
 from __future__ import annotations
@@ -84,7 +84,12 @@ class PartitionedNamespace:
 
     @property
     def schema(self) -> pa.Schema:
-        """The schema of all partitions. Raises `NamespaceNotFound` if the catalog is not partitioned, `Damaged`."""
+        """The schema of all partitions.
+
+        Raises:
+            NamespaceNotFound: The catalog is not partitioned.
+            Damaged: The schema is missing or cannot be read.
+        """
         return _schema_in(self._ledger.view())
 
     @property
@@ -93,7 +98,7 @@ class PartitionedNamespace:
         return specs_of(self._ledger.view().properties)
 
     def create(self, schema: pa.Schema, by: Iterable[PartitionBy]) -> None:
-        """See `Catalog.create_partitioned`."""
+        """Partition the catalog; see `Catalog.create_partitioned`."""
         numbered = with_field_ids(schema)
         spec = next_spec({}, [partition_field(each, numbered) for each in by])
         _require_depth(spec)
@@ -109,9 +114,15 @@ class PartitionedNamespace:
         self._ledger.apply(decide)
 
     def evolve(self, by: Iterable[PartitionBy]) -> PartitionSpec:
-        """Change how later writes are partitioned; existing data stay, and readers see them too.
+        """Change how later writes are partitioned. Idempotent.
 
-        Idempotent: nothing changes where that is how it is partitioned already. Raises `InvalidInput`.
+        Existing data stay, and readers see them too.
+
+        Returns:
+            The partition specification of later writes.
+
+        Raises:
+            InvalidInput: A level is invalid.
         """
         wanted = list(by)
 
@@ -126,15 +137,25 @@ class PartitionedNamespace:
     # -- writing ------------------------------------------------------------------------------------------------
 
     def write(self, data: Any, mode: str = APPEND) -> list[Partition]:
-        """Write rows to their partitions, publish all atomically, and return those partitions.
+        """Write rows to their partitions, and publish all partitions atomically.
 
-        data: what `Catalog.write` takes, held in memory. Columns are matched by name. mode: ``append``; ``overwrite``
-        replaces the rows of the partitions that the data belong to, and leaves the others.
+        Args:
+            data: As for `Catalog.write`; it is held in memory. Columns are matched by name.
+            mode: ``append``, or ``overwrite`` to replace the rows of the partitions to which the data belong. Other
+                partitions do not change.
 
-        Raises `InvalidInput` (nothing was written), `Refused` (an expression partitions it; overwriting beside data of
-        another specification), `ConcurrentModification` (nothing was published: others kept changing the same
-        partitions, or dropped one), `CommitUnknown` (of one table; nothing was published), `StoreUnavailable` (when
-        publishing, which then may have happened: `scan` tells).
+        Returns:
+            The published partitions.
+
+        Raises:
+            InvalidInput: Nothing was written.
+            Refused: An expression partitions the namespace, or ``overwrite`` is used next to data of another
+                specification.
+            ConcurrentModification: Other writers kept changing the same partitions, or dropped one. Nothing was
+                published.
+            CommitUnknown: The outcome of the commit to one table is unknown. Nothing was published.
+            StoreUnavailable: A store did not answer. If it failed during publication, the rows may be published; check
+                with `scan`.
         """
         plan = self.begin_write(mode)
         table = self._conforming(self._engine.reader(data).read_all(), plan.schema)
@@ -152,9 +173,9 @@ class PartitionedNamespace:
         return self.publish(plan, written)
 
     def begin_write(self, mode: str = APPEND) -> PartitionWritePlan:
-        """Return a plan for distributed writers; `publish` makes their rows visible, `abandon` gives up.
+        """Return a plan for distributed writers.
 
-        Raises as `write` does.
+        `publish` makes their rows visible, and `abandon` gives up. Errors are those of `write`.
         """
         if mode not in (APPEND, OVERWRITE):
             raise InvalidInput(f"unknown write mode {mode!r}; choose append or overwrite")
@@ -170,7 +191,10 @@ class PartitionedNamespace:
         return PartitionWritePlan(spec, schema, mode, root_uri, options, known, levels, salt)
 
     def publish(self, plan: PartitionWritePlan, written: Sequence[WrittenPartition]) -> list[Partition]:
-        """Commit to every partition, and publish all of them atomically. Raises as `write` does."""
+        """Commit to every partition, and publish all of them atomically.
+
+        Errors are those of `write`.
+        """
         writer = PartitionWriter(self._ledger, self._places, self._writes, self._removal, self._engine, plan)
         return writer.run(written)
 
@@ -184,17 +208,22 @@ class PartitionedNamespace:
     # -- reading ------------------------------------------------------------------------------------------------
 
     def scan(self, filter: Any = None) -> Scan:  # noqa: A002 - the word that a caller reads
-        """Return the partitions that can hold rows of a filter, at their published versions of one moment.
+        """Return the partitions that can hold rows of a filter, as a consistent snapshot.
 
-        filter: tuples ``(column, operator, value)``, all of which have to hold; or lists of such, one of which has to
-        (as ``pyarrow.parquet`` takes it); operators ``= != < <= > >= in`` ``not in`` ``is null`` ``is not null``. Text
-        may stand for a date or timestamp; a timestamp without a zone is UTC where the column has one.
+        Args:
+            filter: Tuples ``(column, operator, value)``, all of which must hold; or lists of such tuples, one of which
+                must hold (as in ``pyarrow.parquet``). The operators are ``= != < <= > >= in``, ``not in``, ``is null``
+                and ``is not null``. Text may stand for a date or timestamp. If a column has a time zone, a timestamp
+                without one is UTC.
 
-        Raises `NamespaceNotFound`, `InvalidInput`, `Damaged`.
+        Raises:
+            NamespaceNotFound: The catalog is not partitioned.
+            InvalidInput: The filter is invalid.
+            Damaged: An entry of a partition cannot be read.
         """
         view = self._ledger.view()
         schema, wanted = _schema_in(view), parse_filter(filter)
-        expression(wanted, schema)  # so that what cannot be compared is said before anything is read
+        expression(wanted, schema)  # report invalid comparisons before anything is read
         kept, skipped = [], 0
         for spec in specs_of(view.properties).values():
             tests = [[keeps(field, schema, conjunction) for field in spec.fields] for conjunction in wanted]
@@ -206,7 +235,7 @@ class PartitionedNamespace:
         return Scan(tuple(kept), skipped, schema, wanted, self._engine, self._open)
 
     def place(self, partition: Partition) -> tuple[str, Mapping[str, str]]:
-        """Return the URI and the storage options by which other processes open a partition."""
+        """Return the URI and storage options by which other processes open a partition."""
         return self._places.uri(partition.table), self._places.storage_options
 
     def _open(self, partition: Partition) -> Any:

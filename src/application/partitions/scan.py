@@ -1,4 +1,4 @@
-"""Reading a partitioned namespace: the partitions that a filter leaves, each at its published version."""
+"""Read a partitioned namespace at the published versions of its partitions."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from lancekeep.ports.table_engine import TableEngine
 
 @attrs.frozen
 class Scan:
-    """The partitions that a filter selects, each at its published version of one moment.
+    """The partitions that a filter selects, at the published versions of one moment.
 
-    skipped: the number of partitions that cannot hold a row of the filter.
+    Attributes:
+        skipped: The number of partitions that cannot hold a row of the filter.
     """
 
     partitions: tuple[Partition, ...]
@@ -31,11 +32,18 @@ class Scan:
     _open: Callable[[Partition], Any]
 
     def datasets(self) -> Iterator[tuple[Partition, Any]]:
-        """Yield each partition with its ``lance.LanceDataset``; the caller applies the filter."""
+        """Yield each partition with its ``lance.LanceDataset``.
+
+        The caller applies the filter.
+        """
         return ((partition, self._open(partition)) for partition in self.partitions)
 
     def select(self, columns: Sequence[str] | None) -> pa.Schema:
-        """Return the schema of some columns, or of all for None. Raises `InvalidInput`."""
+        """Return the schema of some columns; of all columns for None.
+
+        Raises:
+            InvalidInput: A column does not exist.
+        """
         names = self.schema.names if columns is None else list(columns)
         unknown = [name for name in names if name not in self.schema.names]
         if unknown:
@@ -43,7 +51,11 @@ class Scan:
         return pa.schema([self.schema.field(name) for name in names])
 
     def to_table(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return the rows that satisfy the filter, in no particular order. Raises `InvalidInput`."""
+        """Return the rows that satisfy the filter, in no particular order.
+
+        Raises:
+            InvalidInput: A column does not exist.
+        """
         schema = self.select(columns)
         names = schema.names
         condition = expression(self.filter, self.schema)

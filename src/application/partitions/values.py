@@ -1,8 +1,12 @@
-"""Partition values of Arrow data (partitioning specification, "Partition Transform").
+"""Partition values of Arrow data.
 
-The transforms are what DataFusion makes of the expressions that the specification derives from them. What it leaves
-open, the bytes that are hashed, is: integers and dates as 64-bit integers, since equal values of different widths have
-to share a bucket; timestamps as 64-bit counts of their own unit; text in UTF-8; all little endian.
+See "Partition Transform" in the partitioning specification. The transforms equal the results of DataFusion for the
+expressions that the specification derives from them. The specification does not define the bytes that are hashed. Here
+they are, all little endian:
+
+- integers and dates as 64-bit integers, because equal values of different widths must share a bucket
+- timestamps as 64-bit counts of their own unit
+- text in UTF-8
 """
 
 from __future__ import annotations
@@ -45,7 +49,11 @@ _LONGEST_RANGE = {"month": 366, "day": 31, "hour": 1}
 
 
 def with_field_ids(schema: pa.Schema) -> pa.Schema:
-    """The schema with a number in the metadata of every column, as given or counted. Raises `InvalidInput`."""
+    """Return the schema with a number in the metadata of every column.
+
+    Raises:
+        InvalidInput: A column name occurs twice, or some columns have a number of their own and others do not.
+    """
     given = [(field.metadata or {}).get(FIELD_ID.encode()) for field in schema]
     if len(set(schema.names)) < len(schema.names):
         raise InvalidInput(f"the schema names a column twice: {', '.join(schema.names)}")
@@ -61,7 +69,11 @@ def with_field_ids(schema: pa.Schema) -> pa.Schema:
 
 
 def sources_by_id(schema: pa.Schema) -> dict[int, pa.Field]:
-    """The columns by their number. Raises `Damaged` where one has none."""
+    """Return the columns by their number.
+
+    Raises:
+        Damaged: A column has no usable number.
+    """
     try:
         return {int(field.metadata[FIELD_ID.encode()]): field for field in schema}
     except (KeyError, TypeError, ValueError) as error:
@@ -69,7 +81,11 @@ def sources_by_id(schema: pa.Schema) -> dict[int, pa.Field]:
 
 
 def partition_field(by: PartitionBy, schema: pa.Schema) -> PartitionField:
-    """What a user asks for, as a field over a schema with field ids. Raises `InvalidInput`."""
+    """Return the partition field that a user requests, for a schema with field ids.
+
+    Raises:
+        InvalidInput: A column does not exist, or its type does not suit the transform.
+    """
     missing = [name for name in by.columns if name not in schema.names]
     if missing:
         raise InvalidInput(f"cannot partition by {missing[0]!r}: the columns are {', '.join(schema.names)}")
@@ -83,7 +99,11 @@ def partition_field(by: PartitionBy, schema: pa.Schema) -> PartitionField:
 
 
 def column_type(field: PartitionField, schema: pa.Schema) -> pa.DataType:
-    """The type of the manifest table's column for a field. Raises `Damaged` where its result type is not known."""
+    """Return the type of a partition field's column in the manifest table.
+
+    Raises:
+        Damaged: The result type of the field is unknown.
+    """
     source = sources_by_id(schema).get(field.source_ids[0])
     if field.transform is not None and source is not None:
         return _result_type(field.transform, source.type)
@@ -123,7 +143,10 @@ def _require_suitable(transform: Transform, field: pa.Field) -> None:
 
 
 def partition_arrays(data: pa.Table, spec: PartitionSpec, schema: pa.Schema) -> list[pa.Array]:
-    """The values of each partition field for rows of the schema; a source that is no more counts as null."""
+    """Return the values of each partition field for rows of the schema.
+
+    A source column that no longer exists counts as null.
+    """
     sources = sources_by_id(schema)
     found = []
     for field in spec.fields:
@@ -137,7 +160,7 @@ def partition_arrays(data: pa.Table, spec: PartitionSpec, schema: pa.Schema) -> 
 
 
 def transformed(transform: Transform, columns: Sequence[pa.Array]) -> pa.Array:
-    """What a transform makes of columns of the same length."""
+    """Apply a transform to columns of the same length."""
     kind = transform.type
     [first, *_] = columns
     if kind == "identity":
@@ -157,12 +180,12 @@ def transformed(transform: Transform, columns: Sequence[pa.Array]) -> pa.Array:
 
 
 def split(data: pa.Table, values: Sequence[pa.Array]) -> Iterator[tuple[Values, pa.Table]]:
-    """The rows of each combination of partition values, in the order they came, with these."""
+    """Yield each combination of partition values with its rows, in original order."""
     codes = np.zeros(data.num_rows, dtype=np.int64)
     for column in map(_normalised, values):
         encoded = column.dictionary_encode(null_encoding="encode")
         codes = codes * len(encoded.dictionary) + encoded.indices.to_numpy()
-        codes = np.unique(codes, return_inverse=True)[1]  # so that products of sizes stay small
+        codes = np.unique(codes, return_inverse=True)[1]  # keep the products of sizes small
     order = np.argsort(codes, kind="stable")
     starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
     sorted_rows = data.take(pa.array(order))
@@ -181,7 +204,7 @@ def _truncated(column: pa.Array, width: int) -> pa.Array:
         return pa.array(values, kind)
     if pa.types.is_floating(kind):
         floats = pc.fill_null(column, 0).to_numpy(zero_copy_only=False)
-        with np.errstate(invalid="ignore"):  # of an infinity, as DataFusion has it, is NaN
+        with np.errstate(invalid="ignore"):  # the multiple of an infinity is NaN, as in DataFusion
             multiples = floats - np.fmod(floats, floats.dtype.type(width))
         return pc.if_else(pc.is_valid(column), pa.array(multiples, kind), pa.scalar(None, kind))
     numbers = np.asarray(pc.fill_null(column, 0))
@@ -191,7 +214,7 @@ def _truncated(column: pa.Array, width: int) -> pa.Array:
 
 
 def _normalised(column: pa.Array) -> pa.Array:
-    """So that all NaN are one value, and both zeros."""
+    """Replace all NaN by one value, and negative zero by zero."""
     if not pa.types.is_floating(column.type):
         return column
     return pc.if_else(
@@ -208,9 +231,12 @@ def _combined(column: pa.ChunkedArray) -> pa.Array:
 
 
 def literals(predicate: Predicate, field: pa.Field) -> pa.Array:
-    """What a predicate compares with, in the type of its column; text may stand for a date or timestamp.
+    """Return the values of a predicate in the type of its column.
 
-    Raises `InvalidInput`.
+    Text may stand for a date or timestamp.
+
+    Raises:
+        InvalidInput: A value cannot be compared with the column.
     """
     try:
         if pa.types.is_temporal(field.type) and all(isinstance(value, str) for value in predicate.values):
@@ -218,7 +244,7 @@ def literals(predicate: Predicate, field: pa.Field) -> pa.Array:
         if pa.types.is_temporal(field.type) and any(isinstance(value, int | float) for value in predicate.values):
             raise TypeError("a number is no date or timestamp")
         found = pa.array(predicate.values, field.type)
-        if len(found) and not pa.array(predicate.values).cast(field.type).equals(found):  # which fails if it loses any
+        if len(found) and not pa.array(predicate.values).cast(field.type).equals(found):  # fails if it loses any
             raise ValueError("they cannot be told exactly")
         return found
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
@@ -228,7 +254,7 @@ def literals(predicate: Predicate, field: pa.Field) -> pa.Array:
 
 
 def _moments(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Texts as dates or timestamps; those without an offset are UTC."""
+    """Parse dates or timestamps; those without an offset are UTC."""
     if getattr(kind, "tz", None) is None:
         return texts.cast(kind)
     try:
@@ -238,7 +264,11 @@ def _moments(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def expression(wanted: Filter, schema: pa.Schema) -> Any:
-    """A filter as ``pyarrow.compute.Expression``; None where it lets everything through. Raises `InvalidInput`."""
+    """Return a filter as a ``pyarrow`` expression; None if it accepts every row.
+
+    Raises:
+        InvalidInput: A column does not exist, or a value cannot be compared with it.
+    """
     alternatives = []
     for conjunction in wanted:
         conditions = [_condition(predicate, schema) for predicate in conjunction]
@@ -268,13 +298,19 @@ def _condition(predicate: Predicate, schema: pa.Schema) -> Any:
 
 
 def is_understood(wanted: Filter, schema: pa.Schema) -> bool:
-    """Whether the engine takes a filter: it knows no conditions on unsigned integers and the smallest floats."""
+    """Return whether Lance supports a filter.
+
+    It supports no conditions on unsigned integers and half-precision floats.
+    """
     kinds = [schema.field(predicate.column).type for conjunction in wanted for predicate in conjunction]
     return not any(pa.types.is_unsigned_integer(kind) or pa.types.is_float16(kind) for kind in kinds)
 
 
 def keeps(field: PartitionField, schema: pa.Schema, conjunction: Sequence[Predicate]) -> Callable[[Any], bool]:
-    """Says of a value of a partition field whether its partition can hold rows that satisfy a conjunction."""
+    """Return a test whether a partition can hold rows that satisfy a conjunction.
+
+    The test takes a value of the partition field.
+    """
     transform, sources = field.transform, sources_by_id(schema)
     if transform is None or not all(number in sources for number in field.source_ids):
         return lambda value: True
@@ -326,9 +362,12 @@ def _keeps_buckets(
 
 
 def _parts_in_range(transform: Transform, own: Sequence[Predicate], column: pa.Field) -> set[int] | None:
-    """The months, days or hours that occur between the bounds of a conjunction; None: any may.
+    """Return the months, days or hours between the bounds of a conjunction.
 
-    Time zones but UTC are left alone: where clocks are put back, an hour may be gone through unseen.
+    Time zones other than UTC are not handled: if clocks are set back, the steps may skip an hour.
+
+    Returns:
+        None if any value may occur.
     """
     days = _LONGEST_RANGE.get(transform.type)
     if days is None or getattr(column.type, "tz", None) not in (None, "UTC"):
@@ -353,7 +392,10 @@ def _parts_in_range(transform: Transform, own: Sequence[Predicate], column: pa.F
 
 
 def murmur3(columns: Sequence[pa.Array]) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """The Murmur3 hash (x86, 32 bits, seed 0) of each row: of its values behind one another, nulls left out."""
+    """Return the Murmur3 hash (x86, 32 bits, seed 0) of each row.
+
+    The hash covers the concatenated values of the row; nulls are omitted.
+    """
     if not len(columns[0]):
         return np.zeros(0, np.int32)
     joined = pc.binary_join_element_wise(
@@ -387,7 +429,7 @@ def _bytes(column: pa.Array) -> pa.Array:
         return column
     if pa.types.is_date32(kind):
         column = column.cast(pa.int32())
-    if kind != pa.uint64():  # beyond 63 bits there is no equal value of another type
+    if kind != pa.uint64():  # a larger value has no equal in another type
         column = column.cast(pa.int64())
     words = pc.fill_null(column, 0).to_numpy(zero_copy_only=False)
     fixed = pa.FixedSizeBinaryArray.from_buffers(pa.binary(8), len(column), [None, pa.py_buffer(words.astype("<u8"))])
@@ -396,7 +438,7 @@ def _bytes(column: pa.Array) -> pa.Array:
 
 
 def _word(data: np.ndarray[Any, np.dtype[np.uint8]], at: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.uint32]]:
-    """Four bytes from each position, little endian."""
+    """Return four bytes from each position as a little-endian word."""
     word = np.zeros(len(at), np.uint32)
     for byte in range(4):
         word |= data[at + byte].astype(np.uint32) << np.uint32(8 * byte)

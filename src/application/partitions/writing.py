@@ -1,7 +1,7 @@
-"""Writes to partitions: the plan for distributed writers, the commits, and the publication.
+"""Write partitions: plan distributed writes, commit, and publish.
 
-A version counts only once it is published, and is always built on the published one. What a failed write has committed
-after it never becomes visible (``docs/adr/0026``).
+A version is visible only after it is published, and always follows the published version. What a failed write has
+committed after the published version never becomes visible (``docs/adr/0026``).
 """
 
 from __future__ import annotations
@@ -59,10 +59,13 @@ _ATTEMPTS = 20
 
 @attrs.frozen
 class PartitionWritePlan:
-    """The plan by which distributed writers write partitions; it pickles.
+    """A plan for distributed writers of partitions. It pickles.
 
-    known: the places of the existing partitions, by their values. levels: the existing namespaces, by their values.
-    root_uri: where new partitions go. salt: random; makes the names of new namespaces.
+    Attributes:
+        known: The ids and URIs of the existing partitions, by their values.
+        levels: The existing namespaces, by their values.
+        root_uri: The root of new partitions.
+        salt: Random text from which the names of new namespaces are derived.
     """
 
     spec: PartitionSpec
@@ -75,7 +78,10 @@ class PartitionWritePlan:
     salt: str
 
     def place(self, values: Values) -> tuple[WritePlan, str | None]:
-        """Return the plan for the rows of a partition, and its location if it is new; every call makes a new one."""
+        """Return the plan for a partition, and the location if the partition is new.
+
+        Every call returns another location for a new partition.
+        """
         mode = WriteMode(self.mode)
         found = self.known.get(key_of(values))
         if found is not None:
@@ -85,18 +91,25 @@ class PartitionWritePlan:
         return self.at(table, location), location
 
     def table_of(self, values: Values) -> ObjectId:
-        """Return the id that the table of a new partition gets."""
+        """Return the id of a new partition's table."""
         return table_of(self.levels, self.spec, values, level_names(self.spec, values, self.salt))
 
     def at(self, table: ObjectId, location: str) -> WritePlan:
-        """Return the plan for a new partition that `place` has given a name and a location."""
+        """Return the plan for a new partition with a name and location from `place`."""
         uri = f"{self.root_uri.rstrip('/')}/{location}"
         return WritePlan(table, uri, self.storage_options, self.schema, WriteMode.CREATE, 0, True)
 
 
 @attrs.frozen
 class WrittenPartition:
-    """Fragments that were written for a partition, by the plan that `PartitionWritePlan.place` gave."""
+    """Fragments that were written for a partition.
+
+    Attributes:
+        values: The values of the partition.
+        fragments: The fragments.
+        plan: The plan from `PartitionWritePlan.place`.
+        location: The location of a new partition; None for an existing one.
+    """
 
     values: Values
     fragments: tuple[Any, ...]
@@ -130,7 +143,7 @@ class PartitionWriter:
         try:
             return self._publish(parts) if parts else []
         except StoreUnavailable:
-            raise  # whether it was published is not known: what was written stays
+            raise  # the outcome is unknown, so the written files stay
         except Exception:
             for part in parts:
                 self._forget(part)
@@ -159,9 +172,12 @@ class PartitionWriter:
         raise ConcurrentModification("others kept publishing the same partitions; nothing was published, try again")
 
     def _commit(self, part: _Part, base: Partition | None, table: ObjectId) -> None:
-        """Commit the rows as a version that adds them to what ``base`` publishes, and to nothing else.
+        """Commit the rows as a version that follows the one that ``base`` publishes.
 
-        ``table``: the id of the partition's table if it is new.
+        Args:
+            part: The partition of the write.
+            base: The published partition; None if it is new.
+            table: The id of the partition's table if it is new.
         """
         written = part.written
         if base is None and written.location is None:
@@ -179,15 +195,18 @@ class PartitionWriter:
         part.publication = self._commit_to(base, written)
 
     def _first(self, written: WrittenPartition) -> Publication:
-        """Commit the first version of a table that has no entry before it is published."""
+        """Commit the first version of a table that has no entry until it is published."""
         assert written.location is not None
         version = self.engine.create_at(written.plan, written.fragments)
         root = self.places.dataset_root(Table(written.plan.table, written.location, {}))
-        self.ledger.commits.latest(root)  # the commit store comes to know of it
+        self.ledger.commits.latest(root)  # record the version in the commit store
         return Publication(written.values, written.plan.table, written.location, None, version)
 
     def _move(self, part: _Part, plan: WritePlan, location: str | None) -> WrittenPartition:
-        """Write the rows again for another table: a concurrent write has entered the partition or a level of it."""
+        """Write the rows again for another table.
+
+        This is necessary if a concurrent write has entered the partition or a level of it.
+        """
         written = part.written
         if part.publication is None:
             self.engine.create_at(written.plan, written.fragments)
@@ -204,11 +223,13 @@ class PartitionWriter:
                 self.removal.remove(Table(part.written.plan.table, part.written.location, {}))
 
     def _commit_to(self, base: Partition, written: WrittenPartition) -> Publication:
-        """Commit a version with the rows of ``base`` and the fragments; with the fragments alone to overwrite.
+        """Commit a version with the rows of ``base`` and the fragments.
+
+        If the mode is to overwrite, the version has the fragments only.
 
         Versions after the published one belong to writes that failed or are in progress. Appending to them would
-        publish them, so the published version is restored first. The engine rebases silently: a commit that did not
-        become the very next version holds rows of other writers, and stays unpublished too.
+        publish them, so the published version is restored first. Lance rebases silently: a commit that is not the very
+        next version holds rows of other writers, and stays unpublished too.
         """
         root = self.places.dataset_root(base.table)
         for attempt in range(_ATTEMPTS):
@@ -229,7 +250,7 @@ class PartitionWriter:
         raise ConcurrentModification(f"{base.table.id}: others kept committing to it; nothing was published, try again")
 
     def _again(self, base: Partition) -> Partition:
-        """Return the partition as published now."""
+        """Return the partition as it is published now."""
         entry = self.ledger.view().find(base.table.id.key)
         if entry is None or entry.location != base.table.location:
             raise ConcurrentModification(f"the partition {base.table.id} was dropped; nothing was published")

@@ -1,8 +1,8 @@
 """The garbage collection of tables: `Catalog.cleanup`.
 
-Old versions of every table are removed first: rows of the commit store, then manifests. Then the manifests that have
-appeared since are read, and files are removed that no manifest names. If it is interrupted at any point, every visible
-version can be read, and the next run completes the clean-up.
+The clean-up first removes old versions of every table: rows of the commit store, then manifests. Then it reads the
+manifests that have appeared since, and removes files that no manifest names. If it is interrupted at any point, every
+visible version remains readable, and the next run completes the clean-up.
 """
 
 from __future__ import annotations
@@ -37,11 +37,17 @@ T = TypeVar("T")
 
 @attrs.frozen
 class TableCleanup:
-    """What is removed of one table or, if ``branch`` is not empty, of one of its branches.
+    """What a clean-up removes of one history of a table.
 
-    versions: by number, rows and manifests. kept: how many versions stay. rows: of versions whose manifest somebody
-    else has removed. staged: manifests of commits that were never finished. files: of data, deletions, indices and
-    transactions. bytes: of all that.
+    Attributes:
+        table: The table.
+        branch: The branch; empty for the main history.
+        versions: The numbers of the removed versions: rows and manifests.
+        kept: The number of versions that stay.
+        rows: The number of removed rows of versions whose manifest another process has removed.
+        staged: The number of removed manifests of commits that were never finished.
+        files: The number of removed files: data, deletions, indices and transactions.
+        bytes: The size of all removed objects.
     """
 
     table: str
@@ -68,9 +74,14 @@ class NotCleaned:
 
 @attrs.frozen
 class CleanupReport:
-    """What a clean-up removed or, with ``dry_run``, would remove; other tables are left out.
+    """What a clean-up removed or, with ``dry_run``, would remove.
 
-    manifest_versions: how many old versions of the catalog's own table went; nobody counts them beforehand.
+    Attributes:
+        tables: The histories with something to remove.
+        skipped: The tables that could not be cleaned.
+        dry_run: Whether nothing was removed.
+        manifest_versions: The number of old versions of the manifest table that were removed. A dry run does not count
+            them.
     """
 
     tables: tuple[TableCleanup, ...]
@@ -104,10 +115,12 @@ class CleanupReport:
 
 @attrs.define
 class _Branch:
-    """The main history of a table ("") or that of a branch: its objects, and those to remove.
+    """The objects of one history of a table, and those to remove.
 
-    others: manifests that are no versions, detached ones for instance; they stay. files: with their random names, among
-    them those of which no writer came to the end.
+    Attributes:
+        name: The branch; empty for the main history.
+        others: Manifests that are not versions, such as detached ones. They stay.
+        files: The files with their random names, including unfinished uploads.
     """
 
     name: str
@@ -128,7 +141,7 @@ class _Branch:
                 self.others.append(info)
         elif parsed.is_generated:
             self.staged.append(info)
-        elif parsed.is_staged:  # a copy that a user made; it stays
+        elif parsed.is_staged:  # a copy that a user made stays
             self.others.append(info)
         else:
             self.others += [self.versions[parsed.version]] if parsed.version in self.versions else []
@@ -143,8 +156,10 @@ class _Branch:
 class _Dataset:
     """A table with its branches.
 
-    selected: it is to be cleaned; otherwise it is only looked at for what it needs. refusal: why nothing may go of it.
-    object_id: under which the catalog has it.
+    Attributes:
+        selected: Whether to clean the table. Otherwise the clean-up only reads which files it needs.
+        refusal: Why nothing of the table may be removed; empty if it may.
+        object_id: The identifier of the table in the catalog, if it has one.
     """
 
     name: str
@@ -167,7 +182,7 @@ class Cleanup:
     Attributes:
         ledger: The entries, and the commits of the tables' versions.
         places: The directories.
-        clones: Find the datasets that no entry refers to.
+        clones: Finds the datasets to which no entry refers.
         tables: The tables to clean; None for all.
         now: A clock.
 
@@ -188,7 +203,7 @@ class Cleanup:
     _read: set[ObjectInfo] = attrs.field(factory=set)
 
     def run(self, *, dry_run: bool) -> CleanupReport:
-        """Plan, and do it unless ``dry_run``."""
+        """Choose what to remove and, unless ``dry_run`` is set, remove it."""
         require_span(self.older_than, "older_than")
         require_span(self.grace)
         if self.keep < 1:
@@ -209,7 +224,10 @@ class Cleanup:
     # -- looking ------------------------------------------------------------------------------------------------
 
     def _look(self) -> Iterator[_Dataset]:
-        """Yield every table, then datasets without an entry: a deregistered clone may be registered again."""
+        """Yield every table, then datasets without an entry.
+
+        A deregistered clone is such a dataset; it may be registered again.
+        """
         entries = list(self.ledger.view().all_of(TABLE))
         taken = set[str]()
         for at, entry in enumerate(entries):
@@ -227,7 +245,10 @@ class Cleanup:
             yield self._filled(_Dataset(location, self._root(location), selected=False))
 
     def _placed(self, table: Table, selected: bool) -> _Dataset:
-        """Return a table with its place. Nothing is removed behind a symbolic link, but it may be a clone."""
+        """Return a table with its dataset root.
+
+        If a symbolic link leads to the table, nothing of it is removed. It is still read, because it may be a clone.
+        """
         try:
             return _Dataset(str(table.id), self.places.dataset_root(table), selected, object_id=table.id)
         except Damaged as error:
@@ -238,7 +259,7 @@ class Cleanup:
         return DatasetRoot(key, self._objects.root_uri + key)
 
     def _filled(self, dataset: _Dataset) -> _Dataset:
-        """Add the objects of the directory; only its manifests if the table is not to be cleaned."""
+        """Add the objects of the directory; only manifests if the table is not cleaned."""
         prefix, cleaned = f"{dataset.root.key}/", dataset.selected and not dataset.refusal
         parts = ("",) if cleaned else (f"{VERSIONS}/", f"{BRANCHES}/")
         for info in (info for part in parts for info in self._listed(prefix + part)):
@@ -258,7 +279,11 @@ class Cleanup:
         return dataset
 
     def _references(self, dataset: _Dataset) -> set[Reference]:
-        """Return what the tags, the branches and the entry of a table refer to now. Raises `Damaged`."""
+        """Return the versions to which tags, branches and the entry of a table refer now.
+
+        Raises:
+            Damaged: A reference cannot be read.
+        """
         found = set()
         entry = None if dataset.object_id is None else self.ledger.view().find(dataset.object_id.key)
         published = None if entry is None else published_version(entry)
@@ -309,7 +334,10 @@ class Cleanup:
             branch.dangling = self._dangling(branch)
 
     def _old(self, branch: _Branch) -> Iterator[int]:
-        """Yield the oldest versions whose successors are old too: until then readers opened them."""
+        """Yield the oldest versions whose successors are old too.
+
+        Readers open a version as the latest until its successor exists.
+        """
         versions = sorted(branch.versions)
         for version, successor in pairwise(versions[: len(versions) - self.keep + 1]):
             if not all(self._is_older(branch.versions[one], self.older_than) for one in (version, successor)):
@@ -317,21 +345,27 @@ class Cleanup:
             yield version
 
     def _is_claimed(self, branch: _Branch, staged: ObjectInfo) -> bool:
-        """Return whether a row points at a staged manifest, which makes it a decided version."""
+        """Return whether a row points at a staged manifest: its version is decided."""
         name = ManifestName.parse(staged.key.rpartition("/")[2])
         assert name is not None  # it would not count as staged
         row = self._retry(lambda: self.ledger.commits.rows.get(branch.root.base_uri, name.version))
         return row is not None and row.path == staged.key
 
     def _dangling(self, branch: _Branch) -> list[int]:
-        """Return old versions with a row and no manifest: the engine's own clean-up does not report them."""
+        """Return old versions with a row but no manifest.
+
+        Lance's own clean-up does not report the versions that it removes.
+        """
         latest, rows = max(branch.versions, default=0), self.ledger.commits.rows
         below = self._retry(lambda: rows.list(branch.root.base_uri, after=latest, limit=None, descending=True))
         gone = (row for row in below if row.is_final and row.version not in branch.versions)
         return [row.version for row in gone if self._objects.head(row.path) is None]
 
     def _need(self, dataset: _Dataset) -> None:
-        """Note the files that remaining, unread manifests name; a damaged one may name any file."""
+        """Record the files that remaining, unread manifests name.
+
+        A damaged manifest may name any file, so its table is not cleaned.
+        """
         refusal = dataset.refusal
         for branch in dataset.branches.values():
             gone = {*(branch.versions[version] for version in branch.doomed), *branch.abandoned}
@@ -339,20 +373,23 @@ class Cleanup:
                 try:
                     self._needed |= self._names(info)
                 except Damaged as error:
-                    if info not in branch.staged:  # what is staged and no manifest is refused as a version, too
+                    if info not in branch.staged:  # an undecodable staged file cannot become a version
                         dataset.refuse(f"{error}. Nothing of the table is removed")
                 self._read.add(info)
         if dataset.refusal != refusal:
-            self._need(dataset)  # what was to go stays, too
+            self._need(dataset)  # the versions that were to be removed stay, too
 
     def _names(self, manifest: ObjectInfo) -> set[bytes]:
         try:
             return names_in(self._retry(lambda: self._objects.get(manifest.key)), manifest.key)
-        except ObjectNotFound:  # removed since it was listed: by another clean-up, or since its commit is finished
+        except ObjectNotFound:  # removed since it was listed, by another clean-up or a finished commit
             return set()
 
     def _is_older(self, info: ObjectInfo, span: timedelta) -> bool:
-        """Compare the storage's own times; the newest one counts as now, and an unknown age as young."""
+        """Return whether an object has at least an age, by the timestamps of the storage.
+
+        The newest timestamp counts as now. An object of unknown age counts as young.
+        """
         return info.modified is not None and self._newest is not None and self._newest - info.modified >= span
 
     # -- removing -----------------------------------------------------------------------------------------------
@@ -369,7 +406,10 @@ class Cleanup:
         self.ledger.commits.forget()
 
     def _recheck(self, dataset: _Dataset, branch: _Branch) -> None:
-        """Keep versions that a tag or branch refers to now, and all if the table was recreated."""
+        """Keep versions to which a tag or branch refers now.
+
+        If the table was recreated, keep all versions.
+        """
         branch.abandoned = [info for info in branch.abandoned if not self._is_claimed(branch, info)]
         if not branch.doomed:
             return
@@ -384,17 +424,20 @@ class Cleanup:
         ]
 
     def _remove_versions_of(self, branch: _Branch) -> None:
-        """Remove rows first: a manifest without a row can be read, and the next run finds it."""
+        """Remove rows, then manifests.
+
+        After an interruption, a manifest without a row is readable, and the next run finds it.
+        """
         forgotten = [*branch.doomed, *branch.dangling]
         if forgotten:
             self._retry(lambda: self.ledger.commits.rows.delete(branch.root.base_uri, forgotten))
         for info in (*(branch.versions[version] for version in branch.doomed), *branch.abandoned):
             self._delete(info)
-        if branch.doomed:  # a concurrent reader may have entered the row of a manifest that was still there
+        if branch.doomed:  # a concurrent reader may have recorded the row of a manifest before its removal
             self._retry(lambda: self.ledger.commits.rows.delete(branch.root.base_uri, branch.doomed))
 
     def _remove_files(self, datasets: Sequence[_Dataset]) -> None:
-        """Read what has appeared since the first listing, and remove what is still not needed."""
+        """Read the manifests that appeared since the first listing, and remove files."""
         torn = {}
         for dataset in self._look():
             self._need(dataset)
@@ -408,11 +451,11 @@ class Cleanup:
                 for _, info in branch.unneeded:
                     self._delete(info)
                 for directory in {posixpath.dirname(info.key) for _, info in branch.unneeded}:
-                    if posixpath.basename(directory) not in DIRECTORIES:  # that of an index, say
+                    if posixpath.basename(directory) not in DIRECTORIES:  # such as that of an index
                         self._objects.prune(directory)
 
     def _listed(self, prefix: str) -> list[ObjectInfo]:
-        """Return what `_list` does; nothing for a location that the storage cannot have."""
+        """Return the result of `_list`; empty if the storage rejects the location."""
         with suppress(InvalidInput):
             return self._list(prefix)
         return []

@@ -1,4 +1,7 @@
-"""The move of all versions to another commit store; see `Catalog.change_commit_store`."""
+"""The move of all versions to another commit store.
+
+See `Catalog.change_commit_store`.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,17 @@ from lancekeep.ports.commit_store import ExternalCommitStore
 
 
 def move_to(rows: ExternalCommitStore, ledger: Ledger, places: Places) -> int:
-    """Move every history to the commit store ``rows``, and return how many rows were moved."""
+    """Move every history to the commit store ``rows``.
+
+    Returns:
+        The number of rows moved.
+    """
     view = ledger.may_move(rows.url)
     if view is None:
         return 0
     commits = ledger.commits
     target = commits.with_rows(rows)
-    # A store that cannot be reached must not block the catalog, so it is asked before the move begins.
+    # An unreachable store must not block the catalog, so it is read before the move begins.
     rows.latest(places.manifest_root.base_uri)
     for root in (places.dataset_root(Table.from_entry(entry)) for entry in view.all_of(TABLE)):
         for history in commits.histories(root):  # a row that cannot be moved is refused before the move begins

@@ -1,4 +1,4 @@
-"""Whether the files that versions read exist, and have the size that their manifest says."""
+"""Check that the files of versions exist with the size that the manifest states."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NAMED_FAULTS = 1000
 
 @attrs.frozen
 class Version:
-    """A version to check: the root of its history, its number and the key of its manifest."""
+    """A version to check: the root of its history, its number and its manifest's key."""
 
     root: DatasetRoot
     number: int
@@ -39,7 +39,14 @@ class Version:
 
 @attrs.frozen
 class FileFault:
-    """A file that a version reads and cannot. missing: it does not exist; else ``reason`` says what is wrong."""
+    """A file of a version that is missing or damaged.
+
+    Attributes:
+        version: The version that names the file.
+        key: The key of the file.
+        missing: Whether the file does not exist.
+        reason: The fault, as the end of a sentence.
+    """
 
     version: Version
     key: str
@@ -51,7 +58,8 @@ class FileFault:
 class FileChecks:
     """Compares manifests with listings.
 
-    Memory: one manifest, and 17 bytes for each file that the checked versions name, whatever lies in the directories.
+    The memory use is one manifest plus 17 bytes for each file that the checked versions name, regardless of the number
+    of objects in the directories.
     """
 
     clones: Clones
@@ -59,10 +67,14 @@ class FileChecks:
     def faults(
         self, table: DatasetRoot, versions: Sequence[Version], tell: Callable[[int], object] = lambda count: None
     ) -> Iterator[FileFault]:
-        """Yield the files that versions of a table and its branches name, and that are missing or not whole.
+        """Yield the files of a table's versions that are missing or damaged.
 
-        ``tell``: called with the number of objects that were compared. A version whose manifest cannot be read is
-        passed over, and so are files outside of this object store.
+        A version with an unreadable manifest is skipped, and so are files outside of this object store.
+
+        Args:
+            table: The root of the table.
+            versions: The versions of the table and its branches to check.
+            tell: Called with the number of objects that were compared.
         """
         bases: dict[tuple[str, str], str | None] = {}
         named = _Named.of((key, reference.size) for _, key, reference in self._references(versions, bases))
@@ -89,7 +101,7 @@ class FileChecks:
                     yield fault
 
     def _fault(self, version: Version, key: str, reference: FileReference) -> FileFault | None:
-        """Look again: the file, or the whole version, may have come or gone since the listing."""
+        """Check a file again: it or its version may have changed since the listing."""
         objects, retry = self.clones.objects, self.clones.retry
         if key.endswith("/"):
             held = retry.call(lambda: next(objects.list(key), None)) is not None
@@ -111,7 +123,12 @@ class FileChecks:
     def _references(
         self, versions: Iterable[Version], bases: dict[tuple[str, str], str | None]
     ) -> Iterator[tuple[Version, str, FileReference]]:
-        """The files of versions with their keys; ``bases`` remembers where base paths lie."""
+        """Yield the files of versions with their keys.
+
+        Args:
+            versions: The versions.
+            bases: A cache of the keys of base paths.
+        """
         for version in versions:
             with suppress(ObjectNotFound, Damaged):
                 content = self.clones.retry.call(partial(self.clones.objects.get, version.key))
@@ -155,7 +172,7 @@ class _Named:
         self.whole[at[same & ((expected == _UNKNOWN) | (expected == sizes))]] = True
 
     def is_whole(self, key: str) -> bool:
-        """Whether the file was listed, with the size that its manifest says."""
+        """Return whether the file was listed with the size that its manifest states."""
         at = int(np.searchsorted(self.hashes, hash(key)))
         return bool(at < len(self.hashes) and self.hashes[at] == hash(key) and self.whole[at])
 
@@ -166,7 +183,7 @@ def _index_directory(key: str) -> str:
 
 
 def _deleted_rows(content: bytes, key: str) -> int | None:
-    """The number of rows that a deletion file names; None if it cannot be read."""
+    """Return the number of rows in a deletion file; None if it cannot be read."""
     try:
         if key.endswith(".bin"):
             return len(BitMap.deserialize(content))

@@ -37,7 +37,10 @@ Progress = Callable[[int, int, str], None]
 
 
 class Kind(Enum):
-    """The kinds of findings: on entries, directories and files, then on tables and branches."""
+    """The kinds of findings.
+
+    The first group is about entries, directories and files of the catalog, the second about tables and branches.
+    """
 
     MALFORMED = "malformed entry"
     DUPLICATE = "duplicate object id"
@@ -78,9 +81,12 @@ _TABLES = (Kind.UNREGISTERED, Kind.DEREGISTERED)
 class Finding:
     """An inconsistency that ``fsck`` reports.
 
-    object: an identifier (``table@branch`` for a branch), or a path relative to the root. meaning: what it is and
-    what to do, for people. repair: what ``repair`` does about it; empty where it does nothing. repaired: whether that
-    has been done.
+    Attributes:
+        kind: The kind of the inconsistency.
+        object: An identifier (``table@branch`` for a branch), or a path relative to the root.
+        meaning: A description with advice, for people.
+        repair: What ``repair`` does about it; empty if nothing.
+        repaired: Whether the repair was done.
     """
 
     kind: Kind
@@ -96,7 +102,7 @@ class Finding:
 
 @attrs.frozen
 class FsckReport:
-    """The findings of ``fsck``, with the numbers of entries, directories and tables that it checked."""
+    """The findings of ``fsck``, with the numbers of checked objects."""
 
     findings: tuple[Finding, ...]
     entries: int
@@ -117,7 +123,7 @@ class Fsck:
     Attributes:
         ledger: The entries.
         places: The directories.
-        removal: Removes tables and leftovers, and knows the clones.
+        removal: Removes tables and leftovers, and finds the clones.
         grace: See `Catalog.fsck`.
         remove_tables: See `Catalog.fsck`.
         now: A clock.
@@ -131,9 +137,9 @@ class Fsck:
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     def run(self, *, repair: bool) -> FsckReport:
-        """Check everything; with ``repair``, repair what can be repaired without a loss."""
+        """Check everything; with ``repair``, repair what can be repaired without loss."""
         require_span(self.grace)
-        directories = list(self._directories(""))  # before the entries: a table that is made meanwhile is no finding
+        directories = list(self._directories(""))  # listed first, so that new tables are not reported
         view = self.ledger.view()
         entries = list(view.descendants(ObjectId()))
         located = {posixpath.normpath(entry.location) for entry in entries if entry.location}
@@ -176,9 +182,9 @@ class Fsck:
                 yield self._unless_young(Finding(Kind.HIDDEN, location, meaning, "remove the marker"), [marker])
 
     def _of_directories(self, directories: Iterable[str], located: set[str]) -> Iterator[Finding]:
-        """Yield findings on directories that no entry refers to, at any depth above a table."""
+        """Yield findings on directories without an entry, at any depth above a table."""
         above = {directory for location in located for directory in ancestors(location)} - located
-        waiting = [iter(directories)]  # not by recursion: a location may have thousands of levels
+        waiting = [iter(directories)]  # not recursive, because a location may have thousands of levels
         while waiting:
             directory = next(waiting[-1], None)
             if directory is None:
@@ -187,11 +193,11 @@ class Fsck:
                 waiting.append(self._directories(directory))
             elif directory not in located:
                 finding, _ = self._unreferenced(directory)
-                if finding.kind is not Kind.EMPTY or finding.repair:  # an empty directory of a user is no finding
+                if finding.kind is not Kind.EMPTY or finding.repair:  # a user's empty directory is not reported
                     yield finding
 
     def _needed(self, findings: Sequence[Finding], located: set[str]) -> list[Finding]:
-        """Return the findings, without the repair of a directory whose files a remaining clone reads."""
+        """Return the findings, without repair for directories that remaining clones read."""
         readers: dict[str, str] = {}
         if any(finding.kind in _TABLES and finding.repair for finding in findings):
             doomed = {finding.object for finding in findings if finding.kind in _TABLES and finding.repair}
@@ -212,9 +218,9 @@ class Fsck:
     def _of_manifest(self) -> dict[str, Finding]:
         """Return findings on files of the manifest table, by their keys.
 
-        They may belong to a version that is about to be published, or that a writer decided in a commit store before it
-        crashed. So before anything is removed, ``run`` commits an empty change: a decided version is published before
-        it, and a version that is not decided yet conflicts with it, however long its writer was delayed.
+        A file may belong to a version that is about to be published, or that a writer decided in a commit store before
+        it crashed. So ``run`` commits an empty change before it removes anything. A decided version is published before
+        that change. An undecided version conflicts with it, however long its writer is delayed.
         """
         findings = {}
         for info in self.ledger.manifest.leftovers():
@@ -233,14 +239,18 @@ class Fsck:
         for key in done:
             self.places.objects.delete(key)
             directory = posixpath.dirname(key)
-            if posixpath.basename(directory) not in DIRECTORIES:  # that of an index
+            if posixpath.basename(directory) not in DIRECTORIES:  # such as that of an index
                 self.places.objects.prune(directory)
         return {key: attrs.evolve(finding, repaired=key in done) for key, finding in leftovers.items()}
 
     def _unreferenced(self, directory: str) -> tuple[Finding, list[str]]:
-        """Classify a directory that no entry refers to; also return the keys of its objects.
+        """Classify a directory to which no entry refers.
 
-        Repair removes only what Lance or Lancekeep wrote: every file has to be known, and one has to prove it.
+        Repair removes a directory only if Lance or Lancekeep wrote it: every file must be known, and at least one must
+        prove it.
+
+        Returns:
+            The finding, and the keys of the directory's objects.
         """
         key = f"{self._key(directory)}/"
         infos = [*self.places.objects.list(key), *self.places.objects.unfinished(key)]
@@ -271,9 +281,10 @@ class Fsck:
         return self._unless_young(found, infos), [info.key for info in infos]
 
     def _still_at_its_source(self, key: str, names: Iterable[str]) -> bool:
-        """Return whether the source of a copied table is in the catalog, with all versions of the copy.
+        """Return whether the source of a copied table has all versions of the copy.
 
-        (The marker alone does not say it: a table that moved, was deregistered, and whose name is another's by now.)
+        The source must also be in the catalog. The marker alone is not sufficient: the table may have moved and been
+        deregistered, and another table may have its old name.
         """
         content = self._content(f"{key}{MOVING_MARKER}")
         source = (content or b"").decode(errors="replace")
@@ -291,7 +302,7 @@ class Fsck:
     # -- repair -------------------------------------------------------------------------------------------------
 
     def _repaired(self, finding: Finding) -> Finding:
-        """Repair a finding if it still holds, and return it. The catalog is read last."""
+        """Repair a finding that still holds, and return it. The catalog is read last."""
         if not finding.repair:
             return finding
         directory = finding.object
@@ -312,10 +323,10 @@ class Fsck:
                 self.removal.remove_leftovers(table, keys)
             elif finding.kind is not Kind.EMPTY:
                 self.removal.remove(table)
-            else:  # no object is looked for: another may just have put one there
+            else:  # do not list objects: a writer may just have created one
                 self.places.objects.prune(self._key(directory))
                 if directory in self._directories(posixpath.dirname(directory)):
-                    return finding  # that, or files that are no objects, lie in it
+                    return finding  # an object, or a file that is no object, lies in it
         return attrs.evolve(finding, repaired=True)
 
     def _unless_young(self, finding: Finding, infos: Sequence[ObjectInfo]) -> Finding:
@@ -342,7 +353,10 @@ def require_span(span: timedelta, name: str = "grace") -> None:
 
 
 def unless_young(finding: Finding, infos: Sequence[ObjectInfo], grace: timedelta, now: datetime) -> Finding:
-    """Return the finding, without its repair if an object is young; an unknown age counts as young."""
+    """Return the finding, without its repair if an object is young.
+
+    An object of unknown age counts as young.
+    """
     if not finding.repair or not grace:
         return finding
     if all(info.modified is not None and info.modified <= now - grace for info in infos):
@@ -401,7 +415,7 @@ def _described(foreign: Sequence[str]) -> str:
 
 
 def _is_committed(name: str) -> bool:
-    """Return whether a file is a final manifest, of any table or branch in the directory."""
+    """Return whether a file is a final manifest of a table or branch."""
     directory, _, file_name = name.rpartition("/")
     parsed = ManifestName.parse(file_name)
     return posixpath.basename(directory) == VERSIONS and parsed is not None and not parsed.is_staged

@@ -1,4 +1,7 @@
-"""The entry of V1 tables in the manifest (directory namespace V2, "Migration from V1 to V2")."""
+"""The migration of V1 tables to the manifest.
+
+See "Migration from V1 to V2" in the specification of the directory namespace.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,13 @@ from lancekeep.ports.object_store import ObjectStore
 
 @attrs.frozen
 class MigrationProgress:
-    """The progress of a migration: tables registered and skipped so far, of ``total``."""
+    """The progress of a migration.
+
+    Attributes:
+        registered: The number of tables registered so far.
+        skipped: The number of tables skipped so far.
+        total: The number of V1 directories.
+    """
 
     registered: int
     skipped: int
@@ -30,7 +39,12 @@ class MigrationProgress:
 
 @attrs.frozen
 class Skipped:
-    """A V1 directory that was not registered, relative to the root, and why."""
+    """A V1 directory that was not registered.
+
+    Attributes:
+        location: The directory, relative to the root.
+        reason: Why it was skipped.
+    """
 
     location: str
     reason: str
@@ -38,7 +52,7 @@ class Skipped:
 
 @attrs.frozen
 class MigrationReport:
-    """What a migration did or, with ``dry_run``, would do; ``total`` counts the V1 directories."""
+    """What a migration did or, with ``dry_run``, would do."""
 
     registered: tuple[ObjectId, ...]
     skipped: tuple[Skipped, ...]
@@ -65,7 +79,7 @@ def migrate(
     batch: int,
     progress: Callable[[MigrationProgress], None] | None,
 ) -> MigrationReport:
-    """Enter every V1 table in the manifest, ``batch`` tables in one atomic change; see `Catalog.migrate`."""
+    """Register every V1 table in the manifest; see `Catalog.migrate`."""
     view = ledger.view()
     if batch < 1:
         raise InvalidInput(f"batch is {batch!r}; at least one table has to go into a change")
@@ -95,7 +109,11 @@ def migrate(
 def _register(
     view: CatalogView, candidates: Sequence[ManifestEntry]
 ) -> tuple[list[Change], tuple[list[ManifestEntry], list[Skipped]]]:
-    """Decide to enter some V1 tables; the result is the entries made, and the tables skipped."""
+    """Decide to register some V1 tables.
+
+    Returns:
+        The changes, and the entries that were registered with the tables that were skipped.
+    """
     now = [(candidate, view.find(candidate.object_id)) for candidate in candidates]
     registered = [found for _, found in now if found is not None and found.listed]
     skipped = [
@@ -112,7 +130,7 @@ def _register(
 
 
 def _unspeakable(objects: ObjectStore, root_prefix: str) -> Iterator[Skipped]:
-    """Yield V1 directories whose names no identifier can have, so that no reader could open them."""
+    """Yield V1 directories with invalid table names, which no reader can open."""
     for name in objects.directories(root_prefix):
         if name.endswith(V1_SUFFIX) and v1_table(name) is None:
             yield Skipped(name, "no table can have this name; rename the directory")

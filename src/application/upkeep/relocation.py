@@ -1,6 +1,7 @@
-"""The move of a table's files to another directory during writes (directory namespace, rule 4).
+"""Move a table's files to another directory during writes.
 
-Files are copied until nothing new appears; only the catalog's entry decides at which of the two places the table is.
+See rule 4 of the directory namespace's compatibility mode. Files are copied until nothing new appears. Only the
+catalog's entry decides which of the two directories is the table.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _LEFT_BEHIND = {RESERVED_MARKER, DEREGISTERED_MARKER, MOVING_MARKER, f"{VERSIONS
 
 
 class Relocation:
-    """The copy of a table from ``source`` to ``target``, an empty directory that it has reserved."""
+    """The copy of a table from ``source`` to ``target``, a reserved empty directory."""
 
     def __init__(self, commits: TableCommits, source: DatasetRoot, target: DatasetRoot) -> None:
         self._commits = commits
@@ -43,13 +44,13 @@ class Relocation:
         self._is_the_table = False
 
     def copy(self) -> None:
-        """Copy the table. `carry_over` copies what other writers commit at the source afterwards.
+        """Copy the table. `carry_over` copies later commits at the source.
 
         Raises:
-            Refused: the table has branches, whose manifests name the files of the table by its absolute place.
-            ConcurrentModification: others committed faster than could be copied, the table went meanwhile, or somebody
-                has registered the target.
-            Damaged: a version cannot be read.
+            Refused: The table has branches, whose manifests contain the absolute path of the table's files.
+            ConcurrentModification: Other writers committed faster than the copy, the table was removed during the copy,
+                or another process registered the target.
+            Damaged: A version cannot be read.
         """
         if not self._catch_up():
             raise ConcurrentModification(
@@ -58,10 +59,12 @@ class Relocation:
             )
 
     def carry_over(self) -> None:
-        """Copy what was committed at the source before the catalog's entry moved to the target, which is the table now.
+        """Copy what was committed at the source before the entry moved to the target.
+
+        The target is the table now.
 
         Raises:
-            Damaged: that is not possible; nothing was removed.
+            Damaged: This is not possible. Nothing was removed.
         """
         self._is_the_table = True
         try:
@@ -72,7 +75,7 @@ class Relocation:
             raise self._torn("writers that do not ask the catalog keep committing at the old place")
 
     def _catch_up(self) -> bool:
-        """Copy what the target lacks until nothing changes; return whether that was reached."""
+        """Copy to the target until nothing changes; return whether that was achieved."""
         seen: set[str] = set()
         for _ in range(_ROUNDS):
             copied = len(self._copied)
@@ -83,12 +86,15 @@ class Relocation:
         return False
 
     def _round(self, seen: set[str]) -> set[str]:
-        """List the source, copy its files and the versions of the last round, and return its versions.
+        """List the source, copy its files and the versions of the last round. Idempotent.
 
-        So all that a version refers to has been copied before the version itself is. Idempotent.
+        So every file of a version is copied before the version itself.
 
-        Raises `ConcurrentModification` where versions that were copied are gone, or others are in their place: another
-        table may have been made here.
+        Returns:
+            The versions of the source.
+
+        Raises:
+            ConcurrentModification: Copied versions were removed or replaced. The source may be another table now.
         """
         prefix = f"{self._source.key}/"
         infos = {info.key.removeprefix(prefix): info for info in self._objects.list(prefix)}
@@ -105,8 +111,8 @@ class Relocation:
         _refuse_branches(self._source, versions)
         for key in sorted(keys - manifests.keys() - self._copied - _LEFT_BEHIND):
             if key.startswith(f"{CLONES_DIRECTORY}/"):
-                continue  # the clones of a table that moves are gone: their files would be, otherwise
-            with suppress(ObjectNotFound):  # cleaned up meanwhile, with the versions that name it
+                continue  # stale records: a table with clones is not moved
+            with suppress(ObjectNotFound):  # garbage collection removed it, with the versions that name it
                 if key.startswith(_REFERENCES):
                     self._copy_reference(key)
                 else:
@@ -119,10 +125,10 @@ class Relocation:
         return versions
 
     def _is_copied(self, key: str) -> bool:
-        """Return whether a version lies at both places, by its bytes: each holds its own transaction.
+        """Return whether a version has the same bytes in both directories.
 
-        Its time does not: of a local file that changes with the last step of a commit, the removal of the other name
-        that it was staged under.
+        Every manifest contains its own transaction. The modification time is no criterion: for a local file, it changes
+        with the last step of a commit, which removes the staged name.
         """
         try:
             return self._objects.get(self._source_key(key)) == self._objects.get(self._target_key(key))
@@ -136,13 +142,14 @@ class Relocation:
             self._references[key] = content
 
     def _copy_versions(self, infos: Mapping[str, ObjectInfo]) -> None:
-        """Copy manifests of versions that are free at the target, and enter them in the commit store.
+        """Create versions at the target, and record them in the commit store.
 
-        The oldest first: where the target has a version of its own, none may come that builds on another.
+        The oldest is first: if the target has a version of its own, no version that follows another one may be created
+        after it.
         """
         created = []
         for key in sorted(infos, key=_version):
-            with suppress(ObjectNotFound):  # dropped meanwhile: what comes to lie there then has to be copied, too
+            with suppress(ObjectNotFound):  # dropped in between; a version that replaces it must be copied, too
                 self._create(key)
                 created.append(key)
                 self._versions[key] = infos[key]
@@ -157,7 +164,10 @@ class Relocation:
         self._copied.update(created)
 
     def _enter(self, rows: Sequence[VersionRow]) -> None:
-        """Enter versions of the target in the commit store. Another process may drop the moved table."""
+        """Record versions of the target in the commit store.
+
+        Another process may drop the moved table at the same time.
+        """
         try:
             self._commits.rows.record(rows)
         except Damaged:
@@ -168,7 +178,7 @@ class Relocation:
         content, target = self._objects.get(self._source_key(key)), self._target_key(key)
         if self._objects.guarantees.atomic_create:
             created = self._objects.put_if_absent(target, content)
-        elif self._is_the_table:  # others commit there, too
+        elif self._is_the_table:  # other writers commit there, too
             created = self._commits.publish(self._target, target, content)
         else:
             created = self._objects.head(target) is None

@@ -43,7 +43,7 @@ class Renames:
             self._removal.remove(reserved, copied=True)
             raise
         move.carry_over()
-        if not self._removal.recorded_readers(table):  # else a clone was made of it since it was copied
+        if not self._removal.recorded_readers(table):  # a clone of the table may have been made since the copy
             self._removal.remove(table)
         objects.delete(moving)
         return renamed

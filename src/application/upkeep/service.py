@@ -1,4 +1,4 @@
-"""The operations of upkeep: checks, clean-up, migration, and the change of the commit store."""
+"""The maintenance of a catalog: checks, garbage collection and migrations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lancekeep.ports.table_engine import TableEngine
 
 
 class Upkeep:
-    """The operations of upkeep, which `Catalog` inherits."""
+    """The maintenance operations, which `Catalog` inherits."""
 
     def __init__(
         self,
@@ -52,26 +52,30 @@ class Upkeep:
         tables: Iterable[Identifier] | None = None,
         progress: Progress = lambda done, total, name: None,
     ) -> FsckReport:
-        """Check the catalog and the directories below its root, and report what is inconsistent. Idempotent.
+        """Check the catalog and the directories below its root. Idempotent.
 
         Args:
-            repair: Repair what can be repaired without a loss. In the catalog: remove directories without a table that
-                no entry refers to, markers that hide a table of the catalog, and files of the manifest table that no
-                version needs. In tables: publish decided versions, bring rows and manifests into agreement, and remove
-                lost staged manifests, incomplete files, and tags of versions that are gone.
+            repair: Repair what can be repaired without loss. In the catalog, this removes directories without a table
+                to which no entry refers, markers that hide a table of the catalog, and files of the manifest table that
+                no version needs. In tables, it publishes decided versions, makes rows and manifests agree, and removes
+                staged manifests that lost, incomplete files, and tags of missing versions.
             grace: A time span, or seconds. Younger objects are not removed. It must exceed the longest operation plus
                 the clock skew of the storage. 0 disables the check.
-            remove_tables: With ``repair``, also remove tables that no entry refers to, deregistered ones included.
+            remove_tables: With ``repair``, also remove tables to which no entry refers, including deregistered ones.
             deep: Check every table too: manifests, rows of the commit store, tags, branches, records of clones, and the
-                files that the latest version of each history and every tagged version name. Each file must exist, with
-                the size in the manifest.
-            accept_loss: With ``repair``, give up a latest version that cannot be read, and go back to an older one.
-                Without it, the finding says what can be done.
-            tables: Check these tables only, and not the catalog.
+                files of the latest version of each history and of every tagged version. Each file must exist, with the
+                size that the manifest states.
+            accept_loss: With ``repair``, give up an unreadable latest version and go back to an older one. Without it,
+                the finding describes the options.
+            tables: Check only these tables, and not the catalog.
             progress: Called before each step.
 
+        Returns:
+            The inconsistencies that were found.
+
         Raises:
-            TableNotFound, InvalidInput.
+            TableNotFound: A table in ``tables`` does not exist.
+            InvalidInput: ``grace`` is negative.
         """
         ledger, places = self.ledger, self.places
         span = grace if isinstance(grace, timedelta) else timedelta(seconds=grace)
@@ -110,24 +114,28 @@ class Upkeep:
         dry_run: bool = False,
         progress: Progress = lambda done, total, name: None,
     ) -> CleanupReport:
-        """Remove old versions of tables, rows and manifests, and the files that no version needs.
+        """Remove old versions of tables, and the files that no version needs.
 
-        A version is removed if it and its successor are ``older_than`` that, beginning with the oldest. Versions that a
-        tag points at, that a branch begins with, and the latest ``keep`` of each history stay. A file is removed if no
-        remaining manifest of the catalog names it, clones and deregistered tables included, and if a removed version
-        named it or it is older than ``grace``. The same holds for the manifest of a commit that was never finished.
+        A version is removed if it and its successor are at least ``older_than`` old, beginning with the oldest. Tagged
+        versions, versions at which a branch begins, and the latest ``keep`` versions of each history stay. A file is
+        removed if no remaining manifest of the catalog names it, including those of clones and deregistered tables, and
+        if a removed version named it or it is older than ``grace``. The same holds for the manifest of a commit that
+        was never finished.
 
-        Ages are differences between the storage's own times, so no writer's clock matters. Clones outside the catalog
-        are not known. A table with a manifest that cannot be read is skipped and reported. If the clean-up is
+        Ages are differences between timestamps of the storage, so the clocks of writers do not matter. Clones outside
+        the catalog are not known. A table with an unreadable manifest is skipped and reported. If the clean-up is
         interrupted at any point, call it again to complete it.
 
         Args:
             older_than: Must exceed the longest read or restore of an old version.
-            keep: How many versions of each history stay; at least 1.
+            keep: The number of versions of each history that stay; at least 1.
             grace: Must exceed the longest write.
             tables: The tables to clean; by default all, and the manifest table.
             dry_run: Remove nothing.
             progress: Called before each step.
+
+        Returns:
+            What was removed or, with ``dry_run``, would be removed.
 
         Raises:
             TableNotFound, InvalidInput: Nothing was removed.
@@ -148,24 +156,33 @@ class Upkeep:
         batch: int = 1000,
         progress: Callable[[MigrationProgress], None] | None = None,
     ) -> MigrationReport:
-        """Enter every table that only V1 knows in the manifest; ``mode="v2"`` shows them all afterwards.
+        """Add every V1 table to the manifest, so that ``mode="v2"`` shows all tables.
 
         Files do not move, and other processes may read and write during the migration. If it is interrupted at any
         point, call it again to complete it.
 
-        One atomic change enters ``batch`` tables, and ``progress`` is called after it. ``dry_run`` writes nothing.
+        Args:
+            dry_run: Write nothing.
+            batch: The number of tables to add in one atomic change.
+            progress: Called after each change.
+
+        Returns:
+            The tables that were added or skipped.
 
         Raises:
+            InvalidInput: ``batch`` is less than 1.
             Unsupported: The catalog was not opened with ``mode="compatible"``.
         """
         clones = self.removal.clones
         return migrate(self.ledger, self.places, clones, dry_run=dry_run, batch=batch, progress=progress)
 
     def optimize(self) -> None:
-        """Clean up the manifest table and build its indexes for other readers. Idempotent.
+        """Clean up the manifest table and build its indexes. Idempotent.
 
-        V2 specification, "Manifest Table Indexes". Raises `Unsupported` for a V1 directory, and if no index could be
-        built safely here.
+        The indexes are for other readers. See "Manifest Table Indexes" in the V2 specification.
+
+        Raises:
+            Unsupported: The catalog is a V1 directory, or no index can be built safely on this storage.
         """
         self.ledger.manifest.optimize()
 
@@ -174,7 +191,7 @@ class Upkeep:
 
         For each history, the latest version is finalized, a fence in the old store stops further commits of any
         process, and the rows are copied and compared. Then the catalog records the new store, and this object uses it.
-        Processes that have the catalog open with the old store are refused.
+        Processes that opened the catalog with the old store are refused.
 
         If the move is interrupted at any point, call it again to complete it.
 

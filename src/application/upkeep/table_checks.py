@@ -1,4 +1,4 @@
-"""Checks of single tables: manifests, rows of the commit store, tags and branches."""
+"""The checks of single tables: manifests, rows, tags and branches."""
 
 from __future__ import annotations
 
@@ -36,10 +36,15 @@ Repair = Callable[[], bool]
 
 @attrs.frozen
 class _History:
-    """The objects in ``_versions`` of a table or branch, and the rows, which were read later.
+    """The objects in ``_versions`` of a table or branch, and its rows.
 
-    title: how findings name it. unfinished: what the engine was writing when it was stopped. foreign: rows that name
-    something else than a manifest of this history. unreadable: why the rows could not be read.
+    The rows are read after the objects.
+
+    Attributes:
+        title: The name of the history in findings.
+        unfinished: Files that Lance was writing when it was stopped.
+        foreign: Rows that do not name a manifest of this history.
+        unreadable: Why the rows cannot be read; empty if they can.
     """
 
     title: str
@@ -61,8 +66,12 @@ class _History:
 class TableChecks:
     """One check of single tables.
 
-    managed: their versions have rows. grace, now: as in `Fsck`. restore: what makes an older version of a table the
-    latest. accept_loss: repair may give up a version that was committed and cannot be read.
+    Attributes:
+        managed: Whether a commit store manages the versions.
+        grace: As in `Fsck`.
+        now: As in `Fsck`.
+        restore: Makes an older version of a table the latest.
+        accept_loss: Whether repair may give up a committed version that cannot be read.
     """
 
     commits: TableCommits
@@ -76,7 +85,17 @@ class TableChecks:
     def run(
         self, tables: Sequence[Table], place: Callable[[Table], DatasetRoot], *, repair: bool, progress: Progress
     ) -> FsckReport:
-        """Check tables; ``place`` returns their dataset roots. Raises `InvalidInput`."""
+        """Check tables.
+
+        Args:
+            tables: The tables.
+            place: Returns the dataset root of a table.
+            repair: Repair what can be repaired without loss.
+            progress: Called before each table.
+
+        Raises:
+            InvalidInput: The grace period is negative.
+        """
         require_span(self.grace)
         findings: list[Finding] = []
         for at, table in enumerate(tables):
@@ -88,7 +107,7 @@ class TableChecks:
     def _of_table(
         self, name: ObjectId, root: DatasetRoot, tell: Callable[[int], object], *, repair: bool
     ) -> Iterator[Finding]:
-        """Yield the findings on a table and its branches; ``repair`` repairs what it can without a loss."""
+        """Yield the findings on a table and its branches; optionally repair them."""
         references = dict(self._references(root))
         held = {reference for reference in references.values() if reference is not None}
         branches = self._branches(root)
@@ -138,7 +157,7 @@ class TableChecks:
         )
 
     def _rows(self, root: DatasetRoot) -> tuple[Sequence[VersionRow], Sequence[VersionRow], str]:
-        """Return the sound rows, the foreign ones, and why the commit store cannot read them, if it cannot."""
+        """Return the sound rows, the foreign rows, and the error if they cannot be read."""
         if not self.managed:
             return [], [], ""
         try:
@@ -171,7 +190,7 @@ class TableChecks:
             found = Finding(Kind.FOREIGN_ROW, history.title, meaning, "remove the row")
             yield found, partial(self._remove_row, history.root, row)
         yield from self._of_rows(history)
-        if history.rows:  # a table that nobody has used through the catalog yet has none
+        if history.rows:  # a table that was never used through the catalog has no rows
             yield from self._unrecorded(history)
         yield from self._leftovers(history)
         yield from _gaps(branch, history, held)
@@ -205,7 +224,7 @@ class TableChecks:
         return repair, partial(self._forget, row)
 
     def _given_up(self, kind: Kind, history: _History, what: str, act: Repair) -> tuple[Finding, Repair]:
-        """Return the finding on a latest version that only a backup can bring back."""
+        """Return the finding on a latest version that only a backup can restore."""
         older = max((version for version in history.finals if version < history.latest), default=None)
         if older is None:
             way = "forget the versions that are gone"
@@ -224,7 +243,7 @@ class TableChecks:
         """Yield manifests without rows: lost rows, or an interrupted removal or adoption."""
         newest = max(history.rows)
         foreign = {row.version for row in history.foreign}
-        outdated = newest not in history.finals  # rows of before a clean-up, which left versions above a gap
+        outdated = newest not in history.finals  # rows from before a clean-up, which left versions above a gap
         for version, info in sorted(history.finals.items()):
             if version in history.rows or version in foreign:
                 continue
@@ -240,7 +259,7 @@ class TableChecks:
                 yield Finding(Kind.UNRECORDED, history.title, meaning, "enter the row"), partial(self._record, row)
 
     def _leftovers(self, history: _History) -> Iterator[tuple[Finding, Repair | None]]:
-        """Yield staged manifests that lost, or whose writers crashed or are still running."""
+        """Yield staged manifests of commits that lost, crashed or are in progress."""
         yield from self._unfinished(history.title, history.unfinished)
         for info in history.staged:
             name = ManifestName.parse(info.key.rpartition("/")[2])
@@ -284,7 +303,7 @@ class TableChecks:
         held: set[Reference],
         tell: Callable[[int], object],
     ) -> Iterator[tuple[Finding, Repair | None]]:
-        """Yield unreadable files that a latest or a tagged version names."""
+        """Yield findings on missing or damaged files of latest and tagged versions."""
         wanted = {Reference(branch, max(history.finals)) for branch, history in histories.items() if history.finals}
         wanted |= {one for one in held if one.branch in histories and one.version in histories[one.branch].finals}
         versions = [self._version(histories, one) for one in sorted(wanted, key=lambda one: (one.branch, one.version))]
@@ -326,7 +345,7 @@ class TableChecks:
         return Version(history.root, wanted.version, history.finals[wanted.version].key)
 
     def _whole(self, checks: FileChecks, root: DatasetRoot, history: _History) -> int | None:
-        """Return the latest complete version of a few older ones; None if there is none."""
+        """Return the latest complete version among a few older ones; None without one."""
         for number in sorted(history.finals, reverse=True)[1 : 1 + _OLDER]:
             version = Version(history.root, number, history.finals[number].key)
             if self._is_manifest(version.key) and next(checks.faults(root, [version]), None) is None:
@@ -341,7 +360,7 @@ class TableChecks:
         return True
 
     def _restore(self, name: ObjectId, damaged: Version, older: int) -> bool:
-        """Restore an older version, unless another one was committed since the check."""
+        """Restore an older version, unless a later one was committed since the check."""
         latest = self.commits.latest(damaged.root)
         if latest is None or latest.version != damaged.number:
             return False
@@ -349,7 +368,7 @@ class TableChecks:
         return True
 
     def _remove_damaged(self, root: DatasetRoot, info: ObjectInfo) -> bool:
-        """Remove an unreadable latest version, the row first; a manifest that was put back stays."""
+        """Remove an unreadable latest version, row first. A restored manifest stays."""
         name = ManifestName.parse(info.key.rpartition("/")[2])
         if name is None or self._is_manifest(info.key) or self._objects.head(info.key) is None:
             return False
@@ -359,7 +378,7 @@ class TableChecks:
         return True
 
     def _of_clones(self, name: str, location: str) -> Iterator[tuple[Finding, Repair | None]]:
-        """Yield records of clones that contradict the clones' manifests."""
+        """Yield findings on records that contradict the manifests of clones."""
         for source in self.clones.missing_records(location):
             meaning = f"the table is a clone that reads files of {source!r}, which has no record of it"
             yield (
@@ -405,7 +424,7 @@ class TableChecks:
         return published is not None and published.is_final
 
     def _remove_row(self, root: DatasetRoot, row: VersionRow) -> bool:
-        """Remove a foreign row, and enter the version's own row if its manifest is there."""
+        """Remove a foreign row. If the version's manifest exists, record its own row."""
         if row not in self.commits.rows.sort_out(root.base_uri)[1]:
             return False
         self.commits.rows.delete(root.base_uri, [row.version])
@@ -458,7 +477,7 @@ def _tell(progress: Progress, done: int, total: int, name: str, count: int) -> N
 
 
 def _gaps(branch: str, history: _History, held: set[Reference]) -> Iterator[tuple[Finding, None]]:
-    """Yield gaps between versions, except those that a clean-up leaves after a tagged version."""
+    """Yield gaps between versions, except those that a clean-up leaves after a tag."""
     for before, after in pairwise(sorted(history.finals)):
         if after != before + 1 and Reference(branch, before) not in held:
             meaning = (
@@ -469,7 +488,10 @@ def _gaps(branch: str, history: _History, held: set[Reference]) -> Iterator[tupl
 
 
 def _has(histories: Mapping[str, _History | None], reference: Reference) -> bool:
-    """Return whether a version exists, any for 0; an unreadable history counts as having it."""
+    """Return whether a version exists; 0 stands for any version.
+
+    An unreadable history counts as having it.
+    """
     if reference.branch not in histories:
         return False
     history = histories[reference.branch]
