@@ -1,4 +1,4 @@
-"""Columns computed from others by a Python function, fragment by fragment on the workers, and committed once."""
+"""Compute columns with a Python function in the workers, and commit once."""
 
 from __future__ import annotations
 
@@ -45,18 +45,29 @@ def backfill(
     checkpoint: str | None = None,
     progress: Progress = quiet,
 ) -> Summary:
-    """Add columns, or compute existing ones again, as one version; no other column is read or written.
+    """Add or recompute columns as one version, without reading or writing others.
 
-    function: gets a batch and returns the column (an Arrow array), or all of them (a record batch), as many rows in the
-    same order and of one type for the whole table. It is pickled, and runs in the workers. reads: the columns it gets;
-    all that are not computed when left out. batch_rows: of what it gets, at most.
-    checkpoint: a folder in which finished fragments are remembered, so that a stopped job does not compute them again.
-    It belongs to one function: empty it when the function changes.
+    Fragments that are appended during the run are computed before the commit, which is made against one version.
+    Fragments that lose rows during the run are not recomputed. A repeated run recomputes the columns.
 
-    Fragments that are appended meanwhile are computed before the commit, which is made against one version; fragments
-    that lost rows meanwhile are not computed again. Again, it computes again: to the same values, if the function does.
-    Raises `InvalidInput` (the function failed, for one), `TableNotFound`, `Retryable`, `ConcurrentModification`; then
-    nothing was committed.
+    Args:
+        spark: The session.
+        catalog: The catalog of the table.
+        table: The table.
+        columns: The columns to compute.
+        function: Takes a batch and returns the column (an Arrow array) or all columns (a record batch), with the same
+            rows in the same order, and of one type for the whole table. It is pickled and runs in the workers.
+        reads: The columns that the function receives; by default all that are not computed.
+        batch_rows: The most rows of a batch.
+        checkpoint: A folder that records finished fragments, so that a stopped job does not recompute them. It belongs
+            to one function: empty it when the function changes.
+        progress: Receives the number of finished tasks.
+
+    Raises:
+        InvalidInput: An argument is invalid, or the function failed.
+        TableNotFound: The table does not exist.
+        Retryable: The Spark job failed; nothing was committed.
+        ConcurrentModification: Every attempt met a conflict; nothing was committed.
     """
     clock = Clock()
     name, targets = ObjectId.of(table), (columns,) if isinstance(columns, str) else tuple(columns)
@@ -96,7 +107,15 @@ def backfill(
 
 @attrs.frozen
 class _Computed:
-    """What came of a fragment. files: of the fragment with the new columns, as JSON. schema, fields: of the table."""
+    """The result for a fragment.
+
+    Attributes:
+        files: All files of the fragment, including new ones, as JSON.
+        schema: The new schema of the table; None if the columns existed.
+        fields: The ids of the recomputed fields.
+        bytes: The bytes that were read.
+        reused: Whether the checkpoint had the result.
+    """
 
     files: Any
     schema: Any
@@ -107,7 +126,7 @@ class _Computed:
 
 @attrs.frozen
 class _Work:
-    """What a task has to know. exists: the columns are there, and are computed again."""
+    """The input of a task; ``exists`` states whether the columns exist and are recomputed."""
 
     snapshot: Snapshot
     columns: tuple[str, ...]
@@ -119,13 +138,13 @@ class _Work:
     schema: str
 
     def key(self, fragment: lance.FragmentMetadata) -> str:
-        """The same as long as the fragment's values and the table's columns are: deleting rows does not change it."""
+        """Return a key of the fragment's values and the table's columns; deleted rows do not change it."""
         about = [self.snapshot.uri, self.schema, self.columns, self.reads, fragment.id, fragment.to_json()["files"]]
         return blake2b(json.dumps(about).encode(), digest_size=16).hexdigest()
 
 
 def _sources(dataset: Any, targets: tuple[str, ...], reads: Sequence[str] | None, name: str) -> tuple[str, ...]:
-    """The columns that the function gets. Raises `InvalidInput`."""
+    """Return the columns that the function receives. Raises `InvalidInput`."""
     known = dataset.schema.names
     present = [column for column in targets if column in known]
     if not targets or (present and len(present) != len(targets)):
@@ -142,7 +161,7 @@ def _sources(dataset: Any, targets: tuple[str, ...], reads: Sequence[str] | None
 def _operation(
     results: list[tuple[lance.FragmentMetadata, _Computed]], work: _Work, name: str
 ) -> lance.LanceOperation.BaseOperation:
-    """Every fragment as it is now, rows that were deleted meanwhile out, with the files that were computed."""
+    """Return an operation that adds the computed files to every fragment, without rows deleted since."""
     if len({str(result.schema) for _, result in results}) > 1:
         raise InvalidInput(f"{name}: the function gave {', '.join(work.columns)} in several types; return one")
     fragments = [
@@ -182,7 +201,7 @@ def _add_columns(fragment: Any, work: _Work) -> _Computed:
     read = 0
 
     def added(batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The native engine makes an error of its own of what a function raises; the error itself is kept."""
+        """Call the function and keep its error, which the native engine would replace."""
         nonlocal read
         read += batch.nbytes
         try:
@@ -213,7 +232,7 @@ def _read_computed(dataset: Any, fragment: Any, work: _Work) -> pa.Table:
 
 
 def _called(work: _Work, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """What the function makes of a batch, if it is what was promised. Raises `InvalidInput`, for its errors, too."""
+    """Call the function on a batch. Raises `InvalidInput` if it fails or returns something else than promised."""
     try:
         result = work.function(batch)
     except Exception as error:
@@ -232,7 +251,7 @@ def _called(work: _Work, batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _remembered(work: _Work, key: str, fragment: lance.FragmentMetadata) -> _Computed | None:
-    """Return what an earlier run computed, while its files exist; None for contents that no run has written."""
+    """Return what an earlier run computed, if its files exist; None for an invalid checkpoint."""
     if work.checkpoint is None:
         return None
     store, path = place(work.checkpoint)
@@ -268,7 +287,7 @@ def _remember(work: _Work, key: str, result: _Computed) -> None:
     content = json.dumps({"files": result.files, "schema": schema, "fields": result.fields}).encode()
     with store.open_output_stream(f"{path}/{key}.part") as stream:
         stream.write(content)
-    store.move(f"{path}/{key}.part", f"{path}/{key}.json")  # whole, or not at all
+    store.move(f"{path}/{key}.part", f"{path}/{key}.json")  # makes the checkpoint visible atomically
 
 
 def _encoded(schema: LanceSchema) -> list[str]:
@@ -279,7 +298,7 @@ def _encoded(schema: LanceSchema) -> list[str]:
 
 
 def _decoded(encoded: Any) -> LanceSchema:
-    """Raise `ValueError`, `TypeError` or `KeyError` for what `_encoded` has not written."""
+    """Decode a schema. Raises `ValueError`, `TypeError` or `KeyError` unless `_encoded` wrote it."""
     metadata, *fields = encoded
     schema: LanceSchema = LanceSchema._from_protos(metadata, *(b64decode(field, validate=True) for field in fields))
     return schema

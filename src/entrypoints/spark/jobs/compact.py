@@ -32,7 +32,7 @@ def compact(
     """Rewrite adjacent small fragments, and fragments with many deleted rows.
 
     Concurrent appends do not conflict. A concurrent delete, update or index of the same fragments wins; the job then
-    plans again, up to five times in all. A repeated run finds nothing to do.
+    plans again, for at most five attempts. A repeated run finds nothing to do.
 
     Args:
         spark: The session.

@@ -1,7 +1,8 @@
-"""Integers that a double cannot hold: found while types are inferred, and refused where a column would round them.
+"""Preserve integers that a double cannot represent.
 
-Arrow infers double for a column of CSV or JSON as soon as one integer is beyond 64 bits, and rounds its neighbours.
-Such a column becomes ``decimal(20, 0)``, as Spark infers, or a wider decimal.
+Arrow infers double for a column of CSV or JSON that contains an integer beyond 64 bits, and rounds the other values.
+Such a column becomes ``decimal(20, 0)``, as Spark infers, or a wider decimal. A column that would round an integer is
+refused.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _UNSIGNED_64 = 20
 _DECIMAL_128 = 38
 _INTEGER = r"^\s*[+-]?[0-9]+\s*$"
 _LONG = 16
-"""Digits from which an integer may be one that no double holds."""
+"""The least number of digits of an integer that a double may round."""
 _LONG_INTEGER = re.compile(rb"(?<![\d.eE+])\d{16,}(?![\d.eE])")
 
 
@@ -29,7 +30,11 @@ class _Fraction(float):
 
 
 def integer_type(digits: int) -> pa.DataType:
-    """Return the type for integers beyond 64 bits: a decimal as Spark infers it, or text where none is wide enough."""
+    """Return the type for integers beyond 64 bits.
+
+    Returns:
+        The decimal that Spark infers, or a string type if no decimal is wide enough.
+    """
     return pa.decimal128(max(_UNSIGNED_64, digits), 0) if digits <= _DECIMAL_128 else pa.string()
 
 
@@ -37,7 +42,11 @@ def integer_type(digits: int) -> pa.DataType:
 
 
 def type_of_texts(values: pa.Array) -> pa.DataType:
-    """Return the type of a column that Arrow infers as double: wide integers if it has no fractions."""
+    """Return the type of a CSV column that Arrow infers as double.
+
+    Returns:
+        A type for wide integers if all values are integers, else double.
+    """
     texts = values.drop_null()
     if not len(texts) or not pc.all(pc.match_substring_regex(texts, _INTEGER)).as_py():
         return pa.float64()
@@ -45,7 +54,11 @@ def type_of_texts(values: pa.Array) -> pa.DataType:
 
 
 def require_exact(texts: pa.Array) -> None:
-    """Raise `InvalidInput` if a text is an integer that a double rounds."""
+    """Check that a double represents all integers among the texts.
+
+    Raises:
+        InvalidInput: A double would round an integer.
+    """
     if not pc.any(pc.greater_equal(pc.utf8_length(texts), _LONG)).as_py():
         return
     integers = texts.filter(pc.match_substring_regex(texts, _INTEGER))
@@ -63,12 +76,16 @@ def _require_exact(number: int) -> None:
 
 
 def may_lose_digits(line: bytes) -> bool:
-    """Whether a line of JSON has an integer so long that a double may round it."""
+    """Return whether a line of JSON has an integer that a double may round."""
     return _LONG_INTEGER.search(line) is not None
 
 
 def require_exact_record(line: bytes, schema: pa.Schema) -> None:
-    """Raise `InvalidInput` if a record has an integer that its column would round."""
+    """Check that the columns represent all integers of a record.
+
+    Raises:
+        InvalidInput: A column would round an integer.
+    """
     record = json.loads(line, parse_float=_Fraction)
     for kind, value in _leaves(record, pa.struct(list(schema))):
         if type(value) is int and pa.types.is_float64(kind):
@@ -76,7 +93,10 @@ def require_exact_record(line: bytes, schema: pa.Schema) -> None:
 
 
 def inferable(line: bytes) -> bytes:
-    """Return a line with a fraction in place of each integer beyond 64 bits, which Arrow can infer at no depth."""
+    """Replace integers beyond 64 bits in a line by a fraction.
+
+    Arrow cannot infer a type for such integers at any depth.
+    """
     if not may_lose_digits(line):
         return line
     try:
@@ -91,7 +111,12 @@ def _int64_or_fraction(text: str) -> float:
 
 
 def with_wide_integers(schema: pa.Schema, lines: Iterable[bytes]) -> pa.Schema:
-    """Replace double by a decimal, at any depth, where the records of ``lines`` have integers alone."""
+    """Replace double by a decimal, at any depth, if all its values are integers.
+
+    Args:
+        schema: The schema that Arrow inferred.
+        lines: The records.
+    """
     long = [line for line in lines if may_lose_digits(line)]
     if not long:
         return schema
@@ -125,7 +150,7 @@ def _exact(kind: pa.DataType, path: tuple[str, ...], digits: dict[tuple[str, ...
     if pa.types.is_list(kind):
         return pa.list_(kind.value_field.with_type(_exact(kind.value_type, (*path, ""), digits)))
     if pa.types.is_float64(kind) and digits.get(path):
-        return integer_type(min(digits[path], _DECIMAL_128))  # JSON has no text for a number: longer ones are refused
+        return integer_type(min(digits[path], _DECIMAL_128))  # a number cannot become text: longer ones are refused
     return kind
 
 

@@ -1,4 +1,4 @@
-"""Which files a job takes in: found by folder or pattern, cut into pieces, and packed into tasks."""
+"""Find the files that a job ingests, and divide them into tasks."""
 
 from __future__ import annotations
 
@@ -30,9 +30,14 @@ _PATTERN = re.compile(r"[*?\[]")
 
 @attrs.frozen
 class SourceFile:
-    """A file as it was when it was listed; it pickles.
+    """A file, as it was when it was listed; can be pickled.
 
-    uri: without credentials. state: what differs once the file has changed, its size and time.
+    Attributes:
+        uri: The URI without credentials.
+        path: The path in the store.
+        size: The size in bytes.
+        state: The size and the modification time, which show whether the file has changed.
+        store: The file system.
     """
 
     uri: str
@@ -49,7 +54,14 @@ class SourceFile:
 
 @attrs.frozen
 class Piece:
-    """What one task reads of a file; row_groups: of a parquet file, all where left out. first_row: counted from 1."""
+    """A part of a file that one task reads.
+
+    Attributes:
+        file: The file.
+        size: The size of the part in bytes.
+        row_groups: The row groups of a Parquet file; None for all.
+        first_row: The number of the first row, counted from 1.
+    """
 
     file: SourceFile
     size: int
@@ -58,10 +70,13 @@ class Piece:
 
 
 def list_files(sources: str | Iterable[str]) -> list[SourceFile]:
-    """Every file that a path, a URI or a pattern of either names; a folder stands for all files below it.
+    """List the files that paths, URIs or patterns name.
 
-    Files and folders that begin with ``_`` or ``.`` are nobody's data, unless they are named themselves. Raises
-    `InvalidInput`, and `NotFound` where nothing is found under one of them.
+    A folder stands for all files below it, except files and folders whose names begin with ``_`` or ``.``.
+
+    Raises:
+        InvalidInput: There is no source, or a source cannot be listed.
+        NotFound: A source names no file.
     """
     found: dict[str, SourceFile] = {}
     for source in [sources] if isinstance(sources, str) else sources:
@@ -75,7 +90,12 @@ def list_files(sources: str | Iterable[str]) -> list[SourceFile]:
 
 
 def require_sources(sources: Iterable[str]) -> None:
-    """Raises `NotFound` for a path or URI where there is nothing, with one look at each; patterns are not looked up."""
+    """Check that each path or URI exists, with one request each; ignores patterns.
+
+    Raises:
+        InvalidInput: The source cannot be accessed.
+        NotFound: The source does not exist.
+    """
     for source in sources:
         if not _PATTERN.search(source):
             store, path = place(source)
@@ -88,7 +108,11 @@ def require_sources(sources: Iterable[str]) -> None:
 
 
 def format_of(files: Sequence[SourceFile], given: str | None) -> str:
-    """The format of all files: the one given, or what their names end with. Raises `InvalidInput`."""
+    """Return the common format of files, by default by their suffixes.
+
+    Raises:
+        InvalidInput: The given format is unknown, or the suffixes do not name one format.
+    """
     if given is not None:
         if given not in FORMATS:
             raise InvalidInput(f"unknown format {given!r}; choose {', '.join(FORMATS)}")
@@ -101,7 +125,7 @@ def format_of(files: Sequence[SourceFile], given: str | None) -> str:
 
 
 def pack(pieces: Iterable[Piece], task_bytes: int) -> list[list[Piece]]:
-    """Pieces in their order as tasks of about as many bytes."""
+    """Group pieces in order into tasks of about ``task_bytes`` each."""
     tasks: list[list[Piece]] = []
     room = 0
     for piece in pieces:
@@ -114,12 +138,16 @@ def pack(pieces: Iterable[Piece], task_bytes: int) -> list[list[Piece]]:
 
 
 def absolute(folder: str | None) -> str | None:
-    """A folder as workers find it: they run in another directory than the caller."""
+    """Return an absolute path for workers, whose working directory differs."""
     return folder if folder is None or "://" in folder else os.path.abspath(folder)
 
 
 def place(uri: str) -> tuple[fs.FileSystem, str]:
-    """Where a folder lies. Raises `InvalidInput`."""
+    """Return the file system and the path of a URI.
+
+    Raises:
+        InvalidInput: The URI has no file system.
+    """
     try:
         if "://" not in uri:
             return fs.LocalFileSystem(), os.path.abspath(uri)
@@ -165,5 +193,5 @@ def _format(file: SourceFile) -> str | None:
 
 
 def _shown(uri: str) -> str:
-    """Without the query, which may hold credentials, and the user."""
+    """Remove the query, which may hold credentials, and the user from a URI."""
     return re.sub(r"//[^/@]*@", "//", uri.partition("?")[0]) if "://" in uri else uri

@@ -1,4 +1,4 @@
-"""Scalar, full-text and vector indexes: a segment for each run of fragments, built by the workers, committed once."""
+"""Build scalar, full-text and vector indexes in the workers, and commit once."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ METRICS = ("l2", "cosine", "dot")
 
 _ATTEMPTS = 5
 _SAMPLE, _LEAST_SAMPLE, _SAMPLE_BYTES = 256, 32, 1 << 30
-"""Vectors of the sample for each centroid: 256, or fewer where all would take more bytes than this, 32 at least."""
+"""Sampled vectors per centroid: 256, or fewer if the sample would exceed the last number of bytes, but at least 32."""
 _MOST_SEGMENTS = 64
-"""An index of so many is not extended: each of them is asked in a search."""
+"""An index of this many segments is not extended, because each search reads all of them."""
 _CODES = 256
-"""Centroids of a codebook of product quantisation: its codes have 8 bits."""
+"""Centroids of a codebook of product quantization: its codes have 8 bits."""
 
 
 def index(
@@ -52,17 +52,32 @@ def index(
 ) -> Summary:
     """Build an index of a column over all fragments of a table, as one version.
 
-    kind: ``BTREE``, ``BITMAP``, ``LABEL_LIST``, ``NGRAM``, ``ZONEMAP``, ``BLOOMFILTER``, ``INVERTED`` (full-text), or
-    for vectors ``IVF_FLAT``, ``IVF_SQ``, ``IVF_PQ``, ``IVF_HNSW_FLAT``, ``IVF_HNSW_SQ``, ``IVF_HNSW_PQ``.
-    name: ``<column>_idx`` when left out. segments: how many parts it has, each over neighbouring fragments, so that
-    later compaction finds them together; as many as there are cores when left out. metric (``l2``, ``cosine``,
-    ``dot``), partitions (the square root of the rows when left out), sub_vectors: of vector indexes; the centroids are
-    trained on the driver, from a sample. replace: build it although it is there.
+    A repeated run does nothing if an index of this name and kind covers all fragments. Otherwise it adds segments for
+    the missing fragments; it rebuilds vector indexes and indexes of many segments. The index excludes fragments that
+    are appended during the run. If a concurrent writer rewrites fragments, the job restarts, for at most five attempts.
 
-    Again, it finds an index of that name and kind over all fragments, and does nothing; one that lacks fragments gets
-    segments for those, but a vector index, and one of many segments, is built anew. What is appended meanwhile is not
-    in it; where others rewrote fragments, it starts again, five times.
-    Raises `InvalidInput`, `TableNotFound`, `Retryable`, `ConcurrentModification`; then nothing was committed.
+    Args:
+        spark: The session.
+        catalog: The catalog of the table.
+        table: The table.
+        column: The column.
+        kind: ``BTREE``, ``BITMAP``, ``LABEL_LIST``, ``NGRAM``, ``ZONEMAP``, ``BLOOMFILTER``, ``INVERTED`` (full-text),
+            or for vectors ``IVF_FLAT``, ``IVF_SQ``, ``IVF_PQ``, ``IVF_HNSW_FLAT``, ``IVF_HNSW_SQ``, ``IVF_HNSW_PQ``.
+        name: The name; by default ``<column>_idx``.
+        segments: The number of segments; by default the number of cores. Each covers adjacent fragments, so that
+            a later compaction finds them together.
+        metric: The metric of a vector index: ``l2``, ``cosine`` or ``dot``.
+        partitions: The partitions of a vector index; by default the square root of the number of rows. The driver
+            trains the centroids on a sample.
+        sub_vectors: The sub-vectors of product quantization.
+        replace: Whether to rebuild an existing index.
+        progress: Receives the number of finished tasks.
+
+    Raises:
+        InvalidInput: An argument is invalid, or the index cannot be built.
+        TableNotFound: The table does not exist.
+        Retryable: The Spark job failed; nothing was committed.
+        ConcurrentModification: Every attempt met a conflict; nothing was committed.
     """
     require_classic(spark)
     clock = Clock()
@@ -104,7 +119,7 @@ def index(
 
 
 def contiguous(fragments: Sequence[int], parts: int) -> list[list[int]]:
-    """Runs of neighbouring fragments, as even as can be, at most ``parts``."""
+    """Divide fragments into at most ``parts`` adjacent runs of similar length."""
     parts = min(parts, len(fragments))
     ends = [len(fragments) * part // parts for part in range(parts + 1)]
     return [list(fragments[start:end]) for start, end in pairwise(ends)]
@@ -124,9 +139,12 @@ def _check(kind: str, metric: str, segments: int | None, partitions: int | None,
 
 
 def _missing(dataset: Any, name: str, kind: str, column: str, fragments: list[int]) -> list[int]:
-    """The fragments to index; segments of others stay. Raises `InvalidInput` where the name is that of another index.
+    """Return the fragments to index; existing segments of other fragments stay.
 
-    A vector index is built anew: its segments share what was trained, which is not told for all kinds.
+    A vector index is rebuilt: its segments share trained parameters, which Lance does not report for all kinds.
+
+    Raises:
+        InvalidInput: The name belongs to another index.
     """
     found = next((index for index in dataset.describe_indices() if index.name == name), None)
     if found is None:
@@ -144,7 +162,7 @@ def _missing(dataset: Any, name: str, kind: str, column: str, fragments: list[in
 def _trained(
     dataset: Any, column: str, kind: str, metric: str, partitions: int | None, sub_vectors: int | None
 ) -> dict[str, Any]:
-    """What all segments of a vector index share, trained on a sample: of a small table that is all of it."""
+    """Train the parameters that the segments of a vector index share; a small table is sampled whole."""
     if kind not in VECTOR:
         return {}
     rows = dataset.count_rows()
@@ -166,7 +184,7 @@ def _trained(
 
 
 def sample_rate(dataset: Any, column: str, partitions: int) -> int:
-    """How many vectors are sampled for each centroid, if there are as many: they are held on the driver."""
+    """Return the most vectors to sample per centroid; the driver holds the sample."""
     vector = dataset.schema.field(column).type
     size = vector.list_size * vector.value_type.bit_width // 8 if pa.types.is_fixed_size_list(vector) else 1
     return max(_LEAST_SAMPLE, min(_SAMPLE, _SAMPLE_BYTES // (partitions * size)))

@@ -1,4 +1,4 @@
-"""Files into a table: read natively by the workers, one commit, and each file once however often it is asked for."""
+"""Ingest files: workers read them natively, one commit takes each file in once."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def ingest(
     sources: str | Iterable[str],
     *,
     mode: str = "append",
-    format: str | None = None,  # noqa: A002 - the word that a caller reads
+    format: str | None = None,  # noqa: A002 - the public name of the argument
     schema: str = "infer",
     columns: pa.Schema | None = None,
     vectors: Mapping[str, int] | None = None,
@@ -57,30 +57,45 @@ def ingest(
     task_bytes: int = TASK_BYTES,
     progress: Progress = quiet,
 ) -> Summary:
-    """Take files into a table as one version, each file once: what an earlier run has taken in is left out.
+    """Ingest files into a table as one version, each file exactly once.
 
-    sources: paths, URIs (``s3://``, ``gs://``, ``hdfs://``) and patterns of either; a folder is all below it. format:
-    ``parquet``, ``csv``, ``json`` (lines, or one array), ``arrow`` (files, Feather, streams) or ``image``; by the names
-    when left out. An image is a row: ``uri``, ``format``, ``width``, ``height`` and ``image``, its bytes.
-    mode: ``append`` makes the table where there is none; ``overwrite`` has it hold these files and nothing else.
-    schema: of a table that exists, its own counts, and with ``infer`` files with other columns are refused, with
-        ``evolve`` their columns are added to the table first (a version of its own), with ``enforce`` they are bad
-        records; so are, there, files that lack a column. A new table gets the columns of all files, types widened;
-        with ``enforce`` it gets ``columns``. Columns that a file lacks are null.
-    columns: what a new or overwritten table shall store. vectors: columns of lists that shall be vectors of 32-bit
-        floats, with their dimension. source_column: a column that gets the URI of the file of each row.
-    bad_records: a folder for rows that do not parse or fit and files that cannot be read: JSON lines with file, row,
-        reason and record. max_bad: how many there may be; with more, nothing is committed.
-    changed: what to do with a file that was taken in and has another size or time now: ``refuse``, ``append`` its rows
-        to the old ones, or ``replace`` those in the same commit, which takes a ``source_column``.
-    timezone: of timestamps in CSV that name no zone, such as ``Europe/Berlin``. A new table then gets instants; left
-        out, it gets timestamps without a zone, and a column of instants takes texts with a zone alone.
-    task_bytes: of files in one task, about; parquet is split by row groups, other files are not.
+    Files that an earlier run ingested are skipped. A stopped run has committed everything or nothing; a repeated run
+    completes it. Uncommitted fragments remain until clean-up. Concurrent runs may overlap in files: exactly one of them
+    ingests each file.
 
-    Stopped at any point, nothing or everything is committed, and calling it again completes it; fragments that were
-    written stay until clean-up. Runs that overlap in files may go on at once: one of them takes each file in.
-    Raises `InvalidInput` (bad records beyond ``max_bad`` too), `NotFound`, `Refused` for changed files,
-    `Retryable` where the Spark job failed; then nothing was committed. From the commit: as `Catalog.write`.
+    Args:
+        spark: The session.
+        catalog: The catalog of the table.
+        table: The table.
+        sources: Paths, URIs (``s3://``, ``gs://``, ``hdfs://``) and patterns of either; a folder means all files below.
+        mode: ``append`` creates a missing table; ``overwrite`` replaces its contents.
+        format: ``parquet``, ``csv``, ``json`` (lines or one array), ``arrow`` (files, Feather, streams) or ``image``;
+            by default the suffixes decide. An image is a row of ``uri``, ``format``, ``width``, ``height`` and
+            ``image``, its bytes.
+        schema: What happens if files have columns that an existing table lacks. ``infer`` refuses the files. ``evolve``
+            first adds the columns, in a version of its own. ``enforce`` treats such files as bad records, and also
+            files that lack a column; otherwise missing columns are null. A new table gets the columns of all files with
+            widened types, or ``columns`` with ``enforce``.
+        columns: The schema of a new or overwritten table.
+        vectors: The dimensions of list columns to store as vectors of 32-bit floats.
+        source_column: A column for the URI of each row's file.
+        bad_records: A folder for rows that do not parse or fit and files that cannot be read, as JSON lines with file,
+            row, reason and record.
+        max_bad: The most bad records; with more, nothing is committed.
+        changed: What happens to ingested files whose size or time has changed: ``refuse`` them, ``append`` their rows,
+            or ``replace`` their old rows in the same commit, which requires a ``source_column``.
+        timezone: The time zone, such as ``Europe/Berlin``, of CSV timestamps without one. A new table then stores
+            instants. By default it stores timestamps without a zone, and columns of instants accept only texts with a
+            zone.
+        task_bytes: The approximate size of the files of a task; only Parquet files are split, by row groups.
+        progress: Receives the number of finished tasks.
+
+    Raises:
+        InvalidInput: An argument is invalid, or there are more bad records than allowed; nothing was committed.
+        NotFound: A source names no file.
+        Refused: Files have changed.
+        Retryable: The Spark job failed; nothing was committed.
+        LancekeepError: The commit failed, as for `Catalog.write`.
     """
     _check(mode, schema, columns, bad_records, max_bad, changed, source_column, timezone, task_bytes)
     clock = Clock()
@@ -116,7 +131,7 @@ class _Options:
 
 @attrs.frozen
 class _Written:
-    """What tasks have done for a set of files; unread: those that gave nothing, and stay to be taken in."""
+    """The result of tasks for a set of files; ``unread`` files gave no rows and are not recorded as ingested."""
 
     fragments: list[str]
     rows: int
@@ -125,7 +140,7 @@ class _Written:
 
 
 class _Ingest:
-    """One job; what was inspected and written is kept from one attempt to the next."""
+    """One job, which keeps inspected files and written fragments between attempts."""
 
     def __init__(
         self,
@@ -146,7 +161,7 @@ class _Ingest:
         self._written: dict[tuple[Any, ...], _Written] = {}
 
     def attempt(self) -> Summary:
-        """Everything, for the version that the table has now. Raises `ConcurrentModification` where it got another."""
+        """Ingest against the latest version. Raises `ConcurrentModification` if another commit precedes."""
         dataset = self._open()
         before = dataset.version if dataset is not None else None
         fresh, changed = self._choose(dataset)
@@ -174,7 +189,7 @@ class _Ingest:
     # -- what there is to do ------------------------------------------------------------------------------------
 
     def _open(self) -> Any:
-        """The table at its latest version; None where it has none yet."""
+        """Open the table at its latest version; None if it has none."""
         try:
             if self._catalog.describe_table(self.table).version is None:
                 return None
@@ -186,7 +201,7 @@ class _Ingest:
         return IngestedFiles(self._catalog, self._catalog.find_table(self.table))
 
     def _choose(self, dataset: Any) -> tuple[list[SourceFile], list[SourceFile]]:
-        """The files to read, and which of them have changed since they were taken in. Raises `Refused`."""
+        """Return the files to read and those among them that changed since their ingest. Raises `Refused`."""
         record = None if dataset is None else self._record().read(dataset)
         known = {} if record is None else dict(zip(*record.select(["uri", "state"]).to_pydict().values(), strict=True))
         if self._options.mode == "overwrite":
@@ -215,7 +230,7 @@ class _Ingest:
     # -- columns ------------------------------------------------------------------------------------------------
 
     def _wanted(self, dataset: Any, files: Sequence[SourceFile], inspected: Mapping[str, Inspection]) -> Wanted:
-        """What the table stores in the end. Raises `InvalidInput`."""
+        """Return what the table finally stores. Raises `InvalidInput`."""
         options = self._options
         own = dataset.schema if dataset is not None and options.mode == "append" else None
         if own is not None and options.columns is not None:
@@ -269,7 +284,7 @@ class _Ingest:
         return pa.schema(fields)
 
     def _evolve(self, dataset: Any, wanted: Wanted) -> bool:
-        """Add the columns that the table lacks, null in its rows; whether there were any."""
+        """Add the columns that the table lacks, null in its rows, and return whether there were any."""
         new = [field.with_nullable(True) for field in wanted.schema if field.name not in dataset.schema.names]
 
         def add(latest: lance.LanceDataset) -> lance.LanceDataset:
@@ -285,7 +300,7 @@ class _Ingest:
     def _write(
         self, plan: WritePlan, wanted: Wanted, files: list[SourceFile], inspected: Mapping[str, Inspection]
     ) -> _Written:
-        """Have the tasks write the fragments; once for the same files and columns."""
+        """Write the fragments in Spark's tasks; reuses fragments of the same files and columns."""
         options = self._options
         run_name = run_of(files, f"{options.mode} {self.table}")
         key = (run_name, plan.uri, plan.mode, bool(plan.read_version), wanted.schema)
@@ -315,7 +330,7 @@ class _Ingest:
     def _commit(
         self, plan: WritePlan, dataset: Any, files: list[SourceFile], changed: list[SourceFile], written: _Written
     ) -> Committed:
-        """Enter the files, and commit the rows as the version that they are entered under, or not at all."""
+        """Enter the files under the next version, and commit the rows as exactly that version."""
         overwrites = self._options.mode == "overwrite"
         name = run_of(files, f"{self._options.mode} {self.table} {self._options.changed}")
         record, version = self._record(), plan.read_version + 1
@@ -347,7 +362,7 @@ class _Ingest:
 
 
 _PORTION = 64
-"""Files that one task inspects."""
+"""The number of files that one task inspects."""
 
 
 # -- in the workers -------------------------------------------------------------------------------------------------
@@ -414,7 +429,7 @@ def _check(
 
 
 def _is_last(record: Any, dataset: Any) -> bool:
-    """Whether these files were the last write to the table, and replaced all there was."""
+    """Return whether an overwrite with these files is the latest version."""
     versions = set(record["version"].to_pylist())
     return versions == {dataset.version} and isinstance(
         dataset.read_transaction(dataset.version).operation, lance.LanceOperation.Overwrite
@@ -422,7 +437,7 @@ def _is_last(record: Any, dataset: Any) -> bool:
 
 
 def _pieces(file: SourceFile, inspection: Inspection, most: int) -> list[Piece]:
-    """A file, or runs of its row groups where it is large."""
+    """Return a file as one piece, or a large file as runs of its row groups."""
     if file.size <= most or len(inspection.groups) < 2:
         return [Piece(file, file.size)]
     pieces: list[Piece] = []
@@ -440,10 +455,13 @@ def _pieces(file: SourceFile, inspection: Inspection, most: int) -> list[Piece]:
 def _widened(
     files: Sequence[SourceFile], inspected: Mapping[str, Inspection], *, as_text: bool, sets_aside: bool
 ) -> pa.Schema:
-    """Return one schema that holds what all files do.
+    """Return a schema that fits all files.
 
-    as_text: a column that has no common type becomes text. sets_aside: it keeps the type of earlier files, and the rows
-    of later ones are bad records.
+    Args:
+        files: The files.
+        inspected: Their schemas, by URI.
+        as_text: Whether columns without a common type become text.
+        sets_aside: Whether such columns keep the type of earlier files, so that later rows are bad records.
     """
     found = pa.schema([])
     for file in files:
@@ -467,7 +485,7 @@ def _widened(
 def _replacing(
     dataset: Any, uris: Sequence[str], column: str, fragments: Sequence[str], name: str
 ) -> lance.Transaction:
-    """Rows of these files out, and new fragments in."""
+    """Return a transaction that replaces the rows of files by new fragments."""
     listed = ", ".join("'" + uri.replace("'", "''") + "'" for uri in uris)
     predicate = f"{column} IN ({listed})"
     updated, removed = [], []

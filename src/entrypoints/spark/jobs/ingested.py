@@ -1,11 +1,11 @@
-"""Which files a table has taken in: a record beside the table, decided by the table's own commits.
+"""Record which files a table has ingested, consistently with its commits.
 
 A run enters its files under the version that it is about to commit, and names itself in that version's transaction. So
-one commit makes the rows and the entry valid; whoever finds an entry that nobody has settled reads that one
-transaction. No version can be had twice, hence an entry whose version went to somebody else is void for good.
+one commit makes both the rows and the entry valid. A later run decides a pending entry by reading that one transaction.
+Only one commit can create a version, so the entry is permanently void if another commit created it.
 
-Entries are Arrow files in ``_ingested/`` below the table: they go with the table when it is dropped or renamed, and
-clean-up leaves them alone. See ADR 25.
+Entries are Arrow files in ``_ingested/`` below the table. They are moved and removed with the table; clean-up keeps
+them. See ADR 25.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from lancekeep.entrypoints.spark.jobs.files import SourceFile
 T = TypeVar("T")
 
 RUN_PROPERTY = "lancekeep.ingest"
-"""The property of a transaction that names the run whose rows it brought."""
+"""The transaction property that names the run that committed the rows."""
 
 _SCHEMA = pa.schema([("uri", pa.string()), ("state", pa.string()), ("version", pa.int64())])
 _MOST_ENTRIES = 16
-_PENDING, _SETTLED = "a-pending", "b-settled"  # in this order: who lists while one becomes the other sees either
+_PENDING, _SETTLED = "a-pending", "b-settled"  # sorted so that a listing during settlement has at least one of them
 _REPLACES = b"replaces"
 
 
@@ -48,7 +48,7 @@ class _Entry:
 
 
 class IngestedFiles:
-    """The record of one table. Instances may be used again after others have changed the table."""
+    """The record of one table; stays valid after other commits to the table."""
 
     def __init__(self, catalog: Catalog, table: Table) -> None:
         self._objects = catalog.commits.objects
@@ -57,23 +57,34 @@ class IngestedFiles:
         self._prefix = f"{catalog.dataset_root(table).key}/_ingested/"
 
     def read(self, dataset: Any) -> pa.Table:
-        """The files that ``dataset``, a version of the table, has taken in: uri, state, and version of the commit.
+        """Return the files that a version has ingested, and settle pending entries.
 
-        Settles what stopped runs have left. Raises `Refused` where that cannot be told any more.
+        Returns:
+            The columns uri, state, and version of the commit.
+
+        Raises:
+            Refused: The version of a pending entry was cleaned up, so its run may or may not have committed.
         """
         while True:
             try:
                 return self._read(dataset)
-            except ObjectNotFound:  # another has settled it, or put entries together, meanwhile
+            except ObjectNotFound:  # a concurrent run has settled or combined entries
                 continue
 
     def propose(self, version: int, run: str, files: Iterable[SourceFile], *, replaces: bool) -> None:
-        """Enter files under a version that this run is about to commit; replaces: all earlier files are out."""
+        """Enter files under a version that this run is about to commit.
+
+        Args:
+            version: The version.
+            run: The name of the run.
+            files: The files.
+            replaces: Whether the commit removes the rows of all earlier files.
+        """
         rows = [{"uri": file.uri, "state": file.state, "version": version} for file in files]
         self._put(self._key(version, run, _PENDING), pa.Table.from_pylist(rows, _SCHEMA), replaces)
 
     def settle(self, version: int, run: str) -> None:
-        """Have what was proposed hold, once it is committed. Idempotent."""
+        """Settle proposed files after their commit; idempotent."""
         self._settle(_Entry(self._key(version, run, _PENDING), version, run, _PENDING))
 
     def _read(self, dataset: Any) -> pa.Table:
@@ -81,7 +92,7 @@ class IngestedFiles:
         settled = []
         for entry in self._entries():
             if entry.version > dataset.version:
-                continue  # the run is under way, or was stopped before its commit
+                continue  # the run is in progress, or stopped before its commit
             if entry.status == _PENDING:
                 if not self._holds(dataset, entry):
                     self._call(self._objects.delete, entry.key)
@@ -98,7 +109,7 @@ class IngestedFiles:
         return known
 
     def _entries(self) -> list[_Entry]:
-        """In the order of their versions; looked at twice, so that none is missed that is just renamed."""
+        """Return the entries by version; lists until two listings agree, so that a concurrent rename hides none."""
         seen = None
         while True:
             keys = self._call(lambda: [info.key for info in self._objects.list(self._prefix)])
@@ -107,10 +118,10 @@ class IngestedFiles:
             seen = keys
 
     def _holds(self, dataset: Any, entry: _Entry) -> bool:
-        """Whether the run has committed the version that it entered its files under."""
+        """Return whether the run of an entry committed the entry's version."""
         try:
             transaction = dataset.read_transaction(entry.version)
-        except TypeError:  # pylance 14 cannot build the one operation that rewrites indexes: no ingest
+        except TypeError:  # pylance 14 cannot build the operation of a compaction that rewrites indexes: no ingest
             return False
         except (OSError, ValueError) as error:
             raise Refused(
@@ -127,7 +138,7 @@ class IngestedFiles:
         return attrs.evolve(entry, key=key, status=_SETTLED)
 
     def _put_together(self, entries: list[_Entry], files: pa.Table) -> None:
-        """One entry in place of many, so that reading stays cheap. Doing it twice, or in part, does no harm."""
+        """Combine entries into one, which keeps reads cheap; idempotent, even after a partial run."""
         last = entries[-1]
         key = self._key(last.version, f"{last.run}-and-before", _SETTLED)
         self._put(key, files, True)
@@ -162,7 +173,10 @@ def _decoded(content: bytes, key: str) -> pa.Table:
 
 
 def run_of(files: Iterable[SourceFile], purpose: str) -> str:
-    """The name of a run: the same for the same files as they are now, so that the same bad records are kept once."""
+    """Return the name of a run.
+
+    The name depends on the files and their state, so a repeated run keeps the same bad records once.
+    """
     digest = blake2b(purpose.encode(), digest_size=16)
     for file in files:
         digest.update(f"\n{file.uri} {file.state}".encode())
@@ -170,7 +184,7 @@ def run_of(files: Iterable[SourceFile], purpose: str) -> str:
 
 
 def _latest(files: pa.Table) -> pa.Table:
-    """Each file as it was taken in last."""
+    """Keep the last entry of each file."""
     places = files["uri"].to_pylist()
     last = {uri: at for at, uri in enumerate(places)}
     return files if len(last) == len(places) else files.take(sorted(last.values()))

@@ -1,4 +1,4 @@
-"""Rows as fragments of a table that no version names yet, of which the driver reads what it needs batch by batch."""
+"""Stage rows as uncommitted fragments, from which the driver reads batches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class StagedFile:
-    """A data file below ``data/``; size: in bytes."""
+    """A data file below ``data/``; ``size`` is in bytes."""
 
     path: str
     rows: int
@@ -36,9 +36,9 @@ class StagedFile:
 
 
 class StagedRows:
-    """Fragments that were written for a table, as the table stores them.
+    """Uncommitted fragments of a table.
 
-    Where they are not committed they are seen by nobody, and stay until old files are cleaned up.
+    Fragments that are never committed are invisible and remain until clean-up.
     """
 
     def __init__(self, plan: WritePlan, fragments: Sequence[str]) -> None:
@@ -52,7 +52,12 @@ class StagedRows:
 
     @staticmethod
     def of_frame(frame: DataFrame, plan: WritePlan) -> StagedRows:
-        """Written by Spark's tasks. Raises `InvalidInput` where a value does not fit, `Retryable` where it failed."""
+        """Write the rows of a DataFrame in Spark's tasks.
+
+        Raises:
+            InvalidInput: A value does not fit.
+            Retryable: The Spark job failed.
+        """
 
         def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             fragments = write_batches(batches, plan)
@@ -75,13 +80,17 @@ class StagedRows:
         return sum(file.size for file in self._files)
 
     def reader(self, names: list[str]) -> pa.RecordBatchReader:
-        """These columns, anew with each call."""
+        """Return a new reader of columns."""
         session, schema = _session(self._plan), pa.schema([self._plan.schema.field(name) for name in names])
         batches = (batch for file in self._files for batch in _read(session, file, schema))
         return pa.RecordBatchReader.from_batches(schema, batches)
 
     def keys(self, frame: DataFrame, names: list[str]) -> tuple[int, dict[str, int]]:
-        """How many keys there are, and of each column of the key how many rows lack it: counted by Spark's tasks."""
+        """Count keys and nulls in Spark's tasks.
+
+        Returns:
+            The number of distinct keys, and the number of nulls in each column of the key.
+        """
         plan = self._plan
         stored = pa.schema([plan.schema.field(name) for name in names])
         seen = pa.schema([pa.field(field.name, as_spark_sees(field.type)) for field in stored])

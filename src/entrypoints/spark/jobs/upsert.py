@@ -1,4 +1,4 @@
-"""Rows into a table by key: those that are there are updated, the others added, as one version."""
+"""Upsert rows by key, as one version."""
 
 from __future__ import annotations
 
@@ -34,16 +34,25 @@ def upsert(
     *,
     duplicates: str = "refuse",
 ) -> Summary:
-    """Update the rows whose key is in ``source`` and add the others, as one version.
+    """Update rows whose key is in ``source`` and insert the others, as one version.
 
-    source: with all columns of the table, by name. Its rows are written first, of a DataFrame by Spark's tasks, and the
-    driver looks for their keys alone (ADR 27). on: the columns of the key; nulls in it are refused; rows of the table
-    that share a key become one. duplicates: of a key in the source, ``refuse``, or have the ``last`` row win, which
-    only a pyarrow table has an order for.
+    The rows are staged first; Spark's tasks stage a DataFrame. The driver then reads only the keys (ADR 27). The commit
+    is built against one version and rebuilt if another commit precedes it, so two upserts never insert one key twice.
+    A repeated run changes no row but creates a version.
 
-    Built and committed against one version: where others commit meanwhile, it is built again, so that two upserts
-    never add one key twice. Again, it changes no row; it does make a version. Raises `InvalidInput`, `TableNotFound`,
-    and as `Catalog.write`; then nothing was committed.
+    Args:
+        catalog: The catalog of the table.
+        table: The table.
+        source: The rows, with all columns of the table, matched by name.
+        on: The columns of the key. Rows of the table that share a key become one row.
+        duplicates: For keys that occur twice in the source: ``refuse`` them, or let the ``last`` row win, which only a
+            pyarrow table supports, because its rows are ordered.
+
+    Raises:
+        InvalidInput: The source does not fit, or its keys are null or repeated.
+        TableNotFound: The table does not exist.
+        ConcurrentModification: Every attempt met a conflict, or the columns changed; nothing was committed.
+        LancekeepError: The commit failed, as for `Catalog.write`.
     """
     clock = Clock()
     name, keys = ObjectId.of(table), [on] if isinstance(on, str) else list(on)
@@ -54,7 +63,7 @@ def upsert(
             "the rows of a DataFrame have no order: reduce them to one for each key, or give an Arrow table"
         )
     dataset = catalog.open(name)
-    columns = str(dataset.lance_schema)  # with the ids that the staged files have
+    columns = str(dataset.lance_schema)  # includes the field ids that the staged files use
     rows = _staged(catalog, dataset, name, source, keys, duplicates)
     for _ in range(_ATTEMPTS):
         dataset = catalog.open(name)
@@ -81,7 +90,16 @@ def upsert(
 
 
 def changes_in(spark: SparkSession, sources: Sequence[str], format: str) -> DataFrame:  # noqa: A002 - Spark's word
-    """Files as a DataFrame to upsert; format as Spark takes it. Raises `InvalidInput`."""
+    """Load files as a DataFrame to upsert.
+
+    Args:
+        spark: The session.
+        sources: The files.
+        format: Spark's name of the format.
+
+    Raises:
+        InvalidInput: Spark cannot load the files.
+    """
     with translated(", ".join(sources)):
         return spark.read.format(format).load(list(sources))
 
@@ -89,7 +107,7 @@ def changes_in(spark: SparkSession, sources: Sequence[str], format: str) -> Data
 def _staged(
     catalog: Catalog, dataset: Any, name: ObjectId, source: Any, keys: list[str], duplicates: str
 ) -> StagedRows:
-    """The source, written and checked: each key once, and none of them null. Raises `InvalidInput`."""
+    """Stage the source. Raises `InvalidInput` if it does not fit, or if a key is null or repeated."""
     schema = dataset.schema
     if isinstance(source, pa.Table):
         _require_columns(source.column_names, schema, keys, str(name))
@@ -119,7 +137,7 @@ def _require_columns(given: Sequence[str], schema: pa.Schema, keys: list[str], n
 
 
 def _require_keys(rows: int, found: int, lacking: Mapping[str, int], name: str) -> None:
-    """Each key once, and none of them null."""
+    """Check that no key is repeated or null."""
     for key, nulls in lacking.items():
         if nulls:
             raise InvalidInput(f"{name}: {nulls} rows of the source have no {key!r}, which is of the key")
@@ -130,7 +148,7 @@ def _require_keys(rows: int, found: int, lacking: Mapping[str, int], name: str) 
 
 
 def _keyed(rows: pa.Table, keys: list[str], duplicates: str, name: str) -> pa.Table:
-    """Each key once, and none of them null. Raises `InvalidInput`."""
+    """Return the rows with unique keys. Raises `InvalidInput` if a key is null or repeated."""
     same = rows.select(keys)
     for key in _floating(rows.schema, keys):
         same = same.set_column(same.column_names.index(key), key, pc.add(same[key], 0.0))  # -0.0 as 0.0
@@ -145,9 +163,10 @@ def _keyed(rows: pa.Table, keys: list[str], duplicates: str, name: str) -> pa.Ta
 
 
 def _built(dataset: Any, rows: StagedRows, keys: list[str]) -> tuple[lance.Transaction, int]:
-    """What takes the rows of these keys out and puts the staged ones in, and how many it takes out.
+    """Return a transaction that replaces the rows of these keys, and the number of rows that it removes.
 
-    Only keys are read here. Where rows have ids that stay with them, those of updated rows are kept by reading all.
+    The function reads only keys, unless the table has stable row ids: then it reads all columns, so that updated rows
+    keep their ids.
     """
     merge = dataset.merge_insert(keys)
     floating = _floating(dataset.schema, keys)
@@ -166,7 +185,7 @@ def _built(dataset: Any, rows: StagedRows, keys: list[str]) -> tuple[lance.Trans
     return lance.Transaction(dataset.version, operation), stats["num_deleted_rows"]
 
 
-# -- zeros: to Lance 0.0 and -0.0 are two keys, to SQL one ------------------------------------------------------------
+# -- zeros: 0.0 and -0.0 are different keys in Lance and equal in SQL -------------------------------------------------
 
 
 def _floating(schema: pa.Schema, keys: list[str]) -> list[str]:
@@ -180,7 +199,7 @@ def _mapped(
 
 
 def _with_both_zeros(batch: pa.RecordBatch, keys: list[str]) -> Iterable[pa.RecordBatch]:
-    """Return the keys of a batch, each that has a zero with the other zero, too."""
+    """Return the keys of a batch; keys with a zero appear with either zero."""
     parts = [batch]
     for key in keys:
         for part in list(parts):
@@ -193,7 +212,7 @@ def _with_both_zeros(batch: pa.RecordBatch, keys: list[str]) -> Iterable[pa.Reco
 
 
 def _stored_zero(dataset: Any, key: str) -> pa.Scalar | None:
-    """Return the zero that a column of the table has; None where it has none."""
+    """Return the zero that a column of the table stores; None if it stores none."""
     quoted = f"`{key}`"
     found = pc.unique(dataset.to_table([key], filter=f"{quoted} >= -0.0 AND {quoted} <= 0.0")[key]).drop_null()
     if len(found) > 1:
@@ -202,7 +221,7 @@ def _stored_zero(dataset: Any, key: str) -> pa.Scalar | None:
 
 
 def _with_stored_zeros(batch: pa.RecordBatch, zeros: Mapping[str, pa.Scalar | None]) -> Iterable[pa.RecordBatch]:
-    """Return a batch with the zeros that the table has in its keys."""
+    """Replace the zeros in a batch's keys by those that the table stores."""
     for key, zero in zeros.items():
         if zero is not None:
             field = batch.schema.field(key)

@@ -1,4 +1,4 @@
-"""Whether tables are whole: every file there, of its size and with its content, every row readable and counted."""
+"""Verify that all files and rows of tables exist and are readable."""
 
 from __future__ import annotations
 
@@ -30,7 +30,13 @@ _CHUNK = 8 << 20
 
 @attrs.frozen
 class Problem:
-    """Something that is not as the table says. object: a file of the table, a fragment, or "" for the table."""
+    """A difference between a table and its manifest.
+
+    Attributes:
+        table: The table.
+        object: A file of the table, a fragment, or "" for the table itself.
+        reason: What is wrong.
+    """
 
     table: str
     object: str
@@ -39,7 +45,17 @@ class Problem:
 
 @attrs.frozen
 class VerifiedTable:
-    """What one version of a table holds, as far as it could be read. digests: files compared with what was recorded."""
+    """The readable contents of one version of a table.
+
+    Attributes:
+        table: The table.
+        version: The version.
+        rows: The rows that were counted.
+        fragments: The fragments.
+        files: The data files.
+        bytes: The size of the data files.
+        digests: The number of data files that were compared with recorded digests.
+    """
 
     table: str
     version: int
@@ -52,7 +68,14 @@ class VerifiedTable:
 
 @attrs.frozen
 class Verification:
-    """What was looked at, and what is wrong. recorded: digests that this run has added."""
+    """The result of a verification.
+
+    Attributes:
+        tables: The tables that were checked.
+        problems: What is wrong.
+        recorded: The number of digests that this run added.
+        seconds: The duration.
+    """
 
     tables: tuple[VerifiedTable, ...]
     problems: tuple[Problem, ...]
@@ -76,15 +99,25 @@ def verify(
     digests: str | None = None,
     progress: Progress = quiet,
 ) -> Verification:
-    """Check the latest version of tables, all of the catalog when left out; nothing of them is written.
+    """Check the latest version of tables without writing to them.
 
-    Every data, deletion and index file that a manifest names has to be there, with the size that it says, and the rows
-    in each fragment have to be as many. deep: read every value, too. digests: a file of JSON lines; a data file that is
-    in it has to have that content still, the others are added to it (data files never change, so what was recorded
-    stays true). What becomes of a table meanwhile is not looked at, so it is safe beside writers; clean-up that removes
-    the version while it is read is told as a problem.
+    Every data, deletion and index file that a manifest names must exist, data files with the recorded size, and every
+    fragment must have the recorded number of rows. The job is safe alongside writers: it ignores later versions. If
+    clean-up removes a version during the run, the job reports a problem.
 
-    Raises `TableNotFound`, `InvalidInput`, and `Retryable` where the Spark job itself failed.
+    Args:
+        spark: The session.
+        catalog: The catalog.
+        tables: The tables; by default all of the catalog.
+        deep: Also read every value.
+        digests: A file of JSON lines with digests of data files. Listed data files must still have their digests; the
+            job adds the others. Data files never change, so recorded digests remain valid.
+        progress: Receives the number of finished tasks.
+
+    Raises:
+        TableNotFound: One of ``tables`` does not exist.
+        InvalidInput: A table name or the file of digests is invalid.
+        Retryable: The Spark job failed.
     """
     clock = Clock()
     chosen = list(map(ObjectId.of, tables)) if tables is not None else list(catalog.list_all_tables())
@@ -108,7 +141,7 @@ def verify(
 
 
 class _Report:
-    """What comes together on the driver; known: the digests that were recorded before."""
+    """The report, which the driver builds; ``known`` holds the recorded digests."""
 
     def __init__(self, known: Mapping[tuple[str, str], str]) -> None:
         self.tables: dict[str, VerifiedTable] = {}
@@ -117,7 +150,7 @@ class _Report:
         self._known = known
 
     def open(self, catalog: Catalog, table: ObjectId) -> list[_Work]:
-        """Look at what the manifest and one listing say; what there is to do for the workers."""
+        """Check the manifest against a listing of the files, and return the work for the workers."""
         if catalog.describe_table(table).version is None:
             return []
         name, dataset = str(table), catalog.open(table)
@@ -158,7 +191,7 @@ class _Found:
 
 
 def _missing(catalog: Catalog, table: ObjectId, dataset: Any, fragments: list[Any]) -> Iterator[Problem]:
-    """What the manifest names and one listing of the table's directory does not show."""
+    """Yield the files that the manifest names but a listing of the table's directory lacks."""
     prefix = f"{catalog.dataset_root(catalog.find_table(table)).key}/"
     objects, retry = catalog.commits.objects, catalog.commits.retry
     sizes = retry.call(lambda: {info.key.removeprefix(prefix): info.size for info in objects.list(prefix)})
@@ -167,7 +200,7 @@ def _missing(catalog: Catalog, table: ObjectId, dataset: Any, fragments: list[An
         for file in fragment.files:
             name = f"data/{file.path}"
             if file.base_id is not None:
-                continue  # of the table that this one was cloned from; its rows are read all the same
+                continue  # belongs to the table from which this one was cloned; its rows are still read
             if name not in sizes:
                 yield Problem(str(table), name, "the file is not there")
             elif file.file_size_bytes and sizes[name] != file.file_size_bytes:
@@ -228,7 +261,7 @@ def _look(work: _Work, *, deep: bool, hashed: bool) -> _Found:
         try:
             fragment.validate()
             found = _read(dataset, fragment) if deep else fragment.count_rows()
-        except BaseException as error:  # the engine panics over some contents, with an error that is no Exception
+        except BaseException as error:  # the engine panics on some contents; the panic is not an Exception
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise
             problems.append((f"fragment {number}", _line(error)))
