@@ -734,7 +734,7 @@ def test_a_writer_whose_version_came_and_went_while_it_was_held_up_does_not_know
         seconds[0] = 1000.0
 
     objects.name, objects.meanwhile = f"m/{VERSIONS}/{NamingScheme.V2.final_name(1)}", meanwhile
-    with pytest.raises(StoreUnavailable, match="could not be learnt"):
+    with pytest.raises(StoreUnavailable, match="was suspended while it published"):
         put(writer, table("mine"))
     assert contents(other).keys() == {"mine", "a", "b", "c"}
 
@@ -793,7 +793,7 @@ def test_what_others_finished_and_cleaned_up_while_its_writer_was_held_up_is_not
         seconds[0] = 2000.0
 
     objects.name, objects.meanwhile = f"m/{VERSIONS}/{NamingScheme.V2.final_name(1)}", meanwhile
-    with pytest.raises(StoreUnavailable, match="could not be learnt"):
+    with pytest.raises(StoreUnavailable, match="was suspended while it published"):
         put(writer, table("mine"))
     put(writer, table("d"))
     for store in (writer, other, opened()):

@@ -445,7 +445,7 @@ def test_invalid_options_are_refused_before_any_task(lake: Lake, options: dict[s
 def test_json_array_is_read_incrementally(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
     rows = [{"id": number, "n": number * 1.5, "s": 'é, ]"\\ ' * (number % 5)} for number in range(40)]
     file = tmp_path / "a.json"
-    monkeypatch.setattr("lancekeep.entrypoints.spark.jobs.readers._CHUNK", chunk)
+    monkeypatch.setattr("lancekeep.entrypoints.spark.jobs.json_records.CHUNK", chunk)
     schema = pa.schema([("id", pa.int64()), ("n", pa.float64()), ("s", pa.string())])
     told: list[str] = []
 

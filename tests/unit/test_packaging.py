@@ -115,6 +115,11 @@ def test_every_directory_of_the_source_is_a_package() -> None:
     assert [str(path) for path in directories if not (path / "__init__.py").exists()] == []
 
 
+def test_no_module_of_the_source_exceeds_500_lines() -> None:
+    lengths = {path: len(path.read_text().splitlines()) for path in (REPOSITORY / "src").rglob("*.py")}
+    assert {str(path): length for path, length in lengths.items() if length > 500} == {}
+
+
 LOCK = (REPOSITORY / "requirements.lock").read_text().splitlines()
 
 

@@ -23,27 +23,13 @@ from urllib.parse import urlencode, urlsplit
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    CredentialRetrievalError,
-    NoCredentialsError,
-    PartialCredentialsError,
-    WaiterError,
-)
+from botocore.exceptions import BotoCoreError, ClientError
 
 from lancekeep.adapters.commit_stores.boundary import boundary
 from lancekeep.adapters.commit_stores.claims import ATTEMPTS, answer, answer_all, may_claim
+from lancekeep.adapters.commit_stores.dynamodb_errors import code_of, reasons_of, understood
 from lancekeep.adapters.commit_stores.options import StoreUrl
-from lancekeep.domain.errors import (
-    AccessDenied,
-    Damaged,
-    InvalidInput,
-    LancekeepError,
-    Refused,
-    StoreUnavailable,
-    Unsupported,
-)
+from lancekeep.domain.errors import Damaged, InvalidInput, LancekeepError, Refused, StoreUnavailable
 from lancekeep.domain.version_row import BatchReservation, Claim, NotReady, Reservation, Reserved, VersionRow
 from lancekeep.ports.commit_store import CommitStoreGuarantees, require_atomic
 from lancekeep.ports.object_store import ObjectStore
@@ -73,22 +59,6 @@ OWNER = "lancekeep:bucket"
 """The ``base_uri`` of the item that names the bucket of a shared table. No native key has this name."""
 _OWNER_KEY: Item = {"base_uri": {"S": OWNER}, "version": {"N": "0"}}
 _CREDENTIALS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
-_RIGHTS = "Check the credentials and the permissions that the guide to commit stores lists"
-_MEANINGS: Mapping[str, tuple[type[LancekeepError], str]] = {
-    "AccessDeniedException": (AccessDenied, _RIGHTS),
-    "ExpiredTokenException": (AccessDenied, "Renew the credentials"),
-    "IncompleteSignatureException": (AccessDenied, _RIGHTS),
-    "InvalidSignatureException": (AccessDenied, _RIGHTS),
-    "MissingAuthenticationTokenException": (AccessDenied, _RIGHTS),
-    "UnrecognizedClientException": (AccessDenied, _RIGHTS),
-    "UnknownOperationException": (
-        Unsupported,
-        "This server lacks the operation. Atomic changes of several tables need TransactWriteItems and "
-        "TransactGetItems: use AWS, or commit one table at a time",
-    ),
-    "ValidationException": (InvalidInput, "Correct the table or the option that the server names"),
-}
-"""DynamoDB error codes of definite refusals, and advice. All other codes are `StoreUnavailable`."""
 _ABOVE_ALL = 2**63 - 1
 
 
@@ -218,7 +188,7 @@ class DynamoDBCommitStore:
                 ReturnValuesOnConditionCheckFailure="ALL_OLD",
             )
         except ClientError as error:
-            match _code(error):
+            match code_of(error):
                 case "ConditionalCheckFailedException":
                     return self._held(error, row) is not None
                 case "ResourceNotFoundException":
@@ -332,7 +302,7 @@ class DynamoDBCommitStore:
             except self._client.exceptions.ResourceNotFoundException:
                 return True
             except self._client.exceptions.TransactionCanceledException as error:
-                if _reasons(error) <= {"TransactionConflict"}:
+                if reasons_of(error) <= {"TransactionConflict"}:
                     return False
                 raise
             if any("Item" in reply for reply in replies):
@@ -375,7 +345,7 @@ class DynamoDBCommitStore:
                     ReturnValuesOnConditionCheckFailure="ALL_OLD",
                 )
             except ClientError as error:
-                match _code(error):
+                match code_of(error):
                     case "ResourceNotFoundException":
                         self._create_table()
                         continue
@@ -410,7 +380,7 @@ class DynamoDBCommitStore:
             self._create_table()
             return False
         except self._client.exceptions.TransactionCanceledException as error:
-            if _reasons(error) <= {"ConditionalCheckFailed", "TransactionConflict"}:
+            if reasons_of(error) <= {"ConditionalCheckFailed", "TransactionConflict"}:
                 return False
             raise
         return True
@@ -468,25 +438,7 @@ class DynamoDBCommitStore:
         raise StoreUnavailable(f"{self.url}: the table is throttled; {len(requests)} rows remain. Try again")
 
     def understood(self, error: Exception) -> LancekeepError:
-        if isinstance(error, ClientError):
-            # Only the first line: a signature error continues with the signed request, including the session token.
-            message = error.response.get("Error", {}).get("Message", "").partition("\n")[0]
-            code = _code(error)
-            meaning, advice = _MEANINGS.get(code, (StoreUnavailable, ""))
-            if error.response.get("ResponseMetadata", {}).get("RetryAttempts"):
-                meaning = StoreUnavailable  # the previous attempt got no reply and may have succeeded
-            if meaning is StoreUnavailable:
-                return StoreUnavailable(f"{self.url}: {code}: {message}")
-            fault = self._schema_fault() if code == "ValidationException" else None
-            return meaning(f"{self.url}: {fault or f'{error.operation_name}: {code}: {message}. {advice}'}.")
-        if isinstance(error, NoCredentialsError | PartialCredentialsError | CredentialRetrievalError):
-            return AccessDenied(
-                f"{self.url}: {error}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or a role, or the "
-                "commit store's options of these names"
-            )
-        if isinstance(error, WaiterError):
-            return StoreUnavailable(f"{self.url}: the new table is not ready yet")
-        return StoreUnavailable(f"{self.url}: {self._client.meta.endpoint_url} did not answer: {error}")
+        return understood(error, self.url, self._client.meta.endpoint_url, self._schema_fault)
 
     def _schema_fault(self) -> str | None:
         """Return the fault of the table's keys, if they caused a validation error."""
@@ -524,13 +476,3 @@ def _endpoint(url: StoreUrl) -> str:
         url.refuse("the option endpoint_url must be http[s]://HOST[:PORT], without user and password")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"{parts.scheme}://{host}:{port}{parts.path.rstrip('/')}"
-
-
-def _code(error: ClientError) -> str:
-    return error.response.get("Error", {}).get("Code", "")
-
-
-def _reasons(error: ClientError) -> set[str]:
-    """Return the reasons of a cancelled transaction, without the items that caused none."""
-    reasons: list[dict[str, str]] = error.response.get("CancellationReasons", [])  # type: ignore[assignment] # as `_held`
-    return {reason.get("Code", "None") for reason in reasons} - {"None"}

@@ -52,6 +52,12 @@ def in_memory(stored: pa.Schema, key: str) -> pa.Schema:
     return pa.schema(fields)
 
 
+def column_of(batch: pa.RecordBatch, name: str, kind: pa.DataType = TEXT) -> pa.Array:
+    """Return a column of a batch; nulls if the batch does not have it."""
+    at = batch.schema.get_field_index(name)
+    return pa.nulls(batch.num_rows, kind) if at < 0 else batch.column(at)
+
+
 def require_values(entry: ManifestEntry, schema: pa.Schema) -> None:
     """Refuse an entry that has no value for a column that cannot hold nulls.
 

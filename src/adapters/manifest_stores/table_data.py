@@ -20,8 +20,8 @@ import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancekeep.adapters.manifest_stores.columns import REQUIRED, SCHEMA
-from lancekeep.adapters.manifest_stores.index import Rows, column_of
+from lancekeep.adapters.manifest_stores.columns import REQUIRED, SCHEMA, column_of
+from lancekeep.adapters.manifest_stores.index import Rows
 from lancekeep.domain.dataset_files import DATA
 from lancekeep.domain.errors import Refused
 from lancekeep.domain.layout import VERSIONS

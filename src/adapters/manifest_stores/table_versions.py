@@ -15,7 +15,7 @@ import attrs
 import pyarrow as pa
 from pyroaring import BitMap, FrozenBitMap
 
-from lancekeep.adapters.manifest_stores.columns import REQUIRED, SCHEMA, enter_columns, in_memory
+from lancekeep.adapters.manifest_stores.columns import REQUIRED, SCHEMA, column_of, enter_columns, in_memory
 from lancekeep.adapters.manifest_stores.index import (
     SMALL,
     UNWRITTEN,
@@ -24,7 +24,6 @@ from lancekeep.adapters.manifest_stores.index import (
     IndexedView,
     Piece,
     Rows,
-    column_of,
 )
 from lancekeep.adapters.manifest_stores.table_data import (
     DataFiles,

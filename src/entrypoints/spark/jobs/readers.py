@@ -7,8 +7,6 @@ neither the header nor empty lines count.
 
 from __future__ import annotations
 
-import json
-from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterator, Sequence
 from io import BytesIO
 from itertools import islice
@@ -19,7 +17,6 @@ import imagesize
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
-import pyarrow.json
 import pyarrow.parquet
 from pyarrow import ipc
 
@@ -27,19 +24,23 @@ from lancekeep.domain.errors import InvalidInput, Retryable
 from lancekeep.entrypoints.spark.arrow_types import fit
 from lancekeep.entrypoints.spark.jobs.exact import (
     inferable,
-    may_lose_digits,
     require_exact,
-    require_exact_record,
     type_of_texts,
     with_wide_integers,
 )
 from lancekeep.entrypoints.spark.jobs.files import Piece, SourceFile
+from lancekeep.entrypoints.spark.jobs.json_records import (
+    CHUNK,
+    as_json_reads,
+    is_exact,
+    numbered_records,
+    one_line,
+    parsed,
+)
 from lancekeep.entrypoints.spark.jobs.merging import agreed
 
 BATCH_ROWS = 8192
 _BATCH_BYTES = 4 << 20
-_CHUNK = 1 << 20
-_LONGEST_ITEM = 256 << 20
 
 IMAGES = pa.schema(
     [
@@ -133,7 +134,7 @@ def read(piece: Piece, format: str, wanted: Wanted, aside: Aside) -> Iterator[pa
         if isinstance(error, InvalidInput):  # of the one who sets aside
             raise
         _require_content(file, error)
-        aside(file.uri, None, f"cannot be read: {_line(error)}")
+        aside(file.uri, None, f"cannot be read: {one_line(error)}")
     info = file.store.get_file_info(file.path)
     if f"{info.size}-{info.mtime_ns}" != file.state:
         raise Retryable(f"{file.uri} was changed or removed while it was read; run the job again")
@@ -145,12 +146,12 @@ def _require_content(file: SourceFile, error: Exception) -> None:
         return
     try:
         with file.store.open_input_file(file.path) as stream:
-            while stream.read(_CHUNK):
+            while stream.read(CHUNK):
                 pass
     except (PermissionError, FileNotFoundError):
         return
     except OSError as fault:
-        raise Retryable(f"{file.uri} could not be read: {_line(fault)}") from fault
+        raise Retryable(f"{file.uri} could not be read: {one_line(fault)}") from fault
 
 
 # -- values ---------------------------------------------------------------------------------------------------------
@@ -175,7 +176,7 @@ def _fitting(
             if half:
                 parts += [(at + half, part.slice(half)), (at, part.slice(0, half))]
             elif part.num_rows:
-                aside(file.uri, row(at), _line(error), _record(part))
+                aside(file.uri, row(at), one_line(error), _record(part))
 
 
 def _complete(batch: pa.RecordBatch, wanted: Wanted, source: pa.Scalar) -> pa.RecordBatch:
@@ -214,10 +215,6 @@ def _record(row: pa.RecordBatch) -> Any:
     }
 
 
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
-
-
 # -- parquet --------------------------------------------------------------------------------------------------------
 
 
@@ -248,7 +245,7 @@ def _sizes(group: Any) -> list[int]:
 
 def _read_parquet(piece: Piece, wanted: Wanted, aside: Aside) -> Rows:
     with piece.file.store.open_input_file(piece.file.path) as stream:
-        parquet = pa.parquet.ParquetFile(stream, buffer_size=_CHUNK)  # without, column chunks are read whole
+        parquet = pa.parquet.ParquetFile(stream, buffer_size=CHUNK)  # without, column chunks are read whole
         refusal = wanted.refusal(parquet.schema_arrow.names)
         if refusal:
             aside(piece.file.uri, None, refusal)
@@ -263,7 +260,7 @@ def _read_parquet(piece: Piece, wanted: Wanted, aside: Aside) -> Rows:
                     row += batch.num_rows
             except (pa.ArrowException, OSError) as error:
                 _require_content(piece.file, error)
-                aside(piece.file.uri, row, f"the rest of row group {group} cannot be read: {_line(error)}")
+                aside(piece.file.uri, row, f"the rest of row group {group} cannot be read: {one_line(error)}")
             first += parquet.metadata.row_group(group).num_rows
 
 
@@ -273,7 +270,7 @@ def _read_parquet(piece: Piece, wanted: Wanted, aside: Aside) -> Rows:
 def _open_csv(stream: Any, columns: dict[str, pa.DataType], skipped: Callable[[Any], str]) -> Any:
     return pa.csv.open_csv(
         stream,
-        pa.csv.ReadOptions(use_threads=False, block_size=_CHUNK),
+        pa.csv.ReadOptions(use_threads=False, block_size=CHUNK),
         pa.csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skipped),
         pa.csv.ConvertOptions(
             column_types=columns,
@@ -348,157 +345,26 @@ def _past(skipped: list[int], taken: int) -> Callable[[int], int]:
 
 def _inspect_json(file: SourceFile) -> Inspection:
     with file.store.open_input_stream(file.path) as stream:
-        lines = [line for block in islice(_blocks(stream), 2) for line in block]  # a last line may be a block itself
+        blocks = islice(numbered_records(stream), 2)  # the last line may be a block of its own
+        lines = [line for block in blocks for line in block]
     readable = [(number, inferable(line)) for number, line in lines]
-    found = [(table.schema, table.num_rows) for _, table in _parsed(readable, None, lambda number, reason: None)]
+    found = [(table.schema, table.num_rows) for _, table in parsed(readable, None, lambda number, reason: None)]
     return Inspection(with_wide_integers(agreed(found), [line for _, line in lines]) if found else None)
 
 
 def _read_json(piece: Piece, wanted: Wanted, aside: Aside) -> Rows:
-    schema = pa.schema([pa.field(field.name, _as_json_reads(field.type)) for field in wanted.of_files])
+    schema = pa.schema([pa.field(field.name, as_json_reads(field.type)) for field in wanted.of_files])
     with piece.file.store.open_input_stream(piece.file.path) as stream:
-        for lines in _blocks(stream):
+        for lines in numbered_records(stream):
             records = dict(lines)
 
             def unparsed(number: int, reason: str, records: dict[int, bytes] = records) -> None:
                 aside(piece.file.uri, number, reason, records[number].decode(errors="backslashreplace"))
 
-            exact = [each for each in lines if _is_exact(each, schema, unparsed)]
-            for numbers, table in _parsed(exact, schema, unparsed):
+            exact = [each for each in lines if is_exact(each, schema, unparsed)]
+            for numbers, table in parsed(exact, schema, unparsed):
                 for batch in table.combine_chunks().to_batches():
                     yield numbers.__getitem__, batch
-
-
-def _is_exact(numbered: tuple[int, bytes], schema: pa.Schema, unparsed: Callable[[int, str], None]) -> bool:
-    number, line = numbered
-    if may_lose_digits(line):
-        try:
-            require_exact_record(line, schema)
-        except InvalidInput as error:
-            unparsed(number, str(error))
-            return False
-        except ValueError:  # no JSON; the parser has its own words for it
-            pass
-    return True
-
-
-def _blocks(stream: Any) -> Iterator[list[tuple[int, bytes]]]:
-    """The lines of a file, by the megabyte, numbered from 1 and without empty ones; or the items of one JSON array."""
-    number, rest = 0, b""
-    while True:
-        chunk = stream.read(_CHUNK)
-        if not number and not rest and chunk.lstrip()[:1] == b"[":
-            for block in _by_the_megabyte(json.dumps(item).encode() for item in _items(chunk, stream)):
-                yield list(enumerate(block, number + 1))
-                number += len(block)
-            return
-        *lines, rest = (rest + chunk).split(b"\n") if chunk else [rest, b""]
-        numbered = [(number + at, line) for at, line in enumerate(lines, 1) if line.strip()]
-        number += len(lines)
-        if numbered:
-            yield numbered
-        if not chunk:
-            return
-
-
-def _by_the_megabyte(records: Iterator[bytes]) -> Iterator[list[bytes]]:
-    """Records in portions; those before the place where they break off are given, too."""
-    block: list[bytes] = []
-    size = 0
-    try:
-        for record in records:
-            block.append(record)
-            size += len(record)
-            if size >= _CHUNK:
-                yield block
-                block, size = [], 0
-    except ValueError:
-        if block:
-            yield block
-        raise
-    if block:
-        yield block
-
-
-def _items(chunk: bytes, stream: Any) -> Iterator[Any]:
-    """The items of one JSON array, of which no more is held than an item and a megabyte. Raises `ValueError`."""
-    decode = getincrementaldecoder("utf-8")().decode
-    scan = json.JSONDecoder().raw_decode
-    text, at, ended, first = decode(chunk).lstrip().removeprefix("["), 0, False, True
-    while True:
-        begin = _past_space(text, at)
-        if first and text[begin : begin + 1] == "]":
-            at = begin + 1
-            break
-        try:
-            item, end = scan(text, begin)
-            after = _past_space(text, end)
-            if text[after] not in ",]":  # or a number that goes on behind the text
-                raise IndexError
-        except (IndexError, json.JSONDecodeError):
-            if ended or len(text) - at > _LONGEST_ITEM:
-                raise ValueError("the array of records is broken, or holds a record that is too long") from None
-            more = stream.read(max(_CHUNK, len(text) - at))  # twice as much each time for an item that is longer
-            text, at, ended = text[at:] + decode(more, final=not more), 0, not more
-            continue
-        yield item
-        first, at = False, after + 1
-        if text[after] == "]":
-            break
-    rest = text[at:]
-    while not rest.strip():
-        more = stream.read(_CHUNK)
-        if not more:
-            return
-        rest = decode(more)
-    raise ValueError("there is more behind the array of records")
-
-
-def _past_space(text: str, at: int) -> int:
-    while text[at : at + 1] in (" ", "\t", "\r", "\n"):
-        at += 1
-    return at
-
-
-def _parsed(
-    lines: list[tuple[int, bytes]], schema: pa.Schema | None, unparsed: Callable[[int, str], None]
-) -> Iterator[tuple[list[int], pa.Table]]:
-    """Tables with the numbers of their rows; what does not parse is halved, down to the lines themselves."""
-    options = pa.json.ParseOptions(
-        explicit_schema=schema, unexpected_field_behavior="infer" if schema is None else "error"
-    )
-    parts = [lines] if lines else []
-    while parts:
-        part = parts.pop()
-        content = b"\n".join(line for _, line in part)
-        try:
-            table = pa.json.read_json(
-                pa.BufferReader(content), pa.json.ReadOptions(use_threads=False, block_size=len(content) + 1), options
-            )
-            if table.num_rows != len(part):
-                raise InvalidInput(f"{len(part)} lines hold {table.num_rows} records; one is expected on each")
-        except (InvalidInput, pa.ArrowException) as error:
-            half = len(part) // 2
-            if half:
-                parts += [part[half:], part[:half]]
-            else:
-                unparsed(part[0][0], _line(error))
-            continue
-        yield [number for number, _ in part], table
-
-
-def _as_json_reads(stored: pa.DataType) -> pa.DataType:
-    """The type as which Arrow's JSON reader gives what is stored as ``stored``."""
-    is_ = pa.types
-    if is_.is_list(stored) or is_.is_large_list(stored) or is_.is_fixed_size_list(stored):
-        return pa.list_(_as_json_reads(stored.value_type))
-    if is_.is_struct(stored):
-        return pa.struct([pa.field(child.name, _as_json_reads(child.type)) for child in stored])
-    if is_.is_dictionary(stored):
-        return _as_json_reads(stored.value_type)
-    if is_.is_date(stored) or is_.is_time(stored):
-        return pa.string()
-    return pa.float32() if is_.is_float16(stored) else stored
 
 
 # -- Arrow ----------------------------------------------------------------------------------------------------------
