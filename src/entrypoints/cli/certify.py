@@ -1,4 +1,4 @@
-"""``lancekeep certify``: measure whether stores keep the guarantees that commits need."""
+"""``lancekeep certify``: check that stores provide what commits need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The group of commands: it imports a command on use, and turns errors into one line and an exit code."""
+"""List the commands, import them on use, and turn errors into exit codes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ WRONG, USAGE, UNREACHABLE, STOPPED = 1, 2, 3, 130
 
 
 class Entry(NamedTuple):
-    """A command as the group lists it: its name, the module that defines it, and its summary."""
+    """A command in the group's list.
+
+    Attributes:
+        name: The name.
+        module: The module that defines the command.
+        summary: The summary in the list.
+    """
 
     name: str
     module: str
@@ -38,7 +44,7 @@ def _exit_code(error: LancekeepError) -> int:
 
 
 class Commands(click.Group):
-    """A group that lists its commands in sections and imports a command when it is used."""
+    """A group that lists commands in sections and imports each on use."""
 
     def __init__(self, *args: Any, sections: Mapping[str, Sequence[Entry]], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

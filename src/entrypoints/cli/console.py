@@ -41,7 +41,7 @@ def progress(title: str) -> Iterator[Callable[[int, int, str], None]]:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table to stdout without shortening a cell; colour the words that state a result."""
+    """Print a table to stdout with whole cells, and colour words for results."""
     table = Table(*columns, title=Text(title), title_justify="left", min_width=72)
     for row in rows:
         table.add_row(*(Text(cell, _STYLES.get(cell, ""), overflow="fold") for cell in row))

@@ -1,4 +1,4 @@
-"""``lancekeep drop`` and ``lancekeep deregister``: remove a table from the catalog, with or without its files."""
+"""``lancekeep drop`` and ``lancekeep deregister``: remove a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options, surroundings and output that the Spark commands share."""
+"""Share options, set-up and output among the Spark commands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,14 @@ T = TypeVar("T")
 
 @attrs.frozen
 class Running:
-    """A job's open surroundings: the module `lancekeep.jobs`, a session, the catalog and the progress report."""
+    """The open resources of a job.
+
+    Attributes:
+        jobs: The module `lancekeep.jobs`.
+        spark: The session.
+        catalog: The catalog.
+        report: Receives the progress.
+    """
 
     jobs: Any
     spark: Any
@@ -36,7 +43,7 @@ class Running:
 
 @attrs.frozen
 class Surroundings:
-    """Where a job runs, as the options choose it."""
+    """The place where a job runs, as the options choose it."""
 
     doors: Doors
     stores: Stores
@@ -71,7 +78,10 @@ class Surroundings:
 
 
 def on_spark(command: Callable[Concatenate[Surroundings, P], T]) -> Callable[..., T]:
-    """Add ROOT with its options, ``--master`` and ``--json``; pass a `Surroundings` as the first argument."""
+    """Pass a command a `Surroundings` as its first argument.
+
+    Adds ROOT with its options, ``--master`` and ``--json``.
+    """
 
     @as_json
     @click.option("--master", default="local[*]", show_default=True, help="Spark master URL.")
@@ -86,12 +96,12 @@ def on_spark(command: Callable[Concatenate[Surroundings, P], T]) -> Callable[...
 
 
 def tables_of(catalog: Catalog, names: Iterable[str]) -> list[str]:
-    """Return the named tables, by default all that are not only declared."""
+    """Return the named tables, by default all except declared-only ones."""
     return list(names) or [str(table) for table in catalog.list_all_tables(include_declared=False)]
 
 
 def print_summaries(summaries: list[Any], as_json: bool) -> None:
-    """Print what each job did: one row each, or one JSON document."""
+    """Print the summaries of jobs as a table or as one JSON document."""
     if as_json:
         print_json([attrs.asdict(summary) for summary in summaries])
         return

@@ -1,4 +1,4 @@
-"""``lancekeep migrate``: register the tables of a V1 directory in the manifest table."""
+"""``lancekeep migrate``: register V1 tables in the manifest table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options that commands share: the stores they work on, and the form of their output.
+"""Define the options that commands share: stores and form of the output.
 
 A command takes ``@stores``, which passes it a `Stores`, and ``@as_json`` and ``@assume_yes`` as needed. It receives the
 public functions of the package by ``@click.pass_obj``, as `Doors`.
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Doors(Protocol):
-    """The public functions of `lancekeep` that commands call; each is imported on first use."""
+    """The public functions of `lancekeep` for commands, imported on first use."""
 
     @property
     def connect(self) -> Callable[..., Catalog]: ...
@@ -38,7 +38,10 @@ class Doors(Protocol):
 
 @attrs.frozen
 class Stores:
-    """The stores of a catalog, resolved from arguments, environment and files: ``connect(**stores.given)``."""
+    """The stores of a catalog: ``connect(**stores.given)``.
+
+    They are resolved from arguments, environment and files.
+    """
 
     root: str
     commit_store: str | None
@@ -108,12 +111,12 @@ def stores(command: Callable[Concatenate[Stores, P], T]) -> Callable[..., T]:
 
 
 def as_json(command: Callable[P, T]) -> Callable[P, T]:
-    """Add ``--json``: print the result as one JSON document, and nothing else, on stdout."""
+    """Add ``--json``, which prints only one JSON document to stdout."""
     return click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else.")(command)
 
 
 def assume_yes(command: Callable[P, T]) -> Callable[P, T]:
-    """Add ``--yes``: make the changes that the command otherwise only shows."""
+    """Add ``--yes``, which makes the changes that the command otherwise shows."""
     return click.option("--yes", "assume_yes", is_flag=True, help="Do it; without, it is only shown.")(command)
 
 
@@ -138,7 +141,7 @@ def _parsed_file(context: click.Context, option: click.Parameter, file: TextIO |
 
 
 def _parsed(_: click.Context, option: click.Parameter, values: Iterable[str]) -> dict[str, str]:
-    """Return pairs as a dict. Raises `click.BadParameter`, which quotes names only: a value may be a secret."""
+    """Return pairs as a dict. Raises `click.BadParameter` with names only, because a value may be a secret."""
     pairs: dict[str, str] = {}
     for value in values:
         name, separator, given = value.partition("=")

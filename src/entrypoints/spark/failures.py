@@ -1,4 +1,4 @@
-"""What Spark raises, as errors of ours."""
+"""Translate Spark's errors to Lancekeep errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,17 @@ _ERROR_LINE = re.compile(r"(?:Caused by: )?(?P<error>[\w.$]+): (?P<message>.+)")
 
 @contextmanager
 def translated(name: str) -> Iterator[None]:
-    """Around a Spark job that writes for the table ``name``, and commits nothing."""
+    """Translate the errors of a Spark job that commits nothing.
+
+    Args:
+        name: The table that the job writes, for messages.
+
+    Raises:
+        MissingExtra: Spark lacks a package.
+        InvalidInput: Spark cannot plan the DataFrame.
+        Retryable: The job failed.
+        LancekeepError: A task raised it.
+    """
     try:
         yield
     except PySparkImportError as error:
@@ -34,8 +44,8 @@ def translated(name: str) -> Iterator[None]:
 def _failure(name: str, report: str) -> LancekeepError:
     """Return the error that ended a job.
 
-    What Spark reports is the traceback of a Python task or of the JVM: the last error in it is the cause. An error of
-    Lancekeep's own keeps its kind.
+    Spark's report is the traceback of a Python task or of the JVM; its last error is the cause. A Lancekeep error keeps
+    its type.
     """
     found = [line for line in map(_ERROR_LINE.fullmatch, report.splitlines()) if line]
     if not found:

@@ -1,4 +1,4 @@
-"""The options of ``format("lancekeep")``, as Spark passes them."""
+"""Parse and check the options of ``format("lancekeep")``."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ STREAM_WRITE = ("vector.", "checkpointlocation", "ignore_removed_versions")  # t
 _KEPT = ("columns", "version", "tag", "branch", "batch_size", "max_partitions")
 
 LOCATION = "lancekeep.location"
-"""In the metadata of the first column of a session catalog's table: the options that the table was created with."""
+"""The metadata key, on the first column of a session catalog's table, of the options that created the table."""
 
 _DECLARED = re.compile(r"option\..*|provider|owner|comment|collation|external|is_managed_location|table_type")
-"""What Spark adds to the options of a CREATE TABLE."""
+"""Names that Spark adds to the options of a CREATE TABLE."""
 
 _SECRET = re.compile("secret|password|token|key|credential")
 
@@ -57,7 +57,15 @@ class Options:
 
     @staticmethod
     def of(given: Mapping[str, str], *known: str) -> Options:
-        """Check options. Raises `InvalidInput` for an unknown one."""
+        """Check options.
+
+        Args:
+            given: The options.
+            known: The names that are allowed, besides those of the connection and the table.
+
+        Raises:
+            InvalidInput: An option is unknown.
+        """
         values = {name.lower(): value for name, value in given.items()}
         allowed = (*SETTINGS, *TABLE, *known)
         others = [name for name in values if not is_setting(name)]
@@ -70,7 +78,7 @@ class Options:
     def opener(self, connect: Connect) -> Callable[[], Catalog]:
         """Return a function that opens the catalog; it pickles with the credentials.
 
-        Environment and files are read here, since executors may have others.
+        The method reads environment and files, which may differ on executors.
         """
         config = ConnectionConfig.resolve({name: self.values[name] for name in self.values if is_setting(name)})
         config.require_root()
@@ -78,7 +86,11 @@ class Options:
 
     @property
     def table(self) -> str:
-        """The identifier of the table. Raises `InvalidInput` unless exactly one is given."""
+        """Return the identifier of the table.
+
+        Raises:
+            InvalidInput: Not exactly one table is named, or the name is a location.
+        """
         named = {self.values[name] for name in TABLE if name in self.values}
         if len(named) != 1:
             raise InvalidInput("name one table: load('namespace.table'), save('namespace.table') or the option table")
@@ -89,19 +101,27 @@ class Options:
 
     @property
     def columns(self) -> list[str] | None:
-        """The columns to read; all when None."""
+        """Return the columns to read; None for all."""
         names = self.values.get("columns")
         return None if names is None else [name.strip() for name in names.split(",")]
 
     def number(self, name: str) -> int | None:
-        """Return a whole number from 1 on, or None. Raises `InvalidInput`."""
+        """Return a positive whole number; None if it is not given.
+
+        Raises:
+            InvalidInput: The value is not a positive whole number.
+        """
         value = self.values.get(name)
         if value is not None and not (value.isascii() and value.isdigit() and int(value)):
             raise InvalidInput(f"the option {name} is {value!r}; give a whole number from 1 on")
         return None if value is None else int(value)
 
     def flag(self, name: str) -> bool:
-        """Return a boolean. Raises `InvalidInput` unless it is true or false."""
+        """Return a boolean, by default false.
+
+        Raises:
+            InvalidInput: The value is neither true nor false.
+        """
         value = self.values.get(name, "false")
         if value.lower() not in ("true", "false"):
             raise InvalidInput(f"the option {name} is {value!r}; give true or false")
@@ -115,7 +135,11 @@ class Options:
 
     @staticmethod
     def declared(given: Mapping[str, str]) -> Options | None:
-        """Return the options of a CREATE TABLE; None if ``given`` are those of a read."""
+        """Return the options of a CREATE TABLE; None if ``given`` are those of a read.
+
+        Raises:
+            InvalidInput: An option is unknown, or there is a LOCATION.
+        """
         if "provider" not in given:
             return None
         if "location" in given:
@@ -123,7 +147,11 @@ class Options:
         return Options.of({name: given[name] for name in given if not _DECLARED.fullmatch(name)}, *_KEPT)
 
     def require_no_secret(self) -> None:
-        """Raise `InvalidInput` for a secret, which the session catalog would show."""
+        """Check that no option is a secret, which the session catalog would show.
+
+        Raises:
+            InvalidInput: An option may be a secret.
+        """
         secret = [name for name in self.values if "." in name and _SECRET.search(name)]
         if secret:
             raise InvalidInput(
@@ -140,7 +168,7 @@ class Options:
 
     @staticmethod
     def of_read(given: Mapping[str, str], schema: StructType, *known: str) -> Options:
-        """Return the options of a read, completed from those that the schema keeps."""
+        """Return the options of a read, completed by those that the schema holds."""
         kept = schema[0].metadata.get(LOCATION) if schema.fields and "root" not in given else None
         return Options.of(given if kept is None else {**json.loads(kept), **given}, *known)
 

@@ -1,4 +1,4 @@
-"""One type for a column that files, or parts of one, have in several."""
+"""Find one type for a column whose type differs among files or their parts."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pyarrow as pa
 
 
 def merged(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return a type that holds the values of both; None where there is none but text."""
+    """Return a type that holds the values of both; None if only text would."""
     pair = (one, other)
     if pa.uint64() in pair and any(map(pa.types.is_signed_integer, pair)):
-        return pa.decimal128(20, 0)  # Arrow would take int64
+        return pa.decimal128(20, 0)  # Arrow would choose int64
     try:
         [field] = pa.unify_schemas([pa.schema([("", kind)]) for kind in pair], promote_options="permissive")
     except pa.ArrowException:
@@ -21,10 +21,13 @@ def merged(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 
 def agreed(found: Iterable[tuple[pa.Schema, int]]) -> pa.Schema:
-    """Return one schema for parts of a file with so many rows each.
+    """Return one schema for the parts of a file.
 
-    A column gets the type of most rows, widened by the others as far as they can be merged with it. Rows of another
-    type do not fit then, and are bad records.
+    A column gets the type of most rows, widened by the other types that can be merged with it. Rows that do not fit are
+    bad records.
+
+    Args:
+        found: The schema and the number of rows of each part.
     """
     rows: dict[str, Counter[pa.DataType]] = defaultdict(Counter)
     for schema, count in found:
