@@ -86,9 +86,9 @@ class Adoption:
         """Record the versions without rows between given rows, or up to ``bounds``.
 
         Args:
-            root: the history.
-            rows: a part of the history, in any order.
-            bounds: versions up to which ``rows`` should be complete; 0 precedes the first version.
+            root: The history.
+            rows: A part of the history, in any order.
+            bounds: Versions up to which ``rows`` should be complete; 0 precedes the first version.
 
         Returns:
             Whether it recorded any.

@@ -136,10 +136,10 @@ class Histories(ProtocolRunner):
         Rows that the commit store lost between others are recorded again.
 
         Args:
-            root: the history.
-            after: the version before the first one to return; None to begin at the end of the order.
-            limit: the most rows to return; None for all.
-            descending: whether to begin with the newest version.
+            root: The history.
+            after: The version before the first one to return; None to begin at the end of the order.
+            limit: The most rows to return; None for all.
+            descending: Whether to begin with the newest version.
         """
         latest = self.latest(root)
         if latest is None:

@@ -14,7 +14,7 @@ COMMIT_STORE_PROPERTY = f"{OWN_PROPERTIES}commit_store"
 """The property of the root namespace that names, without secrets, the commit store that manages the versions."""
 
 MOVING_PROPERTY = f"{OWN_PROPERTIES}commit_store_moving_to"
-"""Set while the versions move to another commit store."""
+"""Set while the versions move to another commit store; its value is the URL of that store."""
 
 
 class Ledger:

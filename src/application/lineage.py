@@ -62,14 +62,14 @@ class Lineage:
         exists, which the commit detects.
 
         Args:
-            root: the history.
-            staged: the manifest.
-            content: its bytes.
-            base: the version that the writer read, if known.
+            root: The history.
+            staged: The manifest.
+            content: Its bytes.
+            base: The version that the writer read, if known.
 
         Raises:
-            CommitRefused: it does not descend from that version. Nothing was written.
-            StoreUnavailable: the predecessor could not be read; nothing was written.
+            CommitRefused: It does not descend from that version. Nothing was written.
+            StoreUnavailable: The predecessor could not be read; nothing was written.
         """
         generation = self._generation
         try:

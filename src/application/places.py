@@ -52,7 +52,7 @@ class Places:
         self._uri_of = uri_of
         self._entropy = entropy
         self.prefix = f"{root_key}/" if root_key else ""
-        """What the key of everything below the root begins with."""
+        """The prefix of every key below the root."""
 
     # -- keys and URIs ------------------------------------------------------------------------------------------
 

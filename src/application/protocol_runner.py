@@ -78,10 +78,10 @@ class ProtocolRunner:
         """Drive the machine to an outcome, or to a state of ``until``.
 
         Args:
-            progress: where the participant is.
-            content: the bytes of the staged manifest, if the caller has them.
-            deadline: when to give up retries.
-            until: states in which to pause.
+            progress: Where the participant is.
+            content: The bytes of the staged manifest, if the caller has them.
+            deadline: When to give up retries.
+            until: States in which to pause.
 
         Returns:
             The participant after its last effect, and the error that stopped an effect, if any.
@@ -123,9 +123,9 @@ class ProtocolRunner:
             The final row; None if the version no longer exists.
 
         Raises:
-            CommitStoreMismatch: the row is the fence of a history that moved to another commit store.
-            Damaged: neither the staged nor the final manifest exists.
-            LancekeepError: synchronization failed, so the version cannot be read.
+            CommitStoreMismatch: The row is the fence of a history that moved to another commit store.
+            Damaged: Neither the staged nor the final manifest exists.
+            LancekeepError: Synchronization failed, so the version cannot be read.
         """
         if row.is_final:
             return row

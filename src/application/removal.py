@@ -16,7 +16,7 @@ from lancekeep.domain.layout import BRANCHES, DatasetRoot
 from lancekeep.domain.table import Table, v1_table
 
 _LISTED_DIRECTORIES, _LISTED_READS = 1000, 50
-"""How many V1 directories are searched for clones, and how many tables among them that have no manifest entry."""
+"""The limits of the search for clones: V1 directories, and tables among them without a manifest entry."""
 
 FORCE = (
     "`lancekeep drop --force` (drop_table(force=True), drop_namespace(force=True)) drops the table all the same; the "

@@ -26,12 +26,12 @@ class Retry:
     times about one commit; without this rule each request would wait for the whole outage again.
 
     Args:
-        patience: seconds until the last error is raised.
-        first: the first pause, in seconds; each further pause is twice as long.
-        cap: the longest pause, in seconds.
-        clock: returns monotonic seconds.
-        sleep: waits for a number of seconds.
-        jitter: returns a random number from 0 to 1.
+        patience: Seconds until the last error is raised.
+        first: The first pause, in seconds; each further pause is twice as long.
+        cap: The longest pause, in seconds.
+        clock: Returns monotonic seconds.
+        sleep: Waits for a number of seconds.
+        jitter: Returns a random number from 0 to 1.
     """
 
     patience: float = 20.0

@@ -80,21 +80,21 @@ class TableCommits(Histories):
         Idempotent for one staged manifest. Files are removed only after a definite outcome.
 
         Args:
-            root: the dataset, or the branch.
-            version: the version to commit.
-            path: the key of the staged manifest.
-            size: its size in bytes, as a check, if the caller knows it.
-            branch: whether the history may begin with any version.
-            base: the version that the writer read, if the caller knows it.
+            root: The dataset, or the branch.
+            version: The version to commit.
+            path: The key of the staged manifest.
+            size: Its size in bytes, as a check, if the caller knows it.
+            branch: Whether the history may begin with any version.
+            base: The version that the writer read, if the caller knows it.
 
         Raises:
-            CommitRefused: the path is not a staged manifest of this dataset and version, the version would leave a
+            CommitRefused: The path is not a staged manifest of this dataset and version, the version would leave a
                 gap or does not descend from the one before it, or the manifest would wipe the table. Nothing was
                 written.
-            CommitStoreMismatch: the history has moved to another commit store.
-            StoreUnavailable: the staged manifest could not be read; nothing was written.
-            UnsafeStore: the object store violates the condition that commits depend on; nothing was committed.
-            AccessDenied, Unsupported: the commit store refused the reservation; the staged manifest was removed.
+            CommitStoreMismatch: The history has moved to another commit store.
+            StoreUnavailable: The staged manifest could not be read; nothing was written.
+            UnsafeStore: The object store violates the condition that commits depend on; nothing was committed.
+            AccessDenied, Unsupported: The commit store refused the reservation; the staged manifest was removed.
         """
         staged, content = self.read_staged(root, version, path, size, branch=branch)
         descendant = self.lineage.require(root, staged, content, base)
@@ -114,8 +114,8 @@ class TableCommits(Histories):
             Whether this manifest is the version now.
 
         Raises:
-            StoreUnavailable: the outcome is unknown.
-            Damaged: neither the staged nor the final manifest of the winner exists.
+            StoreUnavailable: The outcome is unknown.
+            Damaged: Neither the staged nor the final manifest of the winner exists.
         """
         staged = f"{name}-{uuid4()}"
         self.retry.call(lambda: self.objects.put(staged, content))
@@ -221,7 +221,7 @@ class TableCommits(Histories):
             The number of versions that existed.
 
         Raises:
-            Refused: the latest version is one of them. Nothing was deleted.
+            Refused: The latest version is one of them. Nothing was deleted.
         """
         latest = self.latest(root)
         doomed = sorted(set(versions))
@@ -275,7 +275,7 @@ class TableCommits(Histories):
             The number of rows in ``target``, which were compared with those of this store.
 
         Raises:
-            Damaged: the target holds other versions; see `require_room`.
+            Damaged: The target holds other versions; see `require_room`.
         """
         self.retry.call(lambda: self._fence(root, target.rows.url))
         rows = [row for row in self._all_rows(root) if row.is_final]
@@ -300,7 +300,7 @@ class TableCommits(Histories):
         Readers would report the version of any other row as the latest.
 
         Raises:
-            Damaged: a row has no manifest. The message names the row.
+            Damaged: A row has no manifest. The message names the row.
         """
         own = {(row.version, row.path) for row in self._all_rows(root)}
         for row in target._all_rows(root):

@@ -40,7 +40,7 @@ from lancekeep.domain.table import (
 )
 
 DEFINITE = (AlreadyExists, NotFound, Refused, InvalidInput, ConcurrentModification)
-"""Errors of a change that say for certain that nothing was changed."""
+"""Errors of a change after which it is certain that nothing was changed."""
 
 
 @attrs.frozen

@@ -17,17 +17,17 @@ def parse_token(
     """Parse a token, and check that its tables are in the catalog.
 
     Args:
-        token: a token, or its text.
-        view: the catalog's entries.
-        root_uri: the catalog's root, with a trailing slash.
-        place: returns the dataset root of a table.
+        token: A token, or its text.
+        view: The catalog's entries.
+        root_uri: The catalog's root, with a trailing slash.
+        place: Returns the dataset root of a table.
 
     Returns:
         The token, and the reason why it cannot be settled; empty if it can.
 
     Raises:
-        InvalidInput: the text is not a token, or it names a location outside the catalog.
-        Damaged: a symbolic link leads to one of the tables.
+        InvalidInput: The text is not a token, or it names a location outside the catalog.
+        Damaged: A symbolic link leads to one of the tables.
     """
     known = CommitToken.parse(str(token))
     missing = [member.base_uri for member in known.members if _root_of(member, view, root_uri, place) is None]
@@ -42,7 +42,11 @@ def parse_token(
 def _root_of(
     staged: StagedManifest, view: CatalogView, root_uri: str, place: Callable[[Table], DatasetRoot]
 ) -> DatasetRoot | None:
-    """Return the dataset root that a member of a token names; None if the catalog has no table there."""
+    """Return the dataset root that a member of a token names.
+
+    Returns:
+        None if the catalog has no table there.
+    """
     location = staged.base_uri.removeprefix(root_uri)
     if not staged.base_uri.startswith(root_uri) or confined(location) != location:
         raise _outside(staged, root_uri)

@@ -53,11 +53,11 @@ class TransactionCommits:
         Idempotent for the same staged manifests. Nothing is removed unless the outcome is definite.
 
         Raises:
-            Unsupported: the commit store cannot reserve that many versions in one step; nothing was committed.
-            InvalidInput: no candidate is given, or two name one table; nothing was committed.
-            CommitRefused, CommitStoreMismatch, StoreUnavailable, UnsafeStore: one candidate cannot be committed, as
+            Unsupported: The commit store cannot reserve that many versions in one step; nothing was committed.
+            InvalidInput: No candidate is given, or two name one table; nothing was committed.
+            CommitRefused, CommitStoreMismatch, StoreUnavailable, UnsafeStore: One candidate cannot be committed, as
                 `TableCommits.commit` describes; nothing was committed.
-            Damaged: the commit store lost an acknowledged row, and a part is committed.
+            Damaged: The commit store lost an acknowledged row, and a part is committed.
         """
         require_atomic(self._commits.rows, len(candidates))
         require_one_version_each([each.root.base_uri for each in candidates])
@@ -76,9 +76,9 @@ class TransactionCommits:
         return outcome
 
     def resolve(self, token: CommitToken) -> TransactionOutcome:
-        """Settle an unknown outcome: commit if no version is taken.
+        """Settle an unknown outcome: commit if no version is taken. Idempotent.
 
-        The outcome stays `Unknown` if garbage collection removed all evidence. Idempotent. Raises as `commit` does.
+        The outcome stays `Unknown` if garbage collection removed all evidence. Errors are those of `commit`.
         """
         return self._settle(Transaction.resume(token), [None] * len(token.members))
 

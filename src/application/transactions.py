@@ -38,7 +38,11 @@ _ATTEMPTS = 20
 
 @attrs.define
 class _Write:
-    """The fragments of one table; ``own``: this transaction began the plan."""
+    """The fragments of one table.
+
+    Attributes:
+        own: Whether this transaction began the plan.
+    """
 
     plan: WritePlan
     fragments: list[Any]
@@ -57,7 +61,7 @@ class Transaction:
     its token settles the whole transaction. A transaction is not thread-safe.
 
     Raises:
-        Unsupported: the commit store cannot reserve versions of several tables in one step; nothing was written.
+        Unsupported: The commit store cannot reserve versions of several tables in one step; nothing was written.
     """
 
     def __init__(self, versions: Versions, writes: Writes, engine: TableEngine) -> None:
@@ -79,8 +83,8 @@ class Transaction:
     ) -> None:
         """Write data to a table; arguments and errors are those of `Catalog.write`.
 
-        A table has one new version at the end, so what follows the first write to it can only be more rows: ``append``,
-        with the columns of the first.
+        The transaction creates one version of each table. So later writes to the same table must use ``append``, with
+        the columns of the first write.
         """
         self._require_open()
         reader = self._engine.reader(data)
@@ -208,7 +212,7 @@ class Transaction:
 
 
 def _require_unchanged(plan: WritePlan, made: StagedVersion) -> None:
-    """Check that a write which is not an append has read the latest version."""
+    """Require that a write other than an append has read the latest version."""
     if plan.mode is WriteMode.APPEND or made.version == plan.read_version + 1:
         return
     if plan.mode is WriteMode.CREATE:
@@ -232,7 +236,7 @@ class _Pinned:
 
 @attrs.frozen
 class Snapshot:
-    """Versions of several tables as of one moment; `Catalog.snapshot` takes it.
+    """The versions of several tables at one moment. `Catalog.snapshot` takes it.
 
     A snapshot does not protect its versions from cleanup. Choose an ``older_than`` that exceeds the time you read.
     """
@@ -255,7 +259,7 @@ class Snapshot:
         """Return the version of a table.
 
         Raises:
-            TableNotFound: the snapshot does not contain the table.
+            TableNotFound: The snapshot does not contain the table.
         """
         return self._of(ObjectId.of(identifier)).version
 
@@ -263,7 +267,7 @@ class Snapshot:
         """Open a table at its version, as `Catalog.open`.
 
         Raises:
-            TableNotFound: the snapshot does not contain the table, or another table has its name.
+            TableNotFound: The snapshot does not contain the table, or another table has its name.
         """
         object_id = ObjectId.of(identifier)
         pinned = self._of(object_id)
@@ -283,7 +287,7 @@ class Snapshot:
 def take_snapshot(versions: Versions, tables: Tables, writes: Writes, chosen: Sequence[ObjectId] | None) -> Snapshot:
     """Take a snapshot; see `Catalog.snapshot`.
 
-    It reads the entries before and after the rows, because a transaction can create tables.
+    The entries are read before and after the rows, because a transaction can create tables.
     """
 
     def look() -> list[Table]:
@@ -311,7 +315,11 @@ def _places(tables: Sequence[Table]) -> list[tuple[ObjectId, str]]:
 
 
 def _versions_at_one_moment(versions: Versions, tables: Sequence[Table]) -> list[int | None] | None:
-    """Return the final latest version of each table; None if a table appeared or disappeared."""
+    """Return the final latest version of each table.
+
+    Returns:
+        None if a table appeared or disappeared.
+    """
     commits = versions.commits
     roots = [versions.dataset_root(table) for table in tables]
     rows = commits.retry.call(lambda: commits.rows.latest_all([root.base_uri for root in roots]))

@@ -90,7 +90,7 @@ class CommitStoreChecks:
         return "asking again is answered as before, through another connection too; another writer is refused"
 
     def _reserve_all_race(self) -> str:
-        """Race for versions of several histories; each writer must get all of them, or none."""
+        """Race for versions of several histories; each writer must get all or none."""
         if self._rows.guarantees.atomic_rows < TOGETHER:
             raise NotClaimed("it reserves one version at a time, and transactions over several tables are refused")
         for number in range(ROUNDS):

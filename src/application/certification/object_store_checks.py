@@ -99,7 +99,10 @@ class ObjectStoreChecks:
         return f"{raced(CONTENDERS, ROUNDS)}: one won each time, and its content is what is stored{silent}"
 
     def _create_in_flight(self) -> str:
-        """Create a key while other creates of it are in progress, which a server may answer with 409."""
+        """Create a key while other creates of it are in progress.
+
+        A server may reply with 409.
+        """
         self._require_create()
         contents = [bytes([contender]) * IN_FLIGHT for contender in range(CONTENDERS)]
         silent = self._race_to_create(self._key("in-flight"), self._clients, contents)

@@ -15,10 +15,10 @@ import pyarrow as pa
 from lancekeep.domain.errors import Damaged
 
 FIELD_ID = "lance:field_id"
-"""Metadata of a field: the number by which partition fields refer to it, never used again."""
+"""The metadata key of a field's number. Partition fields refer to it, and it is never reused."""
 
 EXACT = "lancekeep:arrow_schema"
-"""Metadata of a schema: the same in Arrow's own encoding, since the JSON has no place for units and time zones."""
+"""The metadata key of a schema in Arrow's own encoding, because the JSON has no place for units and time zones."""
 
 _NAMES = {
     "halffloat": "float16",
@@ -28,7 +28,7 @@ _NAMES = {
     "large_string": "large_utf8",
     "string_view": "utf8_view",
 }
-"""Where pyarrow names a type otherwise than the Arrow specification."""
+"""The types whose names in pyarrow differ from the Arrow specification."""
 
 _TYPES = {_NAMES.get(str(kind), str(kind)): kind for kind in map(pa.type_for_alias, ("bool", "binary", "large_binary"))}
 _TYPES |= {name: pa.type_for_alias(name) for name in ("int8", "int16", "int32", "int64", "date32", "date64")}

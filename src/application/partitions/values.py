@@ -39,10 +39,10 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     ">=": operator.ge,
 }
 _MOST_COMBINATIONS = 1024
-"""Of values of several columns, above which `keeps` does not ask for the bucket of each."""
+"""The most combinations of values for which `keeps` computes buckets."""
 
 _LONGEST_RANGE = {"month": 366, "day": 31, "hour": 1}
-"""Days that a range may span for the values of a part of the dates in it to be listed."""
+"""The most days of a range for which `keeps` lists the months, days or hours."""
 
 
 # -- fields ---------------------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ from lancekeep.format.logical_types import logical_type
 from lancekeep.ports.table_engine import TableEngine, WriteMode, WritePlan
 
 APPEND, OVERWRITE = "append", "overwrite"
-"""What a write does to the partitions that the data belong to: add rows to them, or replace their rows."""
+"""Add rows to the partitions to which the data belong, or replace their rows."""
 
 _ATTEMPTS = 20
 

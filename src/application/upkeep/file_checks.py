@@ -25,7 +25,7 @@ from lancekeep.ports.object_store import ObjectInfo
 _BATCH = 4096
 _UNKNOWN = -1
 _NAMED_FAULTS = 1000
-"""How many faulty files of a table are confirmed and counted; the rest is likely to have the same cause."""
+"""The most faulty files of a table that are confirmed and counted; the rest probably has the same cause."""
 
 
 @attrs.frozen

@@ -33,7 +33,7 @@ from lancekeep.ports.object_store import ObjectInfo
 
 _HASHED = re.compile(r"[0-9a-f]{8}_[^/]+")
 Progress = Callable[[int, int, str], None]
-"""Called with the number of steps done, their total, and the name of the next."""
+"""Called with the number of completed steps, their total, and the name of the next."""
 
 
 class Kind(Enum):

@@ -21,13 +21,13 @@ from lancekeep.domain.version_row import VersionRow
 from lancekeep.ports.object_store import ObjectInfo
 
 _ROUNDS = 10
-"""How often the source is listed before its writers count as faster than the copy."""
+"""The most listings of the source before its writers count as faster than the copy."""
 
 _REFERENCES = "_refs/"
 """The directory of tags, the only objects of a table whose content changes."""
 
 _LEFT_BEHIND = {RESERVED_MARKER, DEREGISTERED_MARKER, MOVING_MARKER, f"{VERSIONS}/latest_version_hint.json"}
-"""Objects about the directory itself, or that the next commit writes again."""
+"""Objects that describe the directory itself, or that the next commit rewrites."""
 
 
 class Relocation:

@@ -28,7 +28,7 @@ from lancekeep.format.json_files import parse_reference
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
 _OLDER = 10
-"""How many older versions are checked to find a complete one."""
+"""The most older versions that are checked to find a complete one."""
 
 Repair = Callable[[], bool]
 """Repairs a finding if it still holds, and returns whether it did."""
