@@ -28,7 +28,11 @@ _REMEMBERED = 64 << 20
 
 @attrs.frozen
 class Descendant:
-    """A staged manifest that passed the check; ``manifest`` is None if it cannot be kept."""
+    """A staged manifest that passed the check.
+
+    Attributes:
+        manifest: The manifest; None if it cannot be kept.
+    """
 
     base_uri: str
     version: int
