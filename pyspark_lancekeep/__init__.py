@@ -1,7 +1,8 @@
-"""Spark looks for modules whose names begin with ``pyspark_``, and registers their ``DefaultSource`` by itself.
+"""The Spark data source ``lancekeep``, which Spark discovers by itself.
 
-So ``spark.read.format("lancekeep")`` works wherever the wheel is installed. The module is a package of its own beside
-``lancekeep``, since Spark finds top-level modules only; it joins the data source to ``lancekeep.connect``.
+Spark searches for modules whose names begin with ``pyspark_``, and registers their ``DefaultSource``. So
+``spark.read.format("lancekeep")`` works wherever the wheel is installed. This is a package of its own, because Spark
+finds top-level modules only. It connects the data source to ``lancekeep.connect``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ __all__ = ["DefaultSource"]
 
 
 def connect(*, properties: Mapping[str, str]) -> Catalog:
-    """Call ``lancekeep.connect``; the import waits for the call, so tasks that never connect start faster."""
+    """Call ``lancekeep.connect``.
+
+    It is imported on the first call, so that tasks that never connect start faster.
+    """
     import lancekeep
 
     catalog = lancekeep.connect(properties=properties)
@@ -25,6 +29,9 @@ def connect(*, properties: Mapping[str, str]) -> Catalog:
 
 
 class DefaultSource(LancekeepSource):
-    """``format("lancekeep")``; to be registered by hand where Spark does not find it (an editable install)."""
+    """The data source of ``format("lancekeep")``.
+
+    Register it yourself if Spark does not find it, as in an editable install.
+    """
 
     connect = staticmethod(connect)

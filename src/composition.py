@@ -36,7 +36,7 @@ OWN_STORAGE_OPTIONS = frozenset({"fsync"})
 """Storage options that the native engine does not know."""
 
 _CHANCE = random.Random()
-"""Seeded by the system once: each time it is asked, a thread among others that create tables loses its turn."""
+"""Seeded by the system only once, because each such request makes a thread that creates tables lose its turn."""
 
 os.register_at_fork(after_in_child=_CHANCE.seed)
 
@@ -185,7 +185,7 @@ def _open(config: ConnectionConfig) -> Catalog:
     manifest.view()
     view = catalog.view()
     if mode == V2 and COMMIT_STORE_PROPERTY not in view.properties:
-        remembered = listing.view().properties.get(COMMIT_STORE_PROPERTY)  # by who opened it with its V1 directories
+        remembered = listing.view().properties.get(COMMIT_STORE_PROPERTY)  # in V1 or compatible mode
         if remembered is not None:
             ledger.require_store(remembered)
     return catalog
@@ -257,7 +257,7 @@ def _warn(reason: str, kind: type[Warning] = UnsafeStoreWarning) -> None:
 
 
 def _require_safe(objects: ObjectStore, rows: ExternalCommitStore) -> None:
-    """Where neither store can be trusted to keep the first of two writers, a commit could be overwritten."""
+    """Refuse two stores of which neither is sure to keep the first of two writes."""
     if not objects.guarantees.atomic_create and not rows.guarantees.remembers:
         raise UnsafeStore(
             f"{objects.root_uri} has no create-only write, and {rows.url} may forget a row in a failover: together "

@@ -4,7 +4,7 @@
 >>> spark = session()  # doctest: +SKIP
 >>> ingest(spark, catalog, "travel.flights", "s3://bucket/landing/*.parquet")  # doctest: +SKIP
 
-Start Spark first and connect afterwards: starting it forks, and a process that has used pylance should not.
+Start Spark before you connect: Spark forks when it starts, and a process that has used pylance should not fork.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Spark: a catalog under a name of its own in SQL.
+"""Lancekeep catalogs in Spark SQL.
 
 >>> import lancekeep.spark
 >>> catalog = lancekeep.spark.install(spark, "lake", root="s3://bucket/lake")  # doctest: +SKIP
@@ -31,7 +31,7 @@ SPARK = "4.3"
 
 
 class NoSqlCatalogWarning(UserWarning):
-    """The session can have no catalog of SQL; the data source is there instead."""
+    """The session cannot have a SQL catalog; it has the data source instead."""
 
 
 def install(
@@ -47,16 +47,32 @@ def install(
     inline_optimization: bool | None = None,
     unsafe: bool | None = None,
 ) -> Catalog:
-    """Have the session's SQL know the catalog below ``root`` as ``name``, and ``format("lancekeep")``; the catalog.
+    """Install a catalog in a Spark session, with the data source ``lancekeep``.
 
-    The arguments behind ``name`` are those of `lancekeep.connect`, and so are the errors. Commits are made by this
-    catalog, in this process; tasks get no catalog. Installed again, a name stands for the new catalog. Other sessions,
-    those of ``spark.newSession()`` too, need an install of their own.
+    This process commits through the returned catalog; tasks have no catalog. If the name is already installed, it
+    refers to the new catalog from now on. Every other session needs its own call, also one of ``spark.newSession()``.
 
-    Needs Spark 4.3 and a session of this process. Elsewhere (Spark Connect, other versions) a `NoSqlCatalogWarning`
-    says why there is no SQL catalog, and what to use: the data source is registered all the same.
+    The SQL catalog needs Spark 4.3 and a session of this process. In Spark Connect and with other versions, a
+    `NoSqlCatalogWarning` gives the reason and the alternative. The data source is registered in any case.
 
-    Raises `InvalidInput` also where the name is Spark's own, or one that the session configures.
+    Args:
+        spark: The session.
+        name: The name of the catalog in SQL.
+        root: As of `lancekeep.connect`, like the arguments below.
+        mode: As of `lancekeep.connect`.
+        commit_store: As of `lancekeep.connect`.
+        storage_options: As of `lancekeep.connect`.
+        commit_store_options: As of `lancekeep.connect`.
+        committer: As of `lancekeep.connect`.
+        inline_optimization: As of `lancekeep.connect`.
+        unsafe: As of `lancekeep.connect`.
+
+    Returns:
+        The catalog below ``root``.
+
+    Raises:
+        InvalidInput: The name is Spark's own, or the session configures it. Otherwise as `lancekeep.connect`, which
+            also gives the other errors.
     """
     reason = _why_not(spark)
     if reason is None:
@@ -89,7 +105,7 @@ def install(
 
 
 def _why_not(spark: SparkSession) -> str | None:
-    """Why this session can have no SQL catalog; None where it can."""
+    """Return why this session cannot have a SQL catalog; None if it can."""
     if not hasattr(spark, "_jsparkSession"):
         return "this is a session of Spark Connect, whose driver is another process"
     version = pyspark.__version__
@@ -99,7 +115,7 @@ def _why_not(spark: SparkSession) -> str | None:
 
 
 def _sql() -> ModuleType:
-    """Loaded where it can be used: a client of Spark Connect may have no py4j."""
+    """Import the SQL catalog on use: a client of Spark Connect may have no py4j."""
     from lancekeep.entrypoints.spark.sql import install
 
     return install

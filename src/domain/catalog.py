@@ -50,7 +50,8 @@ class AddColumns:
 
     An existing column does not change. Each value of an entry's extension needs a column.
 
-    columns: logical types of the table format (``timestamp:us:UTC``), by name.
+    Attributes:
+        columns: logical types of the table format (``timestamp:us:UTC``), by name.
     """
 
     columns: Mapping[str, str]
@@ -62,10 +63,11 @@ Change = Put | Remove | SetProperties | AddColumns
 class CatalogView(Protocol):
     """The catalog at one version: immutable and cheap to query.
 
-    version: the number of changes so far; 0 if the catalog does not exist yet.
-    properties: the properties of the root namespace.
-    flat: the catalog is a V1 directory: its tables lie in the root, each in ``{name}.lance``, and have no properties.
-    unnamed: the number of stored rows without an object id or an object type. They are kept, but are not entries.
+    Attributes:
+        version: the number of changes so far; 0 if the catalog does not exist yet.
+        properties: the properties of the root namespace.
+        flat: the catalog is a V1 directory: its tables lie in the root, each in ``{name}.lance``, without properties.
+        unnamed: the number of stored rows without an object id or an object type. They are kept, but are not entries.
     """
 
     @property

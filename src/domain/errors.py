@@ -1,50 +1,50 @@
-"""Every error Lancekeep raises on purpose.
+"""The errors that Lancekeep raises.
 
-One root, :class:`LancekeepError`; below it, families by what the caller does next:
+The root is :class:`LancekeepError`. Its families say what the caller does next:
 
 ========================  =============================================================================
 family                    what the caller does next
 ========================  =============================================================================
 :class:`InvalidInput`     correct the call; nothing was written
 :class:`NotFound`         name something that exists
-:class:`AlreadyExists`    choose another name, or use what is there
-:class:`Refused`          change the state that forbids it (the message says which), then call again
+:class:`AlreadyExists`    choose another name, or use the existing object
+:class:`Refused`          change the state that the message names, then call again
 :class:`Retryable`        call again, later
-:class:`CommitUnknown`    settle it with ``resolve(error.token)``, before anything else
-:class:`Damaged`          repair what is stored; calling again will not help
+:class:`CommitUnknown`    first settle it with ``resolve(error.token)``
+:class:`Damaged`          repair the stored data; calling again does not help
 ========================  =============================================================================
 
-:class:`~lancekeep.domain.commit_token.CommitUnknown` is defined with the token that it carries; the others are below.
+:class:`~lancekeep.domain.commit_token.CommitUnknown` is defined with the token that it carries, the others below.
 
-Errors pickle: every field is an argument of ``Exception.__init__``. Messages name the object, what was
-expected, what was found and what to do, and never a secret.
+Errors pickle: every field is an argument of ``Exception.__init__``. A message names the object, says what was expected
+and found and what to do, and contains no secret.
 """
 
 from __future__ import annotations
 
 
 class LancekeepError(Exception):
-    """The root of every error Lancekeep raises on purpose."""
+    """The root of all errors of Lancekeep."""
 
 
 class InvalidInput(LancekeepError, ValueError):
-    """The call cannot mean anything: correct it. Nothing was written."""
+    """The call is invalid. Nothing was written."""
 
 
 class MissingExtra(InvalidInput):
-    """The chosen adapter needs a package that is not installed; the message says how to install it."""
+    """An adapter needs a missing package; the message says how to install it."""
 
 
 class NotFound(LancekeepError, LookupError):
-    """What was named does not exist."""
+    """The named object does not exist."""
 
 
 class NamespaceNotFound(NotFound):
-    """No such namespace."""
+    """The namespace does not exist."""
 
 
 class TableNotFound(NotFound):
-    """No such table."""
+    """The table does not exist."""
 
 
 class VersionNotFound(NotFound):
@@ -60,7 +60,7 @@ class BranchNotFound(VersionNotFound):
 
 
 class ObjectNotFound(NotFound):
-    """The object store holds nothing under this key."""
+    """The object store has no object under this key."""
 
 
 class AlreadyExists(LancekeepError):
@@ -76,52 +76,64 @@ class TableAlreadyExists(AlreadyExists):
 
 
 class Refused(LancekeepError):
-    """The state of the catalog, the table or the store forbids it; the message says what would allow it."""
+    """The state of the catalog, the table or the store forbids the operation.
+
+    The message says what would allow it.
+    """
 
 
 class Unsupported(Refused):
-    """A catalog of this kind cannot hold or do it; the message says which kind can."""
+    """This kind of catalog or store lacks a feature; the message says which has it."""
 
 
 class NamespaceNotEmpty(Refused):
-    """The namespace still has children."""
+    """The namespace is not empty."""
 
 
 class CommitRefused(Refused):
-    """This version may never be committed: it leaves a gap, names a foreign file, or would wipe the table."""
+    """The version must not be committed.
+
+    It leaves a gap, names a foreign file, or would wipe the table.
+    """
 
 
 class VersionTaken(Refused):
-    """Another writer has committed this very version; nothing of this commit remains."""
+    """Another writer committed this version; nothing of this commit remains."""
 
 
 class CommitStoreMismatch(Refused):
-    """The catalog's versions are managed by another commit store than the one it was opened with."""
+    """Another commit store manages the versions of the catalog."""
 
 
 class UnsafeStore(Refused):
-    """The store lacks a guarantee that the operation rests on."""
+    """The store lacks a guarantee that the operation needs."""
 
 
 class UnsafeStoreWarning(UserWarning):
-    """What `UnsafeStore` would have said, had not ``unsafe=True`` been given."""
+    """Issued in place of `UnsafeStore` if ``unsafe=True`` is set."""
 
 
 class AccessDenied(Refused):
-    """The credentials at hand do not permit this."""
+    """The credentials do not permit the operation."""
 
 
 class Retryable(LancekeepError):
-    """It did not work this time; calling again may."""
+    """The operation failed, but may succeed if it is called again."""
 
 
 class ConcurrentModification(Retryable):
-    """Others kept changing the same thing until the attempts ran out. Nothing of this call was written."""
+    """Concurrent writers won every attempt. Nothing of this call was written."""
 
 
 class StoreUnavailable(Retryable):
-    """A store did not answer, or answered that it cannot now. What it was asked may or may not have happened."""
+    """A store did not answer, or cannot answer now.
+
+    The request may or may not have taken effect.
+    """
 
 
 class Damaged(LancekeepError):
-    """What is stored contradicts the specification; the message names the object and the repair."""
+    """Stored data violates the specification.
+
+    The message names the object and the repair.
+    """

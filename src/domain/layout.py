@@ -18,8 +18,10 @@ BRANCHES = "tree"
 class DatasetRoot:
     """The root of a dataset with its own history: a table, or a branch of a table.
 
-    key: the dataset root in its object store.
-    base_uri: the same root with scheme and bucket; the commit store keeps the history under it.
+    Attributes:
+        key: the dataset root in its object store.
+        base_uri: the same root with scheme and bucket; the commit store keeps the history under it.
+        is_branch: whether the dataset is a branch.
     """
 
     key: str

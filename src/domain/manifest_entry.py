@@ -25,12 +25,13 @@ removes it when it declares the table."""
 class ManifestEntry:
     """One object of the catalog.
 
-    object_id: the names joined by ``$``.
-    object_type: ``namespace``, ``table``, or a type of an extension.
-    location: the table's directory, relative to the root; None for a namespace.
-    metadata: the properties as JSON.
-    extension: the values of ``base_objects`` and of columns outside the specification, unchanged.
-    listed: the table is a V1 directory without a row in the manifest table (compatibility mode, rules 1 and 2).
+    Attributes:
+        object_id: the names joined by ``$``.
+        object_type: ``namespace``, ``table``, or a type of an extension.
+        location: the table's directory, relative to the root; None for a namespace.
+        metadata: the properties as JSON.
+        extension: the values of ``base_objects`` and of columns outside the specification, unchanged.
+        listed: the table is a V1 directory without a row in the manifest table (compatibility mode, rules 1 and 2).
     """
 
     object_id: str

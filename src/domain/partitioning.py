@@ -80,11 +80,12 @@ class Transform:
 class PartitionField:
     """A field of a specification: one level of its partitions.
 
-    field_id: the permanent name of the field and its column, the same in every version.
-    source_ids: the ``lance:field_id`` of the source columns.
-    transform: the function of the source columns, or None.
-    expression: the function as DataFusion SQL over ``col0``…, or None. Lancekeep keeps it and never evaluates it.
-    result_type: the type of the values as a JsonArrowDataType.
+    Attributes:
+        field_id: the permanent name of the field and its column, the same in every version.
+        source_ids: the ``lance:field_id`` of the source columns.
+        transform: the function of the source columns, or None.
+        expression: the function as DataFusion SQL over ``col0``…, or None. Lancekeep keeps it and never evaluates it.
+        result_type: the type of the values as a JsonArrowDataType.
     """
 
     field_id: str

@@ -58,10 +58,12 @@ class Partition:
 class Publication:
     """The version of one partition that a write publishes.
 
-    values: the partition values.
-    table, location: the table of the partition and its directory.
-    base: the partition as the write read it; None if the write creates it.
-    version: the version to read from now on.
+    Attributes:
+        values: the partition values.
+        table: the table of the partition.
+        location: its directory.
+        base: the partition as the write read it; None if the write creates it.
+        version: the version to read from now on.
     """
 
     values: Values

@@ -1,4 +1,7 @@
-"""Properties of namespaces and tables: text under names that do not belong to the catalog itself."""
+"""Properties of namespaces and tables.
+
+They are text. Names with the catalog's own prefix are refused.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,11 @@ from lancekeep.domain.manifest_entry import OWN_PROPERTIES
 
 
 def checked_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
-    """Return properties that a user gave. Raises `InvalidInput`."""
+    """Check properties that a user gave, and return a copy.
+
+    Raises:
+        InvalidInput: a name or value is not text, or the name belongs to the catalog.
+    """
     for key, value in (properties or {}).items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise InvalidInput(f"properties are text: {key!r} has the value {value!r}")
@@ -18,7 +25,11 @@ def checked_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def property_changes(values: Mapping[str, str] | None, removed: Iterable[str]) -> dict[str, str | None]:
-    """Return the properties to set, and those to remove as None. Raises `InvalidInput`."""
+    """Return the properties to set, and None for each one to remove.
+
+    Raises:
+        InvalidInput: a name or value is not valid, or a property is both set and removed.
+    """
     if isinstance(removed, str):
         raise InvalidInput(f"give the properties to remove as a list of names, not as the text {removed!r}")
     names = list(removed)

@@ -106,8 +106,10 @@ _DECISIONS: Final = {Standing.OURS: RESERVED, Standing.LOST: Event(Reply.TAKEN)}
 class Member:
     """One table of a transaction.
 
-    progress: its part in the protocol of its table. fault: the error that stopped it.
-    row_read: `ReadRow` has been performed for it.
+    Attributes:
+        progress: its progress in the protocol of its table.
+        fault: the error that stopped it.
+        row_read: `ReadRow` has been performed for it.
     """
 
     progress: Progress

@@ -1,4 +1,4 @@
-"""The rows of an external manifest store, and what a claim to one can be answered."""
+"""Rows of an external manifest store, and the replies to a claim."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ _FENCE = "moved-to:"
 class VersionRow:
     """One version of one history.
 
-    base_uri: the dataset root, with scheme and bucket.
-    path: the key of the manifest: staged while the commit is under way, final afterwards.
-    size: bytes of the manifest.
-    committer: who reserved the version, for people to read.
+    Attributes:
+        base_uri: the dataset root, with scheme and bucket.
+        version: the number of the version.
+        path: the key of the manifest: staged while the commit is in progress, final afterwards.
+        size: the size of the manifest in bytes.
+        committer: the writer that reserved the version, for people to read.
     """
 
     base_uri: str
@@ -30,22 +32,31 @@ class VersionRow:
 
     @property
     def is_final(self) -> bool:
-        """The manifest lies under its final name: no path ending in a UUID (table format, "External Store Reader")."""
+        """Whether the manifest has its final name, which does not end in a UUID.
+
+        Table format, "External Store Reader".
+        """
         return self.path.endswith(".manifest") and self.moved_to is None
 
     @property
     def moved_to(self) -> str | None:
-        """The URL of the commit store that this history has moved to, where this row is its fence."""
+        """The URL of the commit store that the history moved to.
+
+        None unless the row is a fence.
+        """
         return self.path.removeprefix(_FENCE) if self.path.startswith(_FENCE) else None
 
     @staticmethod
     def fence(base_uri: str, version: int, new_store: str) -> VersionRow:
-        """A row that ends a history here for good: it takes the next version and never becomes final."""
+        """Return a row that ends a history in this commit store permanently.
+
+        It takes the next version and never becomes final.
+        """
         return VersionRow(base_uri, version, _FENCE + new_store, 0)
 
 
 def misplacement(row: VersionRow, dataset_key: str) -> str:
-    """Return why a row cannot belong to the dataset at ``dataset_key``; empty if it can.
+    """Return why a row cannot belong to a dataset; empty if it can.
 
     The manifest lies directly in the dataset's ``_versions`` directory, and its name is that of the row's version:
     final, or staged with a UUID. A fence names a commit store by its URL instead.
@@ -68,7 +79,10 @@ def scheme_of(row: VersionRow) -> NamingScheme | None:
 
 
 def names_version(path: str, dataset_key: str, version: int) -> bool:
-    """Return whether ``path`` names a manifest of ``version``, staged or final, of the dataset at ``dataset_key``."""
+    """Return whether ``path`` names a manifest of a version of a dataset.
+
+    The manifest may be staged or final.
+    """
     directory, _, file_name = path.rpartition("/")
     name = ManifestName.parse(file_name)
     return directory == f"{dataset_key}/{VERSIONS}" and name is not None and name.version == version
@@ -76,19 +90,23 @@ def names_version(path: str, dataset_key: str, version: int) -> bool:
 
 @attrs.frozen
 class Reserved:
-    """The version belongs to the staged manifest that asked for it."""
+    """The version belongs to the staged manifest of the claim."""
 
 
 @attrs.frozen
 class Taken:
-    """The version belongs to another manifest, or is final already."""
+    """The version belongs to another manifest, or is already final."""
 
     row: VersionRow
 
 
 @attrs.frozen
 class NotReady:
-    """The predecessor is missing or still staged, or the history is not empty; ``latest`` is what there is."""
+    """The predecessor is missing or still staged, or the history is not empty.
+
+    Attributes:
+        latest: the latest row; None for an empty history.
+    """
 
     latest: VersionRow | None
 
@@ -98,7 +116,12 @@ Reservation = Reserved | Taken | NotReady
 
 @attrs.frozen
 class Claim:
-    """A row that wants to be reserved; ``first``: its history must be empty, and this version begins it."""
+    """A request to reserve a row.
+
+    Attributes:
+        row: the row.
+        first: the history must be empty, and this version begins it.
+    """
 
     row: VersionRow
     first: bool
@@ -106,7 +129,11 @@ class Claim:
 
 @attrs.frozen
 class Blocked:
-    """Nothing of a batch was reserved: what is in the way, or a part of it, by ``base_uri``."""
+    """No row of a batch was reserved.
+
+    Attributes:
+        obstacles: some or all of the conflicting replies, by ``base_uri``.
+    """
 
     obstacles: Mapping[str, Taken | NotReady] = attrs.field(hash=False)
 

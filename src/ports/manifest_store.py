@@ -1,4 +1,4 @@
-"""What Lancekeep needs from the place where the catalog's own entries lie."""
+"""The port of manifest stores, which hold the catalog's entries."""
 
 from __future__ import annotations
 
@@ -11,65 +11,75 @@ from lancekeep.ports.object_store import ObjectInfo
 Result = TypeVar("Result")
 
 Decision = Callable[[CatalogView], tuple[Sequence[Change], Result]]
-"""Returns the changes to make in the catalog that it is given, and a result for the caller.
+"""Takes a view; returns the changes to make in the catalog, and a result for the caller.
 
-It raises what forbids the change. It is pure, because a store calls it again with a newer view after a conflict. Only
-the result of the last call counts.
+It raises an error if the view does not permit the change. It is pure, because a store calls it again with a newer view
+after a conflict. Only the result of the last call counts.
 """
 
 
 class ManifestStore(Protocol):
-    """The entries of a catalog and the properties of its root namespace (directory namespace V1 and V2).
+    """Store the entries of a catalog and the properties of its root namespace.
 
-    Invariants every adapter keeps:
+    Directory namespace V1 and V2. Every adapter keeps these invariants:
 
-    - **Atomicity**: the changes of one ``apply`` are seen together or not at all.
-    - **Uniqueness and isolation**: ``decide`` saw the very state that its changes are applied to; where another
-      process changed it in between, ``decide`` is asked again with the new state.
-    - **Freshness**: ``view`` shows every change that was acknowledged anywhere before it was called.
-    - Looking writes nothing.
+    - **Atomicity**: the changes of one ``apply`` become visible together or not at all.
+    - **Uniqueness and isolation**: changes apply to exactly the state that ``decide`` saw. If another process changes
+      the state in between, the store calls ``decide`` again with the new state.
+    - **Freshness**: ``view`` shows every change that any process had acknowledged before the call.
+    - **Reads write nothing.**
 
-    (A V1 directory has no place for more than one object's state: there, one change is one atomic step.)
+    (A V1 directory stores the state of each object separately, so there each change is an atomic step of its own.)
 
-    All raise `StoreUnavailable`, `AccessDenied`, and `Damaged` where what is stored is not a catalog. Instances may be
-    shared between threads.
+    Every method raises `StoreUnavailable` and `AccessDenied`, and `Damaged` if the stored data is not a catalog.
+    Instances may be shared between threads.
     """
 
     def view(self) -> CatalogView:
-        """The catalog as it is now."""
+        """Return the latest state of the catalog."""
 
     def recent(self) -> CatalogView:
-        """The catalog as it was when it was last looked at, which costs no look at the store."""
+        """Return the state that this instance read last, without a request."""
 
     def apply(self, decide: Decision[Result]) -> tuple[CatalogView, Result]:
-        """Make the changes that ``decide`` returns, atomically. Without changes nothing is written.
+        """Apply the changes that ``decide`` returns, atomically.
+
+        If there are no changes, nothing is written.
 
         Args:
-            decide: May be called several times, also from another thread, and must not act. What it raises about the
-                current state ends the call, and nothing is written.
+            decide: The decision. It may be called several times, also from another thread, so it must have no side
+                effects. An error that it raises about the latest state ends the call, and nothing is written.
 
         Returns:
             The catalog after the changes, and the result of the decision that was applied.
 
         Raises:
-            ConcurrentModification: Other writers kept winning. Nothing was written.
+            ConcurrentModification: Other writers won every attempt. Nothing was written.
         """
 
     def optimize(self) -> None:
-        """Bring what is stored into the shape in which others find things fast; no entry changes. Idempotent.
+        """Update the indexes that speed up other readers. Idempotent.
 
-        Raises `Unsupported` where there is nothing to be done about it.
+        No entry changes.
+
+        Raises:
+            Unsupported: The store cannot have such indexes.
         """
 
     def clean_up(self) -> int:
-        """Remove what is stored of earlier states that nobody can be looking at any more; how many. Idempotent."""
+        """Remove earlier states that no reader can still use. Idempotent.
+
+        Returns:
+            The number of removed states.
+        """
 
     def leftovers(self) -> Sequence[ObjectInfo]:
-        """Files that no state needs: of writers who were stopped before they had made one, or who are at it.
+        """Return the files that no state needs.
 
-        What is among them still once another change has been made, no writer of ours can make a state of any more. A
-        native one can, for it publishes the same file behind the change.
+        They come from writers that crashed before their commit, or that are still running. After the next change, no
+        Lancekeep writer can still use the remaining files. A native writer can: it rebases its commit on the change
+        and publishes the same file.
         """
 
     def close(self) -> None:
-        """Give back what is held. Idempotent."""
+        """Release all resources. Idempotent."""

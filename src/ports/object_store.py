@@ -1,4 +1,4 @@
-"""What Lancekeep needs from the place where tables lie."""
+"""The port of object stores, which hold the files of tables."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ import attrs
 class ObjectInfo:
     """An object, without its content.
 
-    size: in bytes. etag: for callers; never stored, never compared. modified: when the object came to be under this
-    key, UTC, by the clock of the storage; None where the storage does not say.
+    Attributes:
+        key: the key.
+        size: the size in bytes.
+        etag: the ETag, for callers. Lancekeep neither stores nor compares it.
+        modified: when the object was created under this key, in UTC, by the clock of the storage; None if unknown.
     """
 
     key: str
@@ -27,13 +30,16 @@ class ObjectInfo:
 
 @attrs.frozen
 class ObjectStoreGuarantees:
-    """What a store promises; callers choose their way by it, and refuse what nothing vouches for.
+    """State the guarantees of a store.
 
-    atomic_create: ``put_if_absent`` lets exactly one of any number of racing writers win.
-    atomic_copy: ``copy_if_absent`` does the same without moving the bytes through this process.
-    durable: what was acknowledged survives a power loss.
-    paged: ``list`` asks for one page of keys after another, so its beginning costs one request however much follows;
-        otherwise it reads the whole directory first.
+    Callers choose their strategy by them, and refuse operations that no guarantee covers.
+
+    Attributes:
+        atomic_create: of concurrent ``put_if_absent`` calls, exactly one wins.
+        atomic_copy: ``copy_if_absent`` does the same, and the bytes do not pass through this process.
+        durable: an acknowledged write survives a power loss.
+        paged: ``list`` requests one page of keys at a time, so its first keys always cost one request. Otherwise it
+            reads the whole directory first.
     """
 
     atomic_create: bool
@@ -43,12 +49,14 @@ class ObjectStoreGuarantees:
 
 
 class StorageTime:
-    """Record the time that the storage gives in its answers, while the ``with`` block runs.
+    """Record the times in replies of the storage while the ``with`` block runs.
 
-    No local clock is involved. An adapter whose answers carry a time calls `record`; others do nothing, so both
-    attributes stay None. Answers to requests of other threads do not count.
+    No local clock is involved. If the replies of a storage carry a time, its adapter calls `record`. Otherwise both
+    attributes stay None. Replies to requests of other threads do not count.
 
-    first, last: the times of the first and of the last answer in the block, by the clock of the storage.
+    Attributes:
+        first: the time of the first reply in the block, by the clock of the storage.
+        last: the time of the last reply.
     """
 
     first: datetime | None = None
@@ -63,12 +71,12 @@ class StorageTime:
 
     @staticmethod
     def is_recorded() -> bool:
-        """Whether a block is running in this thread."""
+        """Return whether a block is running in this thread."""
         return _recording.get() is not None
 
     @staticmethod
     def record(answered: datetime) -> None:
-        """Note the time in an answer of the storage."""
+        """Record the time in a reply of the storage."""
         recording = _recording.get()
         if recording is not None:
             recording.first = recording.first or answered
@@ -79,27 +87,27 @@ _recording: ContextVar[StorageTime | None] = ContextVar("storage_time", default=
 
 
 class ObjectStore(Protocol):
-    """Objects under keys, in one bucket or file system.
+    """Store objects under keys, in one bucket or file system.
 
-    Invariants every adapter keeps:
+    Every adapter keeps these invariants:
 
-    - **Atomic visibility**: an object is seen whole or not at all, and never under a half-written name.
-    - **Mutual exclusion**: of racing ``put_if_absent`` and ``copy_if_absent`` calls on one key at most one returns
-      True, where ``guarantees`` says so; where it does not, both raise `UnsafeStore` before writing.
-    - **Read after write**: whatever was acknowledged is seen by the next ``get``, ``head`` and ``list`` anywhere.
+    - **Atomic visibility**: an object is visible in full or not at all.
+    - **Mutual exclusion**: of concurrent ``put_if_absent`` and ``copy_if_absent`` calls on one key, at most one returns
+      True, if ``guarantees`` says so. Otherwise both raise `UnsafeStore` before they write.
+    - **Read after write**: the next ``get``, ``head`` and ``list`` of any process see every acknowledged write.
 
-    Keys have no scheme, no bucket and no leading slash. Every method raises `StoreUnavailable` where the store did
-    not answer or asks to come back later (the effect is then unknown), and `AccessDenied` where credentials do not
-    permit it. Messages name the key, never a secret. Instances may be shared between threads.
+    Keys have no scheme, no bucket and no leading slash. Every method raises `StoreUnavailable` if the store does not
+    answer or asks to retry later (the effect is then unknown), and `AccessDenied` if the credentials do not permit it.
+    Messages name the key, never a secret. Instances may be shared between threads.
     """
 
     root_uri: str
-    """What stands before a key to make its URI, with the trailing slash: ``s3://bucket/``, ``file:///``."""
+    """The prefix that makes a URI of a key, with a trailing slash: ``s3://bucket/``, ``file:///``."""
 
     guarantees: ObjectStoreGuarantees
 
     def prove(self) -> None:
-        """Verify that the storage keeps the condition that ``guarantees.atomic_create`` promises.
+        """Verify that the storage keeps the promise of ``guarantees.atomic_create``.
 
         Called before every commit, so it sends requests at most once per process and storage. An adapter that knows
         its storage does nothing. A probe leaves no object.
@@ -109,65 +117,88 @@ class ObjectStore(Protocol):
         """
 
     def get(self, key: str) -> bytes:
-        """The content of an object. Raises `ObjectNotFound`."""
+        """Return the content of an object.
+
+        Raises:
+            ObjectNotFound: the object does not exist.
+        """
 
     def put(self, key: str, content: bytes) -> None:
-        """Write an object, replacing what is there. Idempotent."""
+        """Write an object, or replace it if it exists. Idempotent."""
 
     def put_if_absent(self, key: str, content: bytes) -> bool:
-        """Write an object where there is none; True where this call created it, False where the key was taken.
+        """Create an object, by put-if-absent.
 
-        After a lost reply a repeated call answers False although its own first attempt won: the caller compares
-        the content where that matters.
+        Returns:
+            True if this call created the object, False if the key exists. If the reply to a successful call is lost,
+            its retry returns False. A caller to whom this matters compares the content.
         """
 
     def copy_if_absent(self, source: str, target: str) -> bool:
-        """Copy an object to a key that is free; True where this call created it, False where the key was taken.
+        """Copy an object to a key that does not exist.
 
-        Only where ``guarantees.atomic_copy``. Raises `ObjectNotFound` where ``source`` does not exist.
+        Requires ``guarantees.atomic_copy``.
+
+        Returns:
+            True if this call created the object, False if the key exists.
+
+        Raises:
+            ObjectNotFound: ``source`` does not exist.
         """
 
     def head(self, key: str) -> ObjectInfo | None:
-        """An object's size and ETag; None where it does not exist."""
+        """Return an object's size, ETag and time; None if it does not exist."""
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Every object whose key starts with ``prefix``, recursively, in the byte order of the keys.
+        """Iterate over the objects below ``prefix``, in byte order of the keys.
 
-        Lazy: a caller that stops early pays for the pages it read. A prefix that ends in a slash is a directory;
-        one that does not exist is empty.
+        The listing is recursive. It is also lazy: a caller that stops early pays only for the pages that it read. A
+        prefix that ends in a slash is a directory. A directory that does not exist is empty.
         """
 
     def directories(self, prefix: str) -> Iterator[str]:
-        """The names of the directories directly below ``prefix`` (empty, or with its slash), in the order of `list`.
+        """Iterate over the names of the directories directly below ``prefix``.
 
-        That is the byte order of the names with a slash behind them: ``a-b`` comes before ``a``. Lazy, as `list`.
-        Where the storage has real directories, one without any object may be among them; symbolic links are not.
+        The order is that of `list`: the byte order of the names with a slash appended, so ``a-b`` precedes ``a``. The
+        listing is lazy, as in `list`. If the storage has real directories, the result may contain directories without
+        objects, but no symbolic links.
+
+        Args:
+            prefix: empty, or a directory with its trailing slash.
         """
 
     def unfinished(self, prefix: str) -> Iterator[ObjectInfo]:
-        """What writers who were stopped, or are at it, have left below the directory ``prefix`` and is no object yet.
+        """Iterate over incomplete uploads below a directory, in no order.
 
-        In no order. `delete` removes it; whoever is at it then is told `StoreUnavailable`. Nothing where the storage
-        shows none of it.
+        They come from writers that crashed or are still running, and are not objects yet. `delete` removes one; if its
+        writer is still running, the write then raises `StoreUnavailable`. The result is empty if the storage does not
+        show incomplete uploads.
         """
 
     def delete(self, key: str) -> None:
-        """Remove an object. Idempotent: an object that is not there counts as removed."""
+        """Remove an object if it exists. Idempotent."""
 
     def copy(self, source: str, target: str) -> None:
-        """Write a copy of an object, replacing what is there; the bytes stay in the store where it can do that.
+        """Copy an object; replace the target if it exists. Idempotent.
 
-        Raises `ObjectNotFound` where ``source`` does not exist. Idempotent.
+        If the store can copy by itself, the bytes do not pass through this process.
+
+        Raises:
+            ObjectNotFound: ``source`` does not exist.
         """
 
     def prune(self, directory: str) -> None:
-        """Remove ``directory`` and those below it as far as they hold no object; nothing where there are only keys.
+        """Remove the directories at and below ``directory`` that hold no object.
 
-        Idempotent. A writer that is about to create an object there makes its directory again.
+        Idempotent. Does nothing if the storage has only keys. A writer that is about to create an object in a removed
+        directory creates the directory again.
         """
 
     def passes_link(self, directory: str, below: str) -> bool:
-        """Whether a symbolic link lies on the way from ``below`` down to ``directory``, which it may lead anywhere.
+        """Return whether the path from ``below`` to ``directory`` has a symbolic link.
 
-        Raises `InvalidInput` for a directory that cannot be, where the storage can tell.
+        Such a link may lead anywhere.
+
+        Raises:
+            InvalidInput: the storage can tell that no such directory can exist.
         """

@@ -1,4 +1,4 @@
-"""What Lancekeep needs from the software that reads and writes the data of tables."""
+"""The port of table engines, which read and write the data of tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from lancekeep.domain.lineage import Base
 
 
 class WriteMode(Enum):
-    """What a write does to a table: fail where it exists, add rows to it, or replace its rows."""
+    """What a write does to a table.
+
+    CREATE fails if the table exists, APPEND adds rows, OVERWRITE replaces all rows.
+    """
 
     CREATE = "create"
     APPEND = "append"
@@ -24,11 +27,19 @@ class WriteMode(Enum):
 
 @attrs.frozen
 class WritePlan:
-    """What distributed writers need to write fragments, and what the one commit afterwards needs; it pickles.
+    """The input of distributed writers of fragments, and of their one commit.
 
-    uri, storage_options: for ``lance.fragment.write_fragments``. schema: a ``pyarrow.Schema``. read_version: the
-    version the write builds on, 0 for a new table. declared: this write made the table's entry. base: identifies that
-    version, where another table may take the place of this one.
+    Plans pickle.
+
+    Attributes:
+        table: the table.
+        uri: its URI, for ``lance.fragment.write_fragments``.
+        storage_options: its storage options, for the same function.
+        schema: a ``pyarrow.Schema``.
+        mode: the mode of the write.
+        read_version: the version that the write builds on; 0 for a new table.
+        declared: whether this write created the table's entry.
+        base: identifies ``read_version``, in case another table takes the place of this one.
     """
 
     table: ObjectId
@@ -42,7 +53,7 @@ class WritePlan:
 
     @property
     def fragment_mode(self) -> str:
-        """The ``mode`` for ``lance.fragment.write_fragments``."""
+        """The ``mode`` argument for ``lance.fragment.write_fragments``."""
         if self.mode is WriteMode.APPEND:
             return "append"
         return "overwrite" if self.read_version else "create"
@@ -50,7 +61,13 @@ class WritePlan:
 
 @attrs.frozen
 class StagedVersion:
-    """A manifest that is written and not committed: which version it would be, its key, its size in bytes."""
+    """A manifest that is written but not committed.
+
+    Attributes:
+        version: the version that it would become.
+        path: its key.
+        size: its size in bytes.
+    """
 
     version: int
     path: str
@@ -59,7 +76,14 @@ class StagedVersion:
 
 @attrs.frozen
 class VersionSummary:
-    """What a version did: ``operation`` is the transaction's, ``rows`` how many the table holds at it."""
+    """A version in the history of a table.
+
+    Attributes:
+        version: its number.
+        timestamp: its time.
+        operation: the operation of its transaction.
+        rows: the number of rows of the table at this version.
+    """
 
     version: int
     timestamp: datetime
@@ -69,7 +93,15 @@ class VersionSummary:
 
 @attrs.frozen
 class VersionDetails:
-    """What a version of a table holds. schema: a ``pyarrow.Schema``; deleted_rows: those still in its fragments."""
+    """The contents of a version of a table.
+
+    Attributes:
+        version: its number.
+        schema: a ``pyarrow.Schema``.
+        rows: the number of rows.
+        fragments: the number of fragments.
+        deleted_rows: the number of deleted rows that its fragments still contain.
+    """
 
     version: int
     schema: Any
@@ -79,65 +111,95 @@ class VersionDetails:
 
 
 class TableEngine(Protocol):
-    """Data goes through the engine; every version it makes is committed through the catalog it belongs to.
+    """Read and write the data of tables; commit every version through the catalog.
 
-    Writes raise `CommitUnknown` where the outcome could not be learnt, `ConcurrentModification` where others kept
-    winning, `InvalidInput` for data it cannot take; then nothing was committed.
+    Writes raise `CommitUnknown` if the outcome is unknown. They raise `ConcurrentModification` if other writers won
+    every attempt, and `InvalidInput` for unsupported data; nothing was committed then.
     """
 
     def reader(self, data: Any) -> Any:
-        """Any supported frame as one stream of Arrow batches. Raises `InvalidInput`, naming what is supported."""
+        """Return a supported frame as a stream of Arrow batches.
+
+        Raises:
+            InvalidInput: the frame is not supported; the message names what is.
+        """
 
     def write(self, table: ObjectId, data: Any, mode: WriteMode) -> Committed:
-        """Write a stream of batches to an existing (for CREATE: declared) table and commit it as one version."""
+        """Write a stream of batches and commit it as one version.
+
+        The table exists; for CREATE, it is declared.
+        """
 
     def commit_fragments(
         self, plan: WritePlan, fragments: Sequence[Any], properties: Mapping[str, str], *, exactly: bool
     ) -> Committed:
-        """Commit fragments that writers elsewhere have written, as one version.
+        """Commit fragments of distributed writers as one version.
 
-        properties: of its transaction. exactly: as the version after ``plan.read_version``, or not at all.
+        Args:
+            plan: the plan of the write.
+            fragments: the fragments.
+            properties: the properties of the transaction.
+            exactly: commit as the version after ``plan.read_version``, or not at all.
         """
 
     def change(self, table: ObjectId, act: Callable[[Any], Any], after: int | None) -> Committed:
-        """Have ``act`` commit a native change on the table, opened at its latest version; it returns the new dataset.
+        """Commit a native change of a table.
 
-        after: commit as the version that follows this one, or not at all.
+        Args:
+            table: the table.
+            act: takes the dataset at its latest version, commits the change, and returns the new dataset.
+            after: commit as the version that follows this one, or not at all.
         """
 
     def write_fragments(self, plan: WritePlan, data: Any) -> Sequence[Any]:
-        """Write a stream of batches as fragments of the plan's table, and commit nothing."""
+        """Write a stream of batches as fragments of a table; commit nothing."""
 
     def stage(self, plan: WritePlan, fragments: Sequence[Any], *, entered: bool = True) -> StagedVersion:
-        """Prepare what `commit_fragments` would commit, behind the latest version, and do not commit it.
+        """Stage the version that `commit_fragments` would commit next.
 
-        Nothing removes the staged manifest. Every call makes another one. entered: the catalog knows the table; else
-        this is its first version.
+        It follows the latest version. Every call writes another staged manifest; the engine removes none.
+
+        Args:
+            plan: the plan of the write.
+            fragments: the fragments.
+            entered: the table has an entry in the catalog. Otherwise this is its first version.
         """
 
     def create_at(self, plan: WritePlan, fragments: Sequence[Any]) -> int:
-        """Make fragments the first version of a table that no catalog knows yet, at the plan's ``uri``; its number.
+        """Create a table without a catalog entry, at the plan's ``uri``.
 
-        Nobody else may know of the place. Raises as writes do.
+        No other writer may use the location. Raises as writes do.
+
+        Returns:
+            The number of its first version, which consists of the fragments.
         """
 
     def restore(self, table: ObjectId, version: int) -> Committed:
-        """Commit a new version that holds what an earlier one does."""
+        """Commit a new version with the contents of an earlier one."""
 
     def read(self, dataset: Any, columns: Sequence[str] | None, condition: Any) -> Any:
-        """Rows of what `open` gave as a ``pyarrow.Table``. condition: a ``pyarrow.compute.Expression``, or None."""
+        """Return rows of an opened dataset as a ``pyarrow.Table``.
+
+        Args:
+            dataset: a result of `open`.
+            columns: the columns; None for all.
+            condition: a ``pyarrow.compute.Expression``, or None for all rows.
+        """
 
     def open_at(self, uri: str) -> Any:
-        """As `open`, for a table that no catalog knows, at its latest version."""
+        """Open the latest version of a table that has no catalog entry."""
 
     def open(self, table: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Any:
-        """A ``lance.LanceDataset`` whose commits go through the catalog."""
+        """Return a ``lance.LanceDataset`` that commits through the catalog."""
 
     def details(self, table: ObjectId, version: int | None, tag: str | None, branch: str | None) -> VersionDetails:
-        """What `open` with the same arguments would show."""
+        """Return the details of the version that `open` would return."""
 
     def summaries(self, table: ObjectId, versions: Sequence[int]) -> Iterator[VersionSummary]:
-        """What each of the versions did, in the order given; versions that were cleaned up are left out."""
+        """Iterate over summaries of versions, in the given order.
+
+        Versions that were cleaned up are left out.
+        """
 
     def tagged_versions(self, uri: str) -> set[int]:
-        """The versions of the table or branch at ``uri`` that a tag points at."""
+        """Return the tagged versions of the table or branch at ``uri``."""
