@@ -121,6 +121,17 @@ def test_write_modes(catalog: lancekeep.Catalog) -> None:
         catalog.write("p", TABLE, "append", properties={"k": "w"})
 
 
+def test_write_returns_the_version_that_its_callback_committed(catalog: lancekeep.Catalog) -> None:
+    """An error in a callback behind the commit goes unnoticed: the engine finds its version committed all the same."""
+    catalog.write("t", pa.table({"x": [1]}))
+    committed = catalog.write("t", pa.table({"x": [2]}), "append")
+    if catalog.managed:
+        manifest = lance.dataset(catalog.describe_table("t").uri)._ds.serialized_manifest()
+        assert committed.version == 2
+        assert committed.path.endswith(".manifest")
+        assert committed.size >= len(manifest)
+
+
 def test_failed_create_leaves_no_table(catalog: lancekeep.Catalog, tmp_path: Path) -> None:
     def broken() -> object:
         yield TABLE.to_batches()[0]

@@ -106,8 +106,8 @@ class _Channel(LanceNamespace):
         except Exception as error:
             self.error = error.__cause__ if isinstance(error.__cause__, LancekeepError) else None
             raise
-        version = response.version
-        self.committed = Committed(version.version, version.manifest_path, version.manifest_size)
+        version = response["version"]
+        self.committed = Committed(version["version"], version["manifest_path"], version["manifest_size"])
         return response
 
 
