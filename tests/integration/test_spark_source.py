@@ -400,7 +400,7 @@ def test_session_catalog_tables_keep_location(
 
     # Spark tells a writer the query's columns, which are those of b where they fit: it must not write to b
     for statement in ("INSERT INTO a SELECT * FROM b", "INSERT OVERWRITE a SELECT * FROM b"):
-        with pytest.raises(PySparkException, match="Give the option root"):
+        with pytest.raises(PySparkException, match="no root: give the place of the catalog"):
             session.sql(statement)
     given = ", ".join(f"'{key}' = '{value}'" for key, value in {**options, "table": "travel.a"}.items())
     session.sql(f"INSERT INTO a WITH ({given}) SELECT * FROM b")
