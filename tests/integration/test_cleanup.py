@@ -384,3 +384,16 @@ def test_ages_come_from_the_clock_of_the_storage(tmp_path: Path, skew: timedelta
     assert world.cleanup(older_than=2 * DAY, now=world.time + skew - 9 * HOURS, dry_run=True).versions == 0
     assert world.cleanup(older_than=DAY, now=world.time + skew).tables == cleaned.tables
     assert any("-" in key for key in world.stored() if "_versions" in key)
+
+
+def test_latest_version_is_found_after_a_clean_up_above_a_stale_hint(tmp_path: Path) -> None:
+    """Writers that die after their commit leave the hint behind, and a tag keeps the version that it names."""
+    with lancekeep.connect(str(tmp_path / "lake"), commit_store="conditional-put://", mode="v2") as catalog:
+        for x in range(3):
+            catalog.write("t", pa.table({"x": [x]}), "overwrite" if x == 0 else "append")
+        catalog.open("t").tags.create("kept", 1)
+        hint = Path(catalog.describe_table("t").uri.removeprefix("file://")) / "_versions/latest_version_hint.json"
+        hint.write_text('{"version": 1}')
+        catalog.cleanup(timedelta(0), grace=timedelta(0))
+        assert catalog.open("t").version == 3
+        assert sorted(catalog.open("t").to_table()["x"].to_pylist()) == [0, 1, 2]
