@@ -32,12 +32,14 @@ class Descendant:
 
     Attributes:
         manifest: The manifest; None if it cannot be kept.
+        transaction: The name of its transaction file; empty if the manifest cannot be decoded.
     """
 
     base_uri: str
     version: int
     manifest: Manifest | None
     generation: int
+    transaction: str = ""
 
 
 class Lineage:
@@ -81,7 +83,8 @@ class Lineage:
             change = manifest.change()
         except ValueError:
             return Descendant(staged.base_uri, staged.version, None, generation)
-        descendant = Descendant(staged.base_uri, staged.version, None if root.is_branch else manifest, generation)
+        kept = None if root.is_branch else manifest
+        descendant = Descendant(staged.base_uri, staged.version, kept, generation, manifest.transaction)
         if staged.version > 1 or base is not None:
             try:
                 self._compare(root, staged, manifest, change, base)

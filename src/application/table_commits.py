@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from uuid import uuid4
 
+import attrs
+
 from lancekeep.application.histories import Histories
 from lancekeep.application.lineage import Lineage
 from lancekeep.application.protocol_runner import recognizable, refusal
@@ -101,6 +103,7 @@ class TableCommits(Histories):
         outcome = self._settle(begin_commit(staged), content)
         if isinstance(outcome, Committed):
             self.lineage.keep(descendant)
+            return attrs.evolve(outcome, transaction=descendant.transaction)
         return outcome
 
     def publish(self, root: DatasetRoot, name: str, content: bytes) -> bool:

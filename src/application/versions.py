@@ -153,19 +153,6 @@ class Versions:
             self._require_unmoved(table, version, before, first=branch is not None or version == 1)
         return outcome
 
-    def base_after(self, table: Table, branch: str | None, base: Base | None, committed: Committed) -> Base | None:
-        """Return the version that identifies a writer's table after its commit.
-
-        This is the committed version, because garbage collection may remove the version that the writer read before the
-        writer's next commit.
-        """
-        if _base_at(table, branch, base) is None:
-            return base
-        root = self._places.dataset_root(table).branch(branch)
-        row = VersionRow(root.base_uri, committed.version, committed.path, committed.size)
-        found = self._ledger.commits.lineage.base(root, row)
-        return base if found is None else attrs.evolve(found, branch=branch)
-
     def commit_versions(self, candidates: Sequence[NewVersion]) -> TransactionOutcome:
         """Make staged manifests the next versions of their tables, all or none.
 

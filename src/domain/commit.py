@@ -47,11 +47,18 @@ from lancekeep.domain.version_row import NotReady, Reservation, Reserved, Versio
 
 @attrs.frozen
 class Committed:
-    """The version is committed; ``path`` is its manifest's key, ``size`` in bytes."""
+    """The version is committed.
+
+    Attributes:
+        path: The key of its manifest.
+        size: The size of its manifest, in bytes.
+        transaction: The name of its transaction file, which identifies it; empty if the caller did not learn it.
+    """
 
     version: int
     path: str
     size: int
+    transaction: str = attrs.field(default="", eq=False, repr=False)
 
 
 @attrs.frozen

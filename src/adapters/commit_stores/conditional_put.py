@@ -5,7 +5,6 @@ Rows are derived from the manifests in ``_versions``.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar
 
@@ -135,14 +134,13 @@ class ConditionalPutCommitStore:
     def delete(self, base_uri: str, versions: Iterable[int] | None = None) -> int:
         """Count the rows: they are the manifests, which the caller removes afterwards.
 
-        A removal may leave a gap above the version of a stale hint. The hint is brought up to date first: the search
-        from it ends at a gap.
+        A removal may leave a gap above the version of a stale hint, and the search from the hint ends at a gap. So a
+        stale hint is removed first: without one, the versions are listed. Writing a newer one could race with others.
         """
         present = {row.version for row in self._sorted(base_uri)}
         doomed = present if versions is None else present.intersection(versions)
-        if present - doomed and not self._objects.guarantees.paged:
-            hint = json.dumps({"version": max(present)}).encode()
-            self._objects.put(self._root(base_uri).versions_key + _HINT, hint)
+        if present - doomed and not self._objects.guarantees.paged and self._hinted(base_uri) != max(present):
+            self._objects.delete(self._root(base_uri).versions_key + _HINT)
         return len(doomed)
 
     def close(self) -> None:
@@ -174,15 +172,18 @@ class ConditionalPutCommitStore:
 
     def _latest_by_hint(self, base_uri: str) -> VersionRow | None:
         """Search upwards from the version in the hint of native commits; None without a usable hint."""
-        root = self._root(base_uri)
-        try:
-            version = hinted_version(self._objects.get(root.versions_key + _HINT))
-        except ObjectNotFound:
-            return None
+        root, version = self._root(base_uri), self._hinted(base_uri)
         latest = None
-        while row := self._row(base_uri, version, root.manifest_key(version, NamingScheme.V2)):
+        while version and (row := self._row(base_uri, version, root.manifest_key(version, NamingScheme.V2))):
             latest, version = row, version + 1
         return latest
+
+    def _hinted(self, base_uri: str) -> int:
+        """Return the version in the hint; 0 without a usable hint."""
+        try:
+            return hinted_version(self._objects.get(self._root(base_uri).versions_key + _HINT))
+        except ObjectNotFound:
+            return 0
 
     def _sorted(self, base_uri: str) -> _Rows:
         """Return every version, oldest first. Raises `Damaged` if both naming schemes occur."""

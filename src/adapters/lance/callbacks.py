@@ -122,7 +122,9 @@ class CallbackNamespace(api.LanceNamespace):
             base=self._base,
         )
         committed = raise_unless_committed(outcome, str(table.id))
-        self._base = self._versions.base_after(table, branch, self._base, committed)
+        if self._base is not None and self._base.branch == branch and committed.transaction:
+            # Garbage collection may remove the version that the writer read before its next commit.
+            self._base = Base(committed.version, committed.transaction, branch)
         return {"version": _plain(committed)}
 
     @callback
