@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from lancekeep.application.clones import Clones
+from lancekeep.application.idempotency import IdempotentRequests
 from lancekeep.application.ledger import Ledger
 from lancekeep.application.namespaces import Namespaces
 from lancekeep.application.partitions.namespace import PartitionedNamespace
@@ -64,6 +65,7 @@ class Catalog(Upkeep):
         versions.tagged_versions = lambda uri: engine.tagged_versions(uri)
         self._namespaces = Namespaces(ledger, removal)
         self._writes = Writes(ledger, places, versions, tables, removal, engine)
+        self.requests = IdempotentRequests(ledger, places, versions)
         self._renames = Renames(ledger, places, tables, removal)
 
     # -- namespaces ---------------------------------------------------------------------------------------------

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
+from typing import ParamSpec, TypeVar, cast
 
+from lancekeep.application.keyed_requests import current_request
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain.catalog import CatalogView, Change, SetProperties
-from lancekeep.domain.errors import CommitStoreMismatch, LancekeepError, Refused
+from lancekeep.domain.errors import CommitStoreMismatch, Damaged, LancekeepError, Refused
+from lancekeep.domain.idempotency import Effect
 from lancekeep.domain.manifest_entry import OWN_PROPERTIES, TABLE
 from lancekeep.ports.manifest_store import Decision, ManifestStore, Result
 
@@ -15,6 +19,32 @@ COMMIT_STORE_PROPERTY = f"{OWN_PROPERTIES}commit_store"
 
 MOVING_PROPERTY = f"{OWN_PROPERTIES}commit_store_moving_to"
 """Set while the versions move to another commit store; its value is the URL of that store."""
+
+
+P = ParamSpec("P")
+Changed = TypeVar("Changed", bound=Effect)
+
+
+def once(kind: type[Changed]) -> Callable[[Callable[P, Changed]], Callable[P, Changed]]:
+    """Make a method of a service return the effect that an earlier attempt of its keyed request had.
+
+    Args:
+        kind: What the method returns. Its service has a `Ledger` as ``_ledger``.
+    """
+
+    def decorate(method: Callable[P, Changed]) -> Callable[P, Changed]:
+        @functools.wraps(method)
+        def called(*args: P.args, **kwargs: P.kwargs) -> Changed:
+            effect = cast(Ledger, args[0]._ledger).effect_of_request()  # type: ignore[attr-defined]  # the service
+            if effect is None:
+                return method(*args, **kwargs)
+            if not isinstance(effect, kind):
+                raise Damaged(f"the record of the request names {effect.id}, which is not a {kind.__name__.lower()}")
+            return effect
+
+        return called
+
+    return decorate
 
 
 class Ledger:
@@ -65,19 +95,42 @@ class Ledger:
 
     # -- changing -----------------------------------------------------------------------------------------------
 
-    def apply(self, decide: Decision[Result]) -> Result:
+    def apply(
+        self,
+        decide: Decision[Result],
+        *,
+        effect: Callable[[Result], Effect] | None = None,
+        withdraws: bool = False,
+    ) -> Result:
         """Change the entries.
 
         The first change creates the catalog and records its commit store.
+
+        Args:
+            decide: The decision.
+            effect: Given if the change is the effect of the caller's request. If the request has an idempotency key,
+                the same commit records what ``effect`` returns of the result.
+            withdraws: The change undoes the effect of the caller's request.
 
         Returns:
             The result of the decision that was applied.
 
         Raises:
             CommitStoreMismatch: Another commit store manages the versions.
+            Superseded: Another attempt of the caller's request has taken over.
         """
+        request = current_request()
+        if request is not None and effect is not None:
+            decide = request.recording(decide, effect)
+        if request is not None and withdraws:
+            decide = request.withdrawing(decide)
         _, result = self.manifest.apply(self.authorised(decide))
         return result
+
+    def effect_of_request(self) -> Effect | None:
+        """Return what an earlier attempt of the caller's keyed request has changed; None if nothing."""
+        request = current_request()
+        return None if request is None else request.recorded()
 
     def authorised(self, decide: Decision[Result]) -> Decision[Result]:
         """Wrap a decision for `apply`: check the authority, and record the commit store."""

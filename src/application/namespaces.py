@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import attrs
 
-from lancekeep.application.ledger import Ledger
+from lancekeep.application.ledger import Ledger, once
 from lancekeep.application.removal import Removal
 from lancekeep.domain.catalog import CatalogView, Change, SetProperties
 from lancekeep.domain.errors import Damaged, InvalidInput, NamespaceNotFound
@@ -32,6 +32,7 @@ class Namespaces:
         self._ledger = ledger
         self._removal = removal
 
+    @once(Namespace)
     def create(
         self, object_id: ObjectId, properties: Mapping[str, str] | None, *, exist_ok: bool, overwrite: bool
     ) -> Namespace:
@@ -46,8 +47,9 @@ class Namespaces:
                     return [], find_namespace(view, object_id)
             return make(view, object_id, created.properties), created
 
-        return self._ledger.apply(decide)
+        return self._ledger.apply(decide, effect=lambda made: made)
 
+    @once(Namespace)
     def alter(self, object_id: ObjectId, values: Mapping[str, str] | None, remove: Iterable[str]) -> Namespace:
         changes = property_changes(values, remove)
 
@@ -56,7 +58,7 @@ class Namespaces:
             after = Namespace(object_id, SetProperties(changes).merged_into(before.properties))
             return alter_namespace(view, object_id, changes), after
 
-        return self._ledger.apply(decide)
+        return self._ledger.apply(decide, effect=lambda altered: altered)
 
     def describe(self, object_id: ObjectId) -> Namespace:
         view = self._ledger.view()
@@ -69,6 +71,7 @@ class Namespaces:
         view = self._ledger.view()
         return view.children(find_namespace(view, object_id).id, object_type, after, limit)
 
+    @once(Namespace)
     def drop(self, object_id: ObjectId, *, cascade: bool, force: bool) -> Namespace:
         def decide(view: CatalogView) -> tuple[list[Change], tuple[Namespace, list[Table]]]:
             changes, doomed = drop_namespace(view, object_id, cascade=cascade)
@@ -77,7 +80,7 @@ class Namespaces:
         if cascade and not force:
             _, (_, doomed) = decide(self._ledger.view())
             self._removal.refuse_needed(doomed)
-        dropped, doomed = self._ledger.apply(decide)
+        dropped, doomed = self._ledger.apply(decide, effect=lambda removed: removed[0])
         kept: list[Damaged] = []
         for table in doomed:
             try:

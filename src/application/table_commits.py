@@ -9,6 +9,7 @@ from uuid import uuid4
 import attrs
 
 from lancekeep.application.histories import Histories
+from lancekeep.application.keyed_requests import current_request
 from lancekeep.application.lineage import Lineage
 from lancekeep.application.protocol_runner import recognizable, refusal
 from lancekeep.application.retry import Retry
@@ -100,6 +101,8 @@ class TableCommits(Histories):
         """
         staged, content = self.read_staged(root, version, path, size, branch=branch)
         descendant = self.lineage.require(root, staged, content, base)
+        if (request := current_request()) is not None:
+            request.claim(lambda: CommitToken(recognizable(staged, content)))
         outcome = self._settle(begin_commit(staged), content)
         if isinstance(outcome, Committed):
             self.lineage.keep(descendant)

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 
 import attrs
 
-from lancekeep.application.ledger import Ledger
+from lancekeep.application.keyed_requests import performing
+from lancekeep.application.ledger import Ledger, once
 from lancekeep.application.places import Places
 from lancekeep.application.removal import Removal
 from lancekeep.domain.catalog import CatalogView, Change, SetProperties, page
@@ -127,6 +129,7 @@ class Tables:
 
     # -- entering -----------------------------------------------------------------------------------------------
 
+    @once(Table)
     def declare(self, object_id: ObjectId, properties: Mapping[str, str] | None, location: str | None) -> Table:
         if object_id.is_root:
             raise InvalidInput("a table needs a name; the empty identifier is the root namespace")
@@ -145,16 +148,16 @@ class Tables:
         reserved = self._places.objects.guarantees.atomic_create
         seen = self._places.v1_names and table.location == v1_location(object_id)
 
-        def decide(view: CatalogView) -> tuple[list[Change], None]:
+        def decide(view: CatalogView) -> tuple[list[Change], Table]:
             if seen and view.find(object_id.key) is None:
                 raise ConcurrentModification(
                     f"{table.location!r} was a table for V1 readers as soon as it was reserved for {object_id}, and "
                     "another writer has dropped or renamed it since; nothing was declared"
                 )
-            return add_table(view, table, reserved=reserved), None
+            return add_table(view, table, reserved=reserved), table
 
         try:
-            self._ledger.apply(decide)
+            self._ledger.apply(decide, effect=lambda declared: declared)
         except DEFINITE:
             owner = self._ledger.view().owner_of(table.location) if seen else None
             if owner is None or owner.listed:  # else another writer has dropped it, and declared its own there
@@ -196,6 +199,7 @@ class Tables:
             self._ledger.commits.forget_predecessor(self._places.dataset_root(table))
         return table
 
+    @once(Table)
     def register(
         self, object_id: ObjectId, location: str, properties: Mapping[str, str] | None, *, overwrite: bool
     ) -> Table:
@@ -213,16 +217,16 @@ class Tables:
         read = self._removal.clones.record_dataset(table.location)
         sources = [location for location in read if is_at(before, location)]
 
-        def decide(view: CatalogView) -> tuple[list[Change], None]:
+        def decide(view: CatalogView) -> tuple[list[Change], Table]:
             dropped = next((location for location in sources if not is_at(view, location)), None)
             if dropped is not None:
                 raise ConcurrentModification(
                     f"{table.location!r} is a clone that reads files of {dropped!r}, which is no longer a table of the "
                     "catalog: it was dropped or renamed while the clone was registered. Nothing was changed."
                 )
-            return add_table(view, table, replace=overwrite), None
+            return add_table(view, table, replace=overwrite), table
 
-        self._ledger.apply(decide)
+        self._ledger.apply(decide, effect=lambda registered: registered)
         if source is not None:
             self._places.objects.delete(self._places.moving_marker(table))  # a completed rename left it
         return table
@@ -240,6 +244,7 @@ class Tables:
 
     # -- changing -----------------------------------------------------------------------------------------------
 
+    @once(Table)
     def alter(self, object_id: ObjectId, values: Mapping[str, str] | None, remove: Iterable[str]) -> Table:
         changes = property_changes(values, remove)
 
@@ -249,21 +254,24 @@ class Tables:
             return alter_table(view, object_id, changes), after
 
         self._removal.record_listed(object_id)
-        return self._ledger.apply(decide)
+        return self._ledger.apply(decide, effect=lambda altered: altered)
 
     def replace_properties(self, object_id: ObjectId, properties: Mapping[str, str]) -> None:
         """Replace all properties of a table, except the catalog's own."""
         present = self.find(object_id).properties
         users = {name: value for name, value in present.items() if not name.startswith(OWN_PROPERTIES)}
         if users != properties:
-            self.alter(object_id, properties, users.keys() - properties.keys())
+            with performing(None):  # the rows are the effect of a request
+                self.alter(object_id, properties, users.keys() - properties.keys())
 
     # -- removing -----------------------------------------------------------------------------------------------
 
+    @once(Table)
     def deregister(self, object_id: ObjectId) -> Table:
         self._removal.record_listed(object_id)
         return self.remove_entry(object_id)
 
+    @once(Table)
     def drop(self, object_id: ObjectId, *, force: bool) -> Table:
         found = self.find(object_id)
         self._places.dataset_root(found)
@@ -271,7 +279,7 @@ class Tables:
             self._removal.refuse_needed([found])
         table = self.remove_entry(object_id)
         if not force and (clones := self._removal.recorded_readers(table)):
-            self._ledger.apply(lambda view: (add_table(view, table), None))
+            self._ledger.apply(lambda view: (add_table(view, table), None), withdraws=True)
             raise self._removal.needed(table, clones)
         self._removal.remove(table)
         return table
@@ -286,7 +294,7 @@ class Tables:
         root = self._places.dataset_root(table)
         if self._ledger.commits.latest(root) is not None:
             return
-        removed = self.remove_entry(object_id)
+        removed = self._ledger.apply(partial(_removing, object_id), withdraws=True)
         keys = self._places.contents(root)
         if removed.location != table.location or self._ledger.commits.latest(root) is not None:
             self._ledger.apply(lambda view: (add_table(view, removed), None))
@@ -299,4 +307,8 @@ class Tables:
         Raises:
             TableNotFound: The table does not exist.
         """
-        return self._ledger.apply(lambda view: (remove_table(view, object_id), find_table(view, object_id)))
+        return self._ledger.apply(partial(_removing, object_id), effect=lambda removed: removed)
+
+
+def _removing(object_id: ObjectId, view: CatalogView) -> tuple[list[Change], Table]:
+    return remove_table(view, object_id), find_table(view, object_id)

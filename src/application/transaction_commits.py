@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import attrs
 
+from lancekeep.application.keyed_requests import current_request
 from lancekeep.application.protocol_runner import recognizable, refusal
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain.commit import Unknown
-from lancekeep.domain.commit_token import CommitToken
+from lancekeep.domain.commit_token import CommitToken, StagedManifest
 from lancekeep.domain.errors import Damaged, LancekeepError, StoreUnavailable
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.lineage import Base
@@ -69,6 +70,8 @@ class TransactionCommits:
             descendants.append(self._commits.lineage.require(each.root, manifest, content, each.base))
             staged.append(manifest)
             contents.append(content)
+        if (request := current_request()) is not None:
+            request.claim(lambda: _token(staged, contents))
         outcome = self._settle(Transaction.begin(staged), contents)
         if isinstance(outcome, AllCommitted):
             for descendant in descendants:
@@ -99,8 +102,7 @@ class TransactionCommits:
                     "(sqlite://, dynamodb://)."
                 )
             case Unknown(token, reason):
-                members = [recognizable(*each) for each in zip(token.members, contents, strict=True)]
-                return Unknown(CommitToken(members[0], tuple(members[1:])), reason)
+                return Unknown(_token(token.members, contents), reason)
             case outcome:
                 return outcome
 
@@ -136,3 +138,8 @@ class TransactionCommits:
         except LancekeepError as error:
             return transaction.not_read(at, error)
         return transaction.read(at, found)
+
+
+def _token(staged: Sequence[StagedManifest], contents: Sequence[bytes | None]) -> CommitToken:
+    first, *others = map(recognizable, staged, contents)
+    return CommitToken(first, tuple(others))

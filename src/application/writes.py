@@ -12,6 +12,7 @@ from typing import Any
 
 import attrs
 
+from lancekeep.application.keyed_requests import performing
 from lancekeep.application.ledger import Ledger
 from lancekeep.application.places import Places
 from lancekeep.application.removal import Removal
@@ -149,13 +150,16 @@ class Writes:
         would write its own first version there.
         """
 
-        def decide(view: CatalogView) -> tuple[list[Change], None]:
-            return add_table(view, table), None
+        def decide(view: CatalogView) -> tuple[list[Change], Table]:
+            return add_table(view, table), table
 
+        if self._ledger.effect_of_request() is not None:
+            return Committed(1, "", 0)
         self._ledger.refuse_early(self._ledger.authorised(decide))
-        first = self._write_first(table, data)
+        with performing(None):  # the entry is the effect of a request; without it, the version does not exist
+            first = self._write_first(table, data)
         try:
-            self._ledger.apply(decide)
+            self._ledger.apply(decide, effect=lambda entered: entered)
         except DEFINITE:
             self._removal.discard(table)
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import copy_context
 from datetime import UTC
 from typing import Any, cast
 
@@ -55,6 +56,7 @@ class _Channel(LanceNamespace):
         self.error: LancekeepError | None = None
         self.met: LancekeepError | None = None
         self.committed: Committed | None = None
+        self._context = copy_context()  # native threads do not inherit the keyed request of the caller's thread
 
     def namespace_id(self) -> str:
         return self.namespace.namespace_id()
@@ -102,7 +104,7 @@ class _Channel(LanceNamespace):
             )
             raise self.error
         try:
-            response: Any = self.namespace.create_table_version(request)
+            response: Any = self._context.copy().run(self.namespace.create_table_version, request)
         except Exception as error:
             self.error = error.__cause__ if isinstance(error.__cause__, LancekeepError) else None
             raise

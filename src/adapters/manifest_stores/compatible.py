@@ -16,6 +16,8 @@ import attrs
 from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListing, V1Directory
 from lancekeep.domain.catalog import AddColumns, CatalogView, Change, Put, Remove, SetProperties, page
 from lancekeep.domain.errors import ConcurrentModification, LancekeepError, StoreUnavailable
+from lancekeep.domain.idempotency import PROPERTY as REQUEST_PROPERTY
+from lancekeep.domain.idempotency import without_records
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import OWN_PROPERTIES, TABLE, ManifestEntry
 from lancekeep.domain.table import V1_SUFFIX, v1_table
@@ -238,7 +240,8 @@ class CompatibleManifestStore:
         if listed:
             # The manifest must hold a table before its directory is hidden: a migration that decides on the same
             # manifest would not see the marker alone.
-            return _Step(listing, again=True), [*entered, *(Put(attrs.evolve(entry, listed=False)) for entry in listed)]
+            early = [without_records(change) for change in entered]  # the records are of the change that follows
+            return _Step(listing, again=True), [*early, *(Put(attrs.evolve(entry, listed=False)) for entry in listed)]
         # Another table may exist by now in a directory that was hidden for this change.
         seen = [place for place in vacated if place not in hidden or listing.find(place.removesuffix(V1_SUFFIX))]
         if seen:
@@ -271,7 +274,12 @@ class CompatibleManifestStore:
 
 
 def _own(properties: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in properties.items() if name.startswith(OWN_PROPERTIES)}
+    """Return the properties that a V1 directory stores, too."""
+    return {
+        name: value
+        for name, value in properties.items()
+        if name.startswith(OWN_PROPERTIES) and not name.startswith(REQUEST_PROPERTY)
+    }
 
 
 def _properties_after(properties: Mapping[str, str], changes: Sequence[Change]) -> Mapping[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lancekeep.application.ledger import Ledger
+from lancekeep.application.ledger import Ledger, once
 from lancekeep.application.places import Places
 from lancekeep.application.removal import Removal
 from lancekeep.application.tables import DEFINITE, Tables
@@ -24,6 +24,7 @@ class Renames:
         self._tables = tables
         self._removal = removal
 
+    @once(Table)
     def rename(self, source: ObjectId, target: ObjectId) -> Table:
         table = self._tables.find(source)
         self._ledger.refuse_early(lambda view: rename_table(view, table, target, table.location))
@@ -53,4 +54,4 @@ class Renames:
             changes = rename_table(view, table, target, location)
             return changes, Table(target, location, find_table(view, table.id).properties)
 
-        return self._ledger.apply(decide)
+        return self._ledger.apply(decide, effect=lambda renamed: renamed)
