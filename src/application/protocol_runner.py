@@ -282,8 +282,8 @@ def refusal(progress: Progress, fault: LancekeepError | None) -> LancekeepError:
     )
 
 
-def moved(fence: VersionRow | None) -> CommitStoreMismatch:
+def moved(fence: VersionRow | None, advice: str = "Connect with that commit store.") -> CommitStoreMismatch:
     """Return the error for a history that moved to another commit store."""
     place = "another commit store" if fence is None or fence.moved_to is None else fence.moved_to
     name = "" if fence is None else f"{fence.base_uri}: "
-    return CommitStoreMismatch(f"{name}the versions of this table moved to {place}. Connect with that commit store.")
+    return CommitStoreMismatch(f"{name}the versions of this table moved to {place}. {advice}")

@@ -14,10 +14,12 @@ import attrs
 from lancekeep.application.keyed_requests import performing
 from lancekeep.application.ledger import Ledger, once
 from lancekeep.application.places import Places
+from lancekeep.application.protocol_runner import moved
 from lancekeep.application.removal import Removal
 from lancekeep.domain.catalog import CatalogView, Change, SetProperties, page
 from lancekeep.domain.errors import (
     AlreadyExists,
+    CommitStoreMismatch,
     ConcurrentModification,
     Damaged,
     InvalidInput,
@@ -211,7 +213,17 @@ class Tables:
                 f"{root.base_uri} is the copy that a rename makes, or made when it was stopped; wait for it, or have "
                 "fsck remove it"
             )
-        if self._ledger.commits.latest(root) is None:
+        try:
+            latest = self._ledger.commits.latest(root)
+        except CommitStoreMismatch:
+            rows = self._ledger.commits.rows
+            raise moved(
+                rows.latest(root.base_uri),
+                "The table was deregistered from the catalog while that commit store managed it, and did not move back "
+                f"with the others. Call change_commit_store with that store, register the table, then call "
+                f"change_commit_store with {rows.url!r} again. Nothing was registered.",
+            ) from None
+        if latest is None:
             raise TableNotFound(f"no Lance table lies at {root.base_uri}: it has no version; nothing was registered")
         before = self._ledger.view()
         read = self._removal.clones.record_dataset(table.location)

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import attrs
 
+from lancekeep.application.concurrency import all_alongside, is_remote
 from lancekeep.application.tables import Tables
 from lancekeep.application.transaction_commits import TransactionCommits
 from lancekeep.application.versions import NewVersion, Versions
@@ -26,7 +27,8 @@ from lancekeep.domain.errors import (
     VersionNotFound,
 )
 from lancekeep.domain.identifiers import Identifier, ObjectId
-from lancekeep.domain.table import Table
+from lancekeep.domain.lineage import Base
+from lancekeep.domain.table import Table, v1_table
 from lancekeep.domain.transaction import AllCommitted, TransactionOutcome
 from lancekeep.domain.version_row import VersionRow
 from lancekeep.ports.commit_store import require_atomic
@@ -230,8 +232,15 @@ def _require_unchanged(plan: WritePlan, made: StagedVersion) -> None:
 
 @attrs.frozen
 class _Pinned:
+    """A table and its version.
+
+    Attributes:
+        base: The identity of the version, if another table can take the location: a V1 directory.
+    """
+
     table: Table
     version: int
+    base: Base | None = None
 
 
 @attrs.frozen
@@ -271,11 +280,15 @@ class Snapshot:
         """
         object_id = ObjectId.of(identifier)
         pinned = self._of(object_id)
+        other = TableNotFound(
+            f"another table has the name {object_id} since the snapshot was taken; take a new snapshot"
+        )
         if self._versions.find_table(object_id).location != pinned.table.location:
-            raise TableNotFound(
-                f"another table has the name {object_id} since the snapshot was taken; take a new snapshot"
-            )
-        return self._writes.open(object_id, pinned.version, None, None)
+            raise other
+        dataset = self._writes.open(object_id, pinned.version, None, None)
+        if pinned.base is not None and _base(self._versions, pinned) != pinned.base:
+            raise other
+        return dataset
 
     def _of(self, object_id: ObjectId) -> _Pinned:
         try:
@@ -301,9 +314,13 @@ def take_snapshot(versions: Versions, tables: Tables, writes: Writes, chosen: Se
             break
     else:
         raise ConcurrentModification("tables were created or dropped at each attempt to take a snapshot; take it again")
-    pinned = {
-        table.id: _Pinned(table, version) for table, version in zip(seen, latest, strict=True) if version is not None
-    }
+    found = [_Pinned(table, version) for table, version in zip(seen, latest, strict=True) if version is not None]
+
+    def identified(each: _Pinned) -> _Pinned:
+        return each if v1_table(each.table.location) is None else attrs.evolve(each, base=_base(versions, each))
+
+    pins = all_alongside(identified, found) if is_remote(versions.commits.objects) else map(identified, found)
+    pinned = {each.table.id: each for each in pins}
     missing = [table.id for table in seen if table.id not in pinned]
     if chosen is not None and missing:
         raise VersionNotFound(f"the table {missing[0]} is only declared: it has no version to read")
@@ -312,6 +329,13 @@ def take_snapshot(versions: Versions, tables: Tables, writes: Writes, chosen: Se
 
 def _places(tables: Sequence[Table]) -> list[tuple[ObjectId, str]]:
     return [(table.id, table.location) for table in tables]
+
+
+def _base(versions: Versions, pinned: _Pinned) -> Base | None:
+    """Return the identity of a version; None if the version does not exist."""
+    root = versions.dataset_root(pinned.table)
+    row = versions.commits.get(root, pinned.version)
+    return None if row is None else versions.commits.lineage.base(root, row)
 
 
 def _versions_at_one_moment(versions: Versions, tables: Sequence[Table]) -> list[int | None] | None:

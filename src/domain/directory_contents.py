@@ -11,19 +11,25 @@ import re
 from collections.abc import Iterable
 
 from lancekeep.domain.dataset_files import DATA, DELETIONS, INDICES, REFERENCES, TRANSACTIONS, Place
-from lancekeep.domain.layout import VERSIONS
+from lancekeep.domain.layout import HINT, VERSIONS
 from lancekeep.domain.naming import ManifestName
-from lancekeep.domain.table import CLONES_DIRECTORY, DEREGISTERED_MARKER, MOVING_MARKER, RESERVED_MARKER
+from lancekeep.domain.table import (
+    CLONES_DIRECTORY,
+    DEREGISTERED_MARKER,
+    INGESTED_DIRECTORY,
+    MOVING_MARKER,
+    RESERVED_MARKER,
+)
 
 _MARKERS = frozenset((RESERVED_MARKER, DEREGISTERED_MARKER, MOVING_MARKER))
 
-_HINT = "latest_version_hint.json"
 _DETACHED = "d"
 """Names of detached manifests, which are not versions of the table, start with this character."""
 
 _TEMPORARY = re.compile(r"\.tmp-[0-9a-f]+-[0-9a-f]+")  # Names of unfinished objects in the local object store.
 _MANIFEST_TABLE_DATA = re.compile(r"[0-9a-f]{32}\.lance")  # Names of Lancekeep's data files of the manifest table.
 _CLONE_RECORD = re.compile(rf"{re.escape(CLONES_DIRECTORY)}/[0-9a-f]{{32}}")
+_INGEST_RECORD = re.compile(rf"{INGESTED_DIRECTORY}/[0-9]{{20}}\.[0-9a-f]{{32}}(?:-and-before)*\.[ab]-[a-z]+\.arrow")
 _REFERENCE = re.compile(r"(?:tags|branches)/.+\.json")
 _NAMED = (DATA, DELETIONS, TRANSACTIONS, INDICES)
 
@@ -41,7 +47,7 @@ def is_own(path: str) -> bool:
 
 def is_mark(path: str) -> bool:
     """Return whether the path proves that Lance or Lancekeep wrote the file."""
-    if is_own(path):
+    if is_own(path) or _INGEST_RECORD.fullmatch(path):
         return True
     place = Place.of(path)
     if place is None:
@@ -57,7 +63,7 @@ def is_mark(path: str) -> bool:
 def is_versions_file(name: str) -> bool:
     """Return whether a file of ``_versions`` is a hint or a detached manifest."""
     detached = name.removeprefix(_DETACHED)
-    return name == _HINT or (name != detached and ManifestName.parse(detached) is not None)
+    return name == HINT or (name != detached and ManifestName.parse(detached) is not None)
 
 
 def _is_known(path: str) -> bool:

@@ -12,6 +12,8 @@ from lancekeep.domain.naming import NamingScheme
 
 VERSIONS = "_versions"
 BRANCHES = "tree"
+HINT = "latest_version_hint.json"
+"""A file in ``_versions`` that names a recent version; a search for the latest version may start there."""
 
 
 @attrs.frozen
@@ -45,6 +47,11 @@ class DatasetRoot:
     def versions_key(self) -> str:
         """The directory of manifests, with a trailing slash."""
         return f"{self.key}/{VERSIONS}/"
+
+    @property
+    def hint_key(self) -> str:
+        """The key of the version hint."""
+        return self.versions_key + HINT
 
     def manifest_key(self, version: int, scheme: NamingScheme) -> str:
         """Return the key of the final manifest of a version."""

@@ -21,6 +21,8 @@ MOVING_MARKER = ".lancekeep-moving"
 """A file in a directory that a rename copies a table to; it contains the previous location of the table."""
 CLONES_DIRECTORY = ".lancekeep-clones"
 """A directory in the directory of a table, with a record for each shallow clone that reads the table's files."""
+INGESTED_DIRECTORY = "_ingested"
+"""A directory in the directory of a table, with the record of the files that `ingest` has read (ADR 25)."""
 MARKER_CONTENT = b""
 """Native writers write ``reserved``. No reader uses the content, and an empty file takes the fewest storage calls."""
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import lancekeep
-from lancekeep.domain.errors import Damaged, LancekeepError
+from lancekeep.domain.errors import CommitStoreMismatch, Damaged, LancekeepError
 from lancekeep.domain.naming import NamingScheme
 from lancekeep.domain.version_row import VersionRow
 
@@ -89,3 +89,21 @@ def test_a_table_that_was_dropped_under_another_store_blocks_nothing_after_the_r
         catalog.drop_table("b")
         catalog.write("b", pa.table({"n": [3]}))
         assert catalog.open("b").to_table().to_pydict() == {"n": [3]}
+
+
+def test_registration_of_a_table_left_in_another_store_says_what_to_do(tmp_path: Path) -> None:
+    stores = [f"sqlite://{tmp_path}/{name}.db" for name in ("first", "second")]
+    with lancekeep.connect(str(tmp_path / "lake"), mode="v2", commit_store=stores[0]) as catalog:
+        catalog.write("t", pa.table({"n": [1]}))
+        catalog.change_commit_store(stores[1])
+        location = catalog.deregister_table("t").location
+        catalog.change_commit_store(stores[0])
+        with pytest.raises(CommitStoreMismatch) as refused:
+            catalog.register_table("t", location)
+        assert stores[1] in str(refused.value)
+        assert f"change_commit_store with {stores[0]!r} again" in str(refused.value)
+        catalog.change_commit_store(stores[1])
+        catalog.register_table("t", location)
+        catalog.change_commit_store(stores[0])
+        catalog.write("t", pa.table({"n": [2]}), "append")
+        assert catalog.open("t").to_table().to_pydict() == {"n": [1, 2]}

@@ -18,6 +18,7 @@ from memory_catalogs import World
 
 import lancekeep
 from lancekeep.adapters.object_stores import open_object_store
+from lancekeep.application.upkeep.fsck import Kind
 from lancekeep.domain.naming import NamingScheme
 from lancekeep.domain.version_row import Reserved, VersionRow
 
@@ -397,3 +398,21 @@ def test_latest_version_is_found_after_a_clean_up_above_a_stale_hint(tmp_path: P
         catalog.cleanup(timedelta(0), grace=timedelta(0))
         assert catalog.open("t").version == 3
         assert sorted(catalog.open("t").to_table()["x"].to_pylist()) == [0, 1, 2]
+
+
+def test_fsck_removes_a_hint_that_a_clean_up_by_pylance_made_misleading(tmp_path: Path) -> None:
+    with lancekeep.connect(str(tmp_path / "lake"), commit_store="conditional-put://", mode="v2") as catalog:
+        for x in range(4):
+            catalog.write("t", pa.table({"x": [x]}), "overwrite" if x == 0 else "append")
+        dataset = lance.dataset(catalog.describe_table("t").uri)
+        dataset.tags.create("kept", 1)
+        hint = Path(catalog.describe_table("t").uri.removeprefix("file://")) / "_versions/latest_version_hint.json"
+        hint.write_text('{"version": 1}')
+        dataset.cleanup_old_versions(timedelta(0), delete_unverified=True, error_if_tagged_old_versions=False)
+        [found] = catalog.fsck(deep=True, repair=True, grace=0).findings
+        assert found.kind is Kind.STALE_HINT
+        assert found.repaired
+        assert catalog.open("t").version == 4
+        assert lance.dataset(catalog.describe_table("t").uri).version == 4
+        assert sorted(catalog.open("t").to_table()["x"].to_pylist()) == [0, 1, 2, 3]
+        assert not catalog.fsck(deep=True, grace=0).findings

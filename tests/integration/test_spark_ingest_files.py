@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 import lancekeep
 from lancekeep.entrypoints.spark.jobs.files import Piece, list_files
-from lancekeep.entrypoints.spark.jobs.ingested import RUN_PROPERTY, IngestedFiles
+from lancekeep.entrypoints.spark.jobs.ingested import RUN_PROPERTY, IngestedFiles, run_of
 from lancekeep.entrypoints.spark.jobs.readers import Wanted, inspect, read
 from lancekeep.jobs import Summary, ingest
 
@@ -420,6 +420,31 @@ def test_ingest_records_are_compacted_and_lost_version_voids_one(
     assert sorted(IngestedFiles(catalog, catalog.find_table("t")).read(catalog.open("t"))["uri"].to_pylist()) == sorted(
         files
     )
+
+
+@pytest.mark.parametrize("mode", ["v1", "v2", "compatible"])
+@pytest.mark.parametrize("removal", ["drop", "rename"])
+def test_record_of_ingested_files_does_not_outlive_its_table(tmp_path: Path, mode: str, removal: str) -> None:
+    catalog = lancekeep.connect(str(tmp_path / "lake"), mode=mode, commit_store=f"sqlite://{tmp_path}/commits.db")
+    rows = pa.table({"id": pa.array([1], pa.int64())})
+    catalog.write("t", rows)
+    path = tmp_path / "a.csv"
+    path.write_text("id\n")
+    [file] = list_files(str(path))
+    record, run = IngestedFiles(catalog, catalog.find_table("t")), run_of([file], "append t")
+    record.propose(2, run, [file], replaces=False)
+    catalog.commit_fragments(catalog.begin_write("t", rows.schema, "append"), [], properties={RUN_PROPERTY: run})
+    record.settle(2, run)
+    if removal == "drop" or mode == "v1":
+        catalog.drop_table("t")
+    else:
+        catalog.rename_table("t", "other")
+        moved = IngestedFiles(catalog, catalog.find_table("other"))
+        assert moved.read(catalog.open("other"))["uri"].to_pylist() == [file.uri]
+    catalog.write("t", rows)
+    catalog.write("t", rows, "append")
+    assert IngestedFiles(catalog, catalog.find_table("t")).read(catalog.open("t")).num_rows == 0
+    assert not catalog.fsck(grace=0).findings
 
 
 @pytest.mark.parametrize(

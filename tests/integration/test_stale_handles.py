@@ -16,6 +16,8 @@ from faults import Faulty
 
 import lancekeep
 from lancekeep.application.catalog import Catalog
+from lancekeep.application.lineage import Lineage
+from lancekeep.application.upkeep.fsck import Kind
 from lancekeep.domain.errors import LancekeepError
 
 STORES = ("conditional-put://", "sqlite", "file", "memory")
@@ -53,6 +55,19 @@ def recreate(catalog: Catalog, versions: int = 1) -> None:
     catalog.write("t", rows(100))
     for version in range(1, versions):
         catalog.write("t", rows(100 + 10 * version), "append")
+
+
+def test_fsck_reports_a_stale_append_that_no_commit_store_could_refuse(tmp_path: Path) -> None:
+    """Without a commit store pylance commits to a V1 directory itself, past the catalog."""
+    with lancekeep.connect(str(tmp_path / "lake"), mode="v1") as catalog:
+        catalog.write("t", rows(0))
+        old = lance.dataset(catalog.describe_table("t").uri)
+        recreate(catalog)
+        old.insert(rows(10))
+        [found] = catalog.fsck(deep=True, grace=0).findings
+        assert found.kind is Kind.MISSING_FILE
+        assert catalog.fsck(deep=True, repair=True, accept_loss=True, grace=0).findings[0].repaired
+        assert stored(catalog) == [100, 101, 102]
 
 
 # -- honest writers ---------------------------------------------------------------------------------------------------
@@ -207,6 +222,28 @@ def test_change_by_a_handle_older_than_a_cleanup_keeps_new_columns(catalog: Cata
         held.delete("x = 11") if change == "delete" else held.update({"y": "2"}, where="x = 11")
     found = catalog.open("t").to_table()
     assert found["more"].to_pylist() == [value + 1 for value in found["x"].to_pylist()]
+
+
+def test_commit_does_not_land_in_a_table_recreated_after_the_check(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new table has as many versions as the old one, so the number of the commit fits it."""
+    catalog.write("t", rows(0))
+    catalog.write("t", rows(10), "append")
+    ds = catalog.open("t")
+    check = Lineage.require
+
+    def checked(self: Lineage, *arguments: Any) -> Any:
+        descendant = check(self, *arguments)
+        monkeypatch.undo()
+        recreate(catalog, 2)
+        return descendant
+
+    monkeypatch.setattr(Lineage, "require", checked)
+    with pytest.raises(OSError, match="unknown"):
+        lance.write_dataset(rows(20), ds, mode="append")
+    catalog.write("t", rows(30), "append")
+    assert stored(catalog) == [30, 31, 32, 100, 101, 102, 110, 111, 112]
 
 
 def test_old_plan_for_a_dropped_table_is_refused(catalog: Catalog) -> None:

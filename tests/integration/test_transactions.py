@@ -288,6 +288,22 @@ def test_snapshot_pins_versions(catalog: lancekeep.Catalog) -> None:
         snapshot.open("a")
 
 
+@pytest.mark.parametrize("mode", ["v1", "v2", "compatible"])
+@pytest.mark.parametrize("store", ["sqlite", "conditional-put", None])
+def test_snapshot_refuses_a_table_that_was_recreated(tmp_path: Path, mode: str, store: str | None) -> None:
+    url = f"sqlite://{tmp_path}/commits.db" if store == "sqlite" else store and f"{store}://"
+    catalog, other = (lancekeep.connect(str(tmp_path / "lake"), mode=mode, commit_store=url) for _ in range(2))
+    catalog.write("a", rows(0))
+    snapshot = catalog.snapshot()
+    catalog.write("a", rows(1), "append")
+    assert snapshot.open("a").count_rows() == 1
+    other.drop_table("a")
+    other.write("a", rows(7, 8))
+    with pytest.raises(lancekeep.TableNotFound, match="since the snapshot was taken"):
+        snapshot.open("a")
+    assert catalog.snapshot().open("a").count_rows() == 2
+
+
 # -- faults ---------------------------------------------------------------------------------------------------------
 
 

@@ -1,7 +1,7 @@
-"""Deliberate faults, each with a short sequence of the machine's rules that finds it.
+"""Deliberate faults, each with a short walk that finds it.
 
-A fault switches one protection off where the product has it. ``steps`` are rules with their arguments. Each example
-begins with the tables ``a`` and ``b``, and a handle of each in the pool.
+A fault switches one protection off where the product has it. Each walk begins with the tables ``a`` and ``b``, and a
+handle of each in the pool.
 """
 
 from __future__ import annotations
@@ -12,20 +12,19 @@ from typing import Any
 from unittest.mock import patch
 
 import attrs
+from readers.walk import Walk
 
 
 @attrs.frozen
 class Fault:
-    """A protection that is off, and where the machine shows that it is missed.
+    """A protection that is off, and a walk that fails without it.
 
-    patches: attributes by their dotted names, and what takes their place. foreign: see ``Readers.begin``.
+    Attributes:
+        patches: Attributes by their dotted names, and their replacements.
     """
 
-    mode: str
-    kind: str
-    steps: tuple[str, ...]
+    walk: Walk
     patches: Mapping[str, Any]
-    foreign: bool = False
 
     @contextmanager
     def reintroduced(self) -> Iterator[None]:
@@ -49,61 +48,64 @@ def _by_position(written: Any, manifest: Any, content: bytes) -> Any:
 
 _ADOPTION = "lancekeep.application.adoption.Adoption"
 _CLONES = "lancekeep.application.clones.Clones"
-_CLONE_IN_ROOT, _CLONE_BELOW = "clone at=0 into=0 place=0 version=0", "clone at=0 into=0 place=1 version=0"
+_CLONE_IN_ROOT, _CLONE_BELOW = "clone(at=0, into=0, place=0, version=0)", "clone(at=0, into=0, place=1, version=0)"
 
 FAULTS: Mapping[str, Fault] = {
     "commits need not descend from the version they follow": Fault(
-        "v1",
-        "sqlite",
-        ("recreate at=0 value=0 native=False", "change_by_handle at=0 change=append value=0"),
+        Walk(
+            "v1",
+            "sqlite",
+            ("recreate(at=0, value=0, native=False)", "change_by_handle(at=0, change='append', value=0)"),
+        ),
         {"lancekeep.application.lineage.Lineage._compare": _nothing},
     ),
     "an old plan is not asked which version it has read": Fault(
-        "compatible",
-        "file",
-        ("plan_write at=0 mode=append value=0", "recreate at=0 value=0 native=False", "finish at=0"),
+        Walk(
+            "compatible",
+            "file",
+            ("plan_write(at=0, mode='append', value=0)", "recreate(at=0, value=0, native=False)", "finish(at=0)"),
+        ),
         {"lancekeep.application.lineage.Lineage._compare": _nothing},
     ),
     "readers do not see versions beyond the last row": Fault(
-        "v2",
-        "sqlite",
-        ("write_past_the_store at=0 value=0 branch=0",),
+        Walk("v2", "sqlite", ("write_past_the_store(at=0, value=0, branch=0)",)),
         {f"{_ADOPTION}.following": lambda *_: None},
     ),
     "rows that the commit store lost stay lost": Fault(
-        "v1",
-        "memory",
-        ("write at=0 mode=append value=0", "lose_rows at=0 rows=1 branch=0"),
+        Walk("v1", "memory", ("write(at=0, mode='append', value=0)", "lose_rows(at=0, rows=1, branch=0)")),
         {f"{_ADOPTION}.following": lambda *_: None},
     ),
     "drop does not look for clones": Fault(
-        "v2",
-        "sqlite",
-        (_CLONE_IN_ROOT, "drop at=0"),
+        Walk("v2", "sqlite", (_CLONE_IN_ROOT, "drop(at=0)")),
         {f"{_CLONES}.recorded_readers": _nothing},
     ),
     "rename does not look for clones": Fault(
-        "compatible",
-        "file",
-        (_CLONE_IN_ROOT, "rename at=0 into=1"),
+        Walk("compatible", "file", (_CLONE_IN_ROOT, "rename(at=0, into=1)")),
         {f"{_CLONES}.recorded_readers": _nothing},
     ),
     "clean-up does not look for deregistered clones below other directories": Fault(
-        "v2",
-        "memory",
-        (_CLONE_BELOW, "deregister at=2", "write at=0 mode=overwrite value=0", "cleanup at=0"),
+        Walk(
+            "v2",
+            "memory",
+            (
+                _CLONE_BELOW,
+                "deregister(at=2)",
+                "write(at=0, mode='overwrite', value=0)",
+                "upkeep(what='cleanup', at=0, flag=False)",
+            ),
+        ),
         {f"{_CLONES}.unowned_datasets": _nothing},
     ),
     "repair removes what a clone reads": Fault(
-        "v2",
-        "none",
-        (_CLONE_IN_ROOT, "deregister at=0", "repair at=1 remove_tables=True"),
+        Walk("v2", "none", (_CLONE_IN_ROOT, "deregister(at=0)", "upkeep(what='repair', at=1, flag=True)")),
         {f"{_CLONES}.protected": lambda *_: {}, f"{_CLONES}.recorded_readers": _nothing},
     ),
     "repair removes foreign files": Fault(
-        "v2",
-        "sqlite",
-        ("put_foreign_file at=2", "repair at=0"),
+        Walk(
+            "v2",
+            "sqlite",
+            ("upkeep(what='put_foreign_file', at=2, flag=False)", "upkeep(what='repair', at=0, flag=False)"),
+        ),
         {
             "lancekeep.application.upkeep.fsck.foreign_files": _nothing,
             "lancekeep.application.places.foreign_files": _nothing,
@@ -111,10 +113,7 @@ FAULTS: Mapping[str, Fault] = {
         },
     ),
     "columns of the manifest table are mapped by position": Fault(
-        "v2",
-        "conditional-put",
-        ("create at=3 value=0 native=False",),
+        Walk("v2", "conditional-put", ("create(at=3, value=0, native=False)",), foreign=True),
         {"lancekeep.adapters.manifest_stores.table_data._message": _by_position},
-        foreign=True,
     ),
 }

@@ -18,11 +18,12 @@ import attrs
 import lance
 import pyarrow as pa
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
 from lance.fragment import write_fragments
 from lance_namespace import ListTableVersionsRequest
 from lance_namespace.errors import LanceNamespaceError
 from readers.model import CHANGES, Change, Content, Given, History, State, Table, content_of
+from readers.operations import FEW, FLAG, operation
 from readers.stores import ATOMIC, MODES, REMEMBERING, STORES, Lake
 
 import lancekeep
@@ -43,7 +44,6 @@ BRANCHES = ("s", "t")
 TAGS = ("k", "l")
 CHANGE_NAMES = tuple(CHANGES)
 UPKEEP = ("cleanup", "repair", "migrate", "reopen", "change_commit_store", "put_foreign_file")
-FEW = st.integers(0, 5)
 NOW = timedelta(0)
 
 OUTCOMES: Counter[str] = Counter()
@@ -52,6 +52,18 @@ OUTCOMES: Counter[str] = Counter()
 
 def has_tables(machine: Any) -> bool:
     return bool(machine.tables)
+
+
+def has_handles(machine: Any) -> bool:
+    return bool(machine.handles)
+
+
+def has_pending(machine: Any) -> bool:
+    return bool(machine.pending)
+
+
+def has_left(machine: Any) -> bool:
+    return bool(machine.left)
 
 
 @attrs.define(eq=False)
@@ -288,7 +300,7 @@ class Readers(RuleBasedStateMachine):
 
     # -- creating and removing tables -------------------------------------------------------------------------------
 
-    @rule(at=FEW, value=FEW, native=st.booleans())
+    @operation(at=FEW, value=FEW, native=FLAG)
     def create(self, at: int, value: int, native: bool) -> None:
         name = self.pick(self.names, at)
         state = State().put([next(self.numbers) for _ in range(2)], value)
@@ -312,8 +324,7 @@ class Readers(RuleBasedStateMachine):
         elif self.attempt(act, may_refuse=occupied, what="create"):
             self.enter(name, state)
 
-    @precondition(has_tables)
-    @rule(at=FEW)
+    @operation(has_tables, at=FEW)
     def drop(self, at: int) -> None:
         name = self.named(at)
         if name is None:
@@ -322,8 +333,7 @@ class Readers(RuleBasedStateMachine):
         if self.attempt(lambda: self.catalogs[at % 2].drop_table(name), may_refuse=needed, what="drop"):
             self.forget_table(name)
 
-    @precondition(has_tables)
-    @rule(at=FEW, value=FEW, native=st.booleans())
+    @operation(has_tables, at=FEW, value=FEW, native=FLAG, weight=2)
     def recreate(self, at: int, value: int, native: bool) -> None:
         name = self.named(at)
         if name is None:
@@ -333,8 +343,7 @@ class Readers(RuleBasedStateMachine):
             self.shown = self.entries()
             self.create(self.names.index(name), value, native)
 
-    @precondition(has_tables)
-    @rule(at=FEW, into=FEW)
+    @operation(has_tables, at=FEW, into=FEW)
     def rename(self, at: int, into: int) -> None:
         name, goal = self.named(at), self.free(into)
         if name is None or goal is None:
@@ -352,8 +361,7 @@ class Readers(RuleBasedStateMachine):
                 self.outside = [clone for clone in self.outside if table not in clone.sources]
             table.path, table.uri = found.location, catalog.uri(found)
 
-    @precondition(has_tables)
-    @rule(at=FEW)
+    @operation(has_tables, at=FEW)
     def deregister(self, at: int) -> None:
         name = self.named(at)
         if name is None:
@@ -362,8 +370,7 @@ class Readers(RuleBasedStateMachine):
             self.left.append(self.tables.pop(name))
             self.left[-1].left = self.era
 
-    @precondition(lambda self: self.left)
-    @rule(at=FEW, into=FEW)
+    @operation(has_left, at=FEW, into=FEW, weight=2)
     def register(self, at: int, into: int) -> None:
         name = self.free(into)
         if name is None or not self.left:
@@ -375,8 +382,7 @@ class Readers(RuleBasedStateMachine):
             self.left.remove(table)
             self.tables[name] = table
 
-    @precondition(has_tables)
-    @rule(at=FEW, into=FEW, place=FEW, version=FEW)
+    @operation(has_tables, at=FEW, into=FEW, place=FEW, version=FEW, weight=2)
     def clone(self, at: int, into: int, place: int, version: int) -> None:
         """Make a shallow clone by plain pylance: outside of the catalog, or inside and enter it."""
         name, goal = self.named(at), self.free(into)
@@ -405,8 +411,7 @@ class Readers(RuleBasedStateMachine):
 
     # -- handles ----------------------------------------------------------------------------------------------------
 
-    @precondition(has_tables)
-    @rule(at=FEW, branch=FEW, native=st.booleans(), old=st.booleans())
+    @operation(has_tables, at=FEW, branch=FEW, native=FLAG, old=FLAG, weight=2)
     def open(self, at: int, branch: int, native: bool, old: bool) -> None:
         """Open a table and keep the handle in the pool."""
         name = self.named(at)
@@ -468,14 +473,12 @@ class Readers(RuleBasedStateMachine):
         if accepted and not self.is_live(handle):  # the dataset is at a version of the table that took its place now
             self.handles = [other for other in self.handles if other is not handle]
 
-    @precondition(lambda self: self.handles)
-    @rule(at=FEW, change=st.sampled_from(CHANGE_NAMES), value=FEW)
+    @operation(has_handles, at=FEW, change=CHANGE_NAMES, value=FEW, weight=4)
     def change_by_handle(self, at: int, change: str, value: int) -> None:
         if self.handles:
             self.change(self.pick(self.handles, at), change, value)
 
-    @precondition(has_tables)
-    @rule(at=FEW, branch=FEW, change=st.sampled_from(CHANGE_NAMES), value=FEW)
+    @operation(has_tables, at=FEW, branch=FEW, change=CHANGE_NAMES, value=FEW, weight=3)
     def change_by_name(self, at: int, branch: int, change: str, value: int) -> None:
         """Open a table and change it at once."""
         if self.tables:
@@ -484,8 +487,7 @@ class Readers(RuleBasedStateMachine):
             [handle], self.handles = self.handles, pool
             self.change(handle, change, value)
 
-    @precondition(lambda self: self.handles)
-    @rule(at=FEW)
+    @operation(has_handles, at=FEW)
     def read_handle(self, at: int) -> None:
         """A handle reads its version, whatever has happened since, or fails if the version was removed."""
         if not self.handles:
@@ -502,8 +504,7 @@ class Readers(RuleBasedStateMachine):
         if version in handle.history.versions:
             assert found == handle.history.versions[version].content, "a handle reads other rows than those it opened"
 
-    @precondition(has_tables)
-    @rule(at=FEW, mode=st.sampled_from(("append", "overwrite")), value=FEW)
+    @operation(has_tables, at=FEW, mode=("append", "overwrite"), value=FEW)
     def write(self, at: int, mode: str, value: int) -> None:
         name = self.named(at)
         if name is None:
@@ -517,8 +518,7 @@ class Readers(RuleBasedStateMachine):
         main, given = table.main, self.given(table.main.state, value)
         return Target(table, table.uri, main.latest, None, main, CHANGES[change], given, main.state)
 
-    @precondition(has_tables)
-    @rule(at=FEW, value=FEW, meanwhile=st.sampled_from(("drop", "recreate", "rename", "write", "create_branch")))
+    @operation(has_tables, at=FEW, value=FEW, meanwhile=("drop", "recreate", "rename", "write", "create_branch"))
     def slow_append(self, at: int, value: int, meanwhile: str) -> None:
         """Append a stream of rows, in the middle of which the table is dropped, recreated, renamed or changed."""
         name = self.named(at)
@@ -553,8 +553,7 @@ class Readers(RuleBasedStateMachine):
 
     # -- commits that are finished later ----------------------------------------------------------------------------
 
-    @precondition(has_tables)
-    @rule(at=FEW, mode=st.sampled_from(("append", "overwrite")), value=FEW)
+    @operation(has_tables, at=FEW, mode=("append", "overwrite"), value=FEW)
     def plan_write(self, at: int, mode: str, value: int) -> None:
         name = self.named(at)
         if name is None:
@@ -567,8 +566,7 @@ class Readers(RuleBasedStateMachine):
         )
         self.pending.append(Pending([target], lambda: catalog.commit_fragments(plan, fragments)))
 
-    @precondition(has_tables)
-    @rule(at=FEW, value=FEW)
+    @operation(has_tables, at=FEW, value=FEW)
     def stage(self, at: int, value: int) -> None:
         """Stage a commit whose outcome its writer does not know, and keep the token."""
         name = self.named(at)
@@ -589,8 +587,7 @@ class Readers(RuleBasedStateMachine):
 
         self.pending.append(Pending([target], finish))
 
-    @precondition(has_tables)
-    @rule(at=FEW, other=FEW, value=FEW)
+    @operation(has_tables, at=FEW, other=FEW, value=FEW)
     def open_transaction(self, at: int, other: int, value: int) -> None:
         names = sorted(self.tables)
         if len(names) < 2 or self.kind not in ATOMIC:
@@ -604,8 +601,7 @@ class Readers(RuleBasedStateMachine):
         transaction.write(second, targets[1].given.rows(("id", "value")), "overwrite")
         self.pending.append(Pending(targets, lambda: transaction.__exit__(None, None, None)))
 
-    @precondition(lambda self: self.pending)
-    @rule(at=FEW)
+    @operation(has_pending, at=FEW, weight=3)
     def finish(self, at: int) -> None:
         if not self.pending:
             return
@@ -618,8 +614,7 @@ class Readers(RuleBasedStateMachine):
 
     # -- branches and tags ------------------------------------------------------------------------------------------
 
-    @precondition(has_tables)
-    @rule(at=FEW, branch=FEW)
+    @operation(has_tables, at=FEW, branch=FEW)
     def create_branch(self, at: int, branch: int = 0) -> None:
         name = self.named(at)
         if name is None:
@@ -635,8 +630,7 @@ class Readers(RuleBasedStateMachine):
         history.versions[self.stored(table, chosen).version] = table.main.state
         history.kept.add(history.latest)
 
-    @precondition(has_tables)
-    @rule(at=FEW, branch=FEW, again=st.booleans())
+    @operation(has_tables, at=FEW, branch=FEW, again=FLAG)
     def delete_branch(self, at: int, branch: int, again: bool) -> None:
         name = self.named(at)
         if name is None or not self.tables[name].branches:
@@ -652,8 +646,7 @@ class Readers(RuleBasedStateMachine):
         if again:
             self.create_branch(at, BRANCHES.index(chosen))
 
-    @precondition(has_tables)
-    @rule(at=FEW, tag=FEW, branch=FEW, version=FEW)
+    @operation(has_tables, at=FEW, tag=FEW, branch=FEW, version=FEW)
     def tag(self, at: int, tag: int, branch: int, version: int) -> None:
         """Create a tag, or delete the one of that name."""
         name = self.named(at)
@@ -674,7 +667,7 @@ class Readers(RuleBasedStateMachine):
 
     # -- upkeep -----------------------------------------------------------------------------------------------------
 
-    @rule(what=st.sampled_from(UPKEEP), at=FEW, flag=st.booleans())
+    @operation(what=UPKEEP, at=FEW, flag=FLAG, weight=3)
     def upkeep(self, what: str, at: int, flag: bool) -> None:
         """Rules that are always possible, as one, so that they do not crowd out the others."""
         getattr(self, what)(at, flag)
@@ -735,8 +728,7 @@ class Readers(RuleBasedStateMachine):
         self.foreign[path] = f"file {next(self.numbers)}".encode()
         self.lake.put(path, self.foreign[path])
 
-    @precondition(has_tables)
-    @rule(at=FEW, value=FEW, branch=FEW)
+    @operation(has_tables, at=FEW, value=FEW, branch=FEW)
     def write_past_the_store(self, at: int, value: int, branch: int) -> None:
         """Append by a native writer that knows nothing of the commit store."""
         name = self.named(at)
@@ -752,8 +744,7 @@ class Readers(RuleBasedStateMachine):
         history.add(dataset.version, CHANGES["append"].after(history.state, history.state, given))
         OUTCOMES["bypass: done"] += 1
 
-    @precondition(has_tables)
-    @rule(at=FEW, rows=st.integers(1, 3), branch=FEW)
+    @operation(has_tables, at=FEW, rows=(1, 2, 3), branch=FEW)
     def lose_rows(self, at: int, rows: int, branch: int) -> None:
         """The commit store forgets its last rows of a table, as after a restart from a snapshot."""
         name = self.named(at)

@@ -1,40 +1,31 @@
-"""Each deliberate fault is found by a short sequence of the machine's rules, which passes without the fault."""
+"""Each deliberate fault is found by a short walk, which passes without the fault."""
 
 from __future__ import annotations
 
-from typing import Any
-
+import attrs
 import pytest
-from readers.faults import FAULTS, Fault
-from readers.machine import Readers
-
-
-def replay(fault: Fault) -> None:
-    """Perform rules of the machine, each followed by the judge."""
-    machine = Readers()
-    try:
-        machine.begin(fault.mode, fault.kind, fault.foreign)
-        machine.check()
-        for step in fault.steps:
-            rule, *arguments = step.split()
-            given = dict(argument.split("=") for argument in arguments)
-            getattr(machine, rule)(**{name: _value(text) for name, text in given.items()})
-            machine.check()
-    finally:
-        machine.teardown()
-
-
-def _value(text: str) -> Any:
-    return int(text) if text.isdigit() else {"True": True, "False": False}.get(text, text)
+from readers.faults import FAULTS
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_deliberate_fault_is_found(name: str) -> None:
-    with FAULTS[name].reintroduced(), pytest.raises(Exception) as found:  # noqa: PT011 - readers fail in many ways
-        replay(FAULTS[name])
-    print(f"{name}: {type(found.value).__name__}: {found.value}")
+    fault = FAULTS[name]
+    with fault.reintroduced():
+        found = fault.walk.failure()
+    assert found is not None
+    print(f"{name}: {type(found).__name__}: {found}")
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_same_sequence_passes_without_fault(name: str) -> None:
-    replay(FAULTS[name])
+def test_same_walk_passes_without_fault(name: str) -> None:
+    FAULTS[name].walk.perform()
+
+
+def test_failing_walk_is_shrunk_to_the_steps_that_fail() -> None:
+    fault = FAULTS["commits need not descend from the version they follow"]
+    superfluous = ("tag(at=1, tag=0, branch=0, version=0)", "write(at=1, mode='append', value=1)")
+    walk = attrs.evolve(fault.walk, steps=(*superfluous, *fault.walk.steps, *superfluous))
+    with fault.reintroduced():
+        found = walk.failure()
+        assert found is not None
+        assert walk.shrink(found, seconds=60) == fault.walk

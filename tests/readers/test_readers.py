@@ -1,6 +1,6 @@
 """Readers see every acknowledged row: a state machine over real tables, with handles that outlive them.
 
-``LANCEKEEP_READERS=500 pytest tests/readers`` runs so many examples of each mode; `make soak` runs fresh seeds.
+``LANCEKEEP_READERS=500 pytest tests/readers`` runs so many examples of each mode; `make soak` runs random walks.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Any
 from uuid import uuid4
 
@@ -18,11 +19,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, run_state_machine_as_test
 from readers.machine import OUTCOMES, Readers
 from readers.stores import MODES, STORES
+from readers.walk import Walk
 
 SEED = int(os.environ.get("LANCEKEEP_SEED", "0"))
 EXAMPLES = int(os.environ.get("LANCEKEEP_READERS", "12"))
 PHASES = (Phase.generate,) if "LANCEKEEP_READERS_NO_SHRINK" in os.environ else (Phase.generate, Phase.shrink)
 STEPS = int(os.environ.get("LANCEKEEP_READERS_STEPS", "30"))
+
+SHRINK_SECONDS = 300
 
 
 def machine_of(mode: str, kinds: Sequence[str] = STORES, servers: Mapping[str, Any] | None = None) -> type[Readers]:
@@ -73,12 +77,20 @@ def test_every_reader_sees_acknowledged_rows_on_s3(moto_endpoint: str) -> None:
 
 if "LANCEKEEP_SOAK_MINUTES" in os.environ:  # `make soak`; a test that is skipped would have failed in CI
 
-    def test_fresh_seeds_pass() -> None:
+    def test_fresh_seeds_pass(redis_url: str) -> None:
         end = time.monotonic() + 60 * float(os.environ["LANCEKEEP_SOAK_MINUTES"])
-        number = time.time_ns() // 1_000_000
-        runs = 0
-        while time.monotonic() < end:
-            mode = MODES[runs % len(MODES)]
-            run(machine_of(mode), number + runs, 10)
-            runs += 1
+        first = int(os.environ.get("LANCEKEEP_SOAK_SEED", time.time_ns() // 1_000_000))
+        servers = {"redis": redis_url}
+        print(f"seed {first}", flush=True)
+        for walks in count(1):
+            walk = Walk.random(first + walks - 1, (*STORES, "redis"))
+            error = walk.failure(servers)
+            if error is not None:
+                shortest = walk.shrink(error, SHRINK_SECONDS, servers)
+                raise AssertionError(
+                    f"LANCEKEEP_SOAK_SEED={first + walks - 1} found, shortened to:\n{shortest}"
+                ) from error
+            if time.monotonic() > end:
+                break
+        print(f"{walks} walks")
         print("\n".join(f"{outcome}: {times}" for outcome, times in sorted(OUTCOMES.items())))

@@ -27,7 +27,6 @@ from lancekeep.format.json_files import hinted_version
 from lancekeep.ports.commit_store import CommitStoreGuarantees
 from lancekeep.ports.object_store import ObjectStore
 
-_HINT = "latest_version_hint.json"
 _Rows = list[VersionRow]
 
 
@@ -140,7 +139,7 @@ class ConditionalPutCommitStore:
         present = {row.version for row in self._sorted(base_uri)}
         doomed = present if versions is None else present.intersection(versions)
         if present - doomed and not self._objects.guarantees.paged and self._hinted(base_uri) != max(present):
-            self._objects.delete(self._root(base_uri).versions_key + _HINT)
+            self._objects.delete(self._root(base_uri).hint_key)
         return len(doomed)
 
     def close(self) -> None:
@@ -181,7 +180,7 @@ class ConditionalPutCommitStore:
     def _hinted(self, base_uri: str) -> int:
         """Return the version in the hint; 0 without a usable hint."""
         try:
-            return hinted_version(self._objects.get(self._root(base_uri).versions_key + _HINT))
+            return hinted_version(self._objects.get(self._root(base_uri).hint_key))
         except ObjectNotFound:
             return 0
 

@@ -33,7 +33,7 @@ from lancekeep.domain.errors import (
     StoreUnavailable,
     Unsupported,
 )
-from lancekeep.domain.layout import VERSIONS
+from lancekeep.domain.layout import HINT, VERSIONS
 from lancekeep.domain.naming import ManifestName, NamingScheme, final_versions
 from lancekeep.format.json_files import hinted_version
 from lancekeep.ports.manifest_store import Decision, Result
@@ -45,7 +45,6 @@ Publish = Callable[[str, bytes], bool]
 _ATTEMPTS = 50
 _TRUSTED = timedelta(minutes=1)
 """By the clock of the storage; well below the grace period of `clean_up`."""
-_HINT = "latest_version_hint.json"
 _HINT_EVERY = 16
 _CLEAN_EVERY, _CLEAN_PAUSE = 256, 60.0
 """A clean-up runs at every such version, but pauses for these seconds: it reads all recent versions."""
@@ -282,7 +281,7 @@ class LanceManifestStore:
     def _hinted(self) -> int:
         """Return the version of the hint; 0 without a hint or such a version."""
         try:
-            number = hinted_version(self._objects.get(f"{self._key}/{VERSIONS}/{_HINT}"))
+            number = hinted_version(self._objects.get(f"{self._key}/{VERSIONS}/{HINT}"))
         except ObjectNotFound:
             return 0
         return number if number and self._exists(number) else 0
@@ -450,7 +449,7 @@ class LanceManifestStore:
         """Occasionally write the version hint and remove old versions."""
         if number % _HINT_EVERY == 0:
             with suppress(LancekeepError):
-                self._objects.put(f"{self._key}/{VERSIONS}/{_HINT}", json.dumps({"version": number}).encode())
+                self._objects.put(f"{self._key}/{VERSIONS}/{HINT}", json.dumps({"version": number}).encode())
         if number % _CLEAN_EVERY == 0 and abs(self._clock() - self._cleaned) >= _CLEAN_PAUSE:
             self._cleaned = self._clock()
             self._cleaner = self._cleaner or ThreadPoolExecutor(max_workers=1, thread_name_prefix="lancekeep-clean-up")

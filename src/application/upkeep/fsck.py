@@ -63,6 +63,7 @@ class Kind(Enum):
     UNRECORDED = "unrecorded version"
     STAGED = "leftover staged manifest"
     GAP = "version gap"
+    STALE_HINT = "stale version hint"
     UNKNOWN = "unknown name"
     MIXED = "mixed naming schemes"
     HEAD = "damaged head"

@@ -14,7 +14,7 @@ import attrs
 
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain.errors import ConcurrentModification, Damaged, ObjectNotFound, Refused, Retryable
-from lancekeep.domain.layout import BRANCHES, VERSIONS, DatasetRoot
+from lancekeep.domain.layout import BRANCHES, HINT, VERSIONS, DatasetRoot
 from lancekeep.domain.naming import ManifestName
 from lancekeep.domain.table import CLONES_DIRECTORY, DEREGISTERED_MARKER, MOVING_MARKER, RESERVED_MARKER
 from lancekeep.domain.version_row import VersionRow
@@ -26,7 +26,7 @@ _ROUNDS = 10
 _REFERENCES = "_refs/"
 """The directory of tags, the only objects of a table whose content changes."""
 
-_LEFT_BEHIND = {RESERVED_MARKER, DEREGISTERED_MARKER, MOVING_MARKER, f"{VERSIONS}/latest_version_hint.json"}
+_LEFT_BEHIND = {RESERVED_MARKER, DEREGISTERED_MARKER, MOVING_MARKER, f"{VERSIONS}/{HINT}"}
 """Objects that describe the directory itself, or that the next commit rewrites."""
 
 

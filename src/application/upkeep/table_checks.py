@@ -24,7 +24,7 @@ from lancekeep.domain.naming import ManifestName, NamingScheme, final_versions
 from lancekeep.domain.table import Table
 from lancekeep.domain.version_row import VersionRow
 from lancekeep.format.file_references import names_in
-from lancekeep.format.json_files import parse_reference
+from lancekeep.format.json_files import hinted_version, parse_reference
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
 _OLDER = 10
@@ -195,6 +195,7 @@ class TableChecks:
         yield from self._leftovers(history)
         yield from _gaps(branch, history, held)
         if history.finals:
+            yield from self._of_hint(history)
             yield from self._of_head(history)
 
     def _of_rows(self, history: _History) -> Iterator[tuple[Finding, Repair | None]]:
@@ -282,6 +283,25 @@ class TableChecks:
             meaning = f"{info.key!r} was being written when its writer was stopped"
             found = Finding(Kind.LEFTOVER, title, meaning, "remove it")
             yield unless_young(found, [info], self.grace, self.now()), partial(self._remove, info)
+
+    def _of_hint(self, history: _History) -> Iterator[tuple[Finding, Repair | None]]:
+        """Yield a version hint from which a search for the latest version ends at a gap."""
+        hinted, latest = self._hinted(history.root), max(history.finals)
+        end = next((version for version in range(hinted, latest) if version + 1 not in history.finals), None)
+        if hinted not in history.finals or end is None:
+            return
+        meaning = (
+            f"the version hint names version {hinted}, and version {end + 1} was removed: over conditional-put:// on a "
+            f"file system the catalog takes version {end} for the latest instead of version {latest}"
+        )
+        found = Finding(Kind.STALE_HINT, history.title, meaning, "remove the hint")
+        yield found, partial(self._remove_hint, history.root, hinted)
+
+    def _hinted(self, root: DatasetRoot) -> int:
+        try:
+            return hinted_version(self._objects.get(root.hint_key))
+        except ObjectNotFound:
+            return 0
 
     def _of_head(self, history: _History) -> Iterator[tuple[Finding, Repair | None]]:
         info = history.finals[max(history.finals)]
@@ -463,6 +483,12 @@ class TableChecks:
                 self._objects.delete(key)
                 return True
         return False
+
+    def _remove_hint(self, root: DatasetRoot, hinted: int) -> bool:
+        if self._hinted(root) != hinted:
+            return False
+        self._objects.delete(root.hint_key)
+        return True
 
     def _exists(self, key: str) -> bool:
         return self._objects.head(key) is not None

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from lancekeep.application.catalog import Catalog
 from lancekeep.domain.errors import Damaged, ObjectNotFound, Refused
-from lancekeep.domain.table import Table
+from lancekeep.domain.table import INGESTED_DIRECTORY, Table
 from lancekeep.entrypoints.spark.jobs.files import SourceFile
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ class IngestedFiles:
         self._objects = catalog.commits.objects
         self._retry = catalog.commits.retry
         self._table = table
-        self._prefix = f"{catalog.dataset_root(table).key}/_ingested/"
+        self._prefix = f"{catalog.dataset_root(table).key}/{INGESTED_DIRECTORY}/"
 
     def read(self, dataset: Any) -> pa.Table:
         """Return the files that a version has ingested, and settle pending entries.
