@@ -31,6 +31,8 @@ CONFIG_VARIABLE = "LANCEKEEP_CONFIG"
 """Names the one configuration file to read, in place of those of the project and the user."""
 
 STORAGE, COMMIT_STORE = "storage.", "commit_store."
+SERVER = "server."
+"""The prefix of the settings of ``lancekeep serve``, which are no settings of a connection."""
 TEXTS = ("impl", "root", "mode", "commit_store", "committer")
 BOOLEANS = ("inline_optimization", "unsafe", "vend_input_storage_options")
 SETTINGS = (*TEXTS, *BOOLEANS, STORAGE, COMMIT_STORE)
@@ -347,6 +349,8 @@ def _from_environment(variables: Mapping[str, str]) -> _Settings:
         if not variable.startswith(PREFIX) or variable == CONFIG_VARIABLE:
             continue
         name = _property(variable.removeprefix(PREFIX).lower())
+        if name.startswith(SERVER):
+            continue
         if "." not in name and (not value or not difflib.get_close_matches(name, _KNOWN, n=1, cutoff=0.9)):
             continue
         found.append((name, value, variable))
@@ -358,6 +362,40 @@ def _property(name: str) -> str:
     if not separator:
         return name
     return f"{prefix}.{_property(rest) if prefix in ('dir', *_PLANNED) else rest}"
+
+
+def server_settings(
+    given: Mapping[str, Any], environment: Mapping[str, str] | None = None
+) -> Iterator[tuple[str, Any, str]]:
+    """Yield the settings of a server, each once, from the first source that has it.
+
+    They are the given ones, then ``LANCEKEEP_SERVER__NAME``, then ``[server]`` of the files that `ConnectionConfig`
+    reads.
+
+    Args:
+        given: Explicit settings by name; None stands for a setting that is not given.
+        environment: The variables to read; those of the process by default.
+
+    Yields:
+        The name, the value and the origin of a setting. A table inside ``[server]`` is one value.
+    """
+    variables = os.environ if environment is None else environment
+    sources: list[tuple[str, Mapping[str, Any]]] = [
+        (ARGUMENT, {name: value for name, value in given.items() if value is not None})
+    ]
+    for variable, value in variables.items():
+        name = _property(variable.removeprefix(PREFIX).lower()) if variable.startswith(PREFIX) else ""
+        if name.startswith(SERVER):
+            sources.append((variable, {name.removeprefix(SERVER): value}))
+    for file in _files(variables):
+        section = _content(file).get("server", {})
+        if not isinstance(section, dict):
+            raise InvalidInput(f"{file}: 'server' is a {type(section).__name__}; write a section [server]")
+        sources.append((f"{file} [server]", section))
+    seen: set[str] = set()
+    for origin, settings in sources:
+        yield from ((name, value, origin) for name, value in settings.items() if name not in seen)
+        seen.update(settings)
 
 
 def _variable(name: str) -> str:
@@ -401,15 +439,8 @@ def _is_trusted(file: Path) -> bool:
 
 def _sections(file: Path) -> Iterator[tuple[str | None, _Settings]]:
     """Return the named catalogs of a file, then its top level under the name None."""
-    import tomllib  # a process without a configuration file starts without it
-
-    try:
-        content = tomllib.loads(file.read_text("utf-8"))
-    except OSError as error:
-        raise InvalidInput(f"cannot read {file}: {error.strerror}") from error
-    except ValueError as error:
-        problem = str(error) if isinstance(error, tomllib.TOMLDecodeError) else "it is not UTF-8"
-        raise InvalidInput(f"{file} is not a TOML file: {problem}") from None  # the cause quotes the content
+    content = _content(file)
+    content.pop("server", None)  # `server_settings` reads it
     catalogs = content.pop("catalogs", {})
     if not isinstance(catalogs, dict) or not all(isinstance(each, dict) for each in catalogs.values()):
         raise InvalidInput(f"{file}: 'catalogs' holds one table for each catalog, such as [catalogs.lake]")
@@ -419,6 +450,18 @@ def _sections(file: Path) -> Iterator[tuple[str | None, _Settings]]:
             raise InvalidInput(f"{file}: [catalogs.{name}] has no root; add root = '…'")
         yield name, settings
     yield None, _section(content, str(file), file.parent)
+
+
+def _content(file: Path) -> dict[str, Any]:
+    import tomllib  # a process without a configuration file starts without it
+
+    try:
+        return tomllib.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise InvalidInput(f"cannot read {file}: {error.strerror}") from error
+    except ValueError as error:
+        problem = str(error) if isinstance(error, tomllib.TOMLDecodeError) else "it is not UTF-8"
+        raise InvalidInput(f"{file} is not a TOML file: {problem}") from None  # the cause quotes the content
 
 
 def _section(content: Mapping[str, Any], origin: str, folder: Path) -> _Settings:

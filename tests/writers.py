@@ -17,6 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lance.commit import CommitConflictError
 from lance.namespace import DirectoryNamespace as NativeNamespace
+from lance.namespace import RestNamespace
+from lance_namespace.errors import LanceNamespaceError
 
 import lancekeep
 from lancekeep.testing.concurrency import PROCESSES
@@ -76,6 +78,19 @@ def append_until_killed(properties: Mapping[str, str], writer: int, ledger: str)
             acknowledged.write(f"{writer},{number}\n")
             os.fsync(acknowledged.fileno())
             number += 1
+
+
+def append_through_server(uri: str, writer: int, ledger: str) -> None:
+    """Append until the server is gone; record each acknowledged row in the ledger before the next append."""
+    namespace = RestNamespace(uri=uri)
+    with open(ledger, "a", buffering=1) as acknowledged:
+        try:
+            for number in itertools.count():
+                append(namespace, writer, number)
+                acknowledged.write(f"{writer},{number}\n")
+                os.fsync(acknowledged.fileno())
+        except (OSError, RuntimeError, LanceNamespaceError):
+            return
 
 
 def write_pairs(root: str, store: str, ledger: Connection) -> None:

@@ -13,7 +13,7 @@ import writers
 from faults import Crash, Faulty, crash_at, lost_replies
 from lance.namespace import RestNamespace
 from lance_namespace.errors import LanceNamespaceError, ServiceUnavailableError
-from rest_front import RestFront, rest_front
+from rest_server import Front, serving
 
 import lancekeep
 from lancekeep.application.retry import Retry
@@ -79,14 +79,14 @@ def test_an_unknown_commit_is_raised_with_its_token_and_resolved_later(
 
 
 @pytest.fixture
-def front(namespace: lancekeep.DirectoryNamespace) -> Iterator[RestFront]:
-    with rest_front(namespace) as front:
+def front(namespace: lancekeep.DirectoryNamespace) -> Iterator[Front]:
+    with serving(namespace) as front:
         yield front
 
 
 @pytest.mark.parametrize("looks_lost", [0, 1])
 def test_a_native_append_lands_once_where_a_server_answers_503_behind_its_success(
-    namespace: lancekeep.DirectoryNamespace, front: RestFront, looks_lost: int
+    namespace: lancekeep.DirectoryNamespace, front: Front, looks_lost: int
 ) -> None:
     front.losses.update(create_table_version=1, describe_table_version=looks_lost)
     writers.append(RestNamespace(uri=front.uri), 1, 1)
@@ -96,7 +96,7 @@ def test_a_native_append_lands_once_where_a_server_answers_503_behind_its_succes
 
 
 def test_a_native_append_is_unknown_where_a_server_answers_nothing_but_503_behind_its_success(
-    namespace: lancekeep.DirectoryNamespace, front: RestFront
+    namespace: lancekeep.DirectoryNamespace, front: Front
 ) -> None:
     """Nor does it then take away what the version needs."""
     front.losses.update(create_table_version=1, describe_table_version=100)
@@ -107,7 +107,7 @@ def test_a_native_append_is_unknown_where_a_server_answers_nothing_but_503_behin
 
 
 def test_a_native_append_lands_once_where_a_proxy_repeats_the_request(
-    namespace: lancekeep.DirectoryNamespace, front: RestFront
+    namespace: lancekeep.DirectoryNamespace, front: Front
 ) -> None:
     front.repeats["create_table_version"] = 1
     writers.append(RestNamespace(uri=front.uri), 1, 1)
@@ -123,7 +123,7 @@ def require_one_append(namespace: lancekeep.DirectoryNamespace) -> None:
 
 
 def test_an_operation_has_one_effect_where_a_server_answers_503_behind_its_success(
-    namespace: lancekeep.DirectoryNamespace, front: RestFront
+    namespace: lancekeep.DirectoryNamespace, front: Front
 ) -> None:
     """Whoever asks again learns that it has been done."""
     client = RestNamespace(uri=front.uri)

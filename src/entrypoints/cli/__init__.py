@@ -36,6 +36,7 @@ SECTIONS = {
         Entry("resolve", "resolve", "Settle a commit whose outcome was unknown."),
         Entry("verify", "verify", "Check that the files and rows of tables are complete."),
     ),
+    "Servers": (Entry("serve", "serve", "Serve the catalog by the REST protocol of Lance namespaces."),),
     "Stores": (Entry("certify", "certify", "Measure whether the stores are safe for commits."),),
 }
 

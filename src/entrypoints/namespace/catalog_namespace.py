@@ -6,6 +6,7 @@ Every operation accepts a request model of ``lance_namespace``, a dict, or a sub
 
 from __future__ import annotations
 
+from lancekeep.application.catalog import Catalog
 from lancekeep.entrypoints.namespace.namespaces import NamespaceOperations
 from lancekeep.entrypoints.namespace.tables import TableOperations
 from lancekeep.entrypoints.namespace.versions import VersionOperations
@@ -20,6 +21,11 @@ class CatalogNamespace(NamespaceOperations, TableOperations, VersionOperations):
     Every field of a request is honoured or refused, except two that address a server in between: ``identity``, since
     the storage's own credentials decide about access here, and ``context``.
     """
+
+    @property
+    def catalog(self) -> Catalog:
+        """The catalog of this namespace."""
+        return self._catalog
 
     def namespace_id(self) -> str:
         return f"lancekeep {self._catalog!r}"

@@ -8,7 +8,6 @@ from typing import Any
 import attrs
 
 from lancekeep.adapters.lance.namespace_errors import translating
-from lancekeep.application.catalog import Catalog
 from lancekeep.composition import open_catalog
 from lancekeep.config import ConnectionConfig
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
@@ -39,11 +38,6 @@ class DirectoryNamespace(CatalogNamespace):
             config = attrs.evolve(config, root=".")
         super().__init__(open_catalog(config), vend_storage_options=config.vend_input_storage_options)
         self._config = config
-
-    @property
-    def catalog(self) -> Catalog:
-        """The catalog of this namespace."""
-        return self._catalog
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return _restore, (self._config.as_properties(),)

@@ -1,0 +1,62 @@
+"""``lancekeep serve``: the REST server of the Lance namespace specification."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from lancekeep.composition import open_catalog
+from lancekeep.config import CONFIG_VARIABLE, MODES, ConnectionConfig, given
+from lancekeep.domain.errors import MissingExtra
+from lancekeep.entrypoints.cli.console import print_line
+from lancekeep.entrypoints.cli.options import Stores, stores
+from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
+
+
+def _configure(context: click.Context, option: click.Parameter, file: str | None) -> None:
+    if file is not None:
+        os.environ[CONFIG_VARIABLE] = file
+
+
+@click.command()
+@click.option("--host", help="The address to listen on; 127.0.0.1 by default.")
+@click.option("--port", type=click.IntRange(0, 65535), help="The port; 2333 by default, 0 for a free one.")
+@click.option("--threads", type=click.IntRange(1), help="Operations that run at the same time; 64 by default.")
+@click.option("--log-format", type=click.Choice(("auto", "console", "json")), help="The format of the log on stderr.")
+@click.option("--log-level", type=click.Choice(("debug", "info", "warning", "error")), help="The least severe level.")
+@click.option("--tracing", is_flag=True, default=None, help="Export OpenTelemetry spans to OTEL_TRACES_EXPORTER.")
+@click.option(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False),
+    callback=_configure,
+    expose_value=False,
+    is_eager=True,
+    help="The configuration file to read in place of lancekeep.toml.",
+)
+@click.option("--mode", type=click.Choice(MODES), help="Where the catalog's entries are; compatible by default.")
+@stores
+def serve(chosen: Stores, /, mode: str | None, **options: Any) -> None:
+    """Serve the catalog at ROOT by the REST protocol of Lance namespaces.
+
+    The server stops on Ctrl-C or SIGTERM, after the requests in progress. Settings that are not given as options come
+    from LANCEKEEP_SERVER__NAME and from [server] of lancekeep.toml. Needs the extra [server].
+    """
+    try:
+        from lancekeep.entrypoints.rest.app import create_app
+        from lancekeep.entrypoints.rest.server import Server
+        from lancekeep.entrypoints.rest.settings import ServerSettings
+    except ModuleNotFoundError as error:
+        raise MissingExtra("the server needs its libraries: pip install 'lancekeep[server]'") from error
+    settings = ServerSettings.resolve(options)
+    config = ConnectionConfig.resolve(given(**chosen.given, mode=mode))
+
+    def announce(url: str) -> None:
+        print_line(f"Serving {catalog.root_uri} at {url}")
+        print_line(f"Try:  curl '{url}/v1/namespace/$/table/list'")
+        print_line("Stop: Ctrl-C or SIGTERM; requests in progress finish first.")
+
+    with open_catalog(config) as catalog:
+        namespace = CatalogNamespace(catalog, vend_storage_options=config.vend_input_storage_options)
+        Server(create_app(namespace, settings), settings).serve_on(announce)

@@ -1,0 +1,200 @@
+"""The REST server of the Lance namespace specification as an ASGI application.
+
+Any `lance_namespace.LanceNamespace` can be served. The namespace holds all state, in storage and in the commit store,
+so several processes can serve one catalog.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import anyio.to_thread
+import lance_namespace as api
+import pyarrow as pa
+from lance_namespace.errors import ErrorCode
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.responses import JSONResponse
+from starlette.routing import Route as Endpoint
+from starlette.types import Message, Receive, Scope, Send
+
+from lancekeep.domain.errors import InvalidInput
+from lancekeep.entrypoints.rest.channel import PART, Loop, RequestBody, ResponseBody
+from lancekeep.entrypoints.rest.errors import HttpError, Problem
+from lancekeep.entrypoints.rest.health import Health
+from lancekeep.entrypoints.rest.observation import Observation, Telemetry
+from lancekeep.entrypoints.rest.requests import Call, call_of, route_of
+from lancekeep.entrypoints.rest.responses import ARROW_FILE, response_of, write_file
+from lancekeep.entrypoints.rest.routes import OLDER_ROUTES, ROUTES, Body, Route, Router
+from lancekeep.entrypoints.rest.settings import ServerSettings
+
+Handler = Callable[[Call], Any]
+"""Performs a call in a worker thread: returns the response model, or a `pyarrow.RecordBatchReader` of rows."""
+
+Around = Callable[[Call, Handler], Any]
+"""Wraps the call of every operation: performs or refuses it, and returns the answer."""
+
+STREAMS = {
+    "create_table": "create_table_stream",
+    "insert_into_table": "insert_stream",
+    "merge_insert_into_table": "merge_insert_stream",
+    "query_table": "query_stream",
+}
+"""The methods that take or return Arrow data batch by batch, by the operation that has them as bytes."""
+
+UNREAD = 1 << 24
+"""How much of a refused request is read, so that the client gets to read the refusal."""
+
+
+def create_app(
+    namespace: api.LanceNamespace,
+    settings: ServerSettings | None = None,
+    *,
+    around: Sequence[Around] = (),
+    middleware: Sequence[Middleware] = (),
+) -> Starlette:
+    """Return the application that serves a namespace.
+
+    Args:
+        namespace: The namespace, whose methods must be safe to call from several threads.
+        settings: The settings of the server.
+        around: Wrappers of the call of every operation, the outermost first.
+        middleware: ASGI middleware of the operations, the outermost first; it runs inside the logs and metrics.
+    """
+    settings = settings or ServerSettings()
+    telemetry = Telemetry(settings)
+    health = Health(namespace)
+    operations: Any = Operations(namespace, settings, around)
+    for each in reversed(middleware):
+        operations = each.cls(operations, *each.args, **each.kwargs)
+    app = Starlette(
+        routes=[
+            Endpoint("/healthz", health.alive),
+            Endpoint("/readyz", health.ready),
+            Endpoint("/metrics", telemetry.metrics),
+            Endpoint("/{path:path}", operations),
+        ],
+        middleware=[Middleware(Observation, telemetry=telemetry)],
+    )
+    app.state.health = health
+    return app
+
+
+class Operations:
+    """The ASGI application of all routes of operations."""
+
+    def __init__(self, namespace: api.LanceNamespace, settings: ServerSettings, around: Sequence[Around] = ()) -> None:
+        self._namespace = namespace
+        self._router = Router((*ROUTES, *OLDER_ROUTES))
+        self._threads = settings.threads
+        self._limiter: anyio.CapacityLimiter | None = None
+        self._perform: Handler = self.call
+        for wrapper in reversed(around):
+            self._perform = _wrapped(wrapper, self._perform)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        state: dict[str, Any] = scope.setdefault("state", {})
+        loop = Loop(asyncio.get_running_loop())
+        body = RequestBody(receive, loop)
+        rows: ResponseBody | None = None
+        route: Route | None = None
+        try:
+            route, parameters = route_of(scope, self._router)
+            state["route"] = route
+            call = await call_of(route, parameters, scope, body)
+            state["call"] = call
+            if route.answer is Body.ARROW:
+                rows = _response_body(route, send, loop)
+                answer = await self._stream(call, rows, receive)
+            else:
+                answer = await self._in_thread(self._perform, call)
+            if answer is None and rows is not None:
+                await rows.finish()
+                return
+            response = response_of(call, answer)
+        except Exception as error:
+            if body.broken or (rows is not None and rows.abandoned):
+                return  # the client is gone
+            problem = Problem.of(error, route.unsupported if route else 501)
+            state["error"], state["problem"] = error, problem
+            if rows is not None and rows.started:
+                return  # without an end of the body, the client learns that it is incomplete
+            response = JSONResponse(problem.body(state.get("request_id", "")), problem.status, problem.headers)
+            await body.discard(UNREAD)
+        await response(scope, receive, send)
+
+    def call(self, call: Call) -> Any:
+        """Call the operation of the namespace; every request passes through here.
+
+        Raises:
+            HttpError: The namespace does not have the operation.
+        """
+        stream = getattr(self._namespace, STREAMS.get(call.operation, ""), None)
+        method = stream or getattr(self._namespace, call.operation, None)
+        if method is None:
+            raise HttpError(
+                call.route.unsupported,
+                f"The namespace does not support {call.route.operation_id}.",
+                ErrorCode.UNSUPPORTED,
+            )
+        if call.body is None:
+            return method(call.request)
+        if stream is None:
+            return method(call.request, call.body.read())
+        with _reader(call.body) as reader:
+            return method(call.request, reader)
+
+    async def _stream(self, call: Call, rows: ResponseBody, receive: Receive) -> Any:
+        """Perform a call and send its rows; return an answer without rows."""
+
+        def perform() -> Any:
+            answer = self._perform(call)
+            if not isinstance(answer, pa.RecordBatchReader):
+                return answer
+            write_file(answer, rows)
+            return None
+
+        watching = asyncio.create_task(_watch(receive, rows))
+        try:
+            return await self._in_thread(perform)
+        finally:
+            watching.cancel()
+
+    async def _in_thread(self, act: Callable[..., Any], *arguments: Any) -> Any:
+        if self._limiter is None:  # it belongs to the event loop, which exists from the first request on
+            self._limiter = anyio.CapacityLimiter(self._threads)
+        return await anyio.to_thread.run_sync(act, *arguments, limiter=self._limiter)
+
+
+def _wrapped(wrapper: Around, proceed: Handler) -> Handler:
+    return lambda call: wrapper(call, proceed)
+
+
+def _reader(body: RequestBody) -> pa.RecordBatchReader:
+    """Return the batches of a body. Raises `InvalidInput` if it is no Arrow IPC stream."""
+    try:
+        return pa.ipc.open_stream(io.BufferedReader(body, PART))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InvalidInput(f"the body is not an Arrow IPC stream: {error}") from error
+
+
+def _response_body(route: Route, send: Send, loop: Loop) -> ResponseBody:
+    async def start() -> None:
+        head: Message = {
+            "type": "http.response.start",
+            "status": route.status,
+            "headers": [(b"content-type", ARROW_FILE.encode())],
+        }
+        await send(head)
+
+    return ResponseBody(start, send, loop)
+
+
+async def _watch(receive: Receive, rows: ResponseBody) -> None:
+    """Stop the rows once the client is gone: the server discards what it sends to a closed connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    rows.abandoned = True

@@ -1,0 +1,50 @@
+"""Whether the server runs (``/healthz``) and can work (``/readyz``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import anyio.to_thread
+import lance_namespace as api
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from lancekeep.application.catalog import Catalog
+
+
+class Health:
+    """The endpoints for load balancers and orchestrators.
+
+    Attributes:
+        stopping: Whether the server is shutting down and takes no new work.
+    """
+
+    def __init__(self, namespace: api.LanceNamespace) -> None:
+        self._namespace = namespace
+        self.stopping = False
+
+    async def alive(self, request: Request) -> JSONResponse:
+        """Answer 200 while the process serves requests."""
+        return JSONResponse({"status": "ok"})
+
+    async def ready(self, request: Request) -> JSONResponse:
+        """Answer 200 if storage and commit store answer, else 503.
+
+        The response says which of them failed, and no more: it needs no authentication.
+        """
+        checks = {"server": "stopping" if self.stopping else "ok"}
+        for name, check in self._checks().items():
+            try:
+                await anyio.to_thread.run_sync(check)
+                checks[name] = "ok"
+            except Exception:
+                checks[name] = "unavailable"
+        ready = set(checks.values()) == {"ok"}
+        return JSONResponse({"status": "ok" if ready else "unavailable", "checks": checks}, 200 if ready else 503)
+
+    def _checks(self) -> Mapping[str, Callable[[], object]]:
+        catalog = getattr(self._namespace, "catalog", None)
+        if not isinstance(catalog, Catalog):
+            return {"namespace": lambda: self._namespace.list_namespaces(api.ListNamespacesRequest(id=[], limit=1))}
+        rows, asked = catalog.commits.rows, catalog.manifest_root.base_uri
+        return {"storage": catalog.view, "commit store": lambda: rows.latest(asked)}

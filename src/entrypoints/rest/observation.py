@@ -1,0 +1,169 @@
+"""Logs, metrics and traces of requests.
+
+Each request has an id: that of the header ``X-Request-Id`` if it is well-formed, else a new one. It is in the response,
+in every line of the log and, as ``instance``, in the body of an error. Neither logs, metrics nor spans hold a query, a
+header or a body, which may contain secrets.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import structlog
+from lance_namespace.errors import ErrorCode
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from lancekeep.entrypoints.rest.errors import RESOLVE_TOKEN, Problem
+from lancekeep.entrypoints.rest.routes import READS, Route
+from lancekeep.entrypoints.rest.settings import ServerSettings
+
+REQUEST_ID = "x-request-id"
+_WELL_FORMED = re.compile("[A-Za-z0-9._-]{1,64}")
+_QUIET = ("/healthz", "/readyz", "/metrics")
+_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class Telemetry:
+    """The log, the metrics and the tracer of one application."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.log = _log(settings)
+        self.tracer = _tracer() if settings.tracing else None
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "lancekeep_requests", "Requests by operation and status.", ("operation", "status"), registry=self.registry
+        )
+        self.seconds = Histogram(
+            "lancekeep_request_seconds", "Time to answer.", ("operation",), registry=self.registry, buckets=_BUCKETS
+        )
+        self.in_progress = Gauge("lancekeep_requests_in_progress", "Requests in progress.", registry=self.registry)
+        self.commits = Counter(
+            "lancekeep_commits", "Changes by operation and outcome.", ("operation", "outcome"), registry=self.registry
+        )
+
+    async def metrics(self, request: Request) -> Response:
+        """Return the metrics in the text format of Prometheus."""
+        return Response(generate_latest(self.registry), media_type=CONTENT_TYPE_LATEST)
+
+    @contextmanager
+    def span(self, headers: Headers) -> Iterator[Any]:
+        """Run a request in a span whose parent is that of the caller's ``traceparent``."""
+        if self.tracer is None:
+            yield None
+            return
+        from opentelemetry.propagate import extract
+        from opentelemetry.trace import SpanKind
+
+        parent = extract({name: headers[name] for name in ("traceparent", "tracestate") if name in headers})
+        with self.tracer.start_as_current_span("request", context=parent, kind=SpanKind.SERVER) as span:
+            yield span
+
+    def record(self, method: str, status: int, seconds: float, state: Mapping[str, Any], span: Any) -> None:
+        """Log and count one answered request."""
+        route: Route | None = state.get("route")
+        problem: Problem | None = state.get("problem")
+        operation = route.operation_id if route else "unknown"
+        self.requests.labels(operation, str(status)).inc()
+        self.seconds.labels(operation).observe(seconds)
+        if route and route.operation not in READS:
+            self.commits.labels(operation, _outcome(status, problem)).inc()
+        fields: dict[str, Any] = {
+            "request_id": state["request_id"],
+            "operation": operation,
+            "method": method,
+            "status": status,
+            "milliseconds": round(seconds * 1000, 1),
+        }
+        if state.get("call") is not None:
+            fields["object"] = list(state["call"].object_id)
+        if problem is not None:
+            fields["error"] = problem.message if problem.expected else type(state["error"]).__name__
+        if span is not None:
+            span.update_name(operation)
+            span.set_attributes({"http.request.method": method, "http.response.status_code": status})
+            if route:
+                span.set_attribute("http.route", route.path)
+        if problem is not None and not problem.expected:
+            self.log.error("request", exc_info=state["error"], **fields)
+        else:
+            (self.log.warning if status >= 500 else self.log.info)("request", **fields)
+
+
+class Observation:
+    """ASGI middleware that gives each request an id, and records it."""
+
+    def __init__(self, app: ASGIApp, telemetry: Telemetry) -> None:
+        self._app = app
+        self._telemetry = telemetry
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        given = headers.get(REQUEST_ID, "")
+        state = scope.setdefault("state", {})
+        state["request_id"] = given if _WELL_FORMED.fullmatch(given) else uuid.uuid4().hex
+        status = 499  # the client closed the connection, unless a response starts
+
+        async def answer(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)[REQUEST_ID] = state["request_id"]
+            await send(message)
+
+        if scope["path"] in _QUIET:
+            await self._app(scope, receive, answer)
+            return
+        start = time.perf_counter()
+        with self._telemetry.in_progress.track_inprogress(), self._telemetry.span(headers) as span:
+            try:
+                await self._app(scope, receive, answer)
+            finally:
+                self._telemetry.record(scope["method"], status, time.perf_counter() - start, state, span)
+
+
+def _outcome(status: int, problem: Problem | None) -> str:
+    """Return the outcome of a change: committed, conflict, unknown, refused or failed."""
+    if problem is None:
+        return "committed" if status < 400 else "failed"
+    if RESOLVE_TOKEN in problem.context:
+        return "unknown"
+    if problem.code is ErrorCode.CONCURRENT_MODIFICATION:
+        return "conflict"
+    return "refused" if status < 500 else "failed"
+
+
+def _log(settings: ServerSettings) -> Any:
+    """Return a logger that writes lines to stderr."""
+    console = settings.log_format == "console" or (settings.log_format == "auto" and sys.stderr.isatty())
+    renderers: list[Any] = (
+        [structlog.dev.ConsoleRenderer()]
+        if console
+        else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    )
+    return structlog.wrap_logger(
+        structlog.PrintLogger(sys.stderr),
+        processors=[structlog.processors.add_log_level, structlog.processors.TimeStamper("iso", utc=True), *renderers],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, settings.log_level.upper())),
+        cache_logger_on_first_use=True,
+    )
+
+
+def _tracer() -> Any:
+    """Return a tracer whose spans go to the exporter of ``OTEL_TRACES_EXPORTER``."""
+    from lancekeep.entrypoints.rest.tracing import tracer
+
+    return tracer()

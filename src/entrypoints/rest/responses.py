@@ -1,0 +1,95 @@
+"""Responses of operations as HTTP responses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import lance_namespace as api
+import pyarrow as pa
+from pydantic import BaseModel
+from pydantic_core import to_json
+from starlette.responses import Response
+
+from lancekeep.entrypoints.rest.channel import ResponseBody
+from lancekeep.entrypoints.rest.requests import DELIMITER, JSON, Call
+from lancekeep.entrypoints.rest.routes import Body
+
+ARROW_FILE = "application/vnd.apache.arrow.file"
+
+_PLAIN = {"count_table_rows": "count", "explain_table_query_plan": "plan", "analyze_table_query_plan": "analysis"}
+"""The operations whose response is one value, with the field of the response model that holds it."""
+
+_HEADER = "header."
+_NAME = re.compile("[A-Za-z0-9-]{1,100}")
+_VALUE = re.compile("[\t -~]{0,4000}")
+_RESERVED = frozenset(("connection", "content-length", "content-type", "transfer-encoding", "x-request-id"))
+
+
+def response_of(call: Call, answer: Any) -> Response:
+    """Return the answer of an operation, a model or a dict, as an HTTP response."""
+    fields = _fields(answer)
+    headers = _headers(fields)
+    status = call.route.status
+    if call.route.answer is Body.NONE:
+        return Response(status_code=status, headers=headers)
+    if call.route.answer is Body.ARROW:
+        return Response(fields["data"], status, headers, ARROW_FILE)
+    if call.operation in _PLAIN:
+        content = to_json(fields[_PLAIN[call.operation]] if isinstance(fields, dict) else fields)
+    elif call.route.answer is Body.METADATA:
+        content = to_json(fields.get("metadata") or {})
+    else:
+        if call.operation == "list_all_tables" and call.delimiter != DELIMITER:
+            fields["tables"] = [name.replace(DELIMITER, call.delimiter) for name in fields["tables"]]
+        content = to_json(fields)
+    return Response(content, status, headers, JSON)
+
+
+def write_file(reader: pa.RecordBatchReader, body: ResponseBody) -> None:
+    """Write record batches as an Arrow IPC file.
+
+    If a batch fails, the file stays without its footer, so no client takes it for complete.
+    """
+    with reader:
+        writer = pa.ipc.new_file(pa.PythonFile(body, mode="w"), reader.schema)
+        for batch in reader:
+            writer.write_batch(batch)
+        writer.close()
+
+
+def _fields(answer: Any) -> Any:
+    """Return an answer as plain values."""
+    if isinstance(answer, BaseModel):
+        if isinstance(answer, api.QueryTableResponse):
+            return dict(answer)  # its data are bytes, which are no JSON
+        return answer.model_dump(by_alias=True, exclude_none=True)
+    return {} if answer is None else answer
+
+
+def _headers(fields: Any) -> dict[str, str]:
+    """Take the headers out of the context of a response.
+
+    See "Context Header Mapping" of the specification. Entries that cannot be a header, or that would replace one of the
+    server's, stay in the body.
+    """
+    context: Mapping[str, str] | None = fields.get("context") if isinstance(fields, dict) else None
+    if not context:
+        return {}
+    headers = {}
+    rest = {}
+    for entry, value in context.items():
+        name = entry.removeprefix(_HEADER).lower()
+        if entry.startswith(_HEADER) and _is_header(name, value):
+            headers[name] = value
+        else:
+            rest[entry] = value
+    fields.pop("context")
+    if rest:
+        fields["context"] = rest
+    return headers
+
+
+def _is_header(name: str, value: str) -> bool:
+    return bool(_NAME.fullmatch(name) and _VALUE.fullmatch(value)) and name not in _RESERVED

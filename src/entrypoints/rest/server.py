@@ -1,0 +1,76 @@
+"""Run the application on uvicorn."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Callable
+
+import uvicorn
+from starlette.applications import Starlette
+
+from lancekeep.domain.errors import InvalidInput
+from lancekeep.entrypoints.rest.settings import ServerSettings
+
+
+class Server(uvicorn.Server):
+    """A server that lets requests in progress finish when it stops.
+
+    On SIGTERM or SIGINT it stops accepting connections, ``/readyz`` answers 503, and requests in progress have
+    ``shutdown_seconds`` to finish. An operation that runs is never interrupted.
+    """
+
+    def __init__(self, app: Starlette, settings: ServerSettings) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_graceful_shutdown=settings.shutdown_seconds or None,
+            )
+        )
+        self._application = app
+        self._settings = settings
+
+    def serve_on(self, announce: Callable[[str], None]) -> None:
+        """Listen, announce the URL, and serve until a signal stops the server.
+
+        Raises:
+            InvalidInput: The address cannot be used.
+        """
+        listener = listen(self._settings.host, self._settings.port)
+        announce(url_of(listener))
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, _return)  # uvicorn raises the signal again after its shutdown
+        self.run(sockets=[listener])
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._application.state.health.stopping = True
+        await super().shutdown(sockets)
+
+
+def _return(number: int, frame: object) -> None:
+    """Let the caller of `Server.serve_on` go on after a signal."""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens on an address.
+
+    Raises:
+        InvalidInput: The address cannot be used.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as error:
+        raise InvalidInput(
+            f"cannot listen on {host} port {port}: {error.strerror}; choose another --host or --port"
+        ) from error
+
+
+def url_of(listener: socket.socket) -> str:
+    """Return the URL of a listening socket."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if listener.family is socket.AF_INET6 else f"http://{host}:{port}"

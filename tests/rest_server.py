@@ -1,0 +1,63 @@
+"""The REST server in this process, with faults between it and its namespace."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Thread
+from typing import Any
+
+import attrs
+import lance_namespace as api
+from lance_namespace.errors import ServiceUnavailableError
+
+from lancekeep.entrypoints.rest.app import Handler, create_app
+from lancekeep.entrypoints.rest.requests import Call
+from lancekeep.entrypoints.rest.server import Server, listen, url_of
+from lancekeep.entrypoints.rest.settings import ServerSettings
+
+
+@attrs.define
+class Front:
+    """A running server.
+
+    Attributes:
+        uri: its URL.
+        losses: how many responses of an operation, by its name, become 503 although it was carried out.
+        repeats: how many requests arrive twice, as from a proxy that retries, and get the second response.
+        asked: the operations so far.
+    """
+
+    uri: str = ""
+    losses: Counter[str] = attrs.field(factory=Counter)
+    repeats: Counter[str] = attrs.field(factory=Counter)
+    asked: list[str] = attrs.field(factory=list)
+
+    def around(self, call: Call, proceed: Handler) -> Any:
+        self.asked.append(call.operation)
+        answer = proceed(call)
+        if self.repeats[call.operation]:
+            self.repeats[call.operation] -= 1
+            answer = proceed(call)
+        if self.losses[call.operation]:
+            self.losses[call.operation] -= 1
+            raise ServiceUnavailableError("no answer came in time")
+        return answer
+
+
+@contextmanager
+def serving(namespace: api.LanceNamespace, settings: ServerSettings | None = None) -> Iterator[Front]:
+    """Serve a namespace from a thread of this process."""
+    settings = settings or ServerSettings(log_level="error")
+    front = Front()
+    server = Server(create_app(namespace, settings, around=[front.around]), settings)
+    listener = listen("127.0.0.1", 0)
+    front.uri = url_of(listener)
+    thread = Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    try:
+        yield front
+    finally:
+        server.should_exit = True
+        thread.join()
