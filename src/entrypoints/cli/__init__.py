@@ -36,7 +36,10 @@ SECTIONS = {
         Entry("resolve", "resolve", "Settle a commit whose outcome was unknown."),
         Entry("verify", "verify", "Check that the files and rows of tables are complete."),
     ),
-    "Servers": (Entry("serve", "serve", "Serve the catalog by the REST protocol of Lance namespaces."),),
+    "Servers": (
+        Entry("keys", "keys", "Create, list and revoke the API keys of a server."),
+        Entry("serve", "serve", "Serve the catalog by the REST protocol of Lance namespaces."),
+    ),
     "Stores": (Entry("certify", "certify", "Measure whether the stores are safe for commits."),),
 }
 

@@ -1,0 +1,138 @@
+"""The policy in a TOML file.
+
+A file has any number of grants::
+
+    [[grants]]
+    role = "write"                   # read, write or admin
+    on = "ml.features"               # an object and everything below it; "" is the whole catalog
+    principals = ["key:ada"]         # "*" is every authenticated principal
+    groups = ["engineers"]
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from lancekeep.domain.authorization import Action, Decision, Grant, Policy, Principal
+from lancekeep.domain.errors import InvalidInput
+from lancekeep.domain.identifiers import ObjectId
+
+_LOG = logging.getLogger(__name__)
+_KEYS = ("role", "on", "principals", "groups")
+_ROLES = {action.role: action for action in Action}
+_Stamp = tuple[int, int, int] | None
+
+
+class PolicyFile:
+    """An `Authorizer` whose policy is a file, read again whenever the file changes.
+
+    If a changed file is invalid, the last valid policy stays in force, the log reports the error once, and ``problem``
+    holds it.
+
+    Raises:
+        InvalidInput: The file cannot be read, or is invalid.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = Lock()
+        self._stamp = _stamp(path)
+        self._policy = read_policy(path)
+        self.problem: str | None = None
+
+    def __repr__(self) -> str:
+        return f"PolicyFile({str(self._path)!r})"
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force."""
+        stamp = _stamp(self._path)
+        if stamp != self._stamp:
+            with self._lock:
+                if stamp != self._stamp:
+                    self._reload()
+                    self._stamp = stamp
+        return self._policy
+
+    def decide(self, principal: Principal, action: Action, object_id: ObjectId) -> Decision:
+        return self.policy.decide(principal, action, object_id)
+
+    def sees(self, principal: Principal, object_id: ObjectId) -> bool:
+        return self.policy.sees(principal, object_id)
+
+    def _reload(self) -> None:
+        try:
+            self._policy = read_policy(self._path)
+        except InvalidInput as error:
+            self.problem = str(error)
+            _LOG.error("The last valid policy stays in force: %s", error)
+        else:
+            self.problem = None
+            _LOG.info("Read the policy in %s again: %d grants.", self._path, len(self._policy.grants))
+
+
+def read_policy(path: Path) -> Policy:
+    """Read a policy.
+
+    Raises:
+        InvalidInput: The file cannot be read, or is invalid.
+    """
+    try:
+        content = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise InvalidInput(f"cannot read the policy {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise InvalidInput(f"the policy {path} is not a TOML file: {error}") from error
+    _require_known(content, ("grants",), f"the policy {path}")
+    grants = content.get("grants", [])
+    if not isinstance(grants, list) or not all(isinstance(each, dict) for each in grants):
+        raise InvalidInput(f"the policy {path}: write each grant as a table [[grants]]")
+    return Policy(tuple(_grant(each, f"the policy {path}, grant {at}") for at, each in enumerate(grants, 1)))
+
+
+def _grant(given: Mapping[str, Any], place: str) -> Grant:
+    _require_known(given, _KEYS, place)
+    role = given.get("role")
+    if not isinstance(role, str) or role not in _ROLES:
+        raise InvalidInput(f"{place}: role is {role!r}; choose {', '.join(_ROLES)}")
+    on = given.get("on")
+    if not isinstance(on, str | list):
+        raise InvalidInput(
+            f"{place}: on is {on!r}; give the identifier of an object as text or as a list of names; '' is the catalog"
+        )
+    try:
+        subtree = ObjectId.of(on)
+    except InvalidInput as error:
+        raise InvalidInput(f"{place}: {error}") from error
+    principals, groups = (_names(given, key, place) for key in ("principals", "groups"))
+    if not principals and not groups:
+        raise InvalidInput(f"{place} names no principal and no group; name one, or remove the grant")
+    return Grant(_ROLES[role], subtree, principals, groups)
+
+
+def _names(given: Mapping[str, Any], key: str, place: str) -> frozenset[str]:
+    names = given.get(key, [])
+    if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
+        raise InvalidInput(f"{place}: {key} is {names!r}; give a list of names")
+    return frozenset(names)
+
+
+def _require_known(given: Mapping[str, Any], known: tuple[str, ...], place: str) -> None:
+    unknown = sorted(given.keys() - set(known))
+    if unknown:
+        raise InvalidInput(f"{place} has the unknown key {unknown[0]!r}; known are {', '.join(known)}")
+
+
+def _stamp(path: Path) -> _Stamp:
+    """Return what changes with the file; None if there is no file."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

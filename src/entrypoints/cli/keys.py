@@ -1,0 +1,92 @@
+"""``lancekeep keys``: create, list and revoke the API keys of a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from lancekeep.adapters.authentication.api_keys import ApiKey, KeyFile
+from lancekeep.entrypoints.cli.console import print_json, print_line, print_table
+from lancekeep.entrypoints.cli.options import as_json
+from lancekeep.entrypoints.cli.upkeep import span
+
+T = TypeVar("T")
+
+
+def _file(command: Callable[..., T]) -> Callable[..., T]:
+    return click.option(
+        "--file",
+        type=click.Path(dir_okay=False, path_type=Path),
+        envvar="LANCEKEEP_SERVER__KEYS",
+        required=True,
+        help="The file of keys that the server reads. Also: LANCEKEEP_SERVER__KEYS.",
+    )(command)
+
+
+@click.group()
+def keys() -> None:
+    """Create, list and revoke the API keys of a server."""
+
+
+@keys.command()
+@click.argument("name")
+@click.option("--group", "groups", multiple=True, metavar="GROUP", help="A group of the principal; may be repeated.")
+@click.option("--expires", type=span, help="Time until the key expires: 90d. Left out, it never does.")
+@_file
+@as_json
+def create(name: str, groups: tuple[str, ...], expires: timedelta | None, file: Path, as_json: bool) -> None:
+    """Create a key for the principal key:NAME, and print it.
+
+    The key is shown only this once; the file holds its hash.
+    """
+    now = datetime.now(UTC)
+    key, whole = KeyFile(file).create(name, groups, None if expires is None else now + expires, now)
+    if as_json:
+        print_json({**_document(key), "key": whole})
+    else:
+        print_line(whole)
+        click.echo(f"Key {key.id} of {key.principal.name}. It is not shown again; store it now.", err=True)
+
+
+@keys.command(name="list")
+@_file
+@as_json
+def list_keys(file: Path, as_json: bool) -> None:
+    """List the keys, without their secrets."""
+    found = [_document(key) for key in KeyFile(file).keys().values()]
+    if as_json:
+        print_json(found)
+        return
+    columns = ("id", "principal", "groups", "created", "expires")
+    print_table("Keys", columns, [tuple(_cell(each[column]) for column in columns) for each in found])
+
+
+@keys.command()
+@click.argument("key_id", metavar="ID")
+@_file
+@as_json
+def revoke(key_id: str, file: Path, as_json: bool) -> None:
+    """Revoke the key ID at once."""
+    key = KeyFile(file).revoke(key_id)
+    if as_json:
+        print_json({"revoked": _document(key)})
+    else:
+        print_line(f"Revoked key {key.id} of {key.principal.name}.")
+
+
+def _document(key: ApiKey) -> dict[str, Any]:
+    return {
+        "id": key.id,
+        "principal": key.principal.name,
+        "groups": list(key.groups),
+        "created": key.created.isoformat(timespec="seconds"),
+        "expires": None if key.expires is None else key.expires.isoformat(timespec="seconds"),
+    }
+
+
+def _cell(value: Any) -> str:
+    return ", ".join(value) if isinstance(value, list) else str(value or "never")

@@ -1,0 +1,178 @@
+"""The decisions of a policy, the policy file, and the permissions of operations."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from pathlib import Path
+
+import lance_namespace as api
+import pytest
+
+from lancekeep.adapters.authorization.policy_file import PolicyFile, read_policy
+from lancekeep.domain.authorization import EVERYONE, Action, Decision, Grant, Policy, Principal
+from lancekeep.domain.errors import InvalidInput
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.entrypoints.rest.security.permissions import KNOWN, Kind, Need, needs
+
+ADA = Principal("key:ada", frozenset({"engineers"}))
+BOB = Principal("key:bob")
+READ, WRITE, ADMIN = Action
+ALLOWED, DENIED, HIDDEN = Decision
+ROOT = Need(ADMIN, ObjectId(), Kind.NAMESPACE)
+
+POLICY = """
+[[grants]]
+role = "write"
+on = "ml.features"
+principals = ["key:ada"]
+
+[[grants]]
+role = "read"
+on = ["ml"]
+groups = ["engineers"]
+"""
+
+
+def of(text: str) -> ObjectId:
+    return ObjectId.of(text)
+
+
+def grant(role: Action, on: str, *principals: str) -> Grant:
+    return Grant(role, of(on), frozenset(principals))
+
+
+def test_a_role_covers_its_subtree_and_weaker_actions() -> None:
+    policy = Policy((grant(WRITE, "ml.a", ADA.name),))
+    for name in ("ml.a", "ml.a.b"):
+        assert [policy.decide(ADA, action, of(name)) for action in Action] == [ALLOWED, ALLOWED, DENIED]
+    for name in ("", "ml", "ml.b", "ml.ab", "a"):
+        assert [policy.decide(ADA, action, of(name)) for action in Action] == [HIDDEN] * 3
+    assert policy.decide(BOB, READ, of("ml.a")) is HIDDEN
+
+
+def test_listings_show_ancestors_of_permitted_objects_alone() -> None:
+    policy = Policy((grant(READ, "ml.a", ADA.name),))
+    assert [name for name in ("", "ml", "ml.a", "ml.a.b", "ml.b", "other") if policy.sees(ADA, of(name))] == [
+        "",
+        "ml",
+        "ml.a",
+        "ml.a.b",
+    ]
+    assert not policy.sees(BOB, of(""))
+
+
+def test_the_strongest_grant_decides() -> None:
+    policy = Policy((grant(READ, "", EVERYONE), grant(ADMIN, "ml", BOB.name)))
+    assert policy.decide(ADA, WRITE, of("ml.a")) is DENIED
+    assert policy.decide(BOB, ADMIN, of("ml.a")) is ALLOWED
+    assert policy.decide(BOB, WRITE, of("other")) is DENIED
+
+
+def test_a_policy_file_is_read_and_reloaded(tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text(POLICY)
+    policy = PolicyFile(path)
+    assert policy.decide(ADA, WRITE, of("ml.features")) is ALLOWED
+    assert policy.decide(ADA, WRITE, of("ml.other")) is DENIED
+    path.write_text(POLICY + '\n[[grants]]\nrole = "admin"\non = ""\nprincipals = ["key:bob"]\n')
+    assert policy.decide(BOB, ADMIN, of("anything")) is ALLOWED
+
+
+@pytest.mark.parametrize("how", ["invalid", "removed"])
+def test_a_broken_policy_keeps_the_last_one_and_is_reported(
+    how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text(POLICY)
+    policy = PolicyFile(path)
+    path.write_text(POLICY.replace("write", "owner")) if how == "invalid" else os.remove(path)
+    for _ in range(2):
+        assert policy.decide(ADA, WRITE, of("ml.features")) is ALLOWED
+    assert policy.problem is not None
+    assert len([record for record in caplog.records if "stays in force" in record.getMessage()]) == 1
+    path.write_text("# no grant\n")
+    assert policy.decide(ADA, READ, of("ml.features")) is HIDDEN
+    assert policy.problem is None
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("grant = []", "unknown key 'grant'"),
+        ("grants = 1", r"\[\[grants\]\]"),
+        ("[[grants]]\nrole='read'\non=''\nprincipals=['a']\nprincipal='b'", "unknown key 'principal'"),
+        ("[[grants]]\nrole='owner'\non=''\nprincipals=['a']", "choose read, write, admin"),
+        ("[[grants]]\nrole='read'\nprincipals=['a']", "on is None"),
+        ("[[grants]]\nrole='read'\non='a..b'\nprincipals=['a']", "empty name"),
+        ("[[grants]]\nrole='read'\non='a'", "no principal and no group"),
+        ("[[grants]]\nrole='read'\non='a'\nprincipals='ada'", "give a list of names"),
+        ("[[grants]\n", "not a TOML file"),
+    ],
+)
+def test_an_invalid_policy_is_refused(content: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text(content)
+    with pytest.raises(InvalidInput, match=message):
+        read_policy(path)
+
+
+def test_every_operation_of_the_interface_has_its_permissions() -> None:
+    operations = {
+        name
+        for name, _ in inspect.getmembers(api.LanceNamespace, inspect.isfunction)
+        if not name.startswith("_") and name not in ("namespace_id", "retrieve_ops_metrics", "reset_ops_metrics")
+    }
+    assert operations == KNOWN
+
+
+def test_an_unknown_operation_needs_the_whole_catalog() -> None:
+    assert needs("new_operation", api.DropTableRequest(id=["a"])) == [ROOT]
+
+
+def test_a_location_needs_the_whole_catalog() -> None:
+    new = Need(WRITE, of("a.t"), Kind.NEW)
+    name = ["a", "t"]
+    assert needs("declare_table", api.DeclareTableRequest(id=name)) == [new]
+    assert needs("declare_table", api.DeclareTableRequest(id=name, location="b.lance")) == [new, ROOT]
+    assert needs("register_table", api.RegisterTableRequest(id=name, location="b.lance")) == [new, ROOT]
+    assert needs("create_table", api.CreateTableRequest(id=name, storage_options={"endpoint": "x"})) == [new, ROOT]
+
+
+def test_a_rename_needs_source_and_target() -> None:
+    request = api.RenameTableRequest(id=["a", "t"], new_table_name="u", new_namespace_id=["b"])
+    assert needs("rename_table", request) == [Need(ADMIN, of("a.t"), Kind.TABLE), Need(WRITE, of("b.u"), Kind.NEW)]
+    request = api.RenameTableRequest(id=["a", "t"], new_table_name="u", new_namespace_id=[])
+    assert needs("rename_table", request)[1] == Need(WRITE, of("u"), Kind.NEW)
+    request = api.RenameTableRequest(id=["a", "t"], new_table_name="u")
+    assert needs("rename_table", request)[1] == Need(WRITE, of("a.u"), Kind.NEW)
+
+
+def test_a_batch_needs_the_permissions_of_every_member() -> None:
+    version = api.CreateTableVersionRequest(id=["a"], version=2, manifest_path="p")
+    batch = api.BatchCommitTablesRequest(
+        operations=[
+            api.CommitTableOperation(create_table_version=version),
+            api.CommitTableOperation(deregister_table=api.DeregisterTableRequest(id=["b"])),
+            api.CommitTableOperation(declare_table=api.DeclareTableRequest(id=["c"], location="b.lance")),
+        ]
+    )
+    assert needs("batch_commit_tables", batch) == [
+        Need(WRITE, of("a"), Kind.TABLE),
+        Need(ADMIN, of("b"), Kind.TABLE),
+        Need(WRITE, of("c"), Kind.NEW),
+        ROOT,
+    ]
+    assert needs("batch_commit_tables", api.BatchCommitTablesRequest(operations=[])) == [ROOT]
+
+
+def test_a_view_needs_its_source() -> None:
+    def of_source(query: str) -> list[Need]:
+        request = api.CreateMaterializedViewRequest(id=["v"], kind="query", source_query=query, output_schema="{}")
+        return needs("create_materialized_view", request)
+
+    new = Need(WRITE, of("v"), Kind.NEW)
+    assert of_source('{"table": ["a", "t"]}') == [new, Need(READ, of("a.t"), Kind.TABLE)]
+    assert of_source('{"sql": "select * from secret"}') == [new, ROOT]
+    with pytest.raises(InvalidInput):
+        of_source("select 1")
