@@ -124,7 +124,7 @@ class Ledger:
             decide = request.recording(decide, effect)
         if request is not None and withdraws:
             decide = request.withdrawing(decide)
-        _, result = self.manifest.apply(self.authorised(decide))
+        _, result = self.manifest.apply(self.authorized(decide))
         return result
 
     def effect_of_request(self) -> Effect | None:
@@ -132,15 +132,15 @@ class Ledger:
         request = current_request()
         return None if request is None else request.recorded()
 
-    def authorised(self, decide: Decision[Result]) -> Decision[Result]:
+    def authorized(self, decide: Decision[Result]) -> Decision[Result]:
         """Wrap a decision for `apply`: check the authority, and record the commit store."""
 
-        def authorised(view: CatalogView) -> tuple[Sequence[Change], Result]:
+        def authorized(view: CatalogView) -> tuple[Sequence[Change], Result]:
             remembering = self._remembering(view)
             changes, result = decide(view)
             return ([*remembering, *changes] if changes else []), result
 
-        return authorised
+        return authorized
 
     def refuse_early(self, decide: Callable[[CatalogView], object]) -> CatalogView:
         """Raise the errors of a decision before anything is written.

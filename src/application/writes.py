@@ -155,7 +155,7 @@ class Writes:
 
         if self._ledger.effect_of_request() is not None:
             return Committed(1, "", 0)
-        self._ledger.refuse_early(self._ledger.authorised(decide))
+        self._ledger.refuse_early(self._ledger.authorized(decide))
         with performing(None):  # the entry is the effect of a request; without it, the version does not exist
             first = self._write_first(table, data)
         try:

@@ -486,7 +486,7 @@ def test_a_table_that_is_made_anew_while_another_is_renamed_is_not_lost(
 
     monkeypatch.setattr(*place, beside)
     error, text = {
-        "_create": (lancekeep.ConcurrentModification, "went while the table was copied"),
+        "_create": (lancekeep.ConcurrentModification, "was removed or replaced while the table was copied"),
         "_enter": (lancekeep.Damaged, "Nothing was removed: stop the writers of the old place"),
     }[place[1]]
     with pytest.raises(error, match=text):

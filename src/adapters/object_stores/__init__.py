@@ -1,4 +1,4 @@
-"""Object stores by URI: the adapters of `lancekeep.ports.object_store.ObjectStore`, loaded where they are needed."""
+"""Open object stores by URI; each adapter loads on first use."""
 
 from __future__ import annotations
 
@@ -27,39 +27,40 @@ def open_object_store(
     unsafe: bool = False,
     emulate_create: bool = False,
 ) -> tuple[ObjectStore, str]:
-    """Open the store that holds ``root``; also return the key of ``root`` in it, without a trailing slash.
+    """Open the object store that holds a root.
 
-    ``root`` is a path, absolute or from the working directory, or a URI, in which ``%20`` and the like are decoded, as
-    the native engine decodes them: ``file:///…`` or ``file:/…``, ``s3://bucket/…``, ``memory:///…`` (one store for the
-    process), or of any scheme that fsspec knows. Local paths are resolved through symbolic links, so one place has one
-    key.
+    Args:
+        root: A path or a URI: ``file:///…`` or ``file:/…``, ``s3://bucket/…``, ``memory:///…`` (one store per
+            process), or any scheme of fsspec. Percent escapes in a URI are decoded, as the native engine does. Symbolic
+            links in local paths are resolved, so one directory has one key.
+        storage_options: ``fsync`` (true or false) for files; those of `s3_client.s3_client` for S3; otherwise the
+            arguments of the fsspec implementation. Every root also accepts the options of the native engine.
+        probe: `ObjectStore.prove` tests S3 servers other than AWS, below ``root``.
+        unsafe: Warn after a failed probe instead of raising `UnsafeStore`.
+        emulate_create: An fsspec store checks and then writes. The caller promises one writer at a time.
 
-    ``storage_options``: ``fsync`` (true or false) for files; for S3 see `s3_client.s3_client`; otherwise the arguments
-    of the fsspec implementation. Every root accepts the options that the native engine knows.
-
-    ``probe``: `ObjectStore.prove` tries servers of the S3 protocol other than AWS, below ``root``. ``unsafe``: a failed
-    probe warns instead of raising `UnsafeStore`. ``emulate_create``: an fsspec store checks and then writes, for a
-    caller that promises one writer at a time.
+    Returns:
+        The store, and the key of ``root`` in it, without a trailing slash.
 
     Raises:
-        InvalidInput: the root or an option cannot be understood.
-        MissingExtra: the adapter's package is not installed; the message says how to install it.
+        InvalidInput: The root or an option is invalid.
+        MissingExtra: The adapter's package is not installed. The message says how to install it.
     """
     for name, value in storage_options.items():
         if not isinstance(value, str):
             raise InvalidInput(f"storage option {name!r} is of type {type(value).__name__}; expected text")
     if not root.isascii() and not _is_unicode(root):
-        raise InvalidInput(f"root {root!r} holds half a character (a lone surrogate), which no name can")
+        raise InvalidInput(f"root {root!r} contains a lone surrogate, which is not a valid character")
     if root.lower().startswith("file:/") and "://" not in root:
         root = f"file:///{root[len('file:') :].lstrip('/')}"  # the short form of RFC 8089
     if "://" not in root:
         return _open_local(root, storage_options)
     uri = _URI.fullmatch(root)
     if uri is None:
-        raise InvalidInput(f"root {root!r} is neither a path nor a URI, as scheme://place/path")
+        raise InvalidInput(f"root {root!r} is neither a path nor a URI such as scheme://place/path")
     scheme, authority, path = uri["scheme"].lower(), uri["authority"], uri["path"]
     if "@" in authority and ":" in authority.rpartition("@")[0]:
-        raise InvalidInput(f"root {scheme}://…: a password does not belong into a URI; give it as a storage option")
+        raise InvalidInput(f"root {scheme}://…: a URI must not contain a password; pass it as a storage option")
     if re.search(r"[?#]", authority + path):
         raise InvalidInput(f"root {root!r}: the native engine ends a URI at '?' and '#'; write %3F and %23 in a name")
     if scheme == "file":
@@ -76,10 +77,11 @@ def open_object_store(
 
 
 def uri_for_lance(store: ObjectStore, key: str) -> str:
-    """The URI under which the native engine opens what lies under ``key``; `open_object_store` reads it back.
+    """Return the URI by which the native engine opens a key.
 
-    The engine decodes percent escapes and ends a URI at ``?`` and ``#``, in any scheme. Files get every unusual
-    character escaped; elsewhere a key is left as it is, save for what would be taken for something else.
+    `open_object_store` parses the URI back to the key. The engine decodes percent escapes and ends a URI at ``?`` and
+    ``#``, in any scheme. URIs of files escape every unusual character. Other URIs escape only the characters that the
+    engine would interpret.
     """
     if store.root_uri == _LOCAL_URI:
         return _LOCAL_URI + quote(key, safe="/$")

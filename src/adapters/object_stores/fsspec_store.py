@@ -29,19 +29,19 @@ from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
 
 _PRUNINGS = 100
-"""How often in a row a directory may be removed under a writer who has just made it."""
+"""How often in a row another process may remove a directory that a writer has just created."""
 
 
 class FsspecObjectStore:
     """An `ObjectStore` below ``root_uri`` of an fsspec file system.
 
-    fsspec promises little, so nothing is promised here: its exclusive create may check first and write then, hence
-    `put_if_absent` and `copy_if_absent` raise `UnsafeStore` before they write. With a commit store that remembers its
-    rows the one writer who holds a version may write its final name by `head` and `put`.
+    The exclusive create of fsspec may check first and then write. `put_if_absent` and `copy_if_absent` therefore raise
+    `UnsafeStore` before they write. With a commit store that never forgets a row, the writer that holds a version may
+    write its final name by `head` and `put`.
 
-    `put` is fsspec's ``pipe_file``: one upload, seen whole, on cloud storage; on implementations that write a file in
-    place (sftp, smb, local) a reader may see a part of it, and a crash may leave one. What has been read from a
-    listing is forgotten before each look, so that others' writes are seen.
+    `put` is fsspec's ``pipe_file``. On cloud storage this is one atomic upload. Implementations that write a file in
+    place (sftp, smb, local) may show a partial file to a reader, and may leave one after a crash. Each read first
+    clears the cached listings, so that it sees writes of other processes.
     """
 
     guarantees = ObjectStoreGuarantees(atomic_create=False, atomic_copy=False, durable=False)
@@ -107,24 +107,24 @@ class FsspecObjectStore:
         return (name.removesuffix("/") for name in self._entries(prefix, "") if name.endswith("/"))
 
     def unfinished(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Of what a storage keeps under other names until it is whole fsspec shows nothing."""
+        """Return nothing: fsspec does not show unfinished uploads."""
         check_directory(prefix)
         return iter(())
 
     def copy(self, source: str, target: str) -> None:
         source_path, path = self._path(source), self._path(target)
-        if self.head(source) is None:  # a directory would be copied as an empty one
+        if self.head(source) is None:  # fsspec copies a directory as an empty one
             raise ObjectNotFound(f"{self.root_uri}{source}: no such object")
         if source == target:
             return
         try:
             with self._boundary(source):
                 self._in_directory(path, lambda: self._filesystem.cp_file(source_path, path))
-        except UnsafeStore:  # this storage copies nothing by itself
+        except UnsafeStore:  # the implementation has no copy
             self.put(target, self.get(source))
 
     def prune(self, directory: str) -> None:
-        """As the port says; whether a directory is empty is left to the storage, which refuses to remove others."""
+        """Remove empty directories; the storage itself refuses to remove others."""
         path = self._path(directory)
         if self._is_link(path):
             return
@@ -135,16 +135,16 @@ class FsspecObjectStore:
                 self._filesystem.rmdir(path)
 
     def passes_link(self, directory: str, below: str) -> bool:
-        """As the port says; only some implementations know links, that of local files first of all."""
+        """Return whether the path has a link; few implementations have links."""
         names = directory[len(below) :].strip("/").split("/")
         top = f"{self._root}/{below}".rstrip("/")
         with self._boundary(directory):
             return any(self._is_link("/".join((top, *names[: depth + 1]))) for depth in range(len(names)))
 
     def _walk(self, directory: str, start: str) -> Iterator[ObjectInfo]:
-        """The objects below ``directory`` (empty, or with its slash) in names that begin with ``start``.
+        """Yield the objects below a directory (empty, or with its slash) in names that begin with ``start``.
 
-        A directory sorts as its name with a slash, as the keys below it do. Links to directories are not followed.
+        A directory sorts by its name with a slash, as the keys below it do. Links to directories are not followed.
         """
         for name, found in self._entries(directory, start).items():
             if name.endswith("/"):
@@ -153,7 +153,7 @@ class FsspecObjectStore:
                 yield _info(directory + name, found)
 
     def _entries(self, directory: str, start: str) -> dict[str, Mapping[str, Any]]:
-        """What lies directly in ``directory``, by name, in order; names of directories end in a slash."""
+        """Return the entries of a directory by name, sorted; names of directories end in a slash."""
         below = f"{self._root}/{directory}"
         with self._boundary(directory):
             try:
@@ -173,7 +173,7 @@ class FsspecObjectStore:
         return dict(sorted(entries.items()))
 
     def _in_directory(self, path: str, act: Callable[[], object]) -> None:
-        """Do what creates ``path``; a storage with real directories misses the one that another has just pruned."""
+        """Create an object; recreate its directory whenever another process has pruned it."""
         for _ in range(_PRUNINGS):
             with suppress(FileNotFoundError):
                 act()
@@ -192,30 +192,35 @@ class FsspecObjectStore:
 
     def _refusal(self, key: str) -> UnsafeStore:
         return UnsafeStore(
-            f"{self.root_uri}{key}: not written, since nothing here creates an object for one writer only. Choose a "
+            f"{self.root_uri}{key}: not written, because this storage has no create-only write. Choose a "
             "commit store (sqlite://, redis://, dynamodb://) to decide who commits"
         )
 
     @contextmanager
     def _boundary(self, key: str) -> Iterator[None]:
-        """Where errors of any implementation become ours. Their texts are left out: they may hold credentials."""
+        """Translate errors of any implementation without their texts, which may hold credentials."""
         try:
             yield
-        except Exception as error:  # implementations raise whatever their own library does
+        except Exception as error:  # an implementation may raise any error of its library
             raise _understood(error, self.root_uri + key) from error
 
 
 def open_fsspec(
     scheme: str, root_uri: str, options: Mapping[str, str], *, emulate_create: bool = False
 ) -> FsspecObjectStore:
-    """Open the store at ``root_uri``; ``options`` are arguments of the implementation.
+    """Open the store at a root.
 
-    An option of the native engine reaches the implementation only if its signature names it.
+    Args:
+        scheme: The scheme of the root.
+        root_uri: The root.
+        options: Arguments of the implementation. An option of the native engine reaches the implementation only if its
+            signature names it.
+        emulate_create: Check and then write; see `open_object_store`.
 
     Raises:
-        InvalidInput: fsspec does not know the scheme, or the implementation not the options.
-        MissingExtra: the implementation is not installed.
-        AccessDenied, StoreUnavailable: the storage could not be reached.
+        InvalidInput: fsspec does not know the scheme, or the implementation refuses the options.
+        MissingExtra: The implementation is not installed.
+        AccessDenied, StoreUnavailable: The storage is not reachable.
     """
     try:
         implementation: Any = fsspec.get_filesystem_class(scheme)

@@ -137,21 +137,21 @@ class S3ObjectStore:
     def _try_condition(self, key: str) -> None:
         """Create an object twice in sequence, and then by concurrent clients."""
         try:
-            told = [self._put_if_absent(key, b"first"), self._put_if_absent(key, b"second")]
+            replies = [self._put_if_absent(key, b"first"), self._put_if_absent(key, b"second")]
         finally:
             self.delete(key)
-        if told != [True, False]:
-            found = " and then ".join("created it" if created else "refused" for created in told)
+        if replies != [True, False]:
+            found = " and then ".join("created it" if created else "refused" for created in replies)
             raise self._without_condition(
                 f"{self._server} was asked twice to create one object only where there is none (If-None-Match): "
-                f"expected to be told that it created it and then refused, was told that it {found}"
+                f"expected that it creates the object and then refuses, found that it {found}"
             )
         for _ in range(_PROBE_RACES):  # the first race opens the connections, so the second one is closer
             winners = self._race(key)
             if winners > 1:
                 raise self._without_condition(
                     f"{RACERS} clients asked {self._server} at once to create one object only where there is none "
-                    f"(If-None-Match), and {winners} were told that they created it: it checks first and writes then"
+                    f"(If-None-Match), and {winners} succeeded: the server checks first and then writes"
                 )
 
     def _race(self, key: str) -> int:
@@ -368,8 +368,8 @@ class S3ObjectStore:
         if status in (401, 403) or code in _EXPIRED:
             return AccessDenied(
                 f"{answer}. The credentials need s3:GetObject, PutObject, DeleteObject, AbortMultipartUpload and "
-                "ListBucket here (without the last, S3 says 403 for an object that does not exist), and have to be "
-                "in date"
+                "ListBucket here (without the last, S3 answers 403 for an object that does not exist), and must not be "
+                "expired"
             )
         if code == "NoSuchBucket":
             return NotFound(f"{uri}: {self._server} has no bucket {self._bucket!r}; create it, or correct its name")

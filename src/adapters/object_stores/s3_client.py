@@ -1,4 +1,4 @@
-"""A boto3 client that reaches the server which the native engine reaches with the same storage options."""
+"""Build a boto3 client from the storage options of the native engine."""
 
 from __future__ import annotations
 
@@ -55,23 +55,23 @@ _TRUTH = {
 
 
 def s3_client(bucket: str, storage_options: Mapping[str, str]) -> S3Client:
-    """A client for a bucket, from the storage options of the native engine, in its spelling.
+    """Build a client that reaches the same server as the native engine.
 
-    Names are taken in any case, those of S3 with and without ``aws_``. Options that only concern the native engine are
-    accepted. As there, an environment variable stands in for an option that is not given (``AWS_ENDPOINT``,
-    ``AWS_REGION``, ``ALLOW_HTTP`` …); credentials come from wherever boto3 finds them.
+    The storage options have the engine's names, in any case, with or without ``aws_``. Options that only concern the
+    engine are accepted. As in the engine, an environment variable replaces a missing option (``AWS_ENDPOINT``,
+    ``AWS_REGION``, ``ALLOW_HTTP`` …). boto3 finds credentials in its usual places.
 
     The client gives up on a connection after 3 s and on a silent server after 7 s, and never retries. It sends no
-    checksums beyond those that S3 requires, since other servers refuse them.
+    checksums beyond those that S3 requires, because other servers refuse them.
 
     Raises:
-        InvalidInput: an option is unknown, contradicts another, or has a value that means nothing; or the endpoint is
-            plain HTTP without ``allow_http=true``.
+        InvalidInput: An option is unknown, contradicts another, or has an invalid value; or the endpoint is plain HTTP
+            without ``allow_http=true``.
     """
     options = _understood(storage_options)
     endpoint, style = _endpoint(bucket, options)
     if ("access_key_id" in options) != ("secret_access_key" in options):
-        raise InvalidInput("storage options access_key_id and secret_access_key go together; one of them is missing")
+        raise InvalidInput("storage options access_key_id and secret_access_key belong together; one is missing")
     try:
         client: S3Client = Session().client(
             "s3",
@@ -105,10 +105,10 @@ def s3_client(bucket: str, storage_options: Mapping[str, str]) -> S3Client:
 
 
 def has_condition(storage_options: Mapping[str, str]) -> bool:
-    """Return whether the server can create an object only where there is none: ``conditional_put``.
+    """Return whether the server has a create-only write: ``conditional_put``.
 
     Raises:
-        InvalidInput: the option is neither ``etag``, the default, nor ``disabled``.
+        InvalidInput: The option is neither ``etag``, the default, nor ``disabled``.
     """
     condition = _understood(storage_options).get("conditional_put", "etag").lower()
     if condition not in ("etag", "disabled"):
@@ -117,7 +117,7 @@ def has_condition(storage_options: Mapping[str, str]) -> bool:
 
 
 def _understood(storage_options: Mapping[str, str]) -> dict[str, str]:
-    """The options that mean something here, under one name each, the environment's after those given."""
+    """Return the effective options, each by one name; given options override the environment."""
     options: dict[str, str] = {}
     for name, value in storage_options.items():
         meaning = _meaning(name)
@@ -136,7 +136,7 @@ def _understood(storage_options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _meaning(name: str) -> str | None:
-    """Return the one name of an option, None for an option that the native engine does not know."""
+    """Return the canonical name of an option; None if the native engine does not know it."""
     short = name.lower().removeprefix("aws_")
     short = _SYNONYMS.get(short, short)
     if short in _HONOURED:
@@ -155,7 +155,7 @@ def _on(options: Mapping[str, str], switch: str) -> bool:
 
 
 def _endpoint(bucket: str, options: Mapping[str, str]) -> tuple[str | None, Literal["auto", "path", "virtual"]]:
-    """The server's URL without the bucket, and where the bucket goes: into the path, or before the host."""
+    """Return the server's URL without the bucket, and where the bucket belongs: path or host."""
     virtual = _on(options, "virtual_hosted_style_request")
     endpoint = options.get("endpoint_url_s3") or options.get("endpoint")
     if not endpoint:
@@ -188,11 +188,11 @@ _OTHERS = ("ListObjectsV2", "DeleteObject", "CompleteMultipartUpload", "AbortMul
 
 
 def _parameters(options: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """What has to be said with each operation: who pays, and how objects are encrypted."""
+    """Return the parameters of each operation that set the payer and the encryption."""
     parameters: dict[str, dict[str, Any]] = {name: {} for name in (*_READING, *_WRITING, "UploadPart", *_OTHERS)}
     if _on(options, "request_payer"):
-        for said in parameters.values():
-            said["RequestPayer"] = "requester"
+        for more in parameters.values():
+            more["RequestPayer"] = "requester"
     algorithm = options.get("server_side_encryption")
     if algorithm == "sse-c":
         try:
@@ -211,9 +211,9 @@ def _parameters(options: Mapping[str, str]) -> dict[str, dict[str, Any]]:
             encryption["BucketKeyEnabled"] = _on(options, "sse_bucket_key_enabled")
         for name in _WRITING:
             parameters[name] |= encryption
-    return {name: said for name, said in parameters.items() if said}
+    return {name: more for name, more in parameters.items() if more}
 
 
 def _adding(more: Mapping[str, Any]) -> Callable[..., Any]:
-    """A handler for botocore's event, which replaces the parameters of a call by what the first handler answers."""
+    """Return a handler of botocore's event that adds parameters to a call."""
     return lambda params, **_: {**params, **more}

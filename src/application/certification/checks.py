@@ -168,18 +168,18 @@ def race(clients: Sequence[T], act: Callable[[T, int], R]) -> list[R | StoreUnav
         return list(pool.map(contend, range(len(clients))))
 
 
-def judge(told: Sequence[bool | StoreUnavailable], contents: Sequence[bytes], stored: bytes) -> str:
+def judge(replies: Sequence[bool | StoreUnavailable], contents: Sequence[bytes], stored: bytes) -> str:
     """Require exactly one winner, whose content is stored.
 
     Returns:
         The number of missing replies, as text.
     """
-    winners = [content for content, answer in zip(contents, told, strict=True) if answer is True]
-    silent = [content for content, answer in zip(contents, told, strict=True) if isinstance(answer, StoreUnavailable)]
+    winners = [content for content, reply in zip(contents, replies, strict=True) if reply is True]
+    silent = [content for content, reply in zip(contents, replies, strict=True) if isinstance(reply, StoreUnavailable)]
     if len(winners) > 1 or not (winners or silent):
-        raise Broken(f"{len(winners)} of {len(told)} writers were told that they created the object")
+        raise Broken(f"{len(winners)} of {len(replies)} writers got the reply that they created the object")
     if stored not in (winners or silent):
-        raise Broken("the stored content is not that of the writer that was told that it created the object")
+        raise Broken("the stored content is not that of the writer that got the reply that it created the object")
     return f" ({len(silent)} got no answer)" if silent else ""
 
 

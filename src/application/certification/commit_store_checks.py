@@ -63,17 +63,19 @@ class CommitStoreChecks:
         for number in range(ROUNDS):
             history = self._history(f"race-{number}")
             claims = [self._staged(history, 1) for _ in self._connections]
-            told = self._race_to_reserve(claims)
-            winners = [claim for claim, answer in zip(claims, told, strict=True) if isinstance(answer, Reserved)]
-            silent = [claim for claim, answer in zip(claims, told, strict=True) if isinstance(answer, StoreUnavailable)]
+            replies = self._race_to_reserve(claims)
+            winners = [claim for claim, reply in zip(claims, replies, strict=True) if isinstance(reply, Reserved)]
+            silent = [
+                claim for claim, reply in zip(claims, replies, strict=True) if isinstance(reply, StoreUnavailable)
+            ]
             if len(winners) > 1 or not (winners or silent):
-                raise Broken(f"{len(winners)} of {CONTENDERS} writers were told that one version is theirs")
+                raise Broken(f"{len(winners)} of {CONTENDERS} writers reserved one version")
             if not any(self._holds(claim) for claim in winners or silent):
-                raise Broken("the row is not that of the writer who was told that the version is theirs")
-            named = [answer.row.path for answer in told if isinstance(answer, Taken)]
+                raise Broken("the row is not that of the writer that reserved the version")
+            named = [reply.row.path for reply in replies if isinstance(reply, Taken)]
             if len(set(named)) > 1:
-                raise Broken(f"the losers were told of {len(set(named))} winners")
-        return f"{raced(CONTENDERS, ROUNDS)} for one version: one won each time, and each loser was told who"
+                raise Broken(f"the replies to the losers name {len(set(named))} winners")
+        return f"{raced(CONTENDERS, ROUNDS)} for one version: one won each time, and the reply to each loser named it"
 
     def _race_to_reserve(self, claims: Sequence[VersionRow]) -> list[Reservation | StoreUnavailable]:
         return race(self._connections, lambda rows, me: rows.reserve(claims[me], first=True))
@@ -83,11 +85,11 @@ class CommitStoreChecks:
         mine, theirs = self._staged(history, 1), self._staged(history, 1)
         for answer in (self._rows.reserve(mine, first=True), self._other.reserve(mine, first=True)):
             if not isinstance(answer, Reserved):
-                raise Broken(f"a writer who asked again was told {answer_of(answer)} about its own version")
+                raise Broken(f"a writer that repeated its reservation got the reply {answer_of(answer)}")
         answer = self._other.reserve(theirs, first=True)
         if isinstance(answer, Reserved) or not self._holds(mine):
             raise Broken("a version was given to a second writer")
-        return "asking again is answered as before, through another connection too; another writer is refused"
+        return "a repeated reservation gets the same reply, also through another connection; another writer is refused"
 
     def _reserve_all_race(self) -> str:
         """Race for versions of several histories; each writer must get all or none."""
@@ -97,26 +99,26 @@ class CommitStoreChecks:
             histories = [self._history(f"together-{number}-{part}") for part in range(TOGETHER)]
             batches = [[self._staged(history, 1) for history in histories] for _ in self._connections]
             try:
-                told = self._race_to_reserve_all(batches)
+                replies = self._race_to_reserve_all(batches)
             except Unsupported as error:
                 raise NotClaimed(f"{error} Transactions over several tables are refused") from error
-            winners = [batch for batch, answer in zip(batches, told, strict=True) if isinstance(answer, Reserved)]
+            winners = [batch for batch, reply in zip(batches, replies, strict=True) if isinstance(reply, Reserved)]
             silent = [
-                batch for batch, answer in zip(batches, told, strict=True) if isinstance(answer, StoreUnavailable)
+                batch for batch, reply in zip(batches, replies, strict=True) if isinstance(reply, StoreUnavailable)
             ]
             if len(winners) > 1 or not (winners or silent):
-                raise Broken(f"{len(winners)} of {CONTENDERS} writers were told that the same versions are theirs")
+                raise Broken(f"{len(winners)} of {CONTENDERS} writers reserved the same versions")
             if not any(all(self._holds(row) for row in batch) for batch in winners or silent):
-                raise Broken("of versions that were reserved together, a part is another writer's, or missing")
+                raise Broken("of versions that were reserved together, some belong to another writer or are missing")
             self._partial_batch_is_refused(histories[0], self._history(f"together-{number}-free"))
         return f"{raced(CONTENDERS, ROUNDS)} for {TOGETHER} versions together: one got all of them, the others none"
 
     def _partial_batch_is_refused(self, taken: str, free: str) -> None:
         rows = [self._staged(free, 1), self._staged(taken, 1)]
         if isinstance(self._other.reserve_all([Claim(row, first=True) for row in rows]), Reserved):
-            raise Broken("versions were given away together though one of them was taken")
+            raise Broken("versions were reserved together although one of them was taken")
         if self._other.get(free, 1) is not None:
-            raise Broken("versions were refused together, and one of them was reserved all the same")
+            raise Broken("versions were refused together, but one of them was reserved")
 
     def _race_to_reserve_all(
         self, batches: Sequence[Sequence[VersionRow]]
@@ -248,7 +250,7 @@ class CommitStoreChecks:
     def _reserve(self, row: VersionRow, *, first: bool) -> None:
         answer = self._rows.reserve(row, first=first)
         if not isinstance(answer, Reserved):
-            raise Broken(f"the only writer of version {row.version} was told {answer_of(answer)}")
+            raise Broken(f"the only writer of version {row.version} got the reply {answer_of(answer)}")
 
     def _finalize(self, row: VersionRow) -> VersionRow:
         final = attrs.evolve(row, path=final_path(row.path))

@@ -106,7 +106,7 @@ class ObjectStoreChecks:
         self._require_create()
         contents = [bytes([contender]) * IN_FLIGHT for contender in range(CONTENDERS)]
         silent = self._race_to_create(self._key("in-flight"), self._clients, contents)
-        return f"{CONTENDERS} overlapping writes of {shown(IN_FLIGHT)} to one key: one won, the rest were told{silent}"
+        return f"{CONTENDERS} overlapping writes of {shown(IN_FLIGHT)} to one key: one won{silent}"
 
     def _create_only_multipart(self) -> str:
         self._require_create()

@@ -182,7 +182,7 @@ def transformed(transform: Transform, columns: Sequence[pa.Array]) -> pa.Array:
 def split(data: pa.Table, values: Sequence[pa.Array]) -> Iterator[tuple[Values, pa.Table]]:
     """Yield each combination of partition values with its rows, in original order."""
     codes = np.zeros(data.num_rows, dtype=np.int64)
-    for column in map(_normalised, values):
+    for column in map(_normalized, values):
         encoded = column.dictionary_encode(null_encoding="encode")
         codes = codes * len(encoded.dictionary) + encoded.indices.to_numpy()
         codes = np.unique(codes, return_inverse=True)[1]  # keep the products of sizes small
@@ -213,7 +213,7 @@ def _truncated(column: pa.Array, width: int) -> pa.Array:
     return pc.if_else(pc.is_valid(column), pa.array(kept.astype(numbers.dtype)), pa.scalar(None, kind))
 
 
-def _normalised(column: pa.Array) -> pa.Array:
+def _normalized(column: pa.Array) -> pa.Array:
     """Replace all NaN by one value, and negative zero by zero."""
     if not pa.types.is_floating(column.type):
         return column

@@ -102,8 +102,8 @@ class Relocation:
         for key, info in self._versions.items():
             if key not in infos or (infos[key].modified != info.modified and not self._is_copied(key)):
                 raise ConcurrentModification(
-                    f"{self._source.base_uri}: {key} went while the table was copied for its new name: it was dropped, "
-                    "made anew, or cleaned up"
+                    f"{self._source.base_uri}: {key} was removed or replaced while the table was copied for its new "
+                    "name: the table was dropped, recreated or cleaned up. Rename it again"
                 )
         self._versions.update((key, infos[key]) for key in self._versions)
         manifests = {key: name for key in keys if (name := ManifestName.parse(key.rpartition("/")[2])) is not None}

@@ -254,7 +254,7 @@ class TableChecks:
             row = VersionRow(history.root.base_uri, version, info.key, info.size)
             followed = all(one in history.finals for one in range(newest + 1, version))
             if version > newest and not followed and not outdated:
-                meaning += "; versions before it are missing, so that no writer comes past it. Move the file away"
+                meaning += "; versions before it are missing, so no writer can commit. Move the file away"
                 yield Finding(Kind.UNRECORDED, history.title, meaning), None
             else:
                 yield Finding(Kind.UNRECORDED, history.title, meaning, "enter the row"), partial(self._record, row)
@@ -272,15 +272,15 @@ class TableChecks:
                 found = Finding(Kind.STAGED, history.title, meaning, "remove it")
             else:
                 meaning = (
-                    f"{info.key!r} is a commit of version {name.version} that nobody finished: resolve settles it for "
-                    "whoever has its token, and cleanup removes it in the end"
+                    f"{info.key!r} is an unfinished commit of version {name.version}: `resolve` settles it by its "
+                    "token; after the grace period, cleanup removes it"
                 )
                 found = Finding(Kind.STAGED, history.title, meaning)
             yield unless_young(found, [info], self.grace, self.now()), partial(self._remove, info)
 
     def _unfinished(self, title: str, infos: Iterable[ObjectInfo]) -> Iterator[tuple[Finding, Repair | None]]:
         for info in infos:
-            meaning = f"{info.key!r} was being written when its writer was stopped"
+            meaning = f"{info.key!r} is the incomplete file of a writer that was stopped"
             found = Finding(Kind.LEFTOVER, title, meaning, "remove it")
             yield unless_young(found, [info], self.grace, self.now()), partial(self._remove, info)
 

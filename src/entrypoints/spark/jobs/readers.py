@@ -1,8 +1,8 @@
-"""Files as Arrow batches that fit a schema, read natively inside a task; and what does not fit, with the reason.
+"""Read files inside a task as Arrow batches that fit a schema.
 
-A row that cannot be parsed or does not fit its column is set aside, and so is a file that cannot be read or has other
-columns. What has been read of a file before the place where it breaks is taken in. Rows are counted from 1; in CSV
-neither the header nor empty lines count.
+Rows that cannot be parsed or do not fit their columns are set aside with the reason, as are files that cannot be read
+or have other columns. If a file is broken, the rows before the broken place are ingested. Row numbers begin at 1; in
+CSV, the header and empty lines do not count.
 """
 
 from __future__ import annotations
@@ -62,20 +62,22 @@ _IMAGE_FORMATS = (
 )
 
 _UNREADABLE = (pa.ArrowException, OSError, ValueError)
-"""What the readers raise for content that they do not understand."""
+"""The errors of the readers for invalid content."""
 
 
 class Aside(Protocol):
-    """Keeps what cannot be taken in; raises `InvalidInput` once that is more than is allowed."""
+    """Sets records aside; raises `InvalidInput` once they exceed the limit."""
 
     def __call__(self, file: str, row: int | None, reason: str, record: Any = None) -> None: ...
 
 
 @attrs.frozen
 class Inspection:
-    """What a file says about itself: its columns, and for parquet the rows and bytes of each row group.
+    """The metadata of a file.
 
-    schema: None where the file could not be understood; reading it tells why.
+    Attributes:
+        schema: The columns; None if the file is invalid. Reading it reports the reason.
+        groups: The rows and bytes of each row group of a Parquet file.
     """
 
     schema: pa.Schema | None
@@ -84,10 +86,13 @@ class Inspection:
 
 @attrs.frozen
 class Wanted:
-    """What the batches have to be.
+    """The batches that a reader must return.
 
-    strict: a file has to have all columns. source_column: gets the URI of the file. timezone: of texts of CSV without a
-    zone in a column of instants.
+    Attributes:
+        schema: Their columns.
+        strict: Refuse a file that lacks columns.
+        source_column: The column for the URI of the file.
+        timezone: The time zone of CSV timestamps without a zone.
     """
 
     schema: pa.Schema
@@ -97,17 +102,17 @@ class Wanted:
 
     @property
     def of_files(self) -> pa.Schema:
-        """The columns that come from the files themselves."""
+        """The columns that the files provide."""
         return pa.schema([field for field in self.schema if field.name != self.source_column])
 
     def refusal(self, names: Sequence[str]) -> str | None:
-        """Why a file with these columns cannot be taken in; None where it can."""
+        """Return why a file with these columns is refused, or None."""
         own = self.of_files.names
         repeated = sorted({name for name in names if names.count(name) > 1})
         extra = [name for name in names if name not in own]
         missing = [name for name in own if name not in names] if self.strict else []
         problems = [
-            *(f"the column {name!r} is there twice" for name in repeated),
+            *(f"the column {name!r} occurs twice" for name in repeated),
             *(f"{name!r} is not a column of the table" for name in extra),
             *(f"the column {name!r} is missing" for name in missing),
         ]
@@ -115,7 +120,7 @@ class Wanted:
 
 
 def inspect(file: SourceFile, format: str) -> Inspection:  # noqa: A002 - the word that a caller reads
-    """The columns of a file, by its footer, header or first megabyte."""
+    """Return the columns of a file by its footer, header or first megabyte."""
     try:
         return _INSPECTORS[format](file)
     except _UNREADABLE as error:
@@ -124,14 +129,18 @@ def inspect(file: SourceFile, format: str) -> Inspection:  # noqa: A002 - the wo
 
 
 def read(piece: Piece, format: str, wanted: Wanted, aside: Aside) -> Iterator[pa.RecordBatch]:  # noqa: A002
-    """The rows of a piece that fit. Raises `Retryable` where the storage fails, or the file has changed meanwhile."""
+    """Yield the rows of a piece that fit.
+
+    Raises:
+        Retryable: The storage failed, or the file changed during the read.
+    """
     file = piece.file
     source = pa.scalar(file.uri)
     try:
         for row, batch in _READERS[format](piece, wanted, aside):
             yield from _fitting(file, row, batch, wanted, source, aside)
     except _UNREADABLE as error:
-        if isinstance(error, InvalidInput):  # of the one who sets aside
+        if isinstance(error, InvalidInput):  # raised by `aside`
             raise
         _require_content(file, error)
         aside(file.uri, None, f"cannot be read: {one_line(error)}")
@@ -141,7 +150,7 @@ def read(piece: Piece, format: str, wanted: Wanted, aside: Aside) -> Iterator[pa
 
 
 def _require_content(file: SourceFile, error: Exception) -> None:
-    """Raises `Retryable` unless it is the content that cannot be understood: the storage may answer next time."""
+    """Raise `Retryable` if the storage fails; return if only the content is invalid."""
     if not isinstance(error, OSError):
         return
     try:
@@ -160,7 +169,7 @@ def _require_content(file: SourceFile, error: Exception) -> None:
 def _fitting(
     file: SourceFile, row: Callable[[int], int], batch: pa.RecordBatch, wanted: Wanted, source: pa.Scalar, aside: Aside
 ) -> Iterator[pa.RecordBatch]:
-    """The batch as the table stores it; where something in it does not fit, halves, down to the rows themselves."""
+    """Yield a batch as the table stores it; halve what does not fit, down to single rows."""
     refusal = wanted.refusal(batch.schema.names)
     if refusal:
         for at in range(batch.num_rows):
@@ -180,7 +189,7 @@ def _fitting(
 
 
 def _complete(batch: pa.RecordBatch, wanted: Wanted, source: pa.Scalar) -> pa.RecordBatch:
-    """With the columns that the file lacks; and what CSV left as bytes as text."""
+    """Add the columns that the file lacks, and decode bytes of CSV as text."""
     columns = {}
     for field in wanted.schema:
         if field.name == wanted.source_column:
@@ -195,7 +204,11 @@ def _complete(batch: pa.RecordBatch, wanted: Wanted, source: pa.Scalar) -> pa.Re
 
 
 def _text(texts: pa.Array, wanted: pa.DataType, timezone: str | None) -> pa.Array:
-    """Return texts of CSV as they can be cast to a type. Raises `InvalidInput` for what the cast would round."""
+    """Return texts of CSV in a form that casts to a type.
+
+    Raises:
+        InvalidInput: The cast would round a value.
+    """
     if pa.types.is_float64(wanted):
         require_exact(texts)
     if timezone is None or not pa.types.is_timestamp(wanted) or wanted.tz is None:
@@ -219,7 +232,7 @@ def _record(row: pa.RecordBatch) -> Any:
 
 
 Rows = Iterator[tuple[Callable[[int], int], pa.RecordBatch]]
-"""Batches, each with the function from a position in it to the number of the row."""
+"""Batches, each with a function from a position in it to the row number."""
 
 
 def _numbered(first: int) -> Callable[[int], int]:
@@ -235,7 +248,7 @@ def _inspect_parquet(file: SourceFile) -> Inspection:
 
 
 def _batch_rows(group: Any) -> int:
-    """Of how many rows a batch of a row group has about as many bytes as are read at once."""
+    """Return how many rows of a row group have about `_BATCH_BYTES`."""
     return max(1, min(BATCH_ROWS, _BATCH_BYTES * int(group.num_rows) // max(1, int(group.total_byte_size))))
 
 
@@ -245,7 +258,7 @@ def _sizes(group: Any) -> list[int]:
 
 def _read_parquet(piece: Piece, wanted: Wanted, aside: Aside) -> Rows:
     with piece.file.store.open_input_file(piece.file.path) as stream:
-        parquet = pa.parquet.ParquetFile(stream, buffer_size=CHUNK)  # without, column chunks are read whole
+        parquet = pa.parquet.ParquetFile(stream, buffer_size=CHUNK)  # by default, it reads column chunks whole
         refusal = wanted.refusal(parquet.schema_arrow.names)
         if refusal:
             aside(piece.file.uri, None, refusal)
@@ -285,7 +298,7 @@ def _inspect_csv(file: SourceFile) -> Inspection:
     with file.store.open_input_stream(file.path) as stream:
         schema = _open_csv(stream, {}, lambda row: "skip").schema
     doubles = {field.name: pa.string() for field in schema if pa.types.is_float64(field.type)}
-    found = {field.name: pa.string() for field in schema if pa.types.is_binary(field.type)}  # no UTF-8: rows say so
+    found = {field.name: pa.string() for field in schema if pa.types.is_binary(field.type)}  # not UTF-8
     if doubles and len(schema.names) == len(set(schema.names)):
         with file.store.open_input_stream(file.path) as stream:
             first = _open_csv(stream, doubles, lambda row: "skip").read_next_batch()
@@ -294,20 +307,20 @@ def _inspect_csv(file: SourceFile) -> Inspection:
 
 
 def _read_csv(piece: Piece, wanted: Wanted, aside: Aside) -> Rows:
-    """Read as bytes: a value that does not parse then costs its row, not the block."""
+    """Read values as bytes, so that an invalid value costs its row and not the block."""
     skipped: list[int] = []
-    told: list[tuple[int, str, str]] = []
+    found: list[tuple[int, str, str]] = []
 
     def skip(row: Any) -> str:
-        """The reader ignores what is raised here, so it is told afterwards."""
+        """Collect the row; the reader ignores errors raised here, so `report` sets it aside later."""
         number = row.number - 1  # the header
         skipped.append(number)
-        told.append((number, f"has {row.actual_columns} values, the header {row.expected_columns} columns", row.text))
+        found.append((number, f"has {row.actual_columns} values, the header {row.expected_columns} columns", row.text))
         return "skip"
 
-    def tell() -> None:
-        while told:
-            aside(piece.file.uri, *told.pop(0))
+    def report() -> None:
+        while found:
+            aside(piece.file.uri, *found.pop(0))
 
     columns = dict.fromkeys(wanted.of_files.names, pa.binary())
     with piece.file.store.open_input_stream(piece.file.path) as stream:
@@ -319,21 +332,21 @@ def _read_csv(piece: Piece, wanted: Wanted, aside: Aside) -> Rows:
         taken = 0
         try:
             for batch in reader:
-                tell()
+                report()
                 yield _past(skipped, taken), batch
                 taken += batch.num_rows
         except _UNREADABLE:
-            tell()
+            report()
             raise
-        tell()
+        report()
 
 
 def _past(skipped: list[int], taken: int) -> Callable[[int], int]:
-    """The number of the row that comes after ``taken + at`` others that were not skipped."""
+    """Return the number of the row after ``taken + at`` rows that were not skipped."""
 
     def number(at: int) -> int:
         row = taken + at + 1
-        for other in skipped:  # in their order
+        for other in skipped:  # ascending
             row += other <= row
         return row
 
@@ -345,7 +358,7 @@ def _past(skipped: list[int], taken: int) -> Callable[[int], int]:
 
 def _inspect_json(file: SourceFile) -> Inspection:
     with file.store.open_input_stream(file.path) as stream:
-        blocks = islice(numbered_records(stream), 2)  # the last line may be a block of its own
+        blocks = islice(numbered_records(stream), 2)  # the last line may be a separate block
         lines = [line for block in blocks for line in block]
     readable = [(number, inferable(line)) for number, line in lines]
     found = [(table.schema, table.num_rows) for _, table in parsed(readable, None, lambda number, reason: None)]
@@ -371,7 +384,7 @@ def _read_json(piece: Piece, wanted: Wanted, aside: Aside) -> Rows:
 
 
 def _open_arrow(stream: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """A file (Feather is one), or else a stream."""
+    """Open a file (Feather is one) or a stream."""
     try:
         reader = ipc.open_file(stream)
     except pa.ArrowInvalid:
@@ -405,12 +418,12 @@ def _read_arrow(piece: Piece, wanted: Wanted, aside: Aside) -> Rows:
 
 
 def _read_image(piece: Piece, wanted: Wanted, aside: Aside) -> Rows:
-    """One row for a file: its bytes as they are, and what its header says of them; nothing is decoded."""
+    """Yield one row: the unchanged bytes of a file, and its header's size; nothing is decoded."""
     content = piece.file.read()
     format_ = next((name for magic, name in _IMAGE_FORMATS if content.startswith(magic)), None)
     width, height = imagesize.get(BytesIO(content)) if format_ else (-1, -1)
     if format_ is None or width < 1 or height < 1:
-        aside(piece.file.uri, None, "is no image of a format that is known, or is cut off")
+        aside(piece.file.uri, None, "is not an image of a known format, or is truncated")
         return
     row = [{"uri": piece.file.uri, "format": format_, "width": width, "height": height, "image": content}]
     yield _numbered(1), pa.RecordBatch.from_pylist(row, IMAGES)

@@ -71,7 +71,7 @@ def upsert(
             return Summary("upsert", str(name), 0, 0, clock.seconds, dataset.version, dataset.version)
         if str(dataset.lance_schema) != columns:
             raise ConcurrentModification(
-                f"{name}: its columns were changed meanwhile; nothing was committed. Run it again"
+                f"{name}: its columns changed during the job; nothing was committed. Run it again"
             )
         transaction, updated = _built(dataset, rows, keys)
 
@@ -86,7 +86,7 @@ def upsert(
         return Summary(
             "upsert", str(name), rows.rows, rows.size, clock.seconds, dataset.version, committed.version, counts
         )
-    raise ConcurrentModification(f"{name}: others kept changing it; nothing was committed")
+    raise ConcurrentModification(f"{name}: other writers kept changing it; nothing was committed. Run the job again")
 
 
 def changes_in(spark: SparkSession, sources: Sequence[str], format: str) -> DataFrame:  # noqa: A002 - Spark's word

@@ -94,7 +94,7 @@ class _Relation(Proxy):
         raise NotImplementedError
 
     def _stream(self, info: Any, replaces: bool) -> Any:
-        raise Unsupported(f"{self._name}: a stream goes to a table that is there")
+        raise Unsupported(f"{self._name}: a stream needs an existing table")
 
 
 class SqlTable(_Relation):
@@ -179,7 +179,7 @@ class SqlTable(_Relation):
         plan = self._catalog.begin_write(self._table, self._stored, mode.value)
         if plan.declared:  # an overwrite would create the missing table
             self._catalog.abandon_write(plan)
-            raise TableNotFound(f"{self._name} was dropped meanwhile; nothing was written")
+            raise TableNotFound(f"{self._name} was dropped during the statement; nothing was written")
         return plan
 
     def _commit(self, plan: WritePlan, fragments: list[str]) -> None:
