@@ -27,7 +27,7 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
                 "unit/test_table_commits.py::test_lost_replies_commit_exactly_once",
                 "contracts/test_commit_stores.py::test_reserve_with_lost_reply_is_recognized",
                 "contracts/test_object_stores.py::test_lost_reply_raises_fault_instead_of_conflict",
-                "integration/test_manifest_table.py::test_a_lost_reply_is_no_lost_change_and_no_second_one",
+                "integration/test_manifest_table.py::test_change_with_lost_reply_is_applied_once",
                 "model/test_model.py::test_every_invariant_holds_in_every_state",
             ],
         ),
@@ -36,7 +36,7 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             "iceberg#3717, polaris#5458",
             [
                 "unit/test_table_commits.py::test_unreachable_store_gives_the_correct_outcome_and_deletes_nothing",
-                "integration/test_faults.py::test_an_unknown_commit_is_raised_with_its_token_and_resolved_later",
+                "integration/test_faults.py::test_unknown_commit_is_raised_with_its_token_and_resolved_later",
             ],
         ),
         (
@@ -45,7 +45,7 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             [
                 "unit/test_commit_machine.py::test_failed_effect_never_leads_to_a_deletion",
                 "unit/test_table_commits.py::test_unreachable_store_gives_the_correct_outcome_and_deletes_nothing",
-                "model/test_mutations.py::test_a_deliberate_fault_is_found",
+                "model/test_mutations.py::test_deliberate_fault_is_found",
             ],
         ),
         (
@@ -61,7 +61,7 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             "a false conflict, so an append runs twice",
             "lance#7722, ray#5282",
             [
-                "integration/test_faults.py::test_a_native_append_under_lost_replies_lands_once",
+                "integration/test_faults.py::test_native_append_with_lost_replies_commits_once",
                 "integration/test_native_writers.py::test_four_processes_of_two_threads_append_to_one_table",
                 "model/test_model.py::test_every_invariant_holds_in_every_state",
             ],
@@ -70,11 +70,10 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             "REST 503 after the request succeeded",
             "iceberg#13867, iceberg#14773",
             [
-                "integration/test_faults.py::test_a_native_append_lands_once_where_a_server_answers_503_behind_its_success",
-                "integration/test_faults.py::"
-                "test_a_native_append_is_unknown_where_a_server_answers_nothing_but_503_behind_its_success",
-                "integration/test_faults.py::test_a_native_append_lands_once_where_a_proxy_repeats_the_request",
-                "integration/test_faults.py::test_an_operation_has_one_effect_where_a_server_answers_503_behind_its_success",
+                "integration/test_faults.py::test_native_append_with_503_after_success_commits_once",
+                "integration/test_faults.py::test_native_append_is_unknown_if_server_answers_only_503_after_success",
+                "integration/test_faults.py::test_native_append_through_repeating_proxy_commits_once",
+                "integration/test_faults.py::test_operation_with_503_after_success_has_one_effect",
             ],
         ),
         (
@@ -134,7 +133,7 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             "Jepsen on Redis",
             [
                 "integration/test_redis_durability.py::*",
-                "integration/test_certify.py::test_connect_refuses_what_is_unsafe_together_unless_told_otherwise",
+                "integration/test_certify.py::test_connect_refuses_unsafe_combination_of_stores",
             ],
         ),
         (
@@ -200,7 +199,7 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             "paging loses an entry at each boundary",
             "lancedb#3892",
             [
-                "integration/test_manifest_table.py::test_the_index_answers_as_a_plain_dictionary_does",
+                "integration/test_manifest_table.py::test_index_equals_plain_dictionary",
                 "integration/test_namespace_operations.py::test_pages_without_declared_tables_are_full",
                 "testing/commit_store.py::test_pages_add_up_to_whole_list",
             ],
@@ -211,7 +210,7 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             [
                 "integration/test_stale_handles.py::test_handle_of_a_recreated_table_is_refused",
                 "readers/test_readers.py::test_every_reader_sees_acknowledged_rows",
-                "readers/test_faults.py::test_a_deliberate_fault_is_found",
+                "readers/test_faults.py::test_deliberate_fault_is_found",
                 "integration/test_stale_handles.py::test_every_operation_of_the_engine_is_committed",
             ],
         ),
@@ -219,7 +218,7 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             "a dropped and recreated table served from an old cache",
             "lance#3592, lancedb#3626",
             [
-                "integration/test_native_writers.py::test_a_dropped_table_takes_no_commit_and_may_be_made_again",
+                "integration/test_native_writers.py::test_dropped_table_refuses_commits_and_can_be_recreated",
                 "testing/commit_store.py::test_deleted_and_restarted_history_is_seen",
             ],
         ),
@@ -228,7 +227,7 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             "lance#7191",
             [
                 "integration/test_manifest_table.py::test_extension_columns_and_unknown_types_survive_every_write",
-                "integration/test_manifest_table.py::test_what_is_not_understood_is_refused_and_nothing_is_written",
+                "integration/test_manifest_table.py::test_unknown_content_is_refused_and_nothing_is_written",
                 "integration/test_foreign_manifest_tables.py::*",
             ],
         ),
@@ -237,8 +236,8 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             "seaweedfs#10901",
             [
                 "unit/test_names.py::test_location_outside_the_root_is_refused",
-                "integration/test_namespace_operations.py::test_nothing_is_done_through_a_symbolic_link",
-                "integration/test_namespace_operations.py::test_a_registered_location_is_in_nobody_elses_directory",
+                "integration/test_namespace_operations.py::test_operations_do_not_follow_symbolic_links",
+                "integration/test_namespace_operations.py::test_location_in_the_directory_of_another_table_is_refused",
                 "fuzz/test_text.py::test_locations_never_leave_the_root",
             ],
         ),
@@ -250,14 +249,12 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
         (
             "HMS turns EXTERNAL into MANAGED",
             "impls#146",
-            ["integration/test_hive_metastore.py::test_what_a_metastore_manages_and_drops_takes_no_data_along"],
+            ["integration/test_hive_metastore.py::test_metastore_that_manages_and_drops_table_removes_no_data"],
         ),
         (
             "HMS: a connection reset during an alter",
             "iceberg#11814",
-            [
-                "integration/test_hive_metastore.py::test_a_reset_in_the_middle_of_an_alteration_costs_no_data_and_no_commit"
-            ],
+            ["integration/test_hive_metastore.py::test_connection_reset_during_alteration_loses_no_data_and_no_commit"],
         ),
     ],
     "Storage, time, clean-up": [
@@ -265,14 +262,14 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             "the store accepts a condition and ignores it",
             "lance#6595, seaweedfs#8801, paimon#9715",
             [
-                "integration/test_certify.py::test_a_server_that_takes_the_condition_and_ignores_it_is_found_out",
-                "integration/test_certify.py::test_connect_finds_out_before_the_first_change_that_a_server_ignores_the_condition",
+                "integration/test_certify.py::test_server_that_ignores_the_condition_fails_its_checks",
+                "integration/test_certify.py::test_first_change_refuses_server_that_ignores_the_condition",
             ],
         ),
         (
             "an unknown scheme falls back to unsafe commits",
             "lance#5332, lance#8774",
-            ["integration/test_certify.py::test_connect_refuses_what_is_unsafe_together_unless_told_otherwise"],
+            ["integration/test_certify.py::test_connect_refuses_unsafe_combination_of_stores"],
         ),
         (
             "no hard link or rename on the file system",
@@ -283,8 +280,8 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             "power loss leaves a zero-byte head",
             "pond#110",
             [
-                "integration/test_power_loss.py::test_an_acknowledged_commit_survives_a_power_loss_at_any_call",
-                "integration/test_power_loss.py::test_what_sqlite_acknowledged_survives_a_power_loss_at_any_call",
+                "integration/test_power_loss.py::test_acknowledged_commit_survives_power_loss_at_any_call",
+                "integration/test_power_loss.py::test_row_acknowledged_by_sqlite_survives_power_loss_at_any_call",
             ],
         ),
         (
@@ -292,7 +289,7 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             "lance#7514, lance#8708",
             [
                 "integration/test_cleanup.py::*",
-                "integration/test_manifest_table.py::test_a_process_that_slept_through_a_clean_up_sees_the_latest_state_and_overwrites_nothing",
+                "integration/test_manifest_table.py::test_process_suspended_during_clean_up_reads_the_latest_state_and_overwrites_nothing",
                 "integration/test_killed_drivers.py::test_killed_driver_loses_and_repeats_no_work",
             ],
         ),
@@ -383,8 +380,8 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             "a forged row or token moves or deletes files outside the table",
             "an audit of this project",
             [
-                "integration/test_foreign_rows.py::test_a_forged_row_is_refused_at_every_door_and_leaves_storage_alone",
-                "integration/test_foreign_rows.py::test_a_forged_token_is_refused_and_leaves_storage_alone",
+                "integration/test_foreign_rows.py::test_forged_row_is_refused_everywhere_and_changes_no_file",
+                "integration/test_foreign_rows.py::test_forged_token_is_refused_and_changes_no_file",
                 "fuzz/test_version_rows.py::*",
             ],
         ),
@@ -393,7 +390,7 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             "an audit of this project",
             [
                 "integration/test_versions_without_rows.py::*",
-                "model/test_mutations.py::test_a_deliberate_fault_is_found",
+                "model/test_mutations.py::test_deliberate_fault_is_found",
             ],
         ),
         (
@@ -409,7 +406,7 @@ FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {
             "an audit of this project",
             [
                 "unit/test_table_commits.py::test_manifest_of_another_naming_scheme_is_refused",
-                "integration/test_versions_without_rows.py::test_a_manifest_of_another_naming_scheme_is_refused_through_the_namespace",
+                "integration/test_versions_without_rows.py::test_manifest_of_another_naming_scheme_is_refused_through_the_namespace",
             ],
         ),
     ],

@@ -618,7 +618,7 @@ def test_database_in_missing_directory_is_refused(tmp_path: Path) -> None:
             act()
 
 
-def test_file_that_is_no_database_is_damaged(tmp_path: Path) -> None:
+def test_file_that_is_not_a_database_is_damaged(tmp_path: Path) -> None:
     path = tmp_path / "commits.db"
     path.write_bytes(b"no database " * 1000)
     with pytest.raises(Damaged, match=r"commits\.db: file is not a database"):

@@ -95,7 +95,7 @@ class OnFiles(V1Contract):
         self.home = f"{tmp_path}/lake"[1:]
         return LocalObjectStore(fsync=False)
 
-    def test_empty_or_linked_directory_is_no_table(
+    def test_empty_or_linked_directory_is_not_a_table(
         self, tmp_path: Path, objects: ObjectStore, store: ManifestStore
     ) -> None:
         self.write(objects, "t.lance/x")

@@ -538,7 +538,7 @@ class TestS3(S3Contract):
     def probe(self, moto_endpoint: str) -> Bucket:
         return Bucket(moto_endpoint)
 
-    def test_prove_probes_a_server_once_and_only_if_asked(self, probe: Bucket) -> None:
+    def test_prove_probes_server_once_if_requested(self, probe: Bucket) -> None:
         unasked, server = connect(probe)
         unasked.prove()
         assert server.requests == []

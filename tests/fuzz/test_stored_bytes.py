@@ -215,7 +215,7 @@ def test_bitmap_deletion_file_is_read_or_refused(content: bytes) -> None:
 
 @FUZZ
 @given(st.data())
-def test_what_a_clean_up_reads(data: st.DataObject) -> None:
+def test_mutated_files_that_cleanup_reads(data: st.DataObject) -> None:
     content = data.draw(st.one_of(mutated(objects()[of("_versions")]), st.binary(max_size=60), SMALL))
     read(lambda: names_in(content, "m"), Damaged)
     read(lambda: parse_reference(content, "x"), Damaged)

@@ -1,4 +1,4 @@
-"""Rows of commit stores that somebody else wrote: a Redis member, a DynamoDB item, a SQLite row, a file."""
+"""Mutate the stored rows of commit stores: a Redis member, a DynamoDB item, a SQLite row, a file."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_rows_in_sqlite(version: Any, path: Any, size: Any, committer: Any, inva
 
 @SLOW
 @given(st.binary(max_size=200), st.booleans())
-def test_a_file_that_is_no_database(content: bytes, header: bool) -> None:
+def test_file_that_is_not_a_database(content: bytes, header: bool) -> None:
     with TemporaryDirectory() as directory:
         Path(directory, "commits.db").write_bytes(b"SQLite format 3\0" * header + content or b"x")
         look(SqliteCommitStore(f"{directory}/commits.db"))
@@ -226,7 +226,7 @@ def test_items_in_dynamodb(items: tuple[Any, str, str], version: str, attributes
 @given(texts(":/.-moved"))
 @example("moved-to:")
 @example("moved-to:x.manifest")
-def test_what_the_path_of_a_row_says(path: str) -> None:
+def test_mutated_path_of_row(path: str) -> None:
     row = VersionRow(BASE, 1, path, 1)
     assert not (row.is_final and row.moved_to is not None)
     if row.moved_to is not None:

@@ -19,7 +19,7 @@ ROWS = pa.table({"a": pa.array([1, 2, 3], pa.int64())})
 
 
 @pytest.mark.parametrize(("mode", "store"), [("v1", "sqlite"), ("compatible", "conditional-put"), ("v2", "sqlite")])
-def test_every_operation_works_in_a_whole_bucket(moto_endpoint: str, tmp_path: Path, mode: str, store: str) -> None:
+def test_bucket_root_supports_every_operation(moto_endpoint: str, tmp_path: Path, mode: str, store: str) -> None:
     root, options = f"s3://{bucket(moto_endpoint)}", s3_options(moto_endpoint)
     url = {"sqlite": f"sqlite://{tmp_path}/commits.db", "conditional-put": "conditional-put://"}[store]
 

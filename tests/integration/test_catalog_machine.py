@@ -284,7 +284,7 @@ class CatalogMachine(RuleBasedStateMachine):
             perform(self.native, "drop_table", {"id": list(path)})
             del self.tables[path]
 
-    # -- what is there -------------------------------------------------------------------------------------------
+    # -- checks -------------------------------------------------------------------------------------------------
 
     @rule(which=either, at=picks, limit=st.integers(1, 3))
     def list_pages(self, which: bool, at: Pick, limit: int) -> None:

@@ -29,7 +29,7 @@ UNREACHABLE = "http://127.0.0.1:9"
 
 
 def silent(done: int, total: int, name: str) -> None:
-    """Progress that nobody watches."""
+    """Ignore the progress."""
 
 
 def measured(objects: Overrides, rows: Overrides) -> tuple[lancekeep.Certificate, MemoryObjectStore]:
@@ -86,7 +86,7 @@ def test_rows_are_removed_with_the_objects(redis_url: str, tmp_path: Path) -> No
         assert set(server.keys("lancekeep:*")) == before
 
 
-def test_progress_tells_of_each_check_before_it_begins(tmp_path: Path) -> None:
+def test_progress_reports_each_check_before_it_begins(tmp_path: Path) -> None:
     told: list[tuple[int, int, str]] = []
     certificate = lancekeep.certify(str(tmp_path), progress=lambda *step: told.append(step))
     names = [check.name for check in certificate.checks]
@@ -105,7 +105,7 @@ def test_stores_in_memory_pass_as_long_as_they_do_not_lie() -> None:
 
 
 @pytest.mark.parametrize("lie", OBJECT_LIES)
-def test_a_lying_object_store_is_found_out(lie: str) -> None:
+def test_faulty_object_store_fails_its_check(lie: str) -> None:
     check, overrides = OBJECT_LIES[lie]
     certificate, objects = measured(overrides, {})
     assert check in failed(certificate)
@@ -117,14 +117,14 @@ def test_a_lying_object_store_is_found_out(lie: str) -> None:
 
 
 @pytest.mark.parametrize("lie", ROW_LIES)
-def test_a_lying_commit_store_is_found_out(lie: str) -> None:
+def test_faulty_commit_store_fails_its_check(lie: str) -> None:
     check, overrides = ROW_LIES[lie]
     certificate, objects = measured({}, overrides)
     assert check in failed(certificate)
     assert objects._objects == {}
 
 
-def test_there_is_a_lie_for_every_check() -> None:
+def test_every_check_has_a_faulty_store() -> None:
     certificate, _ = measured({}, {})
     lied_about = {check for check, _ in (*OBJECT_LIES.values(), *ROW_LIES.values())}
     told_of = {"etag_on_copy", "modified", "remembers"}  # reported, and required by nothing
@@ -132,9 +132,7 @@ def test_there_is_a_lie_for_every_check() -> None:
 
 
 @pytest.mark.parametrize(("method", "check"), [(b"PUT", "create_only_put"), (b"POST", "create_only_multipart")])
-def test_a_server_that_takes_the_condition_and_ignores_it_is_found_out(
-    method: bytes, check: str, moto_endpoint: str
-) -> None:
+def test_server_that_ignores_the_condition_fails_its_checks(method: bytes, check: str, moto_endpoint: str) -> None:
     name = bucket(moto_endpoint)
     with ignoring_conditions(moto_endpoint, method) as endpoint:
         certificate = lancekeep.certify(f"s3://{name}/lake", storage_options=s3_options(endpoint))
@@ -148,7 +146,7 @@ class Stopped(KeyboardInterrupt):
 
 
 @pytest.mark.parametrize("nth", [0, 5, 20, 26])
-def test_what_was_written_is_removed_also_where_it_is_interrupted(nth: int) -> None:
+def test_interrupted_run_removes_its_objects(nth: int) -> None:
     open_objects, rows = clients_of({}), MemoryCommitStore(f"stop-{nth}")
 
     def stop(done: int, total: int, name: str) -> None:
@@ -161,7 +159,7 @@ def test_what_was_written_is_removed_also_where_it_is_interrupted(nth: int) -> N
     assert rows._histories.rows == {}
 
 
-def test_what_could_not_be_removed_is_told_beside_the_reason_for_stopping() -> None:
+def test_failed_removal_is_noted_on_the_original_error() -> None:
     objects = Faulty(clients_of({})())
     down = lancekeep.StoreUnavailable("down")
 
@@ -175,7 +173,7 @@ def test_what_could_not_be_removed_is_told_beside_the_reason_for_stopping() -> N
     assert "could not be removed: down" in caught.value.__notes__[0]
 
 
-def test_a_store_that_stops_answering_is_told_and_is_not_called_unsafe() -> None:
+def test_store_that_stops_answering_is_reported_as_unavailable() -> None:
     objects = Faulty(clients_of({})())
     objects.decide = lambda method, _: ("before", lancekeep.StoreUnavailable("down")) if method == "copy" else None
     with pytest.raises(lancekeep.StoreUnavailable, match="down"):
@@ -200,7 +198,7 @@ def test_racers_without_an_answer_do_not_make_a_store_unsafe() -> None:
     assert "got no answer" in race.evidence
 
 
-def test_what_cannot_be_reached_is_said_before_anything_is_written(tmp_path: Path) -> None:
+def test_unreachable_store_is_reported_before_any_write(tmp_path: Path) -> None:
     with pytest.raises(lancekeep.StoreUnavailable):
         lancekeep.certify("s3://bucket/lake", storage_options=s3_options(UNREACHABLE))
     with pytest.raises(lancekeep.StoreUnavailable):
@@ -221,7 +219,7 @@ def test_storage_without_a_create_only_write_is_safe_with_a_store_that_remembers
         assert failed(lancekeep.certify(shelf, commit_store=commit_store)) == {"combination"}
 
 
-def test_connect_refuses_what_is_unsafe_together_unless_told_otherwise(shelf: str, redis_url: str) -> None:
+def test_connect_refuses_unsafe_combination_of_stores(shelf: str, redis_url: str) -> None:
     for commit_store in (redis_url, None, "conditional-put://"):
         with pytest.raises(lancekeep.UnsafeStore, match="shelf://"):
             lancekeep.connect(shelf, commit_store=commit_store)
@@ -231,7 +229,7 @@ def test_connect_refuses_what_is_unsafe_together_unless_told_otherwise(shelf: st
     assert catalog.list_namespaces() == ["n"]
 
 
-def test_told_unsafe_storage_without_a_create_only_write_takes_commits_by_looking_first(shelf: str) -> None:
+def test_unsafe_storage_without_create_only_write_commits_by_check_then_write(shelf: str) -> None:
     with pytest.warns(lancekeep.UnsafeStoreWarning, match="no create-only write"):
         catalog = lancekeep.connect(shelf, commit_store="conditional-put://", unsafe=True)
     catalog.create_namespace("n")
@@ -239,7 +237,7 @@ def test_told_unsafe_storage_without_a_create_only_write_takes_commits_by_lookin
     assert catalog.list_tables("n") == ["t"]
 
 
-def test_the_property_unsafe_is_that_of_connect(shelf: str, redis_url: str) -> None:
+def test_property_unsafe_equals_argument_of_connect(shelf: str, redis_url: str) -> None:
     properties = {"root": shelf, "commit_store": redis_url}
     with pytest.warns(lancekeep.UnsafeStoreWarning):
         lancekeep.DirectoryNamespace(**properties, unsafe="true")
@@ -262,7 +260,7 @@ def rows(count: int = 1) -> pa.Table:
 
 
 @pytest.mark.parametrize("commit_store", [None, "conditional-put://", "memory://lied-to"])
-def test_connect_finds_out_before_the_first_change_that_a_server_ignores_the_condition(
+def test_first_change_refuses_server_that_ignores_the_condition(
     lying_s3: tuple[str, dict[str, str]], moto_endpoint: str, commit_store: str | None
 ) -> None:
     root, options = lying_s3
@@ -281,7 +279,7 @@ def test_connect_finds_out_before_the_first_change_that_a_server_ignores_the_con
 
 
 @pytest.mark.parametrize("commit_store", [None, "memory://lied-to-later"])
-def test_an_existing_table_takes_no_rows_through_such_a_server_and_no_reservation_is_left(
+def test_append_through_unsafe_server_is_refused_without_a_reservation(
     lying_s3: tuple[str, dict[str, str]], moto_endpoint: str, commit_store: str | None
 ) -> None:
     root, options = lying_s3
@@ -290,7 +288,7 @@ def test_an_existing_table_takes_no_rows_through_such_a_server_and_no_reservatio
     catalog = lancekeep.connect(root, commit_store=commit_store, storage_options=options)
     with pytest.raises(lancekeep.UnsafeStore):
         catalog.write("t", rows(), mode="append")
-    if commit_store is not None:  # a native writer commits by its own: nobody can refuse it without one
+    if commit_store is not None:  # without one, a native writer commits by itself and cannot be refused
         properties = {f"storage.{name}": value for name, value in options.items()}
         namespace = lancekeep.DirectoryNamespace(root=root, commit_store=commit_store, **properties)
         with pytest.raises(Exception, match="version 2"):  # native words
@@ -304,7 +302,7 @@ def test_an_existing_table_takes_no_rows_through_such_a_server_and_no_reservatio
     assert honest.open("t").count_rows() == 1
 
 
-def test_told_unsafe_it_warns_once_and_goes_on(lying_s3: tuple[str, dict[str, str]]) -> None:
+def test_unsafe_warns_once_and_continues(lying_s3: tuple[str, dict[str, str]]) -> None:
     root, options = lying_s3
     name = str(uuid4())
     catalog = lancekeep.connect(root, commit_store=f"memory://{name}", storage_options=options, unsafe=True)
@@ -318,7 +316,7 @@ def test_told_unsafe_it_warns_once_and_goes_on(lying_s3: tuple[str, dict[str, st
         another.create_namespace("m")
 
 
-def test_opening_and_looking_ask_for_no_probe_and_changes_ask_once_for_a_server_and_bucket(
+def test_reads_send_no_probe_and_changes_send_one_per_bucket(
     moto_endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = bucket(moto_endpoint)
@@ -442,7 +440,7 @@ def test_expired_session_token_is_named(moto_endpoint: str) -> None:
             lancekeep.connect(f"s3://{name}/lake", storage_options=s3_options(endpoint))
 
 
-def test_aws_is_not_asked() -> None:
+def test_aws_is_not_probed() -> None:
     objects: Any = open_object_store("s3://bucket/lake", {"region": "eu-west-1"}, probe=True)[0]
     objects._put_if_absent = None  # asking would fail
     objects.prove()

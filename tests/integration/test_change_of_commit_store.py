@@ -28,9 +28,7 @@ def numbers(catalog: lancekeep.Catalog) -> list[int]:
 
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("target", ["sqlite:///{}/new.db", "file://{}/new"])
-def test_a_store_with_rows_of_versions_that_do_not_exist_is_refused(
-    tmp_path: Path, source: str | None, target: str
-) -> None:
+def test_store_with_rows_of_missing_versions_is_refused(tmp_path: Path, source: str | None, target: str) -> None:
     url, new = source and source.format(tmp_path), target.format(tmp_path)
     catalog = lancekeep.connect(str(tmp_path / "lake"), commit_store=url)
     catalog.write("t", rows(1))
@@ -47,7 +45,7 @@ def test_a_store_with_rows_of_versions_that_do_not_exist_is_refused(
 
 
 @pytest.mark.parametrize("source", SOURCES[:-1])
-def test_a_commit_in_flight_during_the_move_is_visible_or_refused(tmp_path: Path, source: str) -> None:
+def test_commit_in_flight_during_the_move_is_visible_or_refused(tmp_path: Path, source: str) -> None:
     url, new = source.format(tmp_path), f"sqlite:///{tmp_path}/new.db"
     writer = lancekeep.connect(str(tmp_path / "lake"), commit_store=url)
     writer.write("t", rows(1))
@@ -72,9 +70,7 @@ def test_a_commit_in_flight_during_the_move_is_visible_or_refused(tmp_path: Path
 
 
 @pytest.mark.parametrize("mode", ["v1", "compatible"])
-def test_a_table_that_was_dropped_under_another_store_blocks_nothing_after_the_return(
-    tmp_path: Path, mode: str
-) -> None:
+def test_table_dropped_under_another_store_does_not_block_the_return(tmp_path: Path, mode: str) -> None:
     stores = [f"sqlite://{tmp_path}/{name}.db" for name in ("first", "second")]
     with lancekeep.connect(str(tmp_path / "lake"), mode=mode, commit_store=stores[0]) as catalog:
         catalog.write("a", pa.table({"n": [1]}))

@@ -44,17 +44,17 @@ def options(endpoint: str) -> list[str]:
 # -- the frame -----------------------------------------------------------------------------------------------------
 
 
-def test_the_version_is_that_of_the_package() -> None:
+def test_version_is_that_of_the_package() -> None:
     told = run("--version")
     assert (told.stdout, told.returncode) == (f"lancekeep {version('lancekeep')}\n", 0)
 
 
-def test_the_version_is_told_without_loading_the_native_engine() -> None:
+def test_version_loads_no_engine() -> None:
     program = "import lancekeep.__main__, sys; sys.exit('lance' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_the_installed_command_is_the_function_that_the_package_names() -> None:
+def test_installed_command_calls_the_named_function() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     module, _, name = project["scripts"]["lancekeep"].partition(":")
     program = f"import sys, {module}; sys.argv[1:] = ['--version']; {module}.{name}()"
@@ -123,18 +123,18 @@ def test_messages_name_only_commands_and_options_that_exist() -> None:
         (["certify", "lake", "--storage-option", "fsink=true"], "did you mean 'fsync'"),
     ],
 )
-def test_what_cannot_mean_anything_is_2(arguments: list[str], said: str) -> None:
+def test_invalid_command_exits_with_2(arguments: list[str], said: str) -> None:
     told = invoke(*arguments)
     assert told.exit_code == 2
     assert said in " ".join(told.stderr.split())
     assert told.stdout == ""
 
 
-def test_a_bad_option_is_told_without_its_value() -> None:
+def test_invalid_option_is_reported_without_its_value() -> None:
     assert "hunter2" not in invoke("certify", "lake", "--storage-option", "=hunter2").stderr
 
 
-def test_a_store_that_cannot_be_reached_is_3_and_one_line_without_a_traceback(tmp_path: Path) -> None:
+def test_unreachable_store_exits_with_3_and_one_line(tmp_path: Path) -> None:
     for arguments in (
         ["certify", "s3://bucket/lake", *options("http://127.0.0.1:9")],
         ["certify", str(tmp_path), "--commit-store", "redis://:hunter2@127.0.0.1:9/0"],
@@ -148,13 +148,13 @@ def test_a_store_that_cannot_be_reached_is_3_and_one_line_without_a_traceback(tm
         assert "hunter2" not in told.stderr
 
 
-def test_a_bucket_that_is_not_there_is_3(moto_endpoint: str) -> None:
+def test_missing_bucket_exits_with_3(moto_endpoint: str) -> None:
     told = invoke("certify", f"s3://no-such-{uuid4().hex}/lake", *options(moto_endpoint))
     assert told.exit_code == 3
     assert "has no bucket" in told.stderr
 
 
-def test_other_errors_of_ours_are_1_and_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_errors_exit_with_1_and_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         error = lancekeep.UnsafeStore("the store\nlacks it")
         error.add_note("and something is left")
@@ -214,7 +214,7 @@ def lying_s3(moto_endpoint: str) -> Iterator[tuple[str, list[str]]]:
         yield f"s3://{bucket(moto_endpoint)}/lake", options(endpoint)
 
 
-def test_a_store_that_fails_is_1_and_the_evidence_says_what_not_to_use_it_for(
+def test_failed_check_exits_with_1_and_explains_the_risk(
     lying_s3: tuple[str, list[str]],
 ) -> None:
     root, given = lying_s3
@@ -226,7 +226,7 @@ def test_a_store_that_fails_is_1_and_the_evidence_says_what_not_to_use_it_for(
     assert "Do not commit to this storage" in failed["create_only_put"]
 
 
-def test_the_table_shows_evidence_as_it_is_and_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_shows_evidence_and_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     checks = (
         lancekeep.Check("object store", "copy", lancekeep.Result.FAILED, "[bold]it[/bold] differs. Do not"),
         lancekeep.Check("both", "clean_up", lancekeep.Result.PASSED, "nothing is left"),
@@ -299,7 +299,7 @@ def test_options_come_from_a_file_from_stdin_and_from_the_environment(tmp_path: 
     }
 
 
-def test_an_argument_takes_precedence_over_file_and_environment(tmp_path: Path) -> None:
+def test_argument_takes_precedence_over_file_and_environment(tmp_path: Path) -> None:
     options_file = tmp_path / "options"
     options_file.write_text("aws_region=from-file")
     arguments = ["lake", "--storage-option-file", str(options_file), "--storage-option", "aws_region=from-argument"]
@@ -307,16 +307,14 @@ def test_an_argument_takes_precedence_over_file_and_environment(tmp_path: Path) 
     assert given["storage_options"] == {"aws_region": "from-argument"}
 
 
-def test_a_bad_line_of_an_option_file_is_refused_without_its_content() -> None:
+def test_invalid_line_of_option_file_is_refused_without_its_content() -> None:
     refused = CliRunner().invoke(command, ["fsck", "lake", "--storage-option-file", "-"], input="hunter2\n")
     assert refused.exit_code == 2
     assert "expected NAME=VALUE" in refused.stderr
     assert "hunter2" not in refused.output
 
 
-def test_the_process_list_shows_no_secret_that_was_read_from_a_file(
-    moto_endpoint: str, redis_url: str, tmp_path: Path
-) -> None:
+def test_process_list_shows_no_secret_from_a_file(moto_endpoint: str, redis_url: str, tmp_path: Path) -> None:
     secrets = tmp_path / "secrets"
     given = {**s3_options(moto_endpoint), "aws_secret_access_key": "hunter2"}
     secrets.write_text("\n".join(f"{name}={value}" for name, value in given.items()))

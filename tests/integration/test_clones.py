@@ -219,7 +219,7 @@ def test_cleanup_keeps_what_deregistered_clones_in_nested_locations_read(lake: L
     assert lake.rows(source) == [9]
 
 
-def test_cleanup_keeps_what_a_clone_behind_a_symbolic_link_reads(local: Lake, tmp_path: Path) -> None:
+def test_cleanup_keeps_files_of_clone_reached_by_symbolic_link(local: Lake, tmp_path: Path) -> None:
     catalog = local.connect("v2")
     catalog.write("t", rows(1, 2))
     source = catalog.find_table("t").location

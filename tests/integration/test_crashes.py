@@ -1,4 +1,4 @@
-"""A process dies at any call of a port, in any operation and mode: what is there is the old state or the new one."""
+"""A process that dies at any call of a port leaves the old or the new state, in every operation and mode."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Lake:
         shutil.copytree(self._before, self._now)
 
     def files(self) -> frozenset[tuple[str, int]]:
-        """Every file and its size. Where these are alike, whoever comes after the process finds the same."""
+        """Return every file and its size. If these are equal, later processes find the same state."""
         files = [path for path in self._now.rglob("*") if path.is_file()]
         return frozenset((CHANCE.sub("#", str(path.relative_to(self._now))), path.stat().st_size) for path in files)
 
@@ -213,7 +213,7 @@ def fate(monkeypatch: pytest.MonkeyPatch) -> Fate:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("mode", "name"), CASES)
-def test_a_crash_leaves_the_old_state_or_the_new_and_what_is_left_over_is_found_and_removed(
+def test_crash_leaves_old_or_new_state_and_repair_removes_leftovers(
     tmp_path: Path, fate: Fate, mode: str, name: str
 ) -> None:
     operation, lake = OPERATIONS[name], Lake(tmp_path, mode)

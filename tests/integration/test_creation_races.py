@@ -1,4 +1,4 @@
-"""Processes create the same table at once: one wins, its rows are what is stored, and nobody leaves a directory."""
+"""Processes race to create one table: one wins, its rows are stored, and no loser leaves a directory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def peers() -> Iterator[Peers]:
 
 
 def rows_of(process: int, turn: int) -> pa.Table:
-    """Rows of one process, as many as nobody else writes."""
+    """Return the rows of one process; each process writes another number of rows."""
     return pa.table({"process": [process] * (process + 1), "turn": [turn] * (process + 1)})
 
 
@@ -114,9 +114,7 @@ def test_of_two_native_and_two_own_processes_one_creates_the_table(peers: Peers,
 
 
 @pytest.mark.parametrize("managed", [False, True], ids=["storage-managed", "sqlite"])
-def test_a_table_has_its_entry_when_its_rows_are_written_and_who_was_faster_keeps_it(
-    tmp_path: Path, managed: bool
-) -> None:
+def test_entry_follows_the_rows_and_the_faster_creator_keeps_the_table(tmp_path: Path, managed: bool) -> None:
     """While one writes its rows, another finds no table of that name, and creates it; a native one without a store."""
     root, store = str(tmp_path / "lake"), f"sqlite://{tmp_path}/commits.db" if managed else None
     properties = {"root": root, **MODES["v2"]}
@@ -142,9 +140,9 @@ def test_a_table_has_its_entry_when_its_rows_are_written_and_who_was_faster_keep
 def test_where_directories_have_v1_names_native_processes_break_in_and_own_ones_say_so(
     peers: Peers, tmp_path: Path, mode: str
 ) -> None:
-    """Departure: native writes into a directory that is reserved; then more than one is told of success, or nobody.
+    """Departure: native processes write into a reserved directory, so several or none report success.
 
-    Of Lancekeep's processes never more than one is, and the others are told what has happened.
+    At most one Lancekeep process succeeds, and the others report the reason.
     """
     root, natives = str(tmp_path / "lake"), 2
     turns = race(peers, {"root": root, **MODES[mode]}, natives=natives)

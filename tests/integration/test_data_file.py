@@ -42,7 +42,7 @@ def as_the_engine_reads(content: bytes, path: Path) -> list[Column]:
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=ROWS)
-def test_the_engine_reads_what_is_encoded_here(rows: list[Any], schema: bytes, tmp_path: Path) -> None:
+def test_engine_reads_encoded_file(rows: list[Any], schema: bytes, tmp_path: Path) -> None:
     columns = [list(column) for column in zip(*rows, strict=True)]
     content = encode(columns, schema)
     assert content is not None
@@ -58,9 +58,7 @@ def test_the_engine_reads_what_is_encoded_here(rows: list[Any], schema: bytes, t
     ],
     ids=["rows", "bytes"],
 )
-def test_the_largest_file_is_read_and_a_larger_one_is_left_to_the_engine(
-    columns: list[Column], schema: bytes, tmp_path: Path
-) -> None:
+def test_file_above_the_limit_is_left_to_the_engine(columns: list[Column], schema: bytes, tmp_path: Path) -> None:
     content = encode(columns, schema)
     assert content is not None
     assert as_the_engine_reads(content, tmp_path / "own.lance") == decode(content) == columns
@@ -68,13 +66,13 @@ def test_the_largest_file_is_read_and_a_larger_one_is_left_to_the_engine(
 
 
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
-def test_a_file_of_the_engine_is_left_to_it(version: str, tmp_path: Path) -> None:
+def test_file_of_the_engine_is_left_to_the_engine(version: str, tmp_path: Path) -> None:
     columns: list[Column] = [["a", "a"], [None, None], ["b", None]]
     assert decode(by_engine(tmp_path / "a.lance", columns, version)) is None
 
 
 @given(position=st.integers(0), byte=st.integers(0, 255), cut=st.integers(0, 200))
-def test_a_damaged_file_is_left_to_the_engine_or_holds_other_text(
+def test_damaged_file_is_left_to_the_engine_or_holds_other_text(
     position: int, byte: int, cut: int, schema: bytes
 ) -> None:
     content = encode([["a", "b"], ["c", None], ["d", "ef"]], schema)
@@ -86,7 +84,7 @@ def test_a_damaged_file_is_left_to_the_engine_or_holds_other_text(
     assert found is None or [len(column) for column in found] == [2, 2, 2]
 
 
-def test_a_catalog_writes_such_files_until_they_grow_large(tmp_path: Path) -> None:
+def test_catalog_writes_own_files_up_to_the_limit(tmp_path: Path) -> None:
     with connect(str(tmp_path)) as catalog:
         catalog.create_namespace("a", {"kind": "small"})
         [file] = (tmp_path / "__manifest" / "data").iterdir()

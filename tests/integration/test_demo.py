@@ -12,7 +12,7 @@ DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
 
 
 @pytest.mark.slow
-def test_the_demo_kills_its_pipeline_and_counts_every_flight(tmp_path: Path) -> None:
+def test_demo_kills_its_pipeline_and_counts_every_flight(tmp_path: Path) -> None:
     command = [sys.executable, str(DEMO), "--months", "4", "--lake", str(tmp_path / "lake")]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     log = tmp_path / "lake" / "spark.log"

@@ -1,4 +1,4 @@
-"""Commits as one version and no other, whoever decides about versions; and what their transactions carry."""
+"""Exact commits under every commit store, and the properties of their transactions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def written(catalog: lancekeep.Catalog, plan: lancekeep.WritePlan) -> list[lance
     return fragments
 
 
-def test_a_commit_that_has_to_be_one_version_is_refused_where_another_has_that(catalog: lancekeep.Catalog) -> None:
+def test_exact_commit_of_taken_version_is_refused(catalog: lancekeep.Catalog) -> None:
     plan = catalog.begin_write("t", SCHEMA, "append")
     fragments = written(catalog, plan)
     assert catalog.commit_fragments(plan, fragments, properties={"run": "7"}, exactly=True).version == 2
@@ -37,7 +37,7 @@ def test_a_commit_that_has_to_be_one_version_is_refused_where_another_has_that(c
     assert catalog.commit_fragments(plan, fragments).version == 3  # where any version will do
 
 
-def test_a_native_change_is_committed_through_the_catalog_after_a_version_or_not_at_all(
+def test_native_change_commits_after_the_given_version_or_is_refused(
     catalog: lancekeep.Catalog,
 ) -> None:
     def delete(dataset: lance.LanceDataset) -> lance.LanceDataset:

@@ -38,7 +38,7 @@ def through(namespace: lancekeep.DirectoryNamespace, objects: object, rows: obje
 
 @pytest.mark.parametrize("replies", [1, 3])
 @pytest.mark.parametrize("method", ["reserve", "finalize", "copy_if_absent", "delete", "get", "latest"])
-def test_a_native_append_under_lost_replies_lands_once(
+def test_native_append_with_lost_replies_commits_once(
     namespace: lancekeep.DirectoryNamespace, method: str, replies: int
 ) -> None:
     commits = namespace.catalog.commits
@@ -53,7 +53,7 @@ def test_a_native_append_under_lost_replies_lands_once(
     assert [entry.version for entry in namespace.catalog.history("hot.t")] == [2, 1]
 
 
-def test_an_unknown_commit_is_raised_with_its_token_and_resolved_later(
+def test_unknown_commit_is_raised_with_its_token_and_resolved_later(
     namespace: lancekeep.DirectoryNamespace,
 ) -> None:
     catalog = namespace.catalog
@@ -85,7 +85,7 @@ def front(namespace: lancekeep.DirectoryNamespace) -> Iterator[Front]:
 
 
 @pytest.mark.parametrize("looks_lost", [0, 1])
-def test_a_native_append_lands_once_where_a_server_answers_503_behind_its_success(
+def test_native_append_with_503_after_success_commits_once(
     namespace: lancekeep.DirectoryNamespace, front: Front, looks_lost: int
 ) -> None:
     front.losses.update(create_table_version=1, describe_table_version=looks_lost)
@@ -95,7 +95,7 @@ def test_a_native_append_lands_once_where_a_server_answers_503_behind_its_succes
     require_one_append(namespace)
 
 
-def test_a_native_append_is_unknown_where_a_server_answers_nothing_but_503_behind_its_success(
+def test_native_append_is_unknown_if_server_answers_only_503_after_success(
     namespace: lancekeep.DirectoryNamespace, front: Front
 ) -> None:
     """Nor does it then take away what the version needs."""
@@ -106,7 +106,7 @@ def test_a_native_append_is_unknown_where_a_server_answers_nothing_but_503_behin
     require_one_append(namespace)
 
 
-def test_a_native_append_lands_once_where_a_proxy_repeats_the_request(
+def test_native_append_through_repeating_proxy_commits_once(
     namespace: lancekeep.DirectoryNamespace, front: Front
 ) -> None:
     front.repeats["create_table_version"] = 1
@@ -122,10 +122,8 @@ def require_one_append(namespace: lancekeep.DirectoryNamespace) -> None:
     assert not catalog.fsck(deep=True).findings
 
 
-def test_an_operation_has_one_effect_where_a_server_answers_503_behind_its_success(
-    namespace: lancekeep.DirectoryNamespace, front: Front
-) -> None:
-    """Whoever asks again learns that it has been done."""
+def test_operation_with_503_after_success_has_one_effect(namespace: lancekeep.DirectoryNamespace, front: Front) -> None:
+    """A repeated request reports the earlier effect."""
     client = RestNamespace(uri=front.uri)
     for operation, request, again in (
         ("create_namespace", api.CreateNamespaceRequest(id=["n"]), "Namespace already exists"),
@@ -151,7 +149,7 @@ def test_an_operation_has_one_effect_where_a_server_answers_503_behind_its_succe
     assert namespace.catalog.list_tables("hot") == []
 
 
-def test_a_copied_directory_is_a_complete_table(namespace: lancekeep.DirectoryNamespace, tmp_path: Path) -> None:
+def test_copied_directory_is_a_complete_table(namespace: lancekeep.DirectoryNamespace, tmp_path: Path) -> None:
     catalog = namespace.catalog
     directory = Path("/" + catalog.dataset_root(catalog.find_table("hot.t")).key)
     writers.append(namespace, 1, 1)
@@ -162,7 +160,7 @@ def test_a_copied_directory_is_a_complete_table(namespace: lancekeep.DirectoryNa
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("method", ["reserve", "copy_if_absent", "finalize", "delete"])
-def test_a_directory_copied_between_steps_is_at_most_one_version_behind(
+def test_directory_copied_between_steps_is_at_most_one_version_behind(
     namespace: lancekeep.DirectoryNamespace, tmp_path: Path, method: str, when: str
 ) -> None:
     catalog = namespace.catalog

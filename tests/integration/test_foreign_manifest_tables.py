@@ -198,7 +198,7 @@ def test_odd_row_is_a_finding_and_no_outage(tmp_path: Path, mode: str, odd: dict
     assert after == kept
 
 
-def test_one_malformed_row_is_one_finding(tmp_path: Path) -> None:
+def test_malformed_row_is_one_finding(tmp_path: Path) -> None:
     schema = pa.schema([field.with_nullable(True).remove_metadata() for field in SCHEMA])
     odd = ["metadata is no JSON", "property is no text", "object id is null", "object type is empty"]
     uri = str(tmp_path / "lake/__manifest")

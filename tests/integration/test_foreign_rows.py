@@ -140,7 +140,7 @@ def readers_and_writers(catalog: lancekeep.Catalog, store: str) -> dict[str, Cal
     }
 
 
-def test_a_forged_row_is_refused_at_every_door_and_leaves_storage_alone(lake: Lake) -> None:
+def test_forged_row_is_refused_everywhere_and_changes_no_file(lake: Lake) -> None:
     for what, (version, path) in lake.paths().items():
         lake.forge(version, path)
         catalog = lake.connect()
@@ -168,7 +168,7 @@ def test_a_forged_row_is_refused_at_every_door_and_leaves_storage_alone(lake: La
         healthy.close()
 
 
-def test_a_table_with_a_forged_row_can_be_dropped_and_made_anew(lake: Lake) -> None:
+def test_table_with_forged_row_can_be_dropped_and_recreated(lake: Lake) -> None:
     _, path = lake.paths()["a file outside"]
     lake.forge(LATEST + 1, path)
     base_uri = lake.base_uri()
@@ -181,7 +181,7 @@ def test_a_table_with_a_forged_row_can_be_dropped_and_made_anew(lake: Lake) -> N
     catalog.close()
 
 
-def test_a_forged_token_is_refused_and_leaves_storage_alone(lake: Lake) -> None:
+def test_forged_token_is_refused_and_changes_no_file(lake: Lake) -> None:
     """Each token names a manifest that exists, so that a reservation or a copy would show."""
     catalog = lake.catalog
     catalog.declare_table("declared")

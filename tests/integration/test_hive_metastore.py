@@ -91,7 +91,7 @@ def drive(directory: Path, program: str, root: str, store: str, metastore: str =
     return json.loads(driver.stdout.splitlines()[-1])
 
 
-def test_what_a_metastore_manages_and_drops_takes_no_data_along(tmp_path: Path) -> None:
+def test_metastore_that_manages_and_drops_table_removes_no_data(tmp_path: Path) -> None:
     root, store = str(tmp_path / "lake"), f"sqlite://{tmp_path}/commits.db"
     with lancekeep.connect(root, commit_store=store) as catalog:
         catalog.create_namespace("travel")
@@ -104,7 +104,7 @@ def test_what_a_metastore_manages_and_drops_takes_no_data_along(tmp_path: Path) 
         assert not catalog.fsck(deep=True).findings
 
 
-def test_a_reset_in_the_middle_of_an_alteration_costs_no_data_and_no_commit(tmp_path: Path) -> None:
+def test_connection_reset_during_alteration_loses_no_data_and_no_commit(tmp_path: Path) -> None:
     """The Metastore has altered the table, and neither the client nor its second try hears so. Which version is current
     is not kept there, so none is lost, and none committed twice."""
     root, store = str(tmp_path / "lake"), f"sqlite://{tmp_path}/commits.db"

@@ -1,7 +1,7 @@
 """Lancekeep and the native namespace on one directory, in two processes: after every step both show the same.
 
-Where the native one departs from the specification, or says less, `DEPARTURES` has a name for it, and a test that fails
-once it does so no longer. ``docs/interoperability.md`` shows them.
+`DEPARTURES` names the places where the native namespace departs from the specification. Each has a test that fails once
+the departure no longer exists. ``docs/interoperability.md`` lists them.
 """
 
 from __future__ import annotations
@@ -33,40 +33,43 @@ MODES: Mapping[str, Mapping[str, str]] = {
 
 DEPARTURES = {
     "rename": "`rename_table` is not implemented.",
-    "cascade": "`drop_namespace` does not know `Cascade`: a namespace that is not empty stays, as with `Restrict`.",
-    "namespace modes": "`create_namespace` takes `exist_ok` and `overwrite` for `create`, `drop_namespace` takes "
-    "`Skip` for `Fail`.",
-    "root properties": "`describe_namespace` does not show the properties of the root; its writes keep them.",
-    "root from listing": "In compatibility mode it reads the tables of the root from the directory listing alone: a "
-    "renamed table, one registered in another directory, and properties are not seen. With "
-    "`dir_listing_to_manifest_migration_enabled=true` it asks the manifest first, as the specification says.",
-    "written in v1 directories": "Even so, `list_tables` with `include_declared=false` leaves out a table of the root "
-    "that does not lie in `{name}.lance`.",
-    "no marker": "In compatibility mode `deregister_table` takes the table out of the manifest and sets no marker, so "
-    "that by rule 1 it is a table still.",
-    "occupied directory": "In compatibility mode a table cannot be created under the name of one that was "
-    "deregistered: it fails with an internal error.",
-    "encoded names": "A directory name with a character that is encoded in a URI (not a space) is encoded twice: "
-    "`declare_table` puts its marker into another directory, `list_tables` with `include_declared=false` leaves the "
-    "table out, and `drop_table` answers an internal error once the entry is gone, and leaves the files. Creating, "
+    "cascade": "`drop_namespace` does not support `Cascade`: as with `Restrict`, a namespace that is not empty stays.",
+    "namespace modes": "`create_namespace` treats `exist_ok` and `overwrite` as `create`; `drop_namespace` treats "
+    "`Skip` as `Fail`.",
+    "root properties": "`describe_namespace` does not return the properties of the root; its writes keep them.",
+    "root from listing": "In compatibility mode it reads the tables of the root only from the directory listing. It "
+    "does not see renamed tables, tables in other directories, or properties. With "
+    "`dir_listing_to_manifest_migration_enabled=true` it reads the manifest first, as the specification requires.",
+    "written in v1 directories": "Even with that property, `list_tables` with `include_declared=false` omits a table "
+    "of the root whose directory is not `{name}.lance`.",
+    "no marker": "In compatibility mode `deregister_table` removes the table from the manifest but creates no "
+    "marker, so by rule 1 the table still exists.",
+    "occupied directory": "In compatibility mode, creating a table under the name of a deregistered table fails with "
+    "an internal error.",
+    "encoded names": "A directory name with a character that a URI encodes (other than a space) is encoded twice. "
+    "`declare_table` creates its marker in another directory; `list_tables` with `include_declared=false` omits the "
+    "table; `drop_table` removes the entry, fails with an internal error, and leaves the files. Creating, "
     "describing, reading and appending work.",
-    "no rows": "With a manifest `create_table` refuses a stream without a record batch as an internal error.",
-    "all tables": "`list_all_tables` answers the V1 directories of the root, and nothing of child namespaces or of V2.",
-    "missing namespace": "`list_tables` and `list_namespaces` answer nothing for a namespace that does not exist.",
-    "orphans": "`declare_table` and `create_table` work below a namespace that does not exist, and make an orphan.",
-    "declared": "`create_table` in mode `create` writes into a table that is declared already.",
-    "declared location": "`declare_table` refuses every location but the one that it chose itself.",
-    "any directory": "`register_table` takes a directory that holds no table, and one that is another table's.",
-    "missing version": "`describe_table` does not look whether the version that it is asked for exists.",
-    "limit": "A `limit` of 0 answers an empty page without a token, as if nothing were there.",
-    "root drop": "Dropping the root namespace is invalid input; here the state of the catalog forbids it.",
-    "deprecated": "`create_empty_table`, which is deprecated, is not implemented.",
-    "models": "`describe_table_version` does not take the request model of `lance_namespace`, only a mapping.",
-    "v1 register": "In V1 `register_table` is not supported, not even to show again what was deregistered.",
-    "v1 modes": "In V1 `create_table` takes `exist_ok` and `overwrite` for `create`.",
-    "v1 drop": "In V1 dropping a table that does not exist is an internal error.",
-    "v1 identifiers": "In V1 an identifier of more or less than one name is unsupported, whatever is asked.",
-    "v1 empty directory": "In V1 an empty directory `{name}.lance` is listed, but not found.",
+    "no rows": "With a manifest, `create_table` refuses a stream without a record batch with an internal error.",
+    "all tables": "`list_all_tables` returns only the V1 directories of the root, and nothing from child namespaces "
+    "or V2.",
+    "missing namespace": "`list_tables` and `list_namespaces` return an empty list for a namespace that does not "
+    "exist.",
+    "orphans": "`declare_table` and `create_table` succeed below a namespace that does not exist, and leave an orphan.",
+    "declared": "`create_table` in mode `create` writes into a declared table.",
+    "declared location": "`declare_table` refuses every location except its own default.",
+    "any directory": "`register_table` accepts a directory without a table, and the directory of another table.",
+    "missing version": "`describe_table` does not check whether the requested version exists.",
+    "limit": "A `limit` of 0 returns an empty page without a token, as for an empty namespace.",
+    "root drop": "Dropping the root namespace is invalid input; Lancekeep reports an invalid state of the catalog.",
+    "deprecated": "The deprecated `create_empty_table` is not implemented.",
+    "models": "`describe_table_version` accepts only a mapping, not the request model of `lance_namespace`.",
+    "v1 register": "In V1, `register_table` is not supported, not even for a deregistered table.",
+    "v1 modes": "In V1, `create_table` treats `exist_ok` and `overwrite` as `create`.",
+    "v1 drop": "In V1, dropping a table that does not exist is an internal error.",
+    "v1 identifiers": "In V1, every operation refuses an identifier that does not have exactly one name as "
+    "unsupported.",
+    "v1 empty directory": "In V1, an empty directory `{name}.lance` is listed, but not found.",
 }
 
 
@@ -162,7 +165,7 @@ STEPS: list[Step] = [
     ("drop_table", {"id": ["d"]}),
     ("drop_table", {"id": ["a", "b c", "t"]}),
     ("drop_namespace", {"id": ["a", "b c"]}),
-    ("create_namespace", {"id": ["a", "b c"], "properties": {"anew": "yes"}}),
+    ("create_namespace", {"id": ["a", "b c"], "properties": {"recreated": "yes"}}),
     ("drop_table", {"id": ["a", "again"]}),
     ("drop_namespace", {"id": ["a", "b c"]}),
     ("drop_namespace", {"id": ["a"]}),
@@ -222,9 +225,7 @@ def directories(shown: Mapping[str, Any], *names: str) -> dict[tuple[str, ...], 
 
 @pytest.mark.parametrize("operation", ["list_tables", "list_namespaces"])
 @pytest.mark.parametrize("native_first", [True, False])
-def test_a_page_token_of_one_is_understood_by_the_other(
-    peer: Peers, tmp_path: Path, operation: str, native_first: bool
-) -> None:
+def test_page_tokens_are_interchangeable(peer: Peers, tmp_path: Path, operation: str, native_first: bool) -> None:
     pair = Pair.on(peer, tmp_path / "lake", "v2")
     names = sorted(["a", "b c", "Zoë", "ü", "日本", "a.b", "~", "e\u0301", "🚣"], key=str.encode)
     ok(pair.ours("create_namespace", id=["n"]))
@@ -244,9 +245,7 @@ def test_a_page_token_of_one_is_understood_by_the_other(
 
 
 @pytest.mark.parametrize("mode", ["compatible", "manifest first", "v2"])
-def test_native_writes_keep_the_properties_of_the_root_which_it_does_not_show(
-    peer: Peers, tmp_path: Path, mode: str
-) -> None:
+def test_native_writes_keep_properties_of_the_root(peer: Peers, tmp_path: Path, mode: str) -> None:
     pair = Pair.on(peer, tmp_path / "lake", mode)
     ok(pair.ours("alter_namespace", identifier=[], set={"k": "v"}))
     ok(pair.native("create_namespace", id=["n"]))
@@ -396,7 +395,7 @@ def test_departure_all_tables(pair: Pair) -> None:
 
 @pytest.mark.parametrize("mode", ["compatible", "manifest first"])
 def test_departures_no_marker_and_occupied_directory(peer: Peers, tmp_path: Path, mode: str) -> None:
-    """What ours deregisters is gone for both, what native deregisters for neither; only ours creates it anew."""
+    """Only a deregistration by Lancekeep hides the table in both, and only Lancekeep recreates it."""
     pair = filled(peer, tmp_path / "lake", mode)
     ok(pair.native("deregister_table", id=T))
     assert pair.native("table_exists", id=T)[0] == pair.ours("table_exists", id=T)[0] == "ok"
@@ -434,14 +433,14 @@ def test_departure_encoded_names(peer: Peers, tmp_path: Path, mode: str, native_
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def test_the_page_tells_of_every_departure() -> None:
+def test_page_lists_every_departure() -> None:
     lines = (DOCS / "interoperability.md").read_text().splitlines()
     assert [line for line in lines if line.startswith("- **")] == [
         f"- **{name}**: {sentence}" for name, sentence in DEPARTURES.items()
     ]
 
 
-def test_every_departure_is_seen_in_a_test() -> None:
+def test_every_departure_has_a_test() -> None:
     answered = {case.departure for case in (*EVERYWHERE, *V1_ALONE, *WITH_MANIFEST)} - {""}
     whole_listings = {"root properties", "root from listing", "written in v1 directories"}
     more_than_a_call = {"all tables", "no marker", "occupied directory", "encoded names"}

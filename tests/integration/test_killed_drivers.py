@@ -52,7 +52,7 @@ def test_killed_driver_loses_and_repeats_no_work(tmp_path: Path) -> None:
             found = states(catalog, done)
             assert orphans(catalog, tmp_path / "lake") == set()
         committed = [kind for kind in done if found[kind] > done[kind]]
-        print(f"kill {kill}, {victim}: {done}, and committed without a word: {committed}")
+        print(f"kill {kill}, {victim}: {done}, and committed without a reply: {committed}")
     with Driver(tmp_path, done, CLUSTER) as driver:
         for _ in range(KILLS):
             driver.await_works()
@@ -154,8 +154,8 @@ STATES = {
 
 
 def orphans(catalog: lancekeep.Catalog, lake: Path) -> set[str]:
-    """Files below the lake that no version of a table refers to, once it was cleaned up; nobody may be at work."""
-    catalog.write("newest", pa.table({"id": [0]}), "overwrite")  # the newest manifest stands for now
+    """Clean up, and return the files below the lake that no version refers to. No writer may be active."""
+    catalog.write("newest", pa.table({"id": [0]}), "overwrite")  # its manifest gives the current time
     catalog.cleanup(NOW, keep=5, grace=NOW)
     assert {finding.kind for finding in catalog.fsck(repair=True, deep=True, grace=0).findings} <= {Kind.LEFTOVER}
     assert catalog.fsck(deep=True, grace=0).findings == ()

@@ -60,7 +60,7 @@ def ids(place: Deployment, name: str) -> list[int]:
     return sorted(found)
 
 
-def test_a_table_lives_through_every_operation(place: Deployment) -> None:
+def test_every_operation_of_a_table_succeeds(place: Deployment) -> None:
     db = connect(place)
     db.create_namespace(["ml"])
     table = db.create_table("t", data(*range(SIZE)), namespace_path=["ml"])
@@ -128,7 +128,7 @@ def test_threads_lose_no_row(place: Deployment) -> None:
     assert len(catalog_of(place).history("t")) == 1 + threads * appends
 
 
-def test_the_asynchronous_interface(local: Deployment) -> None:
+def test_asynchronous_interface(local: Deployment) -> None:
     async def run() -> list[int]:
         db = lancedb.connect_namespace_async(NAMESPACE, local.properties)
         table = await db.create_table("t", data(1, 2))

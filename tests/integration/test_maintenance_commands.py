@@ -52,7 +52,7 @@ def lake(tmp_path: Path) -> Lake:
 @pytest.mark.parametrize(
     "command", ["fsck", "repair", "cleanup --older-than 1d", "migrate", "optimize", "verify", "compact"]
 )
-def test_a_mistyped_root_is_no_catalog_in_order(tmp_path: Path, command: str) -> None:
+def test_mistyped_root_is_reported(tmp_path: Path, command: str) -> None:
     (tmp_path / "empty").mkdir()
     for root in ("empty", "nowhere"):
         name, *arguments = command.split()
@@ -62,7 +62,7 @@ def test_a_mistyped_root_is_no_catalog_in_order(tmp_path: Path, command: str) ->
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
 
 
-def test_fsck_finds_and_repair_shows_its_plan_before_it_acts(lake: Lake) -> None:
+def test_repair_shows_its_plan_before_it_acts(lake: Lake) -> None:
     assert lake.answer("fsck", "--deep") == {"findings": [], "entries": 1, "directories": 1, "tables": 1}
     catalog = lake.connect()
     root = catalog.dataset_root(catalog.find_table("t"))
@@ -80,7 +80,7 @@ def test_fsck_finds_and_repair_shows_its_plan_before_it_acts(lake: Lake) -> None
     assert lake.answer("fsck", "--deep")["findings"] == []
 
 
-def test_a_name_too_long_for_its_column_is_shown_whole(lake: Lake) -> None:
+def test_long_name_is_shown_completely(lake: Lake) -> None:
     name = f"{uuid4().hex}.lance"
     (Path(lake.root) / "__manifest" / "data" / name).touch()
     shown = lake.run("fsck")
@@ -103,7 +103,7 @@ def test_cleanup_shows_its_plan_and_acts_with_yes(lake: Lake) -> None:
     assert [entry.version for entry in lake.connect().history("t")] == [3, 2]
 
 
-def test_a_damaged_table_is_left_out_of_a_clean_up_and_told(lake: Lake) -> None:
+def test_cleanup_skips_and_reports_damaged_table(lake: Lake) -> None:
     catalog = lake.connect()
     latest = catalog.commits.latest(catalog.dataset_root(catalog.find_table("t")))
     assert latest is not None
@@ -114,13 +114,13 @@ def test_a_damaged_table_is_left_out_of_a_clean_up_and_told(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("span", ["7", "d", "-1d", "1y", "9999999d"])
-def test_what_is_no_time_span_is_told_before_anything_is_opened(lake: Lake, span: str) -> None:
+def test_invalid_time_span_is_reported_before_the_catalog_opens(lake: Lake, span: str) -> None:
     done = lake.run("cleanup", f"--older-than={span}")
     assert done.exit_code == 2
     assert "30m, 12h, 7d" in done.stderr
 
 
-def test_resolve_completes_a_commit_and_says_who_won_another(lake: Lake) -> None:
+def test_resolve_completes_a_commit_or_names_the_winner(lake: Lake) -> None:
     catalog = lake.connect()
     root = catalog.dataset_root(catalog.find_table("t"))
     tokens = []
@@ -149,7 +149,7 @@ def test_migrate_shows_which_tables_and_enters_them_with_yes(tmp_path: Path) -> 
     assert lake.answer("migrate")["registered"] == []
 
 
-def test_optimize_builds_what_others_find_things_by(lake: Lake) -> None:
+def test_optimize_builds_the_indexes(lake: Lake) -> None:
     assert lake.answer("optimize") == {"optimized": lake.root}
     assert len(lance.dataset(f"{lake.root}/__manifest").describe_indices()) == 3
     assert lake.run("optimize", "--mode", "v1").exit_code != 0
@@ -183,7 +183,7 @@ def test_deregister_leaves_the_files(lake: Lake) -> None:
     assert lance.dataset(f"{lake.root}/t.lance").to_table() == ROWS
 
 
-def test_repair_accepts_a_loss_only_when_told(lake: Lake) -> None:
+def test_repair_accepts_a_loss_only_if_requested(lake: Lake) -> None:
     manifest = Path(lake.root) / "t.lance/_versions" / NamingScheme.V2.final_name(3)
     manifest.unlink()
     refused = lake.run("repair", "--table", "t", "--yes")

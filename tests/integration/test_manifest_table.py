@@ -99,7 +99,7 @@ def store(opened: Callable[[], LanceManifestStore]) -> LanceManifestStore:
 # -- beside native writers ----------------------------------------------------------------------------------------
 
 
-def test_the_table_is_as_the_specification_has_it(store: LanceManifestStore, root: Path) -> None:
+def test_manifest_table_matches_the_specification(store: LanceManifestStore, root: Path) -> None:
     change(store, lambda view: create_namespace(view, ObjectId.of("a"), {"k": "v"}))
     dataset = lance.dataset(str(root / "__manifest"))
     assert [(field.name, str(field.type), field.nullable) for field in dataset.schema] == [
@@ -116,7 +116,7 @@ def test_the_table_is_as_the_specification_has_it(store: LanceManifestStore, roo
     ]
 
 
-def test_the_native_engine_reads_writes_and_compacts_between_our_changes(
+def test_native_engine_reads_writes_and_compacts_between_changes(
     store: LanceManifestStore, opened: Callable[[], LanceManifestStore], root: Path
 ) -> None:
     """Every kind of native change, each followed by a look and a change of ours through two doors."""
@@ -172,7 +172,7 @@ def test_the_native_engine_reads_writes_and_compacts_between_our_changes(
         assert contents(store) == rows(root) == expected, native.__name__
 
 
-def test_indexes_stay_and_native_lookups_through_them_stay_right(store: LanceManifestStore, root: Path) -> None:
+def test_native_lookups_by_index_stay_correct(store: LanceManifestStore, root: Path) -> None:
     put(store, *(table(f"t{number:03d}") for number in range(400)))
     uri = str(root / "__manifest")
     create_indexes(uri)
@@ -194,9 +194,7 @@ def test_indexes_stay_and_native_lookups_through_them_stay_right(store: LanceMan
     assert dataset.count_rows("object_type = 'table'") == 458
 
 
-def test_an_insert_is_refused_where_a_native_writer_was_faster_btree_or_not(
-    opened: Callable[[], LanceManifestStore], root: Path
-) -> None:
+def test_insert_loses_to_faster_native_writer(opened: Callable[[], LanceManifestStore], root: Path) -> None:
     """The specified BTREE makes the engine's own merge insert write a key twice from two stale handles."""
     store = opened()
     put(store, table("t"))
@@ -243,7 +241,7 @@ def test_deletion_files_of_both_kinds_are_read(store: LanceManifestStore, root: 
     assert len(rows(root)) == 4998
 
 
-def test_what_is_not_understood_is_refused_and_nothing_is_written(store: LanceManifestStore, root: Path) -> None:
+def test_unknown_content_is_refused_and_nothing_is_written(store: LanceManifestStore, root: Path) -> None:
     put(store, table("t"))
     lance.dataset(str(root / "__manifest")).update_metadata({"lance.namespace.manifest.writer_feature_flags": "4"})
     with pytest.raises(Refused, match="writer_feature_flags = 4"):
@@ -254,7 +252,7 @@ def test_what_is_not_understood_is_refused_and_nothing_is_written(store: LanceMa
         store.view()
 
 
-def test_a_damaged_manifest_is_named(opened: Callable[[], LanceManifestStore], root: Path) -> None:
+def test_damaged_manifest_is_named(opened: Callable[[], LanceManifestStore], root: Path) -> None:
     put(opened(), table("t"))
     [manifest] = (root / "__manifest" / "_versions").glob("*.manifest")
     manifest.write_bytes(manifest.read_bytes()[:100])
@@ -284,10 +282,10 @@ def test_fragments_stay_few(store: LanceManifestStore, root: Path) -> None:
 
 
 @pytest.mark.parametrize("small", [2, 2048])
-def test_the_index_answers_as_a_plain_dictionary_does(
+def test_index_equals_plain_dictionary(
     small: int, monkeypatch: pytest.MonkeyPatch, opened: Callable[[], LanceManifestStore]
 ) -> None:
-    """Over sorted runs and over dictionaries, in one process and read anew by another."""
+    """Test sorted runs and dictionaries, in one process and in a new one."""
     monkeypatch.setattr(index, "SMALL", small)
     chance = random.Random(small)
     model: dict[str, ManifestEntry] = {}
@@ -334,14 +332,12 @@ def _require_equal(view: CatalogView, model: dict[str, ManifestEntry], chance: r
             owner = view.owner_of(f"{entry.location}/deeper")
             assert owner is not None
             assert owner.location == entry.location
-    assert view.find("nobody") is view.owner_of("nobody.lance") is None
+    assert view.find("missing") is view.owner_of("missing.lance") is None
     nested = [entry.location for entry in model.values() if entry.location and entry.location.startswith("x/")]
     assert (view.owner_of("x") is not None) == bool(nested)
 
 
-def test_a_native_rewrite_of_a_large_catalog_is_read_without_sorting_it_again(
-    store: LanceManifestStore, root: Path
-) -> None:
+def test_native_rewrite_of_large_catalog_is_read_without_sorting(store: LanceManifestStore, root: Path) -> None:
     put(store, *(table(f"n$t{number:05d}") for number in range(5000)))
     before = store.view()
     assert isinstance(before, index.IndexedView)
@@ -356,7 +352,7 @@ def test_a_native_rewrite_of_a_large_catalog_is_read_without_sorting_it_again(
 # -- several at once -----------------------------------------------------------------------------------------------
 
 
-def test_what_threads_decide_at_once_is_committed_together(opened: Callable[[], LanceManifestStore]) -> None:
+def test_concurrent_changes_of_threads_are_one_group_commit(opened: Callable[[], LanceManifestStore]) -> None:
     store = opened()
     put(store, table("first"))
     together = Barrier(8)
@@ -375,7 +371,7 @@ def test_what_threads_decide_at_once_is_committed_together(opened: Callable[[], 
     assert store.view().version < 150
 
 
-def test_one_refusal_in_a_group_does_not_touch_the_others(store: LanceManifestStore) -> None:
+def test_refusal_in_a_group_does_not_affect_other_changes(store: LanceManifestStore) -> None:
     together = Barrier(4)
     told: list[str] = []
 
@@ -396,7 +392,7 @@ def test_one_refusal_in_a_group_does_not_touch_the_others(store: LanceManifestSt
     assert contents(store).keys() == {"a", "b", "c"}
 
 
-def test_a_thread_that_is_ended_takes_its_change_with_it_and_nobody_elses(store: LanceManifestStore) -> None:
+def test_interrupted_thread_drops_only_its_own_change(store: LanceManifestStore) -> None:
     together, returned = Barrier(6), list[str]()
 
     def create(number: int) -> None:
@@ -424,7 +420,7 @@ def _raised(error: BaseException) -> list[Change]:
 # -- faults --------------------------------------------------------------------------------------------------------
 
 
-def test_a_lost_reply_is_no_lost_change_and_no_second_one() -> None:
+def test_change_with_lost_reply_is_applied_once() -> None:
     memory = MemoryObjectStore()
     faulty = Faulty(memory)
     store = LanceManifestStore(faulty, "m")
@@ -435,7 +431,7 @@ def test_a_lost_reply_is_no_lost_change_and_no_second_one() -> None:
     assert contents(LanceManifestStore(memory, "m")).keys() == {"a", "b"}
 
 
-def test_a_failed_write_is_told_to_everybody_who_waited_and_the_next_one_works() -> None:
+def test_failed_group_commit_raises_in_every_waiter() -> None:
     faulty = Faulty(MemoryObjectStore())
     store = LanceManifestStore(faulty, "m")
     put(store, table("a"))
@@ -448,7 +444,7 @@ def test_a_failed_write_is_told_to_everybody_who_waited_and_the_next_one_works()
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_crash_at_any_call_leaves_the_old_state_or_the_new(when: str) -> None:
+def test_crash_at_any_call_leaves_the_old_or_the_new_state(when: str) -> None:
     for nth in range(20):
         memory = MemoryObjectStore()
         put(LanceManifestStore(memory, "m"), table("a"), table("b"))
@@ -537,8 +533,8 @@ def test_rows_go_with_the_versions_that_a_commit_store_published() -> None:
     assert len(contents(store)) == 20
 
 
-def test_whoever_comes_after_a_crash_commits_through_the_commit_store() -> None:
-    """At any call: a version that was decided and does not lie in the directory would be in everybody's way."""
+def test_next_writer_after_a_crash_commits_through_the_commit_store() -> None:
+    """A decided version without a manifest in the directory would block every writer, at any call."""
     root = DatasetRoot("m", "memory:///m")
     died = True
     for nth in count():
@@ -568,9 +564,7 @@ def test_whoever_comes_after_a_crash_commits_through_the_commit_store() -> None:
     assert nth > 8
 
 
-def test_fsck_looks_into_a_manifest_table_that_is_committed_through_the_commit_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fsck_checks_manifest_table_in_the_commit_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deaths: list[Callable[[str, int], Fate]] = []
 
     def opened(*args: Any, **how: Any) -> Any:
@@ -595,7 +589,7 @@ def test_fsck_looks_into_a_manifest_table_that_is_committed_through_the_commit_s
     catalog = connect()
     assert catalog.list_namespaces() == ["before"]
     assert {(one.kind, one.object) for one in catalog.fsck(deep=True, grace=0).findings} >= {(Kind.STUCK, "__manifest")}
-    [needed] = catalog.fsck(repair=True, grace=0).findings  # but not once whoever repairs has come behind that version
+    [needed] = catalog.fsck(repair=True, grace=0).findings  # but not after the repair has read that version
     assert (needed.kind, needed.repaired) == (Kind.LEFTOVER, False)
     assert connect().list_namespaces() == ["before", "dead"]
     assert [one.repaired for one in catalog.fsck(repair=True, deep=True, grace=0).findings] == [True]
@@ -625,7 +619,7 @@ def test_versions_that_a_tag_may_hold_are_kept() -> None:
     assert store.clean_up() == 0
 
 
-def test_a_process_that_slept_through_a_clean_up_sees_the_latest_state_and_overwrites_nothing() -> None:
+def test_process_suspended_during_clean_up_reads_the_latest_state_and_overwrites_nothing() -> None:
     objects = Aging()
     seconds = [0.0]
     sleeper = LanceManifestStore(objects, "m", clock=lambda: seconds[0])
@@ -647,8 +641,8 @@ def test_a_process_that_slept_through_a_clean_up_sees_the_latest_state_and_overw
     assert contents(writer).keys() == {"a", "b", "c", "mine", *(f"t{number}" for number in range(10))}
 
 
-def test_a_late_version_under_the_name_that_the_hint_gives_misleads_nobody() -> None:
-    """Its writer was held up until that name had been cleaned up, and died before it could take the version back."""
+def test_late_version_under_the_name_in_the_hint_is_ignored() -> None:
+    """Its writer was suspended until the name was cleaned up, and crashed before it could withdraw the version."""
     objects = Aging()
     writer = LanceManifestStore(objects, "m")
     for number in range(16):  # the last of them is what the hint names
@@ -665,7 +659,7 @@ def test_a_late_version_under_the_name_that_the_hint_gives_misleads_nobody() -> 
         assert contents(store).keys() == {*"abcd", *(f"t{number}" for number in range(16))}
 
 
-def test_a_writer_that_slept_does_not_create_the_catalog_anew() -> None:
+def test_suspended_writer_does_not_recreate_the_catalog() -> None:
     objects = Aging()
     seconds = [0.0]
     sleeper = LanceManifestStore(objects, "m", clock=lambda: seconds[0])
@@ -682,22 +676,22 @@ def test_a_writer_that_slept_does_not_create_the_catalog_anew() -> None:
 
 
 class HeldUp(Aging):
-    """Behind the creation of one version, ``meanwhile`` happens before its writer hears of it."""
+    """After one version is created, ``intervene`` runs before the writer gets the reply."""
 
     name = ""
-    meanwhile: Callable[[], None]
+    intervene: Callable[[], None]
 
     def put_if_absent(self, key: str, content: bytes) -> bool:
         created = super().put_if_absent(key, content)
         if key == self.name:
             self.name = ""
-            self.meanwhile()
+            self.intervene()
         return created
 
 
 @pytest.mark.parametrize("before", [0, 3])
 @pytest.mark.parametrize("cleaned", [False, True])
-def test_a_writer_that_was_held_up_behind_its_change_makes_it_once(before: int, cleaned: bool) -> None:
+def test_writer_suspended_after_its_change_applies_it_once(before: int, cleaned: bool) -> None:
     objects, seconds = HeldUp(), [0.0]
     writer = LanceManifestStore(objects, "m", clock=lambda: seconds[0])
     other = LanceManifestStore(objects, "m")
@@ -705,7 +699,7 @@ def test_a_writer_that_was_held_up_behind_its_change_makes_it_once(before: int, 
         put(writer, table(f"t{number}"))
         objects.now += timedelta(minutes=11 if cleaned else 0)
 
-    def meanwhile() -> None:
+    def intervene() -> None:
         objects.now += timedelta(minutes=11)
         put(other, table("other"))
         if cleaned:
@@ -714,18 +708,18 @@ def test_a_writer_that_was_held_up_behind_its_change_makes_it_once(before: int, 
         remove(other, "mine")
         seconds[0] = 1000.0
 
-    objects.name, objects.meanwhile = f"m/{VERSIONS}/{NamingScheme.V2.final_name(before + 1)}", meanwhile
+    objects.name, objects.intervene = f"m/{VERSIONS}/{NamingScheme.V2.final_name(before + 1)}", intervene
     put(writer, table("mine"))
     assert contents(other).keys() == {"other", *(f"t{number}" for number in range(before))}
     assert contents(LanceManifestStore(objects, "m")).keys() == contents(other).keys()
 
 
-def test_a_writer_whose_version_came_and_went_while_it_was_held_up_does_not_know() -> None:
+def test_suspended_writer_whose_version_was_cleaned_up_reports_unknown() -> None:
     objects, seconds = HeldUp(), [0.0]
     writer = LanceManifestStore(objects, "m", clock=lambda: seconds[0])
     other = LanceManifestStore(objects, "m")
 
-    def meanwhile() -> None:
+    def intervene() -> None:
         for name in ("a", "b"):
             put(other, table(name))
             objects.now += timedelta(minutes=11)
@@ -733,35 +727,35 @@ def test_a_writer_whose_version_came_and_went_while_it_was_held_up_does_not_know
         assert other.clean_up() > 0
         seconds[0] = 1000.0
 
-    objects.name, objects.meanwhile = f"m/{VERSIONS}/{NamingScheme.V2.final_name(1)}", meanwhile
+    objects.name, objects.intervene = f"m/{VERSIONS}/{NamingScheme.V2.final_name(1)}", intervene
     with pytest.raises(StoreUnavailable, match="was suspended while it published"):
         put(writer, table("mine"))
     assert contents(other).keys() == {"mine", "a", "b", "c"}
 
 
 class HeldUpBefore(Aging):
-    """Before a version is put, or behind its creation, whose reply is lost, ``meanwhile`` happens."""
+    """``intervene`` runs before a version is put, or after its creation, whose reply is lost."""
 
     name = ""
-    meanwhile: Callable[[], None]
+    intervene: Callable[[], None]
 
     def put(self, key: str, content: bytes) -> None:
         if key == self.name:
             self.name = ""
-            self.meanwhile()
+            self.intervene()
         super().put(key, content)
 
     def put_if_absent(self, key: str, content: bytes) -> bool:
         created = super().put_if_absent(key, content)
         if key == self.name:
             self.name = ""
-            self.meanwhile()
+            self.intervene()
             raise StoreUnavailable("the reply was lost")
         return created
 
 
 @pytest.mark.parametrize("through_a_commit_store", [False, True])
-def test_what_others_finished_and_cleaned_up_while_its_writer_was_held_up_is_not_taken_back(
+def test_suspended_writer_does_not_withdraw_finished_version(
     through_a_commit_store: bool,
 ) -> None:
     """They have built on it: so its writer neither makes the change once more nor removes its files."""
@@ -784,7 +778,7 @@ def test_what_others_finished_and_cleaned_up_while_its_writer_was_held_up_is_not
 
     writer, other = opened(), opened()
 
-    def meanwhile() -> None:
+    def intervene() -> None:
         for name in ("a", "b", "c"):
             objects.now += timedelta(minutes=11)
             put(other, table(name))
@@ -792,7 +786,7 @@ def test_what_others_finished_and_cleaned_up_while_its_writer_was_held_up_is_not
         assert other.clean_up() > 0
         seconds[0] = 2000.0
 
-    objects.name, objects.meanwhile = f"m/{VERSIONS}/{NamingScheme.V2.final_name(1)}", meanwhile
+    objects.name, objects.intervene = f"m/{VERSIONS}/{NamingScheme.V2.final_name(1)}", intervene
     unknown = "could not be learnt" if through_a_commit_store else "was suspended while it published"
     with pytest.raises(StoreUnavailable, match=unknown):
         put(writer, table("mine"))
@@ -802,7 +796,7 @@ def test_what_others_finished_and_cleaned_up_while_its_writer_was_held_up_is_not
 
 
 class LookedAt(HeldUp):
-    """Before the answer to the ``looks``-th look for a version, ``meanwhile`` happens."""
+    """``intervene`` runs before the reply to the ``looks``-th read of a version."""
 
     looked_for = ""
     looks = 0
@@ -811,12 +805,12 @@ class LookedAt(HeldUp):
         if key == self.looked_for:
             self.looks -= 1
             if self.looks == 0:
-                self.meanwhile()
+                self.intervene()
         return super().head(key)
 
 
 @pytest.mark.parametrize("held_up_in_its_look", [False, True])
-def test_a_name_that_was_cleaned_up_and_taken_by_who_died_behind_it_misleads_nobody(held_up_in_its_look: bool) -> None:
+def test_cleaned_up_name_that_a_crashed_writer_took_is_ignored(held_up_in_its_look: bool) -> None:
     objects, seconds = LookedAt(), [0.0]
     dying = LanceManifestStore(objects, "m")
     reader = LanceManifestStore(objects, "m", clock=lambda: seconds[0])
@@ -830,21 +824,21 @@ def test_a_name_that_was_cleaned_up_and_taken_by_who_died_behind_it_misleads_nob
     def die() -> None:
         raise Crash
 
-    def meanwhile() -> None:
+    def intervene() -> None:
         for name in ("c", "d", "e"):
             objects.now += timedelta(minutes=11)
             put(other, table(name))
         assert other.clean_up() == 3
-        objects.name, objects.meanwhile = second, die
+        objects.name, objects.intervene = second, die
         with pytest.raises(Crash):
             put(dying, table("mine"))
         seconds[0] = 1000.0
 
-    if held_up_in_its_look:  # it has seen that the first version, which it knows, is there, and looks for the next
-        objects.looked_for, objects.looks, objects.meanwhile = second, 3, meanwhile
+    if held_up_in_its_look:  # it has read its known version, the first, and checks for the next
+        objects.looked_for, objects.looks, objects.intervene = second, 3, intervene
     else:
         reader.view()
-        meanwhile()
+        intervene()
     assert contents(reader).keys() == {"a", "b", "c", "d", "e"}
     assert second in objects._objects
     put(reader, table("f"))
@@ -965,7 +959,7 @@ def test_reader_is_not_misled_by_a_late_version_however_the_local_clock_runs(
 
 
 def test_hint_written_late_misleads_no_reader() -> None:
-    """Its writer was held up before it wrote the hint; meanwhile another took the name of that version and died."""
+    """Its writer was suspended before it wrote the hint; another writer took the version's name and crashed."""
     objects = Dated(dated=False)
     writer, other = LanceManifestStore(objects, "m"), LanceManifestStore(objects, "m")
     for number in range(16):
@@ -982,7 +976,7 @@ def test_hint_written_late_misleads_no_reader() -> None:
     assert contents(LanceManifestStore(objects, "m")).keys() == expected
 
 
-def test_change_of_naming_schemes_is_seen_at_once(root: Path, opened: Callable[[], LanceManifestStore]) -> None:
+def test_next_read_sees_change_of_naming_schemes(root: Path, opened: Callable[[], LanceManifestStore]) -> None:
     lance.write_dataset(
         pa.Table.from_pylist([{"object_id": "a", "object_type": "namespace"}], schema=SCHEMA),
         str(root / "__manifest"),
@@ -1031,14 +1025,14 @@ def test_clean_up_does_not_run_by_itself_again_within_a_minute(monkeypatch: pyte
 # -- what it costs -------------------------------------------------------------------------------------------------
 
 
-def test_looking_costs_one_request_and_writes_nothing(moto_endpoint: str) -> None:
+def test_read_costs_one_request_and_writes_nothing(moto_endpoint: str) -> None:
     objects, key = open_object_store(f"s3://{bucket(moto_endpoint)}/lake", s3_options(moto_endpoint))
     faulty = Faulty(objects)
     store = LanceManifestStore(faulty, f"{key}/__manifest")
     put(store, *(table(f"n$t{number}") for number in range(10)))
     for look in (
         lambda: store.view().find("n$t3"),
-        lambda: store.view().find("nobody"),
+        lambda: store.view().find("missing"),
         lambda: store.view().children(ObjectId.of("n"), TABLE, None, 5),
     ):
         faulty.calls.clear()
@@ -1091,7 +1085,7 @@ def test_its_versions_move_with_those_of_the_tables_to_another_commit_store(shel
 # -- indexes -------------------------------------------------------------------------------------------------------
 
 
-def test_the_three_specified_indexes_are_built_and_brought_up_to_date(root: Path) -> None:
+def test_specified_indexes_are_built_and_updated(root: Path) -> None:
     catalog = lancekeep.connect(str(root), storage_options={"fsync": "false"})
     catalog.optimize()  # nothing is there yet, and nothing is made
     assert not root.exists()
@@ -1146,10 +1140,10 @@ def test_requests_of_whole_operations_on_s3_are_exact(moto_endpoint: str, monkey
         requests.calls.clear()
         with suppress(api_errors.LanceNamespaceError):
             act()
-        return [call for call in requests.calls if call != "passes_link"]  # asks nobody on S3
+        return [call for call in requests.calls if call != "passes_link"]  # costs no request on S3
 
     assert counted(lambda: namespace.describe_table(api.DescribeTableRequest(id=["n", "a"]))) == ["head"]
-    assert counted(lambda: namespace.describe_table(api.DescribeTableRequest(id=["n", "nobody"]))) == ["head"]
+    assert counted(lambda: namespace.describe_table(api.DescribeTableRequest(id=["n", "missing"]))) == ["head"]
     assert counted(lambda: namespace.table_exists(api.TableExistsRequest(id=["n", "b"]))) == ["head"]
     assert counted(lambda: namespace.list_tables(api.ListTablesRequest(id=["n"], limit=2))) == ["head"]
     assert counted(lambda: namespace.list_namespaces(api.ListNamespacesRequest(id=[]))) == ["head"]

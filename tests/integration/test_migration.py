@@ -67,7 +67,7 @@ def test_after_a_migration_v2_alone_shows_every_table_and_native_readers_see_the
     assert sorted(native.list_tables(api.ListTablesRequest(id=[])).tables) == sorted([*names, "entered"])
 
 
-def test_a_second_migration_does_nothing(lake: str) -> None:
+def test_second_migration_changes_nothing(lake: str) -> None:
     native_tables(lake, "t", "u")
     catalog = connect(lake)
     catalog.migrate()
@@ -76,7 +76,7 @@ def test_a_second_migration_does_nothing(lake: str) -> None:
     assert files(lake) == before
 
 
-def test_a_dry_run_tells_what_a_migration_does_and_writes_nothing(lake: str) -> None:
+def test_dry_run_reports_the_migration_and_writes_nothing(lake: str) -> None:
     native_tables(lake, "t", "u")
     Path(lake, "no$name.lance").mkdir()
     before = files(lake)
@@ -93,7 +93,7 @@ def test_a_dry_run_tells_what_a_migration_does_and_writes_nothing(lake: str) -> 
     assert (done.registered, done.skipped) == (told.registered, told.skipped)
 
 
-def test_many_tables_are_few_changes_and_their_progress_is_told(lake: str) -> None:
+def test_many_tables_are_migrated_in_few_changes_with_progress(lake: str) -> None:
     native_tables(lake, *(f"t{number}" for number in range(5)))
     catalog = connect(lake)
     catalog.create_namespace("a")
@@ -104,7 +104,7 @@ def test_many_tables_are_few_changes_and_their_progress_is_told(lake: str) -> No
     assert [(step.registered, step.skipped, step.total) for step in heard] == [(2, 0, 5), (4, 0, 5), (5, 0, 5)]
 
 
-def test_a_migration_that_was_stopped_is_completed_by_the_next(lake: str) -> None:
+def test_stopped_migration_is_completed_by_the_next(lake: str) -> None:
     native_tables(lake, "t", "u", "v")
     catalog = connect(lake)
 
@@ -131,7 +131,7 @@ def test_a_migration_that_was_stopped_is_completed_by_the_next(lake: str) -> Non
         ),
     ],
 )
-def test_what_others_did_meanwhile_stands(lake: str, meddle: Callable[[lancekeep.Catalog], Any], reason: str) -> None:
+def test_migration_keeps_concurrent_changes(lake: str, meddle: Callable[[lancekeep.Catalog], Any], reason: str) -> None:
     native_tables(lake, "t", "u", "v")
     other = connect(lake)
     steps: list[MigrationProgress] = []
@@ -157,13 +157,13 @@ def test_only_compatibility_mode_can_migrate(lake: str, mode: str) -> None:
     assert files(lake) == before
 
 
-def test_an_empty_batch_is_refused(lake: str) -> None:
+def test_empty_batch_is_refused(lake: str) -> None:
     with pytest.raises(lancekeep.InvalidInput, match="at least one table"):
         connect(lake).migrate(batch=0)
 
 
 @pytest.mark.parametrize("managed", ["before", "after"])
-def test_the_versions_of_native_writers_come_into_the_commit_store(lake: str, tmp_path: Path, managed: str) -> None:
+def test_migration_enters_native_versions_in_the_commit_store(lake: str, tmp_path: Path, managed: str) -> None:
     store = f"sqlite://{tmp_path}/commits.db"
     if managed == "before":
         connect(lake, commit_store=store).create_namespace("a")
@@ -186,7 +186,7 @@ def test_the_versions_of_native_writers_come_into_the_commit_store(lake: str, tm
         connect(lake, "v2")
 
 
-def test_racing_migrations_enter_every_table_once_beside_native_and_own_writers(lake: str) -> None:
+def test_racing_migrations_add_every_table_once(lake: str) -> None:
     names = sorted(f"t{number}" for number in range(12))
     native_tables(lake, *names)
     connect(lake).create_namespace("a")
@@ -223,7 +223,7 @@ def test_racing_migrations_enter_every_table_once_beside_native_and_own_writers(
     assert catalog.fsck(grace=0).findings == ()
 
 
-def test_a_migration_on_s3(moto_endpoint: str) -> None:
+def test_migration_on_s3(moto_endpoint: str) -> None:
     root, options = f"s3://{bucket(moto_endpoint)}/lake", s3_options(moto_endpoint)
     for name in ("t", "u"):
         lance.write_dataset(TABLE, f"{root}/{name}.lance", storage_options=options)

@@ -75,7 +75,7 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_life_of_a_table_in_the_root(lake: Lake, mode: str) -> None:
+def test_table_in_the_root_supports_every_operation(lake: Lake, mode: str) -> None:
     catalog = lake.open(mode)
     assert catalog.list_tables() == []
     catalog.declare_table("t")
@@ -147,7 +147,7 @@ def test_in_v1_there_is_nothing_but_tables_in_the_root(lake: Lake) -> None:
     assert lake.stored() == before
 
 
-def test_a_listed_table_is_renamed_away_from_v1_readers(lake: Lake) -> None:
+def test_renamed_listed_table_is_hidden_from_v1_readers(lake: Lake) -> None:
     lake.open("v1").write("t", TABLE)
     catalog = lake.open("compatible")
     assert catalog.list_tables() == ["t"]
@@ -215,7 +215,7 @@ def test_native_sees_what_is_done_here(shared: Lake, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_native_does_is_seen_here(shared: Lake, mode: str) -> None:
+def test_native_changes_are_visible(shared: Lake, mode: str) -> None:
     native, catalog = shared.native(**NATIVE[mode]), shared.open(mode)
     native.create_table(api.CreateTableRequest(id=["t"]), stream())
     native.declare_table(api.DeclareTableRequest(id=["d"]))
@@ -255,9 +255,7 @@ def test_native_lists_an_empty_directory_but_does_not_find_it(tmp_path: Path) ->
 
 @pytest.mark.parametrize("later", ["v1", "compatible"])
 @pytest.mark.parametrize("first", ["v1", "compatible"])
-def test_a_managed_catalog_is_managed_in_every_mode_that_sees_its_tables(
-    tmp_path: Path, first: str, later: str
-) -> None:
+def test_managed_catalog_is_managed_in_every_mode_that_shows_its_tables(tmp_path: Path, first: str, later: str) -> None:
     lake = Lake(str(tmp_path / "lake"), {}, f"sqlite://{tmp_path}/commits.db")
     lake.open(first).write("t", TABLE)
     for other in (None, f"sqlite://{tmp_path}/other.db"):
@@ -373,13 +371,13 @@ def test_opening_listing_and_describing_write_nothing(
     assert sorted(os.walk(tmp_path)) == before
 
 
-def test_an_unknown_mode_is_refused_with_those_there_are(tmp_path: Path) -> None:
+def test_unknown_mode_is_refused_with_the_known_modes(tmp_path: Path) -> None:
     with pytest.raises(lancekeep.InvalidInput, match="unknown mode 'v3'; choose compatible, v1, v2"):
         lancekeep.connect(str(tmp_path / "lake"), mode="v3")
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_native_property_names_choose_the_mode(tmp_path: Path, mode: str) -> None:
+def test_native_property_names_choose_the_mode(tmp_path: Path, mode: str) -> None:
     namespace = lancekeep.DirectoryNamespace(
         root=str(tmp_path / "lake"), dir_listing_to_manifest_migration_enabled="true", **NATIVE[mode]
     )
@@ -388,7 +386,7 @@ def test_the_native_property_names_choose_the_mode(tmp_path: Path, mode: str) ->
     assert ("__manifest" in entries, "t.lance" in entries) == (mode != "v1", mode != "v2")
 
 
-def test_what_a_v1_directory_remembers_binds_v2_too(tmp_path: Path) -> None:
+def test_commit_store_recorded_in_v1_directory_applies_to_v2(tmp_path: Path) -> None:
     root, first, second = str(tmp_path / "lake"), f"sqlite://{tmp_path}/one.db", f"sqlite://{tmp_path}/two.db"
     lancekeep.connect(root, mode="v1", commit_store=first).write("t", TABLE)
     for other in (None, second):

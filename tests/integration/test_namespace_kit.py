@@ -59,13 +59,13 @@ class TestManaged(Ours):
 
 
 @pytest.mark.slow
-def test_the_page_of_departures_is_what_native_does() -> None:
+def test_page_of_departures_matches_the_native_namespace() -> None:
     generator = runpy.run_path(str(DOCS / "namespace_departures.py"))
     page = (DOCS / "namespace-departures.md").read_text()
     assert page == generator["page"](), "run: python docs/namespace_departures.py"
 
 
-def test_ids_are_said_once_and_every_behaviour_has_a_sentence() -> None:
+def test_ids_are_unique_and_every_behaviour_has_a_sentence() -> None:
     ids = [behaviour.id for behaviour in BEHAVIOURS]
     assert len(ids) == len(set(ids))
     assert all(len(behaviour.sentence) > 10 for behaviour in BEHAVIOURS)
@@ -130,7 +130,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_is_found(tmp_path: Path, name: str) -> None:
+def test_faulty_namespace_fails_its_behaviour(tmp_path: Path, name: str) -> None:
     operation, fault, outcome = FAULTS[name]
     kind = type("Faulty", (_Faulty,), {"faults": {operation: fault}})
     result = behaviour(name).run(partial(kind, root=str(tmp_path / "lake")))
@@ -151,7 +151,7 @@ def pytest_on(directory: Path, *arguments: str) -> subprocess.CompletedProcess[s
     return subprocess.run([*command, *arguments], cwd=directory, text=True, capture_output=True, check=False)
 
 
-def test_it_runs_by_options_alone(tmp_path: Path) -> None:
+def test_suite_runs_by_options_alone(tmp_path: Path) -> None:
     given = (
         "--lance-namespace",
         "lancekeep.DirectoryNamespace",
@@ -175,7 +175,7 @@ def test_it_runs_by_options_alone(tmp_path: Path) -> None:
         (["--lance-namespace", "dir", "--lance-namespace-without", "nospaces"], "'nospaces' is not a valid Capability"),
     ],
 )
-def test_options_that_mean_nothing_are_told_once(tmp_path: Path, given: list[str], message: str) -> None:
+def test_invalid_options_are_reported_once(tmp_path: Path, given: list[str], message: str) -> None:
     refused = pytest_on(tmp_path, *given)
     assert "1 error in" in refused.stdout
     assert message in refused.stdout

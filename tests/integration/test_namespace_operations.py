@@ -82,7 +82,7 @@ def together(*acts: Callable[[], Any]) -> list[Any]:
 # -- altering ----------------------------------------------------------------------------------------------------
 
 
-def test_properties_are_set_and_removed_and_the_others_stay(catalog: lancekeep.Catalog) -> None:
+def test_altered_properties_keep_other_properties(catalog: lancekeep.Catalog) -> None:
     catalog.create_namespace("n", {"a": "1", "b": "2"})
     catalog.write("n.t", TABLE, properties={"a": "1", "b": "2"})
     assert catalog.alter_namespace("n", {"c": "3"}, ["a", "absent"]).properties == {"b": "2", "c": "3"}
@@ -126,7 +126,7 @@ def test_changes_of_properties_that_mean_nothing_are_refused(catalog: lancekeep.
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_a_rename_keeps_data_history_tags_and_properties(tmp_path: Path, store: str) -> None:
+def test_rename_keeps_data_history_tags_and_properties(tmp_path: Path, store: str) -> None:
     catalog = connect(tmp_path, store).catalog
     catalog.create_namespace("n")
     catalog.write("t", TABLE, properties={"k": "v"})
@@ -152,7 +152,7 @@ def test_a_rename_keeps_data_history_tags_and_properties(tmp_path: Path, store: 
     assert catalog.find_table("t").location == "t.lance"
 
 
-def test_a_rename_of_a_v2_directory_moves_no_file(tmp_path: Path) -> None:
+def test_rename_of_v2_directory_moves_no_file(tmp_path: Path) -> None:
     catalog = connect(tmp_path, dir_listing_enabled="false").catalog
     catalog.create_namespace("n")
     catalog.write("t", TABLE)
@@ -168,7 +168,7 @@ def test_a_rename_of_a_v2_directory_moves_no_file(tmp_path: Path) -> None:
     assert catalog.open(["n", "dotted.name"]).version == 1
 
 
-def test_a_v1_directory_stays_where_only_v2_is_used_and_its_name_can_be_used_again(tmp_path: Path) -> None:
+def test_rename_in_v2_mode_keeps_v1_directory_and_frees_the_name(tmp_path: Path) -> None:
     compatible, v2 = connect(tmp_path).catalog, connect(tmp_path, dir_listing_enabled="false").catalog
     compatible.write("t", TABLE)
     assert v2.rename_table("t", "u").location == "t.lance"
@@ -178,7 +178,7 @@ def test_a_v1_directory_stays_where_only_v2_is_used_and_its_name_can_be_used_aga
     assert compatible.open("u").count_rows() == 3
 
 
-def test_a_table_that_is_only_declared_is_renamed(tmp_path: Path, catalog: lancekeep.Catalog) -> None:
+def test_declared_table_is_renamed(tmp_path: Path, catalog: lancekeep.Catalog) -> None:
     catalog.declare_table("t", {"k": "v"})
     renamed = catalog.rename_table("t", "u")
     assert catalog.describe_table("u").version is None
@@ -207,9 +207,7 @@ def test_renames_that_cannot_be_are_refused_and_change_nothing(tmp_path: Path, c
     assert catalog.list_tables() == ["t", "u"]
 
 
-def test_a_table_with_branches_is_not_moved_since_they_would_lose_its_files(
-    tmp_path: Path, catalog: lancekeep.Catalog
-) -> None:
+def test_rename_of_v1_table_with_branches_is_refused(tmp_path: Path, catalog: lancekeep.Catalog) -> None:
     catalog.write("t", TABLE)
     catalog.open("t").create_branch("b/c").insert(TABLE)
     with pytest.raises(lancekeep.Refused, match=r"has the branch 'b/c'.*Delete the branches first"):
@@ -233,9 +231,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, step: str, act: Callable[[], An
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_what_is_committed_between_copy_and_rename_is_carried_over(
-    tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commit_between_copy_and_rename_is_moved(tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog, other = connect(tmp_path, store).catalog, connect(tmp_path, store).catalog
     catalog.write("t", TABLE)
     other.open("t").tags.create("moving", 1)
@@ -254,9 +250,7 @@ def test_what_is_committed_between_copy_and_rename_is_carried_over(
     assert len(directories(tmp_path)) == 1
 
 
-def test_versions_that_contradict_each_other_are_left_where_they_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rename_keeps_contradicting_versions_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = connect(tmp_path, "none").catalog
     catalog.write("t", TABLE)
     old = catalog.uri(catalog.find_table("t"))
@@ -264,7 +258,7 @@ def test_versions_that_contradict_each_other_are_left_where_they_are(
     def commit_twice() -> None:
         catalog.write("u", TABLE.slice(0, 1), "append")
         for _ in range(2):
-            lance.write_dataset(TABLE, old, mode="append")  # a native writer that asks nobody
+            lance.write_dataset(TABLE, old, mode="append")  # a native writer outside the catalog
 
     interrupted(monkeypatch, "carry_over", commit_twice, "before")
     with pytest.raises(lancekeep.Damaged, match=r"moved from .*t\.lance to .*_u, but .* each have a _versions/"):
@@ -274,7 +268,7 @@ def test_versions_that_contradict_each_other_are_left_where_they_are(
     assert (lance.dataset(old).version, lance.dataset(old).count_rows()) == (3, 9)
 
 
-def test_a_writer_that_is_always_faster_ends_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rename_gives_up_if_a_writer_keeps_committing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = connect(tmp_path).catalog
     catalog.write("t", TABLE)
     list_versions = Relocation._round
@@ -291,7 +285,7 @@ def test_a_writer_that_is_always_faster_ends_the_rename(tmp_path: Path, monkeypa
     assert not catalog.table_exists("u")
 
 
-def test_a_version_is_copied_only_once_all_that_it_names_is(
+def test_version_is_copied_after_all_files_that_it_names(
     tmp_path: Path, catalog: lancekeep.Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalog.write("t", TABLE)
@@ -314,7 +308,7 @@ def test_a_version_is_copied_only_once_all_that_it_names_is(
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_a_table_that_is_made_anew_while_the_one_before_is_copied_goes_along_whole(
+def test_table_recreated_during_the_copy_is_renamed_completely(
     tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its versions have the numbers of those that were seen, and were gone when they were to be copied."""
@@ -336,7 +330,7 @@ def test_a_table_that_is_made_anew_while_the_one_before_is_copied_goes_along_who
     assert len(directories(tmp_path)) == 1
 
 
-def test_a_declaration_that_is_refused_leaves_the_reservation_that_took_its_place(
+def test_refused_declaration_keeps_the_reservation_that_replaced_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalog, other = connect(tmp_path).catalog, connect(tmp_path).catalog
@@ -355,7 +349,7 @@ def test_a_declaration_that_is_refused_leaves_the_reservation_that_took_its_plac
     assert other.find_table("t").properties == {}
 
 
-def test_of_two_that_reserve_one_directory_who_enters_it_first_has_declared_it(
+def test_first_of_two_reservations_to_be_entered_declares_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalog, other = connect(tmp_path).catalog, connect(tmp_path).catalog
@@ -375,7 +369,7 @@ def test_of_two_that_reserve_one_directory_who_enters_it_first_has_declared_it(
 
 
 @pytest.mark.parametrize("act", ["alter", "migrate"])
-def test_a_reservation_that_others_enter_is_still_its_owners_to_declare(
+def test_owner_may_declare_reservation_that_another_writer_entered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str
 ) -> None:
     catalog, other = connect(tmp_path).catalog, connect(tmp_path).catalog
@@ -399,7 +393,7 @@ def test_a_reservation_that_others_enter_is_still_its_owners_to_declare(
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_a_v1_table_that_was_never_registered_is_renamed(tmp_path: Path, store: str) -> None:
+def test_unregistered_v1_table_is_renamed(tmp_path: Path, store: str) -> None:
     catalog = connect(tmp_path, store).catalog
     catalog.create_namespace("n")
     lance.write_dataset(TABLE, str(tmp_path / "lake" / "plain.lance"))
@@ -414,7 +408,7 @@ def test_a_v1_table_that_was_never_registered_is_renamed(tmp_path: Path, store: 
 
 
 @pytest.mark.parametrize("store", ["sqlite", "conditional-put"])
-def test_no_acknowledged_append_is_lost_by_a_rename(tmp_path: Path, store: str) -> None:
+def test_rename_loses_no_acknowledged_append(tmp_path: Path, store: str) -> None:
     catalog = connect(tmp_path, store).catalog
     writers = [connect(tmp_path, store).catalog for _ in range(2)]
 
@@ -441,7 +435,7 @@ def test_no_acknowledged_append_is_lost_by_a_rename(tmp_path: Path, store: str) 
 
 
 @pytest.mark.parametrize("place", [(Relocation, "_create"), (Renames, "_enter")])
-def test_a_commit_may_end_while_its_table_is_renamed(
+def test_commit_that_ends_during_a_rename_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: tuple[Any, str]
 ) -> None:
     """It removes the name that its version was staged under, which changes the time of the same file's final name."""
@@ -466,7 +460,7 @@ def test_a_commit_may_end_while_its_table_is_renamed(
 @pytest.mark.parametrize("store", ["sqlite", "none"])
 @pytest.mark.parametrize("versions", [1, 2])
 @pytest.mark.parametrize("place", [(Relocation, "_create"), (Renames, "_enter")])
-def test_a_table_that_is_made_anew_while_another_is_renamed_is_not_lost(
+def test_table_recreated_during_a_rename_is_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str, versions: int, place: tuple[Any, str]
 ) -> None:
     catalog, other = connect(tmp_path, store).catalog, connect(tmp_path, store).catalog
@@ -498,9 +492,7 @@ def test_a_table_that_is_made_anew_while_another_is_renamed_is_not_lost(
 
 
 @pytest.mark.parametrize("mode", ["compatible", "v1"])
-def test_an_append_that_outlives_a_drop_is_not_acknowledged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
-) -> None:
+def test_append_that_ends_after_a_drop_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
     """The version that it puts into the directory makes a V1 table of that, but not of what the drop has removed."""
     catalog, other = (
         lancekeep.connect(str(tmp_path / "lake"), commit_store=f"sqlite://{tmp_path}/commits.db", mode=mode)
@@ -622,9 +614,7 @@ def test_drop_modes_of_namespaces(namespace: lancekeep.DirectoryNamespace, tmp_p
     ],
     ids=["compatible root", "compatible child", "V2 child", "V2 root", "V1"],
 )
-def test_who_loses_the_race_of_exist_ok_gets_the_winners_table(
-    tmp_path: Path, parent: list[str], mode: dict[str, str]
-) -> None:
+def test_loser_of_exist_ok_race_gets_the_winners_table(tmp_path: Path, parent: list[str], mode: dict[str, str]) -> None:
     racers = [connect(tmp_path, **mode) for _ in range(4)]
     if parent:
         racers[0].create_namespace(api.CreateNamespaceRequest(id=parent))
@@ -677,7 +667,7 @@ def test_modes_of_tables(namespace: lancekeep.DirectoryNamespace, catalog: lance
         namespace.list_table_tags(api.ListTableTagsRequest(id=["t"]))
 
 
-def test_register_replaces_a_registration_only_on_wish(
+def test_register_replaces_a_registration_only_if_requested(
     namespace: lancekeep.DirectoryNamespace, catalog: lancekeep.Catalog
 ) -> None:
     catalog.create_namespace("n")
@@ -693,7 +683,7 @@ def test_register_replaces_a_registration_only_on_wish(
     assert catalog.open("n.t").count_rows() == 1
 
 
-def test_what_a_v1_directory_cannot_do_is_an_unsupported_operation(tmp_path: Path) -> None:
+def test_operations_beyond_a_v1_directory_are_unsupported(tmp_path: Path) -> None:
     namespace = connect(tmp_path, manifest_enabled="false")
     namespace.create_table(api.CreateTableRequest(id=["t"]), stream(TABLE))
     acts: tuple[Callable[[], Any], ...] = (
@@ -714,7 +704,7 @@ def test_what_a_v1_directory_cannot_do_is_an_unsupported_operation(tmp_path: Pat
 # -- races of drop and create ------------------------------------------------------------------------------------
 
 
-def test_a_namespace_that_is_dropped_while_children_come_leaves_no_orphan(tmp_path: Path) -> None:
+def test_namespace_dropped_during_creation_of_children_leaves_no_orphan(tmp_path: Path) -> None:
     dropper, tables, namespaces = (connect(tmp_path).catalog for _ in range(3))
     for turn in range(12):
         name = f"n{turn}"
@@ -735,7 +725,7 @@ def test_a_namespace_that_is_dropped_while_children_come_leaves_no_orphan(tmp_pa
     assert set(directories(tmp_path)) == known
 
 
-def test_a_cascade_beside_creations_removes_data_and_entries_together(tmp_path: Path) -> None:
+def test_cascade_during_creations_removes_data_with_entries(tmp_path: Path) -> None:
     dropper, tables = connect(tmp_path).catalog, connect(tmp_path).catalog
     for turn in range(8):
         name = f"n{turn}"
@@ -830,7 +820,7 @@ def test_detailed_descriptions_are_those_of_the_native_namespace(tmp_path: Path)
     assert described.metadata == {"total_rows": "1"}
 
 
-def test_what_a_description_holds(namespace: lancekeep.DirectoryNamespace, catalog: lancekeep.Catalog) -> None:
+def test_description_has_every_field(namespace: lancekeep.DirectoryNamespace, catalog: lancekeep.Catalog) -> None:
     catalog.create_namespace("n")
     catalog.write("n.t", TABLE)
     catalog.write("n.t", TABLE, "append")
@@ -895,7 +885,7 @@ def test_fields_of_a_version_that_cannot_be_kept_are_refused(
 
 
 @pytest.mark.parametrize("target", ["outside", "another table"])
-def test_nothing_is_done_through_a_symbolic_link(tmp_path: Path, catalog: lancekeep.Catalog, target: str) -> None:
+def test_operations_do_not_follow_symbolic_links(tmp_path: Path, catalog: lancekeep.Catalog, target: str) -> None:
     namespace = connect(tmp_path)
     catalog.write("other", TABLE)
     catalog.write("t", TABLE)
@@ -935,7 +925,7 @@ def test_nothing_is_done_through_a_symbolic_link(tmp_path: Path, catalog: lancek
     assert catalog.list_tables() == ["other"]
 
 
-def test_a_cascade_drops_all_but_what_lies_behind_a_link(tmp_path: Path, catalog: lancekeep.Catalog) -> None:
+def test_cascade_keeps_data_reached_by_symbolic_link(tmp_path: Path, catalog: lancekeep.Catalog) -> None:
     catalog.create_namespace("n")
     for name in ("a", "b", "c"):
         catalog.write(f"n.{name}", TABLE)
@@ -949,7 +939,7 @@ def test_a_cascade_drops_all_but_what_lies_behind_a_link(tmp_path: Path, catalog
     assert lance.dataset(str(tmp_path / "outside")).count_rows() == 3
 
 
-def test_a_registered_location_is_in_nobody_elses_directory(tmp_path: Path, catalog: lancekeep.Catalog) -> None:
+def test_location_in_the_directory_of_another_table_is_refused(tmp_path: Path, catalog: lancekeep.Catalog) -> None:
     catalog.create_namespace("n")
     for location in ("group/t", "group/t/inner", "group"):
         lance.write_dataset(TABLE, str(tmp_path / "lake" / location))
@@ -1001,9 +991,7 @@ def lake(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: ascii(name)[:20])
 @pytest.mark.parametrize("parent", [[], ["n"]], ids=["root", "child"])
-def test_any_name_goes_through_every_operation(
-    lake: lancekeep.DirectoryNamespace, parent: list[str], name: str
-) -> None:
+def test_every_operation_accepts_any_name(lake: lancekeep.DirectoryNamespace, parent: list[str], name: str) -> None:
     catalog = lake.catalog
     catalog.create_namespace("n", exist_ok=True)
     table, other = [*parent, name], [*parent, f"{name}2"]

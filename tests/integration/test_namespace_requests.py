@@ -63,7 +63,7 @@ def model_of(operation: str) -> Any:
         pytest.param(lambda model, fields: NativeDict(fields), id="subclass of dict"),
     ],
 )
-def test_every_operation_takes_any_form_of_request(namespace: lancekeep.DirectoryNamespace, make: Ask) -> None:
+def test_every_operation_accepts_any_form_of_request(namespace: lancekeep.DirectoryNamespace, make: Ask) -> None:
     def ask(operation: str, *data: bytes, **fields: Any) -> Any:
         return getattr(namespace, operation)(make(model_of(operation), fields), *data)
 
@@ -128,9 +128,7 @@ def test_every_operation_takes_any_form_of_request(namespace: lancekeep.Director
         ("list_table_versions", api.ListTableVersionsRequest.model_construct(id=["t"], limit="x")),
     ],
 )
-def test_a_malformed_request_is_invalid_input(
-    table: lancekeep.DirectoryNamespace, operation: str, request_: Any
-) -> None:
+def test_malformed_request_is_invalid_input(table: lancekeep.DirectoryNamespace, operation: str, request_: Any) -> None:
     with pytest.raises(api_errors.InvalidInputError):
         getattr(table, operation)(request_)
     if isinstance(request_, dict):
@@ -139,7 +137,7 @@ def test_a_malformed_request_is_invalid_input(
     assert len(table.catalog.history("t")) == 2
 
 
-def test_a_malformed_request_does_not_show_its_values(namespace: lancekeep.DirectoryNamespace) -> None:
+def test_malformed_request_does_not_show_its_values(namespace: lancekeep.DirectoryNamespace) -> None:
     with pytest.raises(api_errors.InvalidInputError, match="storage_options") as caught:
         namespace.create_table({"id": ["t"], "storage_options": {"secret_access_key": ["hunter2"]}}, ipc())  # type: ignore[arg-type] # a dict is accepted, too
     assert "hunter2" not in str(caught.value)
@@ -173,7 +171,7 @@ def test_codes_of_missing_tags_branches_and_versions(table: lancekeep.DirectoryN
 
 
 @pytest.mark.parametrize("content", [b"", b"no manifest at all"])
-def test_a_damaged_table_manifest_is_an_internal_error(table: lancekeep.DirectoryNamespace, content: bytes) -> None:
+def test_damaged_table_manifest_is_an_internal_error(table: lancekeep.DirectoryNamespace, content: bytes) -> None:
     row = table.catalog.commits.latest(table.catalog.dataset_root(table.catalog.find_table("t")))
     assert row is not None
     Path(f"/{row.path}").write_bytes(content)

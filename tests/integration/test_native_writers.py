@@ -82,7 +82,7 @@ def test_four_processes_of_two_threads_append_to_one_table(place: Deployment) ->
 
 
 @pytest.mark.slow
-def test_a_killed_writer_loses_nothing_and_blocks_nobody(place: Deployment, tmp_path: Path) -> None:
+def test_killed_writer_loses_nothing_and_does_not_block(place: Deployment, tmp_path: Path) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -107,7 +107,7 @@ def test_a_killed_writer_loses_nothing_and_blocks_nobody(place: Deployment, tmp_
         assert_sound(catalog, staged=True)
 
 
-def test_every_native_operation_works_through_it(place: Deployment) -> None:
+def test_every_native_operation_commits_through_the_namespace(place: Deployment) -> None:
     catalog = with_table(place)
     namespace = lancekeep.DirectoryNamespace(**place.properties)
     dataset = lance.dataset(namespace_client=namespace, table_id=writers.TABLE)
@@ -153,16 +153,16 @@ def test_branches_have_histories_of_their_own(place: Deployment) -> None:
     assert catalog.open("hot.t").count_rows() == 2
     dataset.create_branch("again").insert(writers.row(3, 1))
     dataset.branches.delete("again")
-    anew = catalog.open("hot.t").create_branch("again")
-    assert anew.count_rows() == 2
-    anew.insert(writers.row(3, 2))
+    recreated = catalog.open("hot.t").create_branch("again")
+    assert recreated.count_rows() == 2
+    recreated.insert(writers.row(3, 2))
     assert catalog.open("hot.t", branch="again").count_rows() == 3
     catalog.drop_table("hot.t")
     with pytest.raises(OSError, match="version 4"):
         branch.insert(writers.row(1, 3))
 
 
-def test_a_dropped_table_takes_no_commit_and_may_be_made_again(place: Deployment) -> None:
+def test_dropped_table_refuses_commits_and_can_be_recreated(place: Deployment) -> None:
     catalog = with_table(place)
     held = catalog.open("hot.t")
     catalog.drop_table("hot.t")
@@ -192,7 +192,7 @@ def test_two_creators_of_one_name(place: Deployment) -> None:
     assert rows_of(second) == Counter({(1, 1): 1})
 
 
-def test_an_accidental_overwrite_is_refused(place: Deployment) -> None:
+def test_accidental_overwrite_is_refused(place: Deployment) -> None:
     """A manifest built on version 0 would wipe the table; version 1's own manifest is one."""
     catalog = with_table(place)
     root = catalog.dataset_root(catalog.find_table("hot.t"))

@@ -95,7 +95,7 @@ def no_publication(namespace: PartitionedNamespace) -> Iterator[None]:
         ledger.apply = apply  # type: ignore[method-assign] # the original
 
 
-def test_a_namespace_is_laid_out_as_specified_and_read_with_pruning(open_catalog: Open) -> None:
+def test_layout_matches_the_specification_and_reads_prune(open_catalog: Open) -> None:
     namespace = open_catalog().create_partitioned(SCHEMA, BY)
     written = namespace.write(ROWS)
     assert sorted(map(str, (partition.named_values for partition in written))) == sorted(
@@ -146,7 +146,7 @@ def test_a_namespace_is_laid_out_as_specified_and_read_with_pruning(open_catalog
     )
 
 
-def test_what_does_not_fit_is_refused_before_anything_is_written(open_managed: Open, tmp_path: Path) -> None:
+def test_rows_that_do_not_fit_are_refused_before_any_write(open_managed: Open, tmp_path: Path) -> None:
     catalog = open_managed()
     with pytest.raises(NamespaceNotFound, match="not partitioned"):
         catalog.partitioned()
@@ -172,7 +172,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(open_managed: O
         lancekeep.connect(f"{tmp_path}/v1", mode="v1").create_partitioned(SCHEMA, BY)
 
 
-def test_an_evolved_namespace_is_read_across_its_specifications(open_managed: Open) -> None:
+def test_evolved_namespace_is_read_across_its_specifications(open_managed: Open) -> None:
     namespace = open_managed().create_partitioned(SCHEMA, BY)
     namespace.write(ROWS)
     spec = open_managed().partitioned().evolve([PartitionBy.identity("country"), PartitionBy.bucket("id", 4)])
@@ -198,7 +198,7 @@ def test_overwriting_replaces_the_partitions_of_the_data(open_catalog: Open) -> 
     assert lance.dataset(open_catalog().uri(partition.table)).count_rows() == 1
 
 
-def test_what_a_write_left_unpublished_never_becomes_visible(open_catalog: Open) -> None:
+def test_unpublished_rows_never_become_visible(open_catalog: Open) -> None:
     namespace = open_catalog().create_partitioned(SCHEMA, BY)
     namespace.write(ROWS)
     with no_publication(namespace):
@@ -215,7 +215,7 @@ def test_what_a_write_left_unpublished_never_becomes_visible(open_catalog: Open)
     assert ids(namespace) == [1, 2, 3, 4, 5, 6]
 
 
-def test_what_slips_in_during_a_commit_is_not_published(open_catalog: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_added_during_a_commit_are_not_published(open_catalog: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine rebases the append of a write onto it, silently."""
     catalog, native = open_catalog(), open_catalog()
     namespace = catalog.create_partitioned(SCHEMA, BY)
@@ -248,7 +248,7 @@ def test_clean_up_keeps_what_is_published(open_managed: Open) -> None:
         catalog.delete_versions(catalog.dataset_root(partition.table), [3])
 
 
-def test_a_write_that_is_overtaken_is_built_anew(open_catalog: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_that_loses_its_publication_is_repeated(open_catalog: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the commits and the publication of a write another publishes the same partitions, old and new."""
     namespace, other = open_catalog().create_partitioned(SCHEMA, BY), open_catalog().partitioned()
     namespace.write(rows(1))
@@ -268,7 +268,7 @@ def test_a_write_that_is_overtaken_is_built_anew(open_catalog: Open, monkeypatch
     assert not open_catalog().fsck(grace=0).findings
 
 
-def test_a_partition_that_was_dropped_stops_the_write(open_managed: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_to_dropped_partition_is_refused(open_managed: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = open_managed()
     namespace = catalog.create_partitioned(SCHEMA, BY)
     [partition] = namespace.write(rows(1))
@@ -320,7 +320,7 @@ def test_racing_writers_make_each_partition_once_and_readers_see_whole_writes(op
     assert not open_catalog().fsck(grace=0).findings
 
 
-def test_native_software_finds_the_tables_and_what_it_drops_is_noticed(tmp_path: Path) -> None:
+def test_native_namespace_lists_the_tables_and_its_drops_are_visible(tmp_path: Path) -> None:
     namespace = lancekeep.connect(f"{tmp_path}/native").create_partitioned(SCHEMA, BY)
     partitions: list[Partition] = namespace.write(ROWS)
     [first, *_] = partitions
@@ -340,7 +340,7 @@ def test_native_software_finds_the_tables_and_what_it_drops_is_noticed(tmp_path:
     assert ids(namespace) == [1, 2, 3, 4]
 
 
-def test_what_other_software_may_have_made_is_read_as_specified(open_managed: Open) -> None:
+def test_namespace_of_another_implementation_is_read_as_specified(open_managed: Open) -> None:
     catalog = open_managed()
     namespace = catalog.create_partitioned(SCHEMA, BY)
     [partition] = namespace.write(rows(1))
@@ -384,7 +384,7 @@ def test_directories_carry_the_ids_of_their_tables(open_catalog: Open) -> None:
     assert len({partition.table.id.names[1] for partition in namespace.scan().partitions}) == 3
 
 
-def test_a_level_that_a_concurrent_write_names_first_is_used(open_catalog: Open) -> None:
+def test_level_named_by_concurrent_write_is_used(open_catalog: Open) -> None:
     """Both writes create the year 2025; the rows of the later one go to a directory below the first one's name."""
     namespace = open_catalog().create_partitioned(SCHEMA, BY)
     plan = namespace.begin_write()
@@ -414,7 +414,7 @@ def test_floats_are_truncated_and_dates_have_the_hour_zero(open_catalog: Open) -
         assert namespace.scan(wanted).to_table(["x"])["x"].to_pylist() == expected
 
 
-def test_the_example_of_the_documentation_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_example_of_the_documentation_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (Path(__file__).parents[2] / "docs" / "partitions.md").read_text()
     example, _ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     monkeypatch.chdir(tmp_path)

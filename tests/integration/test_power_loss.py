@@ -24,7 +24,7 @@ STORES = ("files", "conditional-put")
 
 
 def losses_in_this_process(tmp_path: Path, store: str, fsync: bool, versions: int) -> list[str]:
-    """Of commits one after the other, each of which opens the stores anew."""
+    """Return the losses of sequential commits, each of which opens the stores again."""
     disk = _disk(tmp_path)
     url = f"file://{tmp_path}/disk/commits?fsync={str(fsync).lower()}" if store == "files" else "conditional-put://"
     acknowledged: list[tuple[int, Promise]] = []
@@ -46,7 +46,7 @@ def _disk(tmp_path: Path) -> Disk:
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_an_acknowledged_commit_survives_a_power_loss_at_any_call(tmp_path: Path, store: str) -> None:
+def test_acknowledged_commit_survives_power_loss_at_any_call(tmp_path: Path, store: str) -> None:
     assert not losses_in_this_process(tmp_path, store, fsync=True, versions=3)
 
 
@@ -77,7 +77,7 @@ def losses_of_rows(tmp_path: Path, synchronous: str, fsync: str) -> Iterator[str
     return losses(moments, acknowledged, quick.check)
 
 
-def test_what_sqlite_acknowledged_survives_a_power_loss_at_any_call(tmp_path: Path) -> None:
+def test_row_acknowledged_by_sqlite_survives_power_loss_at_any_call(tmp_path: Path) -> None:
     assert not list(losses_of_rows(tmp_path, "full", "true"))
 
 
@@ -90,7 +90,7 @@ def test_with_less_syncing_the_same_power_losses_take_what_sqlite_acknowledged(
         assert any(loss.value in one for one in lost)
 
 
-def test_what_was_written_natively_survives_a_power_loss_at_any_call(tmp_path: Path) -> None:
+def test_native_write_survives_power_loss_at_any_call(tmp_path: Path) -> None:
     """The engine syncs nothing: its data files are not looked at."""
     moments, acknowledged = traced(tmp_path, "write", "full", "true")
     assert len(acknowledged) == 2
@@ -109,7 +109,7 @@ def test_what_was_written_natively_survives_a_power_loss_at_any_call(tmp_path: P
 
 @pytest.mark.parametrize("fsync", ["true", "false"])
 @pytest.mark.parametrize("mode", ["v2", "compatible"])
-def test_a_namespace_that_was_created_survives_a_power_loss_at_any_call(tmp_path: Path, mode: str, fsync: str) -> None:
+def test_created_namespace_survives_power_loss_at_any_call(tmp_path: Path, mode: str, fsync: str) -> None:
     disk = _disk(tmp_path)
     root = str(tmp_path / "disk" / "lake")
 

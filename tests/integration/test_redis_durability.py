@@ -76,7 +76,7 @@ def running(directory: Path, settings: tuple[str, ...]) -> Iterator[Server]:
 
 
 class Table:
-    """One table in memory, whose versions anybody commits through whichever Redis is asked."""
+    """A table in memory, whose versions are committed through any Redis server."""
 
     def __init__(self) -> None:
         self.objects = MemoryObjectStore()
@@ -115,7 +115,7 @@ class Table:
             rows.close()
 
     def reserve_only(self, url: str, version: int, content: str) -> str:
-        """A writer is told that the version is its own, and gets no further; the path of its staged manifest."""
+        """Reserve a version and stop; return the path of the staged manifest."""
         path = self.staged(version, content)
         rows = open_commit_store(url, {}, self.objects)
         try:
@@ -166,7 +166,7 @@ def require_one_content_per_version(table: Table, url: str, staged: str) -> None
         pytest.param(ALWAYS, False, [1, 2, 3, 4], id="appendonly, always"),
     ],
 )
-def test_what_a_killed_server_forgets_never_makes_two_contents_of_a_version(
+def test_version_has_one_content_after_a_killed_server_forgets_rows(
     settings: tuple[str, ...], snapshot: bool, kept: list[int], tmp_path: Path
 ) -> None:
     table = Table()
@@ -188,9 +188,7 @@ def test_what_a_killed_server_forgets_never_makes_two_contents_of_a_version(
 
 
 @pytest.mark.parametrize("settings", [NOTHING, ALWAYS], ids=["no persistence", "appendonly, always"])
-def test_what_a_promoted_replica_never_heard_of_never_makes_two_contents_of_a_version(
-    settings: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_version_has_one_content_after_promotion_of_a_stale_replica(settings: tuple[str, ...], tmp_path: Path) -> None:
     table = Table()
     fast = ("--repl-diskless-sync-delay", "0")
     with (
@@ -212,7 +210,7 @@ def test_what_a_promoted_replica_never_heard_of_never_makes_two_contents_of_a_ve
         require_one_content_per_version(table, replica.url, staged)
 
 
-def test_two_primaries_at_once_never_make_two_contents_of_a_version(tmp_path: Path) -> None:
+def test_version_has_one_content_with_two_primaries(tmp_path: Path) -> None:
     """A replica was promoted, and the old primary lives on with the writers that still reach it."""
     table = Table()
     with (

@@ -95,7 +95,7 @@ def catalog(tmp_path: Path) -> Iterator[lancekeep.Catalog]:
 
 
 def plain(catalog: lancekeep.Catalog, table: str = "travel.t") -> lance.LanceDataset:
-    """The table as anybody without a catalog sees it."""
+    """Return the table as plain pylance reads it."""
     return lance.dataset(catalog.describe_table(table).uri)
 
 

@@ -58,7 +58,7 @@ class Lake:
         return sorted(told, key=lambda bad: (bad[0], bad[1] or 0))
 
     def plain(self) -> lance.LanceDataset:
-        """The table as anybody without a catalog sees it."""
+        """Return the table as plain pylance reads it."""
         return lance.dataset(self.catalog.describe_table("t").uri)
 
     def ids(self) -> list[int]:
@@ -345,7 +345,7 @@ def test_changed_file_is_refused_added_or_replaced(lake: Lake) -> None:
 
 
 class Stopped(BaseException):
-    """As Ctrl-C or a kill: nobody handles it."""
+    """An interruption that no code handles, like Ctrl-C."""
 
 
 @pytest.mark.parametrize("table", ["new", "old"])

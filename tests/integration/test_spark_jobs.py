@@ -52,7 +52,7 @@ def catalog(tmp_path: Path) -> lancekeep.Catalog:
 
 
 def plain(catalog: lancekeep.Catalog) -> lance.LanceDataset:
-    """The table as anybody without a catalog sees it."""
+    """Return the table as plain pylance reads it."""
     return lance.dataset(catalog.describe_table("t").uri)
 
 
@@ -64,8 +64,8 @@ def recorded(catalog: lancekeep.Catalog) -> list[int]:
 
 
 @pytest.fixture
-def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
-    """Have something happen between the tasks of a job and its commit, once."""
+def before_commit(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
+    """Return a function that schedules a call between the tasks of a job and its commit, once."""
 
     def arrange(happens: Callable[[], object]) -> None:
         change = lancekeep.Catalog.commit_change
@@ -84,10 +84,10 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]
 
 
 def test_upsert_by_key_with_concurrent_insert_of_same_key(
-    spark: SparkSession, catalog: lancekeep.Catalog, meanwhile: Callable[[Callable[[], object]], None]
+    spark: SparkSession, catalog: lancekeep.Catalog, before_commit: Callable[[Callable[[], object]], None]
 ) -> None:
     changes = rows(FRAGMENTS * ROWS - 5, 10).set_column(1, "text", pa.array(["new"] * 10))
-    meanwhile(lambda: catalog.write("t", rows(FRAGMENTS * ROWS, 1), "append"))
+    before_commit(lambda: catalog.write("t", rows(FRAGMENTS * ROWS, 1), "append"))
     summary = upsert(catalog, "t", changes, "id")
     assert (summary.counts["updated"], summary.counts["inserted"]) == (6, 4)
     table = plain(catalog).to_table()
@@ -150,9 +150,9 @@ def test_job_over_spark_connect_is_refused(catalog: lancekeep.Catalog) -> None:
 
 
 def test_compaction_runs_during_appends_and_replans_after_delete(
-    spark: SparkSession, catalog: lancekeep.Catalog, meanwhile: Callable[[Callable[[], object]], None]
+    spark: SparkSession, catalog: lancekeep.Catalog, before_commit: Callable[[Callable[[], object]], None]
 ) -> None:
-    meanwhile(lambda: (catalog.write("t", rows(1000, 5), "append"), catalog.open("t").delete("id = 3")))
+    before_commit(lambda: (catalog.write("t", rows(1000, 5), "append"), catalog.open("t").delete("id = 3")))
     summary = compact(spark, catalog, "t")
     assert summary.counts["fragments removed"] == FRAGMENTS + 1  # planned again, with what was appended
     assert len(plain(catalog).get_fragments()) == 1
@@ -201,16 +201,16 @@ def doubled(batch: pa.RecordBatch) -> pa.Array:
 
 
 def test_backfill_covers_concurrently_added_fragments(
-    spark: SparkSession, catalog: lancekeep.Catalog, meanwhile: Callable[[Callable[[], object]], None]
+    spark: SparkSession, catalog: lancekeep.Catalog, before_commit: Callable[[Callable[[], object]], None]
 ) -> None:
-    meanwhile(lambda: (catalog.write("t", rows(1000, 5), "append"), catalog.open("t").delete("id = 3")))
+    before_commit(lambda: (catalog.write("t", rows(1000, 5), "append"), catalog.open("t").delete("id = 3")))
     summary = backfill(spark, catalog, "t", "twice", doubled, reads=["id"])
     assert summary.rows == FRAGMENTS * ROWS + 5  # what had been computed was not computed again
     table = plain(catalog).to_table()
     assert table.num_rows == FRAGMENTS * ROWS + 4
     assert table["twice"].to_pylist() == [2 * number for number in table["id"].to_pylist()]
 
-    meanwhile(lambda: catalog.open("t").delete("id = 5"))
+    before_commit(lambda: catalog.open("t").delete("id = 5"))
     backfill(spark, catalog, "t", "twice", lambda batch: pc.multiply(batch["id"], 3), reads=["id"], batch_rows=7)
     table = plain(catalog).to_table()
     assert table["twice"].to_pylist() == [3 * number for number in table["id"].to_pylist()]
@@ -267,7 +267,7 @@ def test_pickle_planted_in_any_stored_file_of_a_job_is_not_executed(
     spark: SparkSession,
     catalog: lancekeep.Catalog,
     tmp_path: Path,
-    meanwhile: Callable[[Callable[[], object]], None],
+    before_commit: Callable[[Callable[[], object]], None],
 ) -> None:
     mark, checkpoint, digests = tmp_path / "executed", tmp_path / "checkpoint", tmp_path / "digests.jsonl"
     payload = pickle.dumps(Payload(mark))
@@ -277,7 +277,7 @@ def test_pickle_planted_in_any_stored_file_of_a_job_is_not_executed(
     ingest(spark, catalog, "taken", str(landing))
     verify(spark, catalog, ["t"], digests=str(digests))
     options: dict[str, Any] = {"reads": ["id"], "checkpoint": str(checkpoint)}
-    meanwhile(lambda: 1 / 0)
+    before_commit(lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):  # stopped before the commit
         backfill(spark, catalog, "t", "twice", doubled, **options)
     written = sorted(checkpoint.glob("*.json"))

@@ -32,7 +32,7 @@ def catalog(root: str, moto_endpoint: str, redis_url: str) -> Iterator[lancekeep
         yield catalog
 
 
-def test_the_data_source_and_a_stream(
+def test_data_source_and_stream(
     spark: SparkSession, catalog: lancekeep.Catalog, root: str, moto_endpoint: str, redis_url: str, tmp_path: Path
 ) -> None:
     storage = {f"storage.{name}": value for name, value in s3_options(moto_endpoint).items()}

@@ -54,7 +54,7 @@ class Lake:
         return [(entry.version, entry.rows) for entry in self.catalog.history(table)]
 
     def stored(self, table: str = "t") -> lance.LanceDataset:
-        """The table as anybody without a catalog sees it."""
+        """Return the table as plain pylance reads it."""
         return lance.dataset(self.catalog.describe_table(table).uri)
 
 
@@ -354,10 +354,10 @@ def test_unknown_commit_raises_token_and_keeps_table(lake: Lake, monkeypatch: py
     token = lancekeep.CommitToken(staged)
 
     def lose(*_: object, **__: object) -> None:
-        raise lancekeep.CommitUnknown("nobody knows", token)
+        raise lancekeep.CommitUnknown("the reply was lost", token)
 
     monkeypatch.setattr(lake.catalog, "commit_fragments", lose)
-    with pytest.raises(PySparkException, match="nobody knows") as lost:
+    with pytest.raises(PySparkException, match="the reply was lost") as lost:
         lake.sql("CREATE TABLE lake.t AS SELECT 1 id")
     assert str(token) in str(lost.value)
     assert lake.catalog.list_tables() == ["t"]  # its version may yet turn up

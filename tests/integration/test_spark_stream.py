@@ -295,7 +295,7 @@ def test_sink_that_was_dropped_and_recreated_is_refused(options: dict[str, str],
 
 @pytest.mark.parametrize("managed", [True, False])
 def test_one_of_racing_processes_commits_batch(options: dict[str, str], managed: bool) -> None:
-    """Where the driver was killed, its commit may still be under way when the next driver repeats the batch."""
+    """The commit of a killed driver may still be in progress when the next driver repeats the batch."""
     given = options if managed else {"root": options["root"]}
     sinks = [writer(given) for _ in range(4)]
     together = Barrier(len(sinks))

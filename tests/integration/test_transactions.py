@@ -372,7 +372,7 @@ def test_killed_process_leaves_all_of_a_transaction_or_nothing(here: Open, tmp_p
         assert found == numbers(catalog, second) == plain(catalog, first) == plain(catalog, second)
         assert acknowledged <= set(found)
         assert len(found) == len(set(found))
-        with catalog.transaction() as tx:  # nobody is blocked
+        with catalog.transaction() as tx:  # no writer is blocked
             for table in ("a", "b"):
                 tx.write(table, rows(-len(found)), "append")
         catalog.fsck(deep=True, repair=True, grace=0)

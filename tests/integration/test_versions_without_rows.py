@@ -95,7 +95,7 @@ def test_readers_see_versions_whose_rows_the_commit_store_forgot(lake: Lake) -> 
     reader.close()
 
 
-def test_a_read_modify_write_keeps_rows_that_the_commit_store_forgot(lake: Lake) -> None:
+def test_read_modify_write_keeps_rows_that_the_commit_store_forgot(lake: Lake) -> None:
     lake.write(1, 2, 3)
     lake.forget(2, 3)
     writer = lake.connect()
@@ -105,7 +105,7 @@ def test_a_read_modify_write_keeps_rows_that_the_commit_store_forgot(lake: Lake)
     writer.close()
 
 
-def test_a_snapshot_holds_versions_whose_rows_the_commit_store_forgot(lake: Lake) -> None:
+def test_snapshot_holds_versions_whose_rows_the_commit_store_forgot(lake: Lake) -> None:
     lake.write(1, 2, 3)
     lake.forget(2, 3)
     reader = lake.connect()
@@ -160,7 +160,7 @@ def test_histories_and_pages_show_versions_between_rows(local: Lake, lost: list[
         assert [row.version for row in reader.commits.page(root, None, None, True)] == [5, 4, 3, 2, 1]
 
 
-def test_deleted_versions_stay_deleted_and_cost_one_look(local: Lake) -> None:
+def test_deleted_versions_stay_deleted_and_cost_one_request(local: Lake) -> None:
     local.write(1, 2, 3, 4, 5)
     root = local.catalog.dataset_root(local.catalog.find_table("t"))
     local.catalog.delete_versions(root, [1, 3])
@@ -182,7 +182,7 @@ def test_fsck_reports_versions_without_rows_and_repair_enters_them(local: Lake) 
     assert local.rows() == [1, 2, 3, 4]
 
 
-def test_repair_brings_a_table_back_whose_rows_are_older_than_a_clean_up(local: Lake, tmp_path: Path) -> None:
+def test_repair_restores_table_whose_rows_are_older_than_a_clean_up(local: Lake, tmp_path: Path) -> None:
     """The backup knows versions 1 and 2 alone, and the clean-up left version 5 alone."""
     local.write(1, 2)
     with (
@@ -207,7 +207,7 @@ def test_repair_brings_a_table_back_whose_rows_are_older_than_a_clean_up(local: 
     restored.close()
 
 
-def test_a_file_that_is_no_manifest_is_not_taken_for_the_next_version(local: Lake) -> None:
+def test_file_that_is_not_a_manifest_is_not_the_next_version(local: Lake) -> None:
     local.write(1, 2)
     root = local.catalog.dataset_root(local.catalog.find_table("t"))
     latest = local.catalog.commits.latest(root)
@@ -222,7 +222,7 @@ def test_a_file_that_is_no_manifest_is_not_taken_for_the_next_version(local: Lak
 
 
 @pytest.mark.parametrize("store", ["sqlite", "conditional-put"])
-def test_a_manifest_of_another_naming_scheme_is_refused_through_the_namespace(tmp_path: Path, store: str) -> None:
+def test_manifest_of_another_naming_scheme_is_refused_through_the_namespace(tmp_path: Path, store: str) -> None:
     url = "conditional-put://" if store == "conditional-put" else f"sqlite://{tmp_path}/commits.db"
     lake = Lake(Deployment(str(tmp_path / "lake"), url))
     lake.write(1, 2)
@@ -245,7 +245,7 @@ def test_a_manifest_of_another_naming_scheme_is_refused_through_the_namespace(tm
     namespace.catalog.close()
 
 
-def test_with_trusted_rows_readers_do_not_look_beyond_them(local: Lake) -> None:
+def test_readers_do_not_read_beyond_trusted_rows(local: Lake) -> None:
     local.write(1, 2)
     local.forget(2)
     store = f"{local.given.commit_store}?trust_rows=true"
@@ -295,7 +295,7 @@ def test_on_s3_reading_the_latest_version_costs_one_more_request(
     catalog.close()
 
 
-def test_on_remote_storage_the_look_is_made_while_the_commit_store_answers(local: Lake) -> None:
+def test_remote_storage_is_read_concurrently_with_the_commit_store(local: Lake) -> None:
     local.write(1)
     looked = Event()
     commits = local.catalog.commits

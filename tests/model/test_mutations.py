@@ -8,7 +8,7 @@ from model.mutations import MUTATIONS, Mutation, nothing
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
-def test_a_deliberate_fault_is_found(
+def test_deliberate_fault_is_found(
     mutation: Mutation, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mutation.apply(monkeypatch)

@@ -90,7 +90,7 @@ FAULTS: dict[str, tuple[str, Any, str, Any, str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_deliberate_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deliberate_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     setting, owner, name, replacement, found = FAULTS[fault]
     monkeypatch.setattr(owner, name, replacement)
     participants, faults, _ = SETTINGS[setting]

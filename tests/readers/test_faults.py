@@ -8,7 +8,7 @@ from readers.faults import FAULTS
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_deliberate_fault_is_found(name: str) -> None:
+def test_deliberate_fault_is_found(name: str) -> None:
     fault = FAULTS[name]
     with fault.reintroduced():
         found = fault.walk.failure()

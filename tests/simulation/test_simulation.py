@@ -151,7 +151,7 @@ FOUND_LATE = {"a version is never taken for cleaned up": 277, "a version that wa
 
 @ONE_SEED
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_deliberate_fault_is_found(fault: str) -> None:
+def test_deliberate_fault_is_found(fault: str) -> None:
     target, name, replacement = FAULTS[fault]
     with patch.object(target, name, replacement):
         for seed in [FOUND_LATE.get(fault, 0), *SEEDS]:

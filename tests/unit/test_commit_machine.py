@@ -122,7 +122,7 @@ def test_history_begins_only_if_it_is_empty_and_the_writer_may_begin_it() -> Non
     assert found_predecessor(Progress(State.FIND_PREDECESSOR, STAGED_3.row, STAGED_3), False).reply is Reply.ABSENT
 
 
-def test_a_claim_begins_a_history_only_directly_after_the_check_that_it_is_empty() -> None:
+def test_claim_begins_a_history_only_directly_after_the_check_that_it_is_empty() -> None:
     may = StagedManifest(BASE, 3, STAGED_3.path, 10, begins=True)
     claim = advance(Progress(State.FIND_PREDECESSOR, may.row, may), Event(Reply.MAY_BEGIN))
     assert (claim.state, claim.first) == (State.RESERVE, True)

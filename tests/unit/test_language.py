@@ -22,8 +22,8 @@ def test_phrases_are_found_across_lines() -> None:
     assert len(CHECK["findings"]("a.py", "# it is under\n    # " + "way now\n")) == 1
 
 
-@pytest.mark.parametrize("text", ["finalize", "for good reason", "mending" + "s", "read it as it is written"])
-def test_other_words_are_not_found(text: str) -> None:
+@pytest.mark.parametrize("text", ["finalize", "for good reason", "amended", "read it as it is written"])
+def test_similar_words_are_accepted(text: str) -> None:
     assert CHECK["findings"]("a.md", text) == []
 
 

@@ -424,7 +424,7 @@ def test_writer_retries_if_repair_removes_its_unpublished_file(tmp_path: Path, m
     assert catalog.fsck(grace=0).findings == ()
 
 
-def test_table_behind_a_symbolic_link_is_reported_and_its_target_is_kept(tmp_path: Path) -> None:
+def test_table_reached_by_symbolic_link_is_reported_and_its_target_is_kept(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / RESERVED_MARKER).touch()
     catalog = lancekeep.connect(str(tmp_path / "lake"), mode="v2")

@@ -211,7 +211,7 @@ def test_restored_row_of_a_dropped_table_is_removed_again(world: World) -> None:
     assert isinstance(world.commit(1), Committed)
 
 
-def test_a_row_recorded_with_a_lost_reply_is_removed_if_its_table_was_dropped(world: World) -> None:
+def test_row_recorded_with_lost_reply_is_removed_if_its_table_was_dropped(world: World) -> None:
     world.fill(1)
     reply_to_record = lost_replies("record", 1)
     rows = Faulty(world.rows)
@@ -314,7 +314,7 @@ def test_read_only_reader_raises_instead_of_returning_an_older_version(world: Wo
     with pytest.raises(LancekeepError, match="do not permit"):
         reader.latest(world.root)
     assert world.staged() == [path]
-    latest = world.commits().latest(world.root)  # somebody who may write finishes it
+    latest = world.commits().latest(world.root)  # a participant that may write finishes it
     assert latest is not None
     assert latest.is_final
     assert reader.latest(world.root) == latest
