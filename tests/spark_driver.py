@@ -351,7 +351,7 @@ class MortalWriter(StreamWriter):
             die_at("written")
         return written
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         die_at("committing")
         super().commit(messages, batchId)
         die_at("committed")
@@ -362,7 +362,7 @@ class MortalSource(DefaultSource):
     def name(cls) -> str:
         return "mortal"
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         writer = super().streamWriter(schema, overwrite)
         writer.__class__ = MortalWriter
         return writer

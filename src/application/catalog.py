@@ -18,7 +18,7 @@ from lancekeep.application.tables import Description, Tables
 from lancekeep.application.transactions import Snapshot, Transaction, take_snapshot
 from lancekeep.application.upkeep.renames import Renames
 from lancekeep.application.upkeep.service import Upkeep
-from lancekeep.application.versions import NewVersion, Versions
+from lancekeep.application.versions import Versions
 from lancekeep.application.writes import HistoryEntry, Writes
 from lancekeep.domain.catalog import CatalogView
 from lancekeep.domain.commit import Committed, Outcome
@@ -26,12 +26,11 @@ from lancekeep.domain.commit_token import CommitToken
 from lancekeep.domain.errors import NamespaceNotFound
 from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.layout import DatasetRoot
-from lancekeep.domain.lineage import Base
 from lancekeep.domain.manifest_entry import NAMESPACE
 from lancekeep.domain.namespace import Namespace
 from lancekeep.domain.partitioning import PartitionBy
 from lancekeep.domain.table import Table
-from lancekeep.domain.transaction import AllCommitted, TransactionOutcome
+from lancekeep.domain.transaction import AllCommitted
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.table_engine import TableEngine, VersionDetails, WritePlan
 
@@ -86,9 +85,6 @@ class Catalog(Upkeep):
             exist_ok: Return an existing namespace unchanged.
             overwrite: Replace an existing, empty namespace atomically.
 
-        Returns:
-            The namespace.
-
         Raises:
             NamespaceAlreadyExists: The namespace exists.
             NamespaceNotFound: The parent does not exist.
@@ -103,15 +99,7 @@ class Catalog(Upkeep):
         set: Mapping[str, str] | None = None,  # noqa: A002 - the word that a caller reads
         remove: Iterable[str] = (),
     ) -> Namespace:
-        """Set and remove properties of a namespace or of the root.
-
-        Args:
-            identifier: The namespace.
-            set: The properties to set. Other properties keep their values.
-            remove: The names of the properties to remove.
-
-        Returns:
-            The namespace with its new properties.
+        """Set and remove properties of a namespace or the root; keep the others.
 
         Raises:
             NamespaceNotFound: The namespace does not exist.
@@ -152,9 +140,6 @@ class Catalog(Upkeep):
             cascade: Drop its contents too, including the data of tables.
             force: With ``cascade``, also drop tables that shallow clones read.
 
-        Returns:
-            The dropped namespace.
-
         Raises:
             NamespaceNotFound: The namespace does not exist.
             NamespaceNotEmpty: The namespace is not empty, and ``cascade`` is not set.
@@ -179,9 +164,6 @@ class Catalog(Upkeep):
                 the root, unless that directory holds a deregistered table (V2 specification, compatibility mode, rule
                 3).
 
-        Returns:
-            The declared table.
-
         Raises:
             TableAlreadyExists, NamespaceNotFound, InvalidInput, Unsupported: Nothing was declared.
             ConcurrentModification: Another writer dropped or renamed the table, or registered its directory.
@@ -204,9 +186,6 @@ class Catalog(Upkeep):
             properties: Its properties.
             overwrite: Replace an existing entry of that name.
 
-        Returns:
-            The registered table.
-
         Raises:
             TableNotFound: The location holds no table.
             TableAlreadyExists: The name is taken.
@@ -222,20 +201,10 @@ class Catalog(Upkeep):
         set: Mapping[str, str] | None = None,  # noqa: A002 - the word that a caller reads
         remove: Iterable[str] = (),
     ) -> Table:
-        """Set and remove properties of a table. Its versions do not change.
-
-        Args:
-            identifier: The table.
-            set: The properties to set. Other properties keep their values.
-            remove: The names of the properties to remove.
-
-        Returns:
-            The table with its new properties.
+        """Set and remove properties of a table, as `alter_namespace` does.
 
         Raises:
             TableNotFound: The table does not exist.
-            InvalidInput: A property is invalid.
-            Unsupported: The catalog is a V1 directory.
         """
         return self.tables.alter(ObjectId.of(identifier), set, remove)
 
@@ -245,9 +214,6 @@ class Catalog(Upkeep):
         The files stay in their directory. The exception is a V1 directory in a catalog that keeps V1 names: its files
         move to a directory of the new name (V2 specification, compatibility mode, rule 4), including versions that are
         committed during the move. Later commits under the old name are refused.
-
-        Returns:
-            The renamed table.
 
         Raises:
             TableNotFound, NamespaceNotFound, TableAlreadyExists, InvalidInput, Unsupported: Nothing was changed.
@@ -260,9 +226,6 @@ class Catalog(Upkeep):
 
     def deregister_table(self, identifier: Identifier) -> Table:
         """Remove a table from the catalog, but keep its files and versions.
-
-        Returns:
-            The removed table.
 
         Raises:
             TableNotFound: The table does not exist.
@@ -277,9 +240,6 @@ class Catalog(Upkeep):
         Args:
             identifier: The table.
             force: Drop the table even if shallow clones read its files. The clones are unreadable afterwards.
-
-        Returns:
-            The dropped table.
 
         Raises:
             TableNotFound: The table does not exist.
@@ -322,38 +282,19 @@ class Catalog(Upkeep):
     def list_tables(self, identifier: Identifier = "", *, include_declared: bool = True) -> list[str]:
         """Return the names of the tables in a namespace, sorted.
 
-        Args:
-            identifier: The namespace.
-            include_declared: Include declared-only tables.
-
         Raises:
             NamespaceNotFound: The namespace does not exist.
         """
         return self.page_of_tables(identifier, None, None, include_declared=include_declared)[0]
 
     def list_all_tables(self, after: str | None = None, *, include_declared: bool = True) -> Iterator[ObjectId]:
-        """Yield every table, in the byte order of the object ids.
-
-        Args:
-            after: Begin after this `ObjectId.key`.
-            include_declared: Include declared-only tables.
-        """
+        """Yield every table after an `ObjectId.key`, in the byte order of these keys."""
         return self.tables.all(after, include_declared=include_declared)
 
     def page_of(
         self, identifier: Identifier, object_type: str, after: str | None, limit: int | None
     ) -> tuple[list[str], str | None]:
-        """Return a page of the names of one type in a namespace.
-
-        Args:
-            identifier: The namespace.
-            object_type: The type of the objects.
-            after: Begin after this name.
-            limit: The maximum number of names; None for all.
-
-        Returns:
-            The names, and the last of them if more follow.
-        """
+        """Return up to ``limit`` names after a name, and the last if more follow."""
         return self._namespaces.page(ObjectId.of(identifier), object_type, after, limit)
 
     def page_of_tables(
@@ -379,9 +320,6 @@ class Catalog(Upkeep):
                 rows, or creates the table if it does not exist.
             properties: The properties of a table that this write creates. With ``overwrite``, they also replace the
                 properties of an existing table, after the rows; None keeps them.
-
-        Returns:
-            The committed version.
 
         Raises:
             TableAlreadyExists, TableNotFound, NamespaceNotFound, InvalidInput: Nothing was written.
@@ -419,9 +357,6 @@ class Catalog(Upkeep):
             fragments: Each a ``lance.FragmentMetadata`` or its JSON.
             properties: Properties of the version's transaction, by which a later reader can recognize the commit.
             exactly: Commit as the version after ``plan.read_version``, or raise `ConcurrentModification`.
-
-        Returns:
-            The committed version.
         """
         return self._writes.commit_fragments(plan, fragments, dict(properties or {}), exactly=exactly)
 
@@ -437,9 +372,6 @@ class Catalog(Upkeep):
             act: Receives the table as `open` returns it, commits through it, and returns the dataset afterwards.
             after: Commit as the version after this one, or raise `ConcurrentModification`.
 
-        Returns:
-            The committed version.
-
         Raises:
             TableNotFound: The table does not exist.
             VersionNotFound: The table is only declared.
@@ -447,10 +379,7 @@ class Catalog(Upkeep):
         return self._writes.commit_change(ObjectId.of(identifier), act, after)
 
     def abandon_write(self, plan: WritePlan) -> None:
-        """Undo what `begin_write` changed in the catalog. Idempotent.
-
-        Fragments stay until `cleanup`.
-        """
+        """Undo `begin_write`. Idempotent. Fragments stay until `cleanup`."""
         self._writes.abandon(plan)
 
     def open(
@@ -473,18 +402,11 @@ class Catalog(Upkeep):
     def describe_version(
         self, identifier: Identifier, version: int | None = None, *, tag: str | None = None, branch: str | None = None
     ) -> VersionDetails:
-        """Return the schema and the counts of a version.
-
-        Arguments and errors are those of `open`.
-        """
+        """Return the schema and the counts of a version, chosen as by `open`."""
         return self._writes.describe_version(ObjectId.of(identifier), version, tag, branch)
 
     def history(self, identifier: Identifier, limit: int | None = None) -> list[HistoryEntry]:
-        """Return the versions of a table, newest first.
-
-        Args:
-            identifier: The table.
-            limit: The maximum number of versions; None for all.
+        """Return the versions of a table, newest first; at most ``limit`` of them.
 
         Raises:
             TableNotFound: The table does not exist.
@@ -542,17 +464,12 @@ class Catalog(Upkeep):
             schema: A ``pyarrow.Schema``. Unless its columns have numbers (``lance:field_id``), they receive them.
             by: The levels, outermost first.
 
-        Returns:
-            The partitioned namespace.
-
         Raises:
             AlreadyExists: The catalog is partitioned already.
             InvalidInput: The schema or a level is invalid.
             Unsupported: The catalog is a V1 directory.
         """
-        namespace = self._partitioned()
-        namespace.create(schema, by)
-        return namespace
+        return self._partitioned().create(schema, by)
 
     def partitioned(self) -> PartitionedNamespace:
         """Return the catalog as a partitioned namespace.
@@ -560,10 +477,7 @@ class Catalog(Upkeep):
         Raises:
             NamespaceNotFound: The catalog is not partitioned.
         """
-        namespace = self._partitioned()
-        if not namespace.specs:
-            raise NamespaceNotFound(f"{self.root_uri} is not partitioned; create_partitioned makes it so")
-        return namespace
+        return self._partitioned().open()
 
     def _partitioned(self) -> PartitionedNamespace:
         return PartitionedNamespace(self.ledger, self.places, self._writes, self.removal, self.engine)
@@ -580,36 +494,6 @@ class Catalog(Upkeep):
         """Whether a commit store manages the versions of tables."""
         return self.ledger.managed
 
-    def commit_version(
-        self,
-        table: Table,
-        branch: str | None,
-        version: int,
-        manifest_path: str,
-        size: int | None,
-        *,
-        base: Base | None = None,
-    ) -> Outcome:
-        """Make a staged manifest the next version of a table or branch.
-
-        See `Versions.commit_version`.
-        """
-        return self.versions.commit_version(table, branch, version, manifest_path, size, base=base)
-
-    def commit_versions(self, candidates: Sequence[NewVersion]) -> TransactionOutcome:
-        """Make staged manifests the next versions of their tables, all or none.
-
-        See `Versions.commit_versions`.
-        """
-        return self.versions.commit_versions(candidates)
-
-    def delete_versions(self, root: DatasetRoot, versions: Iterable[int]) -> int:
-        """Delete old versions of a table or branch: rows, then manifests.
-
-        See `Versions.delete_versions`.
-        """
-        return self.versions.delete_versions(root, versions)
-
     # -- places -------------------------------------------------------------------------------------------------
 
     @property
@@ -621,11 +505,6 @@ class Catalog(Upkeep):
     def root_uri(self) -> str:
         """The root of the catalog."""
         return self.places.root_uri
-
-    @property
-    def manifest_root(self) -> DatasetRoot:
-        """The dataset root of the manifest table."""
-        return self.places.manifest_root
 
     def dataset_root(self, table: Table) -> DatasetRoot:
         """Return the dataset root of a table; see `Places.dataset_root`."""

@@ -48,11 +48,6 @@ class Partition:
     branch: str | None = None
     tag: str | None = None
 
-    @property
-    def named_values(self) -> dict[str, Any]:
-        """The partition values by ``field_id``."""
-        return {field.field_id: value for field, value in zip(self.spec.fields, self.values, strict=True)}
-
 
 @attrs.frozen
 class Publication:

@@ -81,7 +81,7 @@ class Manifest:
         """Return the encoded fragments after those of a manifest that this one continues."""
         if self._added is not None and self._shared == previous._head:
             return self._added
-        return self._outline(previous._head).fragments  # type: ignore[no-any-return]  # as above
+        return self._outline(previous._head).fragments  # type: ignore[no-any-return]  # protobuf classes made at run time
 
     def _outline(self, after: int) -> Any:
         return parse(ManifestOutline, memoryview(self._content)[self._begin + after : self._end])

@@ -55,7 +55,7 @@ class ManifestStoreContract:
 
     @pytest.fixture
     def store(self) -> ManifestStore:
-        raise NotImplementedError
+        raise NotImplementedError("override the fixture store")
 
     @pytest.fixture
     def other(self, store: ManifestStore) -> ManifestStore:
@@ -166,15 +166,15 @@ class V1Contract:
 
     @pytest.fixture
     def objects(self) -> ObjectStore:
-        raise NotImplementedError
+        raise NotImplementedError("override the fixture objects")
 
     @pytest.fixture
     def store(self, objects: ObjectStore) -> ManifestStore:
-        raise NotImplementedError
+        raise NotImplementedError("override the fixture store")
 
     @pytest.fixture
     def other(self, objects: ObjectStore) -> ManifestStore:
-        raise NotImplementedError
+        raise NotImplementedError("override the fixture other")
 
     def write(self, objects: ObjectStore, *names: str) -> None:
         for name in names:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from losing_proxy import losing_proxy
 from redis import Redis
-from redis_servers import own_redis
+from redis_servers import own_redis, poll, replicate
 
 from lancekeep.adapters.commit_stores import open_commit_store
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
+from lancekeep.application.retry import Retry
 from lancekeep.domain.errors import (
     AccessDenied,
     Damaged,
@@ -66,9 +67,7 @@ def wrong_password(_: Path) -> Iterator[str]:
 @contextmanager
 def replica(_: Path) -> Iterator[str]:
     with own_redis() as primary, own_redis("--port", "PORT", "--replicaof", "127.0.0.1", str(primary)) as port:
-        with Redis(port=port) as admin:
-            while admin.info("replication")["master_link_status"] != "up":
-                time.sleep(0.01)
+        replicate(primary)
         yield f"redis://127.0.0.1:{port}"
 
 
@@ -86,8 +85,7 @@ def cluster_node(directory: Path) -> Iterator[str]:
     ):
         admin.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
         admin.execute_command("CLUSTER", "MEET", "127.0.0.1", second)
-        while b"cluster_state:ok" not in other.execute_command("CLUSTER", "INFO"):
-            time.sleep(0.01)
+        poll(lambda: b"cluster_state:ok" in other.execute_command("CLUSTER", "INFO"))
         yield f"redis://127.0.0.1:{second}"
 
 
@@ -200,9 +198,7 @@ def test_refusal_of_a_repeated_call_stays_open() -> None:
 def watched(directory: Path) -> Iterator[tuple[str, int, int]]:
     """Yield the URL of a primary and its replica behind one Sentinel, and the ports of the two."""
     with own_redis() as primary, own_redis("--port", "PORT", "--replicaof", "127.0.0.1", str(primary)) as other:
-        with Redis(port=other) as admin:
-            while admin.info("replication")["master_link_status"] != "up":
-                time.sleep(0.01)
+        replicate(primary)
         settings = directory / "sentinel.conf"
         settings.write_text(
             f"bind 127.0.0.1\nsentinel monitor rows 127.0.0.1 {primary} 1\n"
@@ -210,8 +206,7 @@ def watched(directory: Path) -> Iterator[tuple[str, int, int]]:
         )
         with own_redis(str(settings), "--sentinel", "--port", "PORT", ready="monitor master") as port:
             with Redis(port=port) as sentinel:
-                while not sentinel.sentinel_slaves("rows"):
-                    time.sleep(0.01)
+                poll(lambda: sentinel.sentinel_slaves("rows"))
             yield f"redis+sentinel://127.0.0.1:{port}/rows/1", primary, other
 
 
@@ -225,17 +220,12 @@ def test_sentinel_finds_the_new_primary_after_a_failover(tmp_path: Path) -> None
         first = staged(1, base_uri)
         assert store.reserve_all([Claim(first, first=True)]) == Reserved()
         assert store.finalize(finalized(first))
-        while not replica.zcard(f"lancekeep:{{{base_uri}}}"):  # replication is asynchronous
-            time.sleep(0.01)
+        replicate(primary)
         with Redis(port=primary) as admin:
             admin.shutdown(nosave=True)
         second = staged(2, base_uri)
-        while True:
-            try:
-                assert store.reserve(second, first=False) == Reserved()
-                break
-            except StoreUnavailable:  # the outage lasts until the Sentinel has promoted the replica
-                time.sleep(0.05)
+        # The outage lasts until the Sentinel has promoted the replica.
+        assert Retry(patience=60).call(partial(store.reserve, second, first=False)) == Reserved()
         assert [row.version for row in store.list(base_uri, after=None, limit=None, descending=False)] == [1, 2]
         assert replica.zcard(f"lancekeep:{{{base_uri}}}") == 2
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from lancekeep.adapters.commit_stores import canonical_url
+from lancekeep.adapters.commit_stores import open_commit_store
+from lancekeep.adapters.object_stores.memory import MemoryObjectStore
 from lancekeep.domain.errors import InvalidInput
 
 GUIDE = Path(__file__).parents[2] / "docs" / "write-an-adapter.md"
@@ -49,6 +50,10 @@ def python(project: Path, *arguments: str) -> str:
     return run.stdout
 
 
+def url_of(url: str) -> str:
+    return open_commit_store(url, {}, MemoryObjectStore()).url
+
+
 def test_store_of_the_guide_passes_the_contract(project: Path) -> None:
     assert re.search(r"^\d{2} passed", python(project, "-m", "pytest", "-q", "-p", "no:cacheprovider"), re.MULTILINE)
 
@@ -60,21 +65,21 @@ def test_store_of_the_guide_commits_the_versions_of_a_table(project: Path) -> No
 
 def test_registered_scheme_is_opened_and_listed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(project)
-    assert canonical_url("json:///lake//commits.json") == "json:///lake/commits.json"
+    assert url_of("json:///lake//commits.json") == "json:///lake/commits.json"
     with pytest.raises(InvalidInput, match=r"jsno://.*did you mean 'json'.*conditional-put://, json://"):
-        canonical_url("jsno:///lake/commits.json")
+        url_of("jsno:///lake/commits.json")
     with pytest.raises(InvalidInput, match=r"unknown option 'fsync'"):
-        canonical_url("json:///lake/commits.json?fsync=false")
+        url_of("json:///lake/commits.json?fsync=false")
 
 
 def test_scheme_of_two_adapters_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     register(project, "another", {"json": "another:Store"})
     monkeypatch.syspath_prepend(project)
     with pytest.raises(InvalidInput, match="another:Store, json_commit_store:JsonCommitStore"):
-        canonical_url("json:///lake/commits.json")
+        url_of("json:///lake/commits.json")
 
 
 def test_built_in_scheme_takes_precedence(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     register(project, "another", {"memory": "another:Store"})
     monkeypatch.syspath_prepend(project)
-    assert canonical_url("memory://lake") == "memory://lake"
+    assert url_of("memory://lake") == "memory://lake"

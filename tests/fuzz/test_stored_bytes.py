@@ -89,8 +89,8 @@ def look(view: Any) -> None:
     view.owner_of("t1.lance/data")
     for entry in [*view.descendants(root), *view.all_of("table")]:
         found = ObjectId.from_key(entry.object_id)
-        read(lambda: find_namespace(view, found), lancekeep.NotFound, *STORED)  # noqa: B023 - called at once
-        read(lambda: find_table(view, found), lancekeep.NotFound, *STORED)  # noqa: B023 - called at once
+        read(lambda: find_namespace(view, found), lancekeep.NotFound, *STORED)  # noqa: B023 - called immediately
+        read(lambda: find_table(view, found), lancekeep.NotFound, *STORED)  # noqa: B023 - called immediately
 
 
 def understand(content: bytes, store: MemoryObjectStore) -> None:
@@ -279,9 +279,9 @@ def test_rows_with_odd_values(rows: list[dict[str, Any]]) -> None:
             except lancekeep.InvalidInput:
                 continue
             calls: tuple[Callable[[], Any], ...] = (
-                lambda: catalog.describe_table(name),  # noqa: B023 - called at once
-                lambda: catalog.describe_namespace(name),  # noqa: B023 - called at once
-                lambda: catalog.open(name),  # noqa: B023 - called at once
+                lambda: catalog.describe_table(name),  # noqa: B023 - called immediately
+                lambda: catalog.describe_namespace(name),  # noqa: B023 - called immediately
+                lambda: catalog.open(name),  # noqa: B023 - called immediately
             )
             for call in calls:
                 read(call, *known)

@@ -161,7 +161,7 @@ def test_declaration_with_a_commit_of_another_writer_is_kept(
 
     def behind_another(argument: Any) -> Any:
         monkeypatch.undo()
-        outcome = other.commit_version(table, None, staged.version, staged.path, staged.size)
+        outcome = other.versions.commit_version(table, None, staged.version, staged.path, staged.size)
         assert isinstance(outcome, Committed)
         return act(argument)
 

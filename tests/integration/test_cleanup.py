@@ -365,7 +365,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 @pytest.mark.parametrize("skew", [-HOURS, NOW, HOURS])
 def test_ages_come_from_the_clock_of_the_storage(tmp_path: Path, skew: timedelta) -> None:
     """The test sets the clock of the storage. The writers put their own time into the manifests."""
-    world, source = World(), connect(Deployment(str(tmp_path / "lake"), None))  # type: ignore[arg-type]
+    world, source = World(), connect(Deployment(str(tmp_path / "lake"), None))  # type: ignore[arg-type]  # no commit store
     for at in range(4):
         source.write("t", pa.table({"a": [at]}), "overwrite")
     versions_key = "lake/t.lance/_versions/"

@@ -81,9 +81,9 @@ def test_source_of_a_clone_is_neither_dropped_nor_moved(lake: Lake, mode: str, t
     if not (mode in ("compatible", "v1") and target == "c.lance"):
         catalog.register_table("c", target)
     for connected in (catalog, lake.connect(mode)):
-        refused(lambda: connected.drop_table("t"), "t", "c", "force")  # noqa: B023 - it is called at once
+        refused(lambda: connected.drop_table("t"), "t", "c", "force")  # noqa: B023 - called immediately
         if mode == "compatible":
-            refused(lambda: connected.rename_table("t", "u"), "t", "c")  # noqa: B023
+            refused(lambda: connected.rename_table("t", "u"), "t", "c")  # noqa: B023 - called immediately
     if mode == "v2":
         catalog.rename_table("t", "u")
         catalog.rename_table("c", "d")

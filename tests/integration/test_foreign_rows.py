@@ -133,7 +133,7 @@ def readers_and_writers(catalog: lancekeep.Catalog, store: str) -> dict[str, Cal
         "append": lambda: catalog.write("t", ROWS, "append"),
         "native append": lambda: lance.write_dataset(ROWS, namespace_client=namespace, table_id=["t"], mode="append"),
         "native open": lambda: lance.dataset(namespace_client=namespace, table_id=["t"]).to_table(),
-        "delete versions": lambda: catalog.delete_versions(base, [1, 2]),
+        "delete versions": lambda: catalog.versions.delete_versions(base, [1, 2]),
         "snapshot": lambda: catalog.snapshot(["t"]),
         "rename": lambda: catalog.rename_table("t", "u"),
         "change commit store": lambda: catalog.change_commit_store("memory://elsewhere"),

@@ -400,6 +400,7 @@ def test_interrupted_thread_drops_only_its_own_change(store: LanceManifestStore)
             name, ending = f"t{number}-{turn}", [Crash()] if number == turn % 6 else []
             together.wait()
             with suppress(Crash):  # also of a decision that this thread makes for another
+                # The store calls the function before `change` returns.
                 change(store, lambda view: _raised(ending.pop()) if ending else [Put(table(name))])  # noqa: B023
                 returned.append(name)
 

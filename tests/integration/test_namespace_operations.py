@@ -278,7 +278,7 @@ def test_rename_gives_up_if_a_writer_keeps_committing(tmp_path: Path, monkeypatc
         return list_versions(self, seen)
 
     monkeypatch.setattr(Relocation, "_round", round_beside_a_writer)
-    with pytest.raises(lancekeep.ConcurrentModification, match="others kept committing while it was copied"):
+    with pytest.raises(lancekeep.ConcurrentModification, match="other writers kept committing while it was copied"):
         catalog.rename_table("t", "u")
     assert directories(tmp_path) == ["t.lance"]
     assert catalog.open("t").count_rows() == 33
@@ -339,10 +339,10 @@ def test_refused_declaration_keeps_the_reservation_that_replaced_it(
         monkeypatch.undo()
         other.drop_table("t")  # a table for V1 readers, and so for all, since it was reserved
         other.declare_table("t")
-        raise lancekeep.ConcurrentModification("others kept winning")
+        raise lancekeep.ConcurrentModification("other writers kept winning")
 
     monkeypatch.setattr(catalog.ledger, "apply", refused)
-    for refusal in ("others kept winning", "has just taken|files lie in|is taken"):
+    for refusal in ("other writers kept winning", "has just taken|files lie in|is taken"):
         with pytest.raises((lancekeep.TableAlreadyExists, lancekeep.ConcurrentModification), match=refusal):
             catalog.declare_table("t", {"mine": "yes"})
     assert (tmp_path / "lake" / "t.lance" / ".lance-reserved").exists()

@@ -314,7 +314,7 @@ def test_incomplete_manifest_is_removed(lake: Lake) -> None:
 
 def test_gap_is_reported_unless_a_tag_explains_it(lake: Lake) -> None:
     root = lake.catalog.dataset_root(lake.catalog.find_table("t"))
-    lake.catalog.delete_versions(root, [2, 3])
+    lake.catalog.versions.delete_versions(root, [2, 3])
     expect(lake, Kind.GAP, repaired=False)
     lake.catalog.open("t").tags.create("first", 1)
     assert lake.found() == []

@@ -90,7 +90,7 @@ def peaks(spark: SparkSession, act: Callable[[], object]) -> tuple[int, int]:
 
     (Workers stay for the next task, and a peak is not forgotten: it need not be watched.)
     """
-    jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
+    jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]  # a classic session has one
     for pid in [os.getpid(), *workers(jvm)]:
         with suppress(OSError):  # it has ended
             Path(f"/proc/{pid}/clear_refs").write_text("5")  # the peak is the present size

@@ -621,7 +621,7 @@ def test_concurrent_threads_leave_no_query_objects(lake: Lake) -> None:
         list(pool.map(work, range(4)))
     assert lake.versions() == [(version, version - 1) for version in range(9, 0, -1)]
 
-    kept = lake.spark.sparkContext._gateway.gateway_property.pool  # type: ignore[union-attr]
+    kept = lake.spark.sparkContext._gateway.gateway_property.pool  # type: ignore[union-attr]  # a classic session has one
     jvm: Any = lake.spark._jvm
     for _ in range(50):
         gc.collect()

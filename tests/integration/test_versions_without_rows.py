@@ -163,7 +163,7 @@ def test_histories_and_pages_show_versions_between_rows(local: Lake, lost: list[
 def test_deleted_versions_stay_deleted_and_cost_one_request(local: Lake) -> None:
     local.write(1, 2, 3, 4, 5)
     root = local.catalog.dataset_root(local.catalog.find_table("t"))
-    local.catalog.delete_versions(root, [1, 3])
+    local.catalog.versions.delete_versions(root, [1, 3])
     reader = local.connect()
     objects: Any = Faulty(reader.commits.objects)
     reader.ledger.commits = TableCommits(objects, reader.commits.rows, "reader", reader.commits.retry)

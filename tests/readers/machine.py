@@ -376,7 +376,7 @@ class Readers(RuleBasedStateMachine):
         if name is None or not self.left:
             return
         table = self.pick(self.left, at)
-        act = lambda: self.catalogs[at % 2].register_table(name, table.path)  # noqa: E731
+        act = lambda: self.catalogs[at % 2].register_table(name, table.path)  # noqa: E731 - reads better as one line
         fenced = 0 < table.left < self.era  # the catalog may be back at a store that the table was moved away from
         if self.attempt(act, may_refuse=self.mode == "v1" or self.is_occupied(name) or fenced, what="register"):
             self.left.remove(table)

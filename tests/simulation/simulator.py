@@ -354,7 +354,7 @@ class Actor:
             operation.arguments["version"] = version
             staged = f"{operation.key}-{self._random.getrandbits(128):032x}"
             catalog.places.objects.put(staged, operation.content)
-            outcome = catalog.commit_version(table, None, version, staged, len(operation.content))
+            outcome = catalog.versions.commit_version(table, None, version, staged, len(operation.content))
             if isinstance(outcome, Unknown):
                 operation.token = outcome.token
                 self._unknown.append(operation)

@@ -32,15 +32,16 @@ from lancekeep.domain.partitioning import next_spec, specs_of
 from lancekeep.domain.partitions import key_of
 from lancekeep.domain.pruning import parse_filter
 
+FIELD: dict[str, Any] = {
+    "field_id": "event_year",
+    "source_ids": [1],
+    "transform": {"type": "year"},
+    "result_type": {"type": "int32"},
+}
 EXAMPLE = {
     "id": 2,
     "fields": [
-        {
-            "field_id": "event_year",
-            "source_ids": [1],
-            "transform": {"type": "year"},
-            "result_type": {"type": "int32"},
-        },
+        FIELD,
         {"field_id": "country", "source_ids": [2], "expression": "lower(col0)", "result_type": {"type": "utf8"}},
     ],
 }
@@ -106,7 +107,7 @@ def test_spec_round_trips_in_the_specified_form() -> None:
 )
 def test_unsupported_spec_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
-        PartitionSpec.from_json(json.dumps({"id": 1, "fields": [{**EXAMPLE["fields"][0], **change}]}))  # type: ignore[index]
+        PartitionSpec.from_json(json.dumps({"id": 1, "fields": [{**FIELD, **change}]}))
 
 
 def test_field_id_is_permanent() -> None:

@@ -28,14 +28,12 @@ class CommitStoreAdapter(Protocol):
     options: ClassVar[frozenset[str]]
     """The names of the options that the URL's query may give."""
 
-    @staticmethod
-    def canonical(url: StoreUrl) -> str:
-        """Return the URL without secrets and tuning, one for each set of rows."""
-        ...
-
     @classmethod
     def open(cls, url: StoreUrl, objects: ObjectStore) -> ExternalCommitStore:
-        """Open the store that ``url`` names, for tables in ``objects``. Writes nothing."""
+        """Open the store that ``url`` names, for tables in ``objects``. Writes nothing.
+
+        The ``url`` of the store is without secrets and tuning, and equal for equal sets of rows.
+        """
         ...
 
 
@@ -90,30 +88,15 @@ def open_commit_store(url: str, options: Mapping[str, str], objects: ObjectStore
         MissingExtra: the store's driver is not installed; the message says how to install it.
         UnsafeStore: ``conditional-put://`` over an object store without an atomic create.
     """
-    adapter, location = _understand(url, options)
-    store = adapter.open(location, objects)
-    if location.boolean(TRUST_ROWS, False):
-        store.guarantees = attrs.evolve(store.guarantees, complete=True)
-    return store
-
-
-def canonical_url(url: str, options: Mapping[str, str] | None = None) -> str:
-    """Return the URL of a store without secrets and tuning options.
-
-    Two canonical URLs are equal exactly if they refer to the same rows. Opens no connection, and raises the errors of
-    `open_commit_store`.
-    """
-    adapter, location = _understand(url, options or {})
-    return adapter.canonical(location)
-
-
-def _understand(url: str, options: Mapping[str, str]) -> tuple[type[CommitStoreAdapter], StoreUrl]:
     location = StoreUrl.parse(url, options)
     scheme = location.parts.scheme
     source = _SOURCES.get(scheme)
     adapter = _registered(scheme) if source is None else source.load()
     location.check_options(adapter.options if scheme == DERIVED else adapter.options | {TRUST_ROWS})
-    return adapter, location
+    store = adapter.open(location, objects)
+    if location.boolean(TRUST_ROWS, False):
+        store.guarantees = attrs.evolve(store.guarantees, complete=True)
+    return store
 
 
 def _registered(scheme: str) -> type[CommitStoreAdapter]:

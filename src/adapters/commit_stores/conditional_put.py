@@ -64,15 +64,10 @@ class ConditionalPutCommitStore:
             complete=True,
         )
 
-    @staticmethod
-    def canonical(url: StoreUrl) -> str:
-        if url.parts.netloc or url.parts.path:
-            url.refuse("expected conditional-put:// without host and path; it uses the object store of the tables")
-        return ConditionalPutCommitStore.url
-
     @classmethod
     def open(cls, url: StoreUrl, objects: ObjectStore) -> ConditionalPutCommitStore:
-        cls.canonical(url)
+        if url.parts.netloc or url.parts.path:
+            url.refuse("expected conditional-put:// without host and path; it uses the object store of the tables")
         return cls(objects)
 
     def __repr__(self) -> str:

@@ -87,7 +87,8 @@ class DynamoDBCommitStore:
         self._owner: str | None = None
 
     @staticmethod
-    def canonical(url: StoreUrl) -> str:
+    def _canonical(url: StoreUrl) -> str:
+        """Return the URL without secrets and tuning."""
         table, query = _table(url), {"region": _region(url)}
         if "endpoint_url" in url.options:
             query["endpoint_url"] = _endpoint(url)
@@ -97,7 +98,7 @@ class DynamoDBCommitStore:
 
     @classmethod
     def open(cls, url: StoreUrl, objects: ObjectStore) -> DynamoDBCommitStore:
-        canonical = cls.canonical(url)
+        canonical = cls._canonical(url)
         credentials = {name: url.options[name] for name in _CREDENTIALS if name in url.options}
         if len(credentials.keys() & set(_CREDENTIALS[:2])) == 1 or credentials.keys() == {"aws_session_token"}:
             url.refuse(f"{_CREDENTIALS[0]} and {_CREDENTIALS[1]} must be set together")
@@ -109,7 +110,7 @@ class DynamoDBCommitStore:
                 aws_access_key_id=credentials.get("aws_access_key_id"),
                 aws_secret_access_key=credentials.get("aws_secret_access_key"),
                 aws_session_token=credentials.get("aws_session_token"),
-                config=Config(  # type: ignore[call-arg] # the stubs do not know ignore_configured_endpoint_urls yet
+                config=Config(  # type: ignore[call-arg] # the stubs lack ignore_configured_endpoint_urls
                     connect_timeout=2,
                     read_timeout=4,
                     retries={"total_max_attempts": 2, "mode": "standard"},

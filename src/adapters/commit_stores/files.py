@@ -55,10 +55,6 @@ class FilesCommitStore:
         self.url = f"file://{quote(self._directory)}"
         self.guarantees = CommitStoreGuarantees(remembers=fsync, shared=False)
 
-    @staticmethod
-    def canonical(url: StoreUrl) -> str:
-        return f"file://{quote(url.absolute_path())}"
-
     @classmethod
     def open(cls, url: StoreUrl, objects: ObjectStore) -> FilesCommitStore:
         return cls(url.absolute_path(), url.boolean("fsync", True))

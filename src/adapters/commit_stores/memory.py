@@ -36,10 +36,6 @@ class MemoryCommitStore:
         self.url = f"memory://{quote(name, safe='')}"
         self._histories = _NAMED[name]
 
-    @staticmethod
-    def canonical(url: StoreUrl) -> str:
-        return f"memory://{quote(url.name_only(), safe='')}"
-
     @classmethod
     def open(cls, url: StoreUrl, objects: ObjectStore) -> MemoryCommitStore:
         return cls(url.name_only())

@@ -222,7 +222,7 @@ class RedisCommitStore:
         }
 
     @staticmethod
-    def canonical(url: StoreUrl) -> str:
+    def _canonical(url: StoreUrl) -> str:
         """Return the URL without secrets, with the Sentinels sorted."""
         service, database = _place(url)
         hosts = ",".join(sorted(_shown(host, port) for host, port in _hosts(url)))
@@ -258,7 +258,7 @@ class RedisCommitStore:
         if url.parts.scheme == "rediss":
             address |= {"ssl": True, **tls, "ssl_check_hostname": url.boolean("ssl_check_hostname", True)}
         return cls(
-            cls.canonical(url),
+            cls._canonical(url),
             address,
             cluster=cluster,
             sentinels=hosts if service else (),

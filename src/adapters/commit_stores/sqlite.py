@@ -79,10 +79,6 @@ class SqliteCommitStore:
         self.url = f"sqlite://{quote(self._path)}"
         self.guarantees = CommitStoreGuarantees(remembers=synchronous == "full", shared=False, atomic_rows=sys.maxsize)
 
-    @staticmethod
-    def canonical(url: StoreUrl) -> str:
-        return f"sqlite://{quote(url.absolute_path())}"
-
     @classmethod
     def open(cls, url: StoreUrl, objects: ObjectStore) -> SqliteCommitStore:
         synchronous = url.choice("synchronous", {"normal": "normal", "full": "full"}, "full")

@@ -57,7 +57,7 @@ _MEANINGS: tuple[tuple[re.Pattern[str], type[LancekeepError], str], ...] = tuple
         (
             "^(Retryable commit conflict|Too many concurrent writers)",
             ConcurrentModification,
-            "others kept changing it; nothing was committed",
+            "other writers kept changing it; nothing was committed",
         ),
         (
             _STORAGE

@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Self
 
 import attrs
 import pyarrow as pa
@@ -97,7 +97,7 @@ class PartitionedNamespace:
         """The partition specifications by id; writes use the last."""
         return specs_of(self._ledger.view().properties)
 
-    def create(self, schema: pa.Schema, by: Iterable[PartitionBy]) -> None:
+    def create(self, schema: pa.Schema, by: Iterable[PartitionBy]) -> Self:
         """Partition the catalog; see `Catalog.create_partitioned`."""
         numbered = with_field_ids(schema)
         spec = next_spec({}, [partition_field(each, numbered) for each in by])
@@ -112,6 +112,13 @@ class PartitionedNamespace:
             return [SetProperties({SCHEMA_PROPERTY: exact_schema_text(numbered)}), *changes], None
 
         self._ledger.apply(decide)
+        return self
+
+    def open(self) -> Self:
+        """Return this namespace; see `Catalog.partitioned`."""
+        if not self.specs:
+            raise NamespaceNotFound(f"{self._places.root_uri} is not partitioned; create_partitioned partitions it")
+        return self
 
     def evolve(self, by: Iterable[PartitionBy]) -> PartitionSpec:
         """Change how later writes are partitioned. Idempotent.

@@ -169,7 +169,9 @@ class PartitionWriter:
                 return [partition_of(self.plan.spec, entry) for entry in entered]
             except Overtaken as overtaken:
                 pending = [part for part in parts if key_of(part.written.values) in overtaken.values]
-        raise ConcurrentModification("others kept publishing the same partitions; nothing was published, try again")
+        raise ConcurrentModification(
+            "other writers kept publishing the same partitions; nothing was published. Try again"
+        )
 
     def _commit(self, part: _Part, base: Partition | None, table: ObjectId) -> None:
         """Commit the rows as a version that follows the one that ``base`` publishes.
@@ -247,7 +249,9 @@ class PartitionWriter:
             retry = self.ledger.commits.retry
             retry.sleep(retry.jitter() * min(0.5, 0.01 * 2**attempt))
             base = self._again(base)
-        raise ConcurrentModification(f"{base.table.id}: others kept committing to it; nothing was published, try again")
+        raise ConcurrentModification(
+            f"{base.table.id}: other writers kept committing; nothing was published. Try again"
+        )
 
     def _again(self, base: Partition) -> Partition:
         """Return the partition as it is published now."""

@@ -54,8 +54,8 @@ class Relocation:
         """
         if not self._catch_up():
             raise ConcurrentModification(
-                f"{self._source.base_uri}: others kept committing while it was copied for its new name; nothing was "
-                "changed. Rename it again when it is written less."
+                f"{self._source.base_uri}: other writers kept committing while it was copied for its new name; nothing "
+                "was changed. Rename it again when fewer writers are active."
             )
 
     def carry_over(self) -> None:

@@ -35,7 +35,7 @@ class VersionOperations(Operations):
         """
         table = self._catalog.find_table(id_of(request))
         check_staged(request.manifest_path, request.naming_scheme, request.metadata)
-        outcome = self._catalog.commit_version(
+        outcome = self._catalog.versions.commit_version(
             table, request.branch, request.version, request.manifest_path, request.manifest_size
         )
         return api.CreateTableVersionResponse(version=_version(raise_unless_committed(outcome, str(table.id))))
@@ -103,7 +103,7 @@ class VersionOperations(Operations):
             if start < 0 or stop < -1:
                 raise errors.InvalidInput(f"{start}..{stop} is not a range of versions")
             doomed.update(range(start, end if stop == -1 else min(stop, end)))
-        return api.BatchDeleteTableVersionsResponse(deleted_count=self._catalog.delete_versions(root, doomed))
+        return api.BatchDeleteTableVersionsResponse(deleted_count=self._catalog.versions.delete_versions(root, doomed))
 
     def _create_versions(self, requests: Sequence[VersionRequest]) -> list[api.TableVersion]:
         candidates = []
@@ -112,7 +112,7 @@ class VersionOperations(Operations):
             check_staged(each.manifest_path, each.naming_scheme, each.metadata)
             candidates.append(NewVersion(table, each.version, each.manifest_path, each.manifest_size, each.branch))
         names = ", ".join(str(each.table.id) for each in candidates)
-        committed = raise_unless_committed(self._catalog.commit_versions(candidates), names)
+        committed = raise_unless_committed(self._catalog.versions.commit_versions(candidates), names)
         return [_version(each) for each in committed.versions]
 
     def _versions(self, root: DatasetRoot, rows: Sequence[VersionRow]) -> list[api.TableVersion]:

@@ -50,11 +50,11 @@ class Pushed:
 def pushed(condition: Filter, schema: pa.Schema) -> Pushed | None:
     """Translate a filter on a table; None if only Spark can evaluate it."""
     negated = isinstance(condition, Not)
-    inner = condition.child if isinstance(condition, Not) else condition
-    field = _field(inner.attribute, schema)  # type: ignore[attr-defined]  # every filter but Not has one
+    inner: Any = condition.child if isinstance(condition, Not) else condition  # each class has an attribute of its own
+    field = _field(inner.attribute, schema)
     if field is None:
         return None
-    column = ".".join(f"`{name}`" for name in inner.attribute)  # type: ignore[attr-defined]
+    column = ".".join(f"`{name}`" for name in inner.attribute)
     sql = _condition(inner, column, field.type, negated)
     if sql is None:
         return None
@@ -87,7 +87,7 @@ _TEXT: dict[type[Filter], str] = {
 }
 
 
-def _condition(condition: Filter, column: str, stored: pa.DataType, negated: bool) -> str | None:
+def _condition(condition: Any, column: str, stored: pa.DataType, negated: bool) -> str | None:
     no = "NOT " if negated else ""
     match condition:
         case IsNull():
@@ -113,7 +113,7 @@ def _condition(condition: Filter, column: str, stored: pa.DataType, negated: boo
                 return None
             return f"({no}{_TEXT[type(condition)]}({column}, {_quoted(value)}))"
     operator = _COMPARISONS.get(type(condition))
-    literal = None if operator is None else as_literal(condition.value, stored)  # type: ignore[attr-defined]
+    literal = None if operator is None else as_literal(condition.value, stored)
     if literal is None or (negated and operator != "="):
         return None
     if operator in (">", ">=") and pa.types.is_floating(stored):

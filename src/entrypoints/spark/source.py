@@ -61,10 +61,10 @@ class LancekeepSource(DataSource):
         options = Options.of(self.options, *BATCH_WRITE)
         return BatchWriter(options, options.opener(self.connect), schema, overwrite)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - the name is Spark's
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = Options.of_read(self.options, schema, *STREAM_READ)
         return StreamReader(options, options.opener(self.connect), schema)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         options = Options.of(self.options, *STREAM_WRITE)
         return StreamWriter(options, options.opener(self.connect), schema, overwrite)

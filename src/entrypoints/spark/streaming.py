@@ -88,7 +88,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._max_versions = options.number("max_versions_per_trigger")
         self._max_rows = options.number("max_rows_per_trigger")
 
-    def initialOffset(self) -> Offset:  # noqa: N802 - here and below the names are Spark's
+    def initialOffset(self) -> Offset:
         start = self._options.values.get("starting_version")
         if start is None:
             return {"version": 0}
@@ -103,13 +103,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except VersionNotFound:  # cleaned up; reading the first version raises the error if the stream needs it
             return {"version": first - 1}
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:
         self._end = self._latest()
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:
         return ReadAllAvailable()
 
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Return the end of the next batch.
 
         It is the latest version, or an earlier one if options limit the batch, which has at least one version.
@@ -130,7 +130,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._checked = start if end == read else self._offset(end)
         return self._checked
 
-    def reportLatestOffset(self) -> Offset:  # noqa: N802
+    def reportLatestOffset(self) -> Offset:
         return {"version": self._latest()}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
@@ -329,7 +329,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             raise Refused("Spark does not say which streaming query this is, so no batch of it could be committed once")
         return WrittenByQuery(write_batches(iterator, self._plan), query)
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Commit a batch unless the table already holds it; idempotent across processes.
 
         The commit succeeds only as the successor of the version that was checked, so check and commit are atomic.
@@ -354,10 +354,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
                     )
                     return
         raise ConcurrentModification(
-            f"{self._table}: others kept committing before batch {batchId}; nothing was committed"
+            f"{self._table}: other writers kept committing before batch {batchId}; nothing was committed"
         )
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Do nothing: uncommitted fragments are invisible until clean-up."""
 
     def _require_same(self, catalog: Catalog, dataset: Any) -> None:

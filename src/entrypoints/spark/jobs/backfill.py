@@ -22,7 +22,7 @@ from lancekeep.application.upkeep.fsck import Progress
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput
 from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.entrypoints.spark.jobs.files import absolute, place
-from lancekeep.entrypoints.spark.jobs.tasks import Clock, Summary, quiet, run
+from lancekeep.entrypoints.spark.jobs.tasks import Clock, Summary, commit_transaction, quiet, run
 from lancekeep.entrypoints.spark.reading import READ_AHEAD, Snapshot, batch_rows
 
 if TYPE_CHECKING:
@@ -92,17 +92,13 @@ def backfill(
         reused += sum(result.reused for result in computed)
         operation = _operation([(fragment, done[work.key(fragment)]) for fragment in fragments], work, str(name))
         transaction = lance.Transaction(dataset.version, operation)
-
-        def commit(latest: lance.LanceDataset, transaction: lance.Transaction = transaction) -> lance.LanceDataset:
-            return lance.LanceDataset.commit(latest, transaction)
-
         try:
-            committed = catalog.commit_change(name, commit, after=dataset.version)
+            committed = commit_transaction(catalog, name, transaction)
         except ConcurrentModification:
             continue
         counts = {"fragments": len(fragments), "fragments computed before": reused}
         return Summary("backfill", str(name), rows, size, clock.seconds, dataset.version, committed.version, counts)
-    raise ConcurrentModification(f"{name}: others kept changing it; nothing was committed")
+    raise ConcurrentModification(f"{name}: other writers kept changing it; nothing was committed. Run the job again")
 
 
 @attrs.frozen

@@ -23,7 +23,7 @@ from lancekeep.entrypoints.spark.jobs.files import Piece, SourceFile, absolute, 
 from lancekeep.entrypoints.spark.jobs.ingested import RUN_PROPERTY, IngestedFiles, run_of
 from lancekeep.entrypoints.spark.jobs.merging import merged
 from lancekeep.entrypoints.spark.jobs.readers import Inspection, Wanted, inspect, read
-from lancekeep.entrypoints.spark.jobs.tasks import Clock, Summary, quiet, run
+from lancekeep.entrypoints.spark.jobs.tasks import Clock, Summary, commit_transaction, quiet, run
 from lancekeep.entrypoints.spark.writing import write_batches
 from lancekeep.ports.table_engine import WriteMode, WritePlan
 
@@ -111,7 +111,7 @@ def ingest(
         except ConcurrentModification:
             continue
         return attrs.evolve(summary, seconds=clock.seconds)
-    raise ConcurrentModification(f"{job.table}: others kept changing it; nothing was committed")
+    raise ConcurrentModification(f"{job.table}: other writers kept changing it; nothing was committed")
 
 
 @attrs.frozen
@@ -210,9 +210,8 @@ class _Ingest:
         changed = [file for file in self._files if known.get(file.uri, file.state) != file.state]
         if changed and self._options.changed == "refuse":
             raise Refused(
-                f"{self.table}: {len(changed)} files have changed since they were taken in, {changed[0].uri} for one. "
-                "Say changed='append' to have their rows beside the old ones, or 'replace' where a source column tells "
-                "which those are"
+                f"{self.table}: {len(changed)} files changed since they were ingested, such as {changed[0].uri}. Pass "
+                "changed='append' to keep the old rows too, or changed='replace' if a source column identifies them"
             )
         return [file for file in self._files if known.get(file.uri) != file.state], changed
 
@@ -338,9 +337,7 @@ class _Ingest:
         if changed and self._options.changed == "replace":
             column = str(self._options.source_column)
             transaction = _replacing(dataset, [file.uri for file in changed], column, written.fragments, name)
-            committed = self._catalog.commit_change(
-                self.table, lambda latest: lance.LanceDataset.commit(latest, transaction), after=plan.read_version
-            )
+            committed = commit_transaction(self._catalog, self.table, transaction)
         else:
             properties = {RUN_PROPERTY: name}
             committed = self._catalog.commit_fragments(plan, written.fragments, properties=properties, exactly=True)
@@ -368,7 +365,7 @@ _PORTION = 64
 # -- in the workers -------------------------------------------------------------------------------------------------
 
 
-def _look(files: Sequence[SourceFile], format: str) -> list[Inspection]:  # noqa: A002
+def _look(files: Sequence[SourceFile], format: str) -> list[Inspection]:  # noqa: A002 - as in `inspect`
     return [inspect(file, format) for file in files]
 
 
@@ -376,7 +373,7 @@ def _take_in(
     numbered: tuple[int, list[Piece]],
     *,
     plan: WritePlan,
-    format: str,  # noqa: A002
+    format: str,  # noqa: A002 - as in `read`
     wanted: Wanted,
     folder: str | None,
     run_name: str,

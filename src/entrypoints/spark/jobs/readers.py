@@ -128,7 +128,12 @@ def inspect(file: SourceFile, format: str) -> Inspection:  # noqa: A002 - the wo
         return Inspection(None)
 
 
-def read(piece: Piece, format: str, wanted: Wanted, aside: Aside) -> Iterator[pa.RecordBatch]:  # noqa: A002
+def read(
+    piece: Piece,
+    format: str,  # noqa: A002 - as in `inspect`
+    wanted: Wanted,
+    aside: Aside,
+) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a piece that fit.
 
     Raises:

@@ -14,9 +14,13 @@ from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
 import attrs
+import lance
 
+from lancekeep.application.catalog import Catalog
 from lancekeep.application.upkeep.fsck import Progress
+from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import Unsupported
+from lancekeep.domain.identifiers import Identifier
 from lancekeep.entrypoints.spark.daemon import freeze_imports
 from lancekeep.entrypoints.spark.failures import translated
 
@@ -29,6 +33,17 @@ R = TypeVar("R")
 MOST_TASKS = 4096
 
 _INTERVAL = 0.2
+
+
+def commit_transaction(catalog: Catalog, table: Identifier, transaction: lance.Transaction) -> Committed:
+    """Commit a transaction of the engine as the version after the one that it read.
+
+    Raises:
+        ConcurrentModification: Another writer has that version.
+    """
+    return catalog.commit_change(
+        table, lambda latest: lance.LanceDataset.commit(latest, transaction), after=transaction.read_version
+    )
 
 
 @attrs.frozen

@@ -16,7 +16,7 @@ from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.entrypoints.spark.arrow_types import fit
 from lancekeep.entrypoints.spark.failures import translated
 from lancekeep.entrypoints.spark.jobs.staged import StagedRows
-from lancekeep.entrypoints.spark.jobs.tasks import Clock, Summary
+from lancekeep.entrypoints.spark.jobs.tasks import Clock, Summary, commit_transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -74,12 +74,8 @@ def upsert(
                 f"{name}: its columns changed during the job; nothing was committed. Run it again"
             )
         transaction, updated = _built(dataset, rows, keys)
-
-        def commit(latest: lance.LanceDataset, transaction: lance.Transaction = transaction) -> lance.LanceDataset:
-            return lance.LanceDataset.commit(latest, transaction)
-
         try:
-            committed = catalog.commit_change(name, commit, after=dataset.version)
+            committed = commit_transaction(catalog, name, transaction)
         except ConcurrentModification:
             continue
         counts = {"updated": updated, "inserted": max(0, rows.rows - updated)}

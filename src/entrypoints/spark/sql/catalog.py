@@ -68,40 +68,40 @@ class SqlCatalog(Proxy):
     def name(self) -> str:
         return self._name
 
-    def defaultNamespace(self) -> Any:  # noqa: N802
+    def defaultNamespace(self) -> Any:
         return self._jvm.strings([])
 
     def capabilities(self) -> Any:
         return self._jvm.set([])
 
-    def tableStateOptionKeys(self) -> Any:  # noqa: N802
+    def tableStateOptionKeys(self) -> Any:
         return self._jvm.set([])
 
-    def changelogStateOptionKeys(self) -> Any:  # noqa: N802
+    def changelogStateOptionKeys(self) -> Any:
         return self._jvm.set([])
 
-    def supportedCustomMetrics(self) -> Any:  # noqa: N802
+    def supportedCustomMetrics(self) -> Any:
         return self._jvm.array("org.apache.spark.sql.connector.metric.CustomMetric", [])
 
-    def useNullableQuerySchema(self) -> bool:  # noqa: N802
+    def useNullableQuerySchema(self) -> bool:
         return True
 
     # -- namespaces ---------------------------------------------------------------------------------------------
 
-    def listNamespaces(self, namespace: Any = ()) -> Any:  # noqa: N802
+    def listNamespaces(self, namespace: Any = ()) -> Any:
         parent = ObjectId.of(list(namespace))
         return self._jvm.paths((*parent.names, name) for name in self._catalog.list_namespaces(parent))
 
-    def namespaceExists(self, namespace: Any) -> bool:  # noqa: N802
+    def namespaceExists(self, namespace: Any) -> bool:
         return self._catalog.namespace_exists(list(namespace))
 
-    def loadNamespaceMetadata(self, namespace: Any) -> Any:  # noqa: N802
+    def loadNamespaceMetadata(self, namespace: Any) -> Any:
         return self._jvm.map(self._catalog.describe_namespace(list(namespace)).properties)
 
-    def createNamespace(self, namespace: Any, metadata: Any) -> None:  # noqa: N802
+    def createNamespace(self, namespace: Any, metadata: Any) -> None:
         self._catalog.create_namespace(list(namespace), _definition(metadata, "a namespace"))
 
-    def alterNamespace(self, namespace: Any, changes: Iterable[Any]) -> None:  # noqa: N802
+    def alterNamespace(self, namespace: Any, changes: Iterable[Any]) -> None:
         properties: dict[str, str | None] = {}
         for change in changes:
             kind = change.getClass().getSimpleName()
@@ -112,17 +112,17 @@ class SqlCatalog(Proxy):
         removed = [key for key, value in properties.items() if value is None]
         self._catalog.alter_namespace(list(namespace), given, removed)
 
-    def dropNamespace(self, namespace: Any, cascade: bool) -> bool:  # noqa: N802
+    def dropNamespace(self, namespace: Any, cascade: bool) -> bool:
         self._catalog.drop_namespace(list(namespace), cascade=cascade)
         return True
 
     # -- tables -------------------------------------------------------------------------------------------------
 
-    def listTables(self, namespace: Any) -> Any:  # noqa: N802
+    def listTables(self, namespace: Any) -> Any:
         kind = self._jvm.java(CATALOG + "Identifier")
         return self._jvm.array(CATALOG + "Identifier", [kind.of(namespace, name) for name in self._tables(namespace)])
 
-    def listTableSummaries(self, namespace: Any) -> Any:  # noqa: N802
+    def listTableSummaries(self, namespace: Any) -> Any:
         identifier, summary = self._jvm.java(CATALOG + "Identifier"), self._jvm.java(CATALOG + "TableSummary")
         return self._jvm.array(
             CATALOG + "TableSummary",
@@ -132,10 +132,10 @@ class SqlCatalog(Proxy):
             ],
         )
 
-    def tableExists(self, identifier: Any) -> bool:  # noqa: N802
+    def tableExists(self, identifier: Any) -> bool:
         return self._catalog.table_exists(_object_id(identifier))
 
-    def loadTable(self, identifier: Any, context: Any = None, options: Any = None) -> SqlTable:  # noqa: N802
+    def loadTable(self, identifier: Any, context: Any = None, options: Any = None) -> SqlTable:
         """Load a table, by default at its latest version.
 
         Args:
@@ -158,16 +158,16 @@ class SqlCatalog(Proxy):
             raise InvalidInput(str(error)) from error
         return SqlTable(self._jvm, self._shown(table), self._catalog, table, dataset, self._streams)
 
-    def loadChangelog(self, identifier: Any, context: Any, options: Any) -> Any:  # noqa: N802
+    def loadChangelog(self, identifier: Any, context: Any, options: Any) -> Any:
         raise Unsupported(f"{self._shown(_object_id(identifier))}: changes cannot be read by SQL")
 
-    def invalidateTable(self, identifier: Any) -> None:  # noqa: N802
+    def invalidateTable(self, identifier: Any) -> None:
         pass
 
-    def createTable(self, identifier: Any, *definition: Any) -> SqlTable:  # noqa: N802
+    def createTable(self, identifier: Any, *definition: Any) -> SqlTable:
         return self._create(identifier, *self._definition(definition))
 
-    def createTableLike(self, identifier: Any, info: Any, source: Any) -> SqlTable:  # noqa: N802
+    def createTableLike(self, identifier: Any, info: Any, source: Any) -> SqlTable:
         """Create a table with the source's columns and comments.
 
         Vector columns stay vectors if the source is a table of a Lancekeep catalog.
@@ -176,22 +176,22 @@ class SqlCatalog(Proxy):
         vectors = {key: value for key, value in dict(source.properties()).items() if is_vector_property(key)}
         return self._create(identifier, columns, {**vectors, **properties})
 
-    def alterTable(self, identifier: Any, changes: Iterable[Any]) -> SqlTable:  # noqa: N802
+    def alterTable(self, identifier: Any, changes: Iterable[Any]) -> SqlTable:
         table = _object_id(identifier)
         alter(self._catalog, table, list(changes))
         return self.loadTable(identifier)
 
-    def dropTable(self, identifier: Any) -> bool:  # noqa: N802
+    def dropTable(self, identifier: Any) -> bool:
         try:
             self._catalog.drop_table(_object_id(identifier))
         except TableNotFound:
             return False
         return True
 
-    def purgeTable(self, identifier: Any) -> bool:  # noqa: N802 - `dropTable` removes the files, too
+    def purgeTable(self, identifier: Any) -> bool:
         return self.dropTable(identifier)
 
-    def renameTable(self, source: Any, target: Any) -> None:  # noqa: N802
+    def renameTable(self, source: Any, target: Any) -> None:
         wanted = _object_id(target)
         if len(wanted.names) > 1 and wanted.names[0] == self._name:  # Spark parses this catalog's name as a namespace
             wanted = ObjectId(wanted.names[1:])
@@ -199,14 +199,14 @@ class SqlCatalog(Proxy):
 
     # -- tables with their first rows -----------------------------------------------------------------------------
 
-    def stageCreate(self, identifier: Any, *definition: Any) -> StagedTable:  # noqa: N802
+    def stageCreate(self, identifier: Any, *definition: Any) -> StagedTable:
         return self._stage(identifier, definition, replaces=False)
 
-    def stageReplace(self, identifier: Any, *definition: Any) -> StagedTable:  # noqa: N802
+    def stageReplace(self, identifier: Any, *definition: Any) -> StagedTable:
         self._catalog.find_table(_object_id(identifier))
         return self._stage(identifier, definition, replaces=True)
 
-    def stageCreateOrReplace(self, identifier: Any, *definition: Any) -> StagedTable:  # noqa: N802
+    def stageCreateOrReplace(self, identifier: Any, *definition: Any) -> StagedTable:
         replaces = self._catalog.table_exists(_object_id(identifier))
         return self._stage(identifier, definition, replaces=replaces)
 

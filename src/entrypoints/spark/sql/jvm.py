@@ -68,7 +68,7 @@ class Jvm:
         self.spark = spark
         self._gateway: Any = cast(Any, spark.sparkContext._gateway)
         self._view: Any = spark._jvm
-        ensure_callback_server_started(self._gateway)  # type: ignore[no-untyped-call]  # PySpark types it not
+        ensure_callback_server_started(self._gateway)  # type: ignore[no-untyped-call]  # PySpark does not type it
         # Callbacks then throw the Java exceptions that they raise, instead of the text of a traceback.
         self._gateway.callback_server_parameters.propagate_java_exceptions = True
         for name in ("py4j.clientserver", "py4j.java_gateway"):
@@ -173,10 +173,10 @@ class Proxy:
             if callable(method) and not name.startswith("_") and name != "Java":
                 setattr(cls, name, _translated(method))
 
-    def toString(self) -> str:  # noqa: N802 - Java's name, as for all methods that Spark calls
+    def toString(self) -> str:
         return repr(self)
 
-    def hashCode(self) -> int:  # noqa: N802
+    def hashCode(self) -> int:
         return id(self) & 0x7FFFFFFF
 
     def equals(self, other: object) -> bool:

@@ -63,7 +63,7 @@ class ScanBuilder(Proxy):
         self._limit: int | None = None
         self._counts = False
 
-    def pushPredicates(self, predicates: Iterable[Any]) -> Any:  # noqa: N802 - here and below the names are Java's
+    def pushPredicates(self, predicates: Iterable[Any]) -> Any:
         rest = []
         for predicate in predicates:
             text = translated(predicate, self._dataset)
@@ -74,29 +74,29 @@ class ScanBuilder(Proxy):
                 self._pushed.append(predicate)
         return self._predicates(rest)
 
-    def pushedPredicates(self) -> Any:  # noqa: N802
+    def pushedPredicates(self) -> Any:
         return self._predicates(self._pushed)
 
-    def supportsIterativePushdown(self) -> bool:  # noqa: N802
+    def supportsIterativePushdown(self) -> bool:
         return False
 
-    def pushAggregation(self, aggregation: Any) -> bool:  # noqa: N802
+    def pushAggregation(self, aggregation: Any) -> bool:
         """Accept ``count(*)`` of the table or of the filtered rows."""
         kinds = [one.getClass().getSimpleName() for one in aggregation.aggregateExpressions()]
         self._counts = kinds == ["CountStar"] and not len(aggregation.groupByExpressions())
         return self._counts
 
-    def supportCompletePushDown(self, aggregation: Any) -> bool:  # noqa: N802
+    def supportCompletePushDown(self, aggregation: Any) -> bool:
         return not self._filters
 
-    def pruneColumns(self, schema: Any) -> None:  # noqa: N802
+    def pruneColumns(self, schema: Any) -> None:
         self._schema = struct(schema)
 
-    def pushLimit(self, limit: int) -> bool:  # noqa: N802
+    def pushLimit(self, limit: int) -> bool:
         self._limit = limit
         return True
 
-    def isPartiallyPushed(self) -> bool:  # noqa: N802 - each task applies the limit, then Spark applies it to all
+    def isPartiallyPushed(self) -> bool:
         return True
 
     def build(self) -> Any:
@@ -136,22 +136,22 @@ class _Scan(Proxy):
         self._jvm = jvm
         self._schema = schema
 
-    def readSchema(self) -> Any:  # noqa: N802
+    def readSchema(self) -> Any:
         return self._schema
 
-    def supportedCustomMetrics(self) -> Any:  # noqa: N802
+    def supportedCustomMetrics(self) -> Any:
         return self._jvm.array("org.apache.spark.sql.connector.metric.CustomMetric", [])
 
-    def reportDriverMetrics(self) -> Any:  # noqa: N802
+    def reportDriverMetrics(self) -> Any:
         return self._jvm.array("org.apache.spark.sql.connector.metric.CustomTaskMetric", [])
 
-    def columnarSupportMode(self) -> Any:  # noqa: N802
+    def columnarSupportMode(self) -> Any:
         return self._jvm.java(READ + "Scan$ColumnarSupportMode").UNSUPPORTED
 
-    def toMicroBatchStream(self, checkpoint: str) -> Any:  # noqa: N802
+    def toMicroBatchStream(self, checkpoint: str) -> Any:
         raise Unsupported("a count is no stream")
 
-    def toContinuousStream(self, checkpoint: str) -> Any:  # noqa: N802
+    def toContinuousStream(self, checkpoint: str) -> Any:
         raise Unsupported("continuous processing is not supported; use a trigger that makes micro-batches")
 
 
@@ -173,14 +173,14 @@ class Scan(_Scan):
     def description(self) -> str:
         return self._description
 
-    def toBatch(self) -> Batch:  # noqa: N802
+    def toBatch(self) -> Batch:
         self._require_batch()
         return self._batch
 
-    def toMicroBatchStream(self, checkpoint: str) -> Any:  # noqa: N802
+    def toMicroBatchStream(self, checkpoint: str) -> Any:
         return self._to_stream(self._schema, checkpoint)
 
-    def estimateStatistics(self) -> Any:  # noqa: N802
+    def estimateStatistics(self) -> Any:
         return self._statistics
 
     @cached_property
@@ -188,10 +188,10 @@ class Scan(_Scan):
         """Compute the statistics once: Spark asks several times, and they need all fragments."""
         return Statistics(self._jvm, self._batch._dataset)
 
-    def estimateSizeInBytes(self) -> Any:  # noqa: N802
+    def estimateSizeInBytes(self) -> Any:
         return self.estimateStatistics().sizeInBytes()
 
-    def reflectsFullyPushedDownFilters(self) -> bool:  # noqa: N802
+    def reflectsFullyPushedDownFilters(self) -> bool:
         return False
 
 
@@ -214,14 +214,14 @@ class Statistics(Proxy):
                 break
             self._size += fragment.size
 
-    def sizeInBytes(self) -> Any:  # noqa: N802
+    def sizeInBytes(self) -> Any:
         optional = self._jvm.java("java.util.OptionalLong")
         return optional.empty() if self._size is None else optional.of(self._size)
 
-    def numRows(self) -> Any:  # noqa: N802
+    def numRows(self) -> Any:
         return self._jvm.java("java.util.OptionalLong").of(self._rows)
 
-    def columnStats(self) -> Any:  # noqa: N802
+    def columnStats(self) -> Any:
         return self._jvm.map({})
 
 
@@ -239,11 +239,11 @@ class Batch(Proxy):
         self._dataset = dataset
         self._read = read
 
-    def planInputPartitions(self) -> Any:  # noqa: N802
+    def planInputPartitions(self) -> Any:
         parts = neighbours(stored_fragments(self._dataset), self._dataset.count_rows())
         return partitions(self._jvm, [part.runs for part in parts])
 
-    def createReaderFactory(self) -> Any:  # noqa: N802
+    def createReaderFactory(self) -> Any:
         return reader_factory(self._jvm, self._read, self._schema)
 
 
@@ -293,7 +293,7 @@ class Count(_Scan):
     def description(self) -> str:
         return f"{self._name}, number of rows from its manifest"
 
-    def toBatch(self) -> Any:  # noqa: N802
+    def toBatch(self) -> Any:
         raise Unsupported("a local scan has no batch")
 
     def rows(self) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -27,7 +28,7 @@ VERSION_SHOWN, STORE_SHOWN = "lancekeep.version", "lancekeep.commit_store"
 """Properties that show a table's state in DESCRIBE; they are not part of its definition."""
 
 
-class _Relation(Proxy):
+class _Relation(Proxy, ABC):
     """Common methods of existing and staged tables."""
 
     def __init__(self, jvm: Jvm, name: str, schema: pa.Schema, properties: Mapping[str, str]) -> None:
@@ -78,20 +79,20 @@ class _Relation(Proxy):
             ]
         )
 
-    def supportedCustomMetrics(self) -> Any:  # noqa: N802
+    def supportedCustomMetrics(self) -> Any:
         return self._jvm.array("org.apache.spark.sql.connector.metric.CustomMetric", [])
 
-    def reportDriverMetrics(self) -> Any:  # noqa: N802
+    def reportDriverMetrics(self) -> Any:
         return self._jvm.array("org.apache.spark.sql.connector.metric.CustomTaskMetric", [])
 
-    def newWriteBuilder(self, info: Any) -> Any:  # noqa: N802
+    def newWriteBuilder(self, info: Any) -> Any:
         return Insert(self._jvm, self._name, self, info)
 
-    def _begin(self, mode: WriteMode) -> WritePlan:
-        raise NotImplementedError
+    @abstractmethod
+    def _begin(self, mode: WriteMode) -> WritePlan: ...
 
-    def _commit(self, plan: WritePlan, fragments: list[str]) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _commit(self, plan: WritePlan, fragments: list[str]) -> None: ...
 
     def _stream(self, info: Any, replaces: bool) -> Any:
         raise Unsupported(f"{self._name}: a stream needs an existing table")
@@ -128,26 +129,26 @@ class SqlTable(_Relation):
     def version(self) -> str | None:
         return str(self._dataset.version)
 
-    def newScanBuilder(self, options: Any) -> Any:  # noqa: N802
+    def newScanBuilder(self, options: Any) -> Any:
         stream = partial(self._streams.read, self._table)
         snapshot = Snapshot.of(self._catalog, self._dataset)
         options = given_options(options)
         return ScanBuilder(self._jvm, self._name, self._dataset, snapshot, self._columns, options, stream)
 
-    def canDeleteWhere(self, predicates: Iterable[Any]) -> bool:  # noqa: N802
+    def canDeleteWhere(self, predicates: Iterable[Any]) -> bool:
         return all(translated(predicate, self._dataset) is not None for predicate in predicates)
 
-    def deleteWhere(self, predicates: Iterable[Any], options: Any = None) -> None:  # noqa: N802
+    def deleteWhere(self, predicates: Iterable[Any], options: Any = None) -> None:
         filters = [translated(predicate, self._dataset) for predicate in predicates]
         if None in filters:
             raise self._refused("DELETE")
         self._delete(conjunction([text for text in filters if text]) or "true")
 
-    def truncateTable(self, options: Any = None) -> bool:  # noqa: N802
+    def truncateTable(self, options: Any = None) -> bool:
         self._delete("true")
         return True
 
-    def newRowLevelOperationBuilder(self, info: Any) -> Any:  # noqa: N802
+    def newRowLevelOperationBuilder(self, info: Any) -> Any:
         command = info.command().toString()
         if command != "DELETE":
             raise self._refused(command)
@@ -215,13 +216,13 @@ class Refusal(Proxy):
     def command(self) -> Any:
         return self._command
 
-    def requiredMetadataAttributes(self) -> Any:  # noqa: N802
+    def requiredMetadataAttributes(self) -> Any:
         return self._jvm.array("org.apache.spark.sql.connector.expressions.NamedReference", [])
 
-    def newScanBuilder(self, options: Any) -> Any:  # noqa: N802
+    def newScanBuilder(self, options: Any) -> Any:
         raise self._reason
 
-    def newWriteBuilder(self, info: Any) -> Any:  # noqa: N802
+    def newWriteBuilder(self, info: Any) -> Any:
         raise self._reason
 
 
@@ -252,7 +253,7 @@ class StagedTable(_Relation):
         mode = WriteMode.OVERWRITE if replaces else WriteMode.CREATE
         self._plan = catalog.begin_write(table, schema, mode.value, properties=None if replaces else properties)
 
-    def commitStagedChanges(self) -> None:  # noqa: N802
+    def commitStagedChanges(self) -> None:
         try:
             self._catalog.commit_fragments(self._plan, self._fragments)
         except CommitUnknown:
@@ -263,7 +264,7 @@ class StagedTable(_Relation):
             if before != self._wanted:
                 self._catalog.alter_table(self._table, self._wanted, before.keys() - self._wanted.keys())
 
-    def abortStagedChanges(self) -> None:  # noqa: N802
+    def abortStagedChanges(self) -> None:
         """Abandon the write unless the outcome of its commit is unknown.
 
         Spark calls this after a failed query and after a failed commit.

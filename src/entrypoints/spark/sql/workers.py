@@ -2,6 +2,9 @@
 
 Spark plans its Python data sources in a separate process. Here the driver's process plans them, next to the open
 catalog. The part on the executors is Spark's, unchanged.
+
+Pickles travel only between the driver and the executors of one application, within Spark's own messages, as Spark's
+pickled functions do. No pickle is stored, and none is read from storage.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ def reader_factory(jvm: Jvm, read: Callable[[Any], Iterator[pa.RecordBatch]], sc
 
     def read_one(batches: Batches) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield from read(pickle.loads(batch.column(0)[0].as_py()))
+            yield from read(pickle.loads(batch.column(0)[0].as_py()))  # from the driver, by `partitions`
 
     return jvm.java(PYTHON + "PythonPartitionReaderFactory")(
         _source(jvm), _pickled(read_one, StructType()), schema, _artifacts(jvm), jvm.option()
@@ -77,7 +80,7 @@ def messages(answers: Iterable[Any]) -> list[Any]:
     values = list(answers)
     if None in values:
         raise Retryable("a task of Spark finished without saying what it had written; nothing was committed")
-    return [pickle.loads(bytes(value.pickledMessage())) for value in values]
+    return [pickle.loads(bytes(value.pickledMessage())) for value in values]  # from tasks, by `write_one`
 
 
 def _source(jvm: Jvm) -> Any:
@@ -86,7 +89,7 @@ def _source(jvm: Jvm) -> Any:
 
 
 def _pickled(function: Callable[[Batches], Iterator[pa.RecordBatch]], result: StructType) -> bytes:
-    return bytes(CloudPickleSerializer().dumps((function, result)))  # type: ignore[no-untyped-call]  # of PySpark
+    return bytes(CloudPickleSerializer().dumps((function, result)))  # type: ignore[no-untyped-call]  # PySpark does not type it
 
 
 def _artifacts(jvm: Jvm) -> Any:

@@ -48,35 +48,35 @@ class Insert(Proxy):
         self._mode = WriteMode.OVERWRITE
         return self
 
-    def overwriteDynamicPartitions(self) -> Insert:  # noqa: N802 - a table without partitions is replaced whole
+    def overwriteDynamicPartitions(self) -> Insert:
         return self.truncate()
 
     def build(self) -> Insert:
         return self
 
-    def buildForBatch(self) -> Insert:  # noqa: N802
+    def buildForBatch(self) -> Insert:
         return self
 
-    def buildForStreaming(self) -> Any:  # noqa: N802
+    def buildForStreaming(self) -> Any:
         return self.toStreaming()
 
     def description(self) -> str:
         return f"{self._mode.value} {self._name}"
 
-    def toBatch(self) -> Insert:  # noqa: N802
+    def toBatch(self) -> Insert:
         refuse_options(self._name, given_options(self._info.options()))
         return self
 
-    def toStreaming(self) -> Any:  # noqa: N802
+    def toStreaming(self) -> Any:
         return self._target._stream(self._info, self._mode is WriteMode.OVERWRITE)
 
-    def supportedCustomMetrics(self) -> Any:  # noqa: N802
+    def supportedCustomMetrics(self) -> Any:
         return self._jvm.array("org.apache.spark.sql.connector.metric.CustomMetric", [])
 
-    def reportDriverMetrics(self) -> Any:  # noqa: N802
+    def reportDriverMetrics(self) -> Any:
         return self._jvm.array("org.apache.spark.sql.connector.metric.CustomTaskMetric", [])
 
-    def createBatchWriterFactory(self, info: Any) -> Any:  # noqa: N802
+    def createBatchWriterFactory(self, info: Any) -> Any:
         plan = self._plan = self._target._begin(self._mode)
 
         def write(batches: Batches) -> list[str]:
@@ -84,10 +84,10 @@ class Insert(Proxy):
 
         return writer_factory(self._jvm, write, self._info.schema())
 
-    def useCommitCoordinator(self) -> bool:  # noqa: N802
+    def useCommitCoordinator(self) -> bool:
         return True
 
-    def onDataWriterCommit(self, message: Any) -> None:  # noqa: N802
+    def onDataWriterCommit(self, message: Any) -> None:
         pass
 
     def commit(self, answers: Iterable[Any], summary: Any = None) -> None:
