@@ -12,8 +12,8 @@ from lancekeep.domain.commit_transitions import TRANSITIONS, Reply, State
 
 PICTURE = Path(__file__).parent / "images" / "commit.svg"
 
-WIDTH, TOP, STEP = 860, 96, 74
-LANES = {"writer": 300, "commit store": 530, "object store": 760}
+WIDTH, TOP, STEP = 890, 96, 74
+LANES = {"writer": 300, "commit store": 614, "object store": 790}
 STAGE = ("object store", "stage the manifest", "an orphan file is left over")
 # For each state on the path: the store, the request, and what holds after a crash.
 CAPTIONS = {
