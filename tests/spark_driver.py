@@ -13,11 +13,11 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from threading import Thread
+from threading import Condition, Thread
 from time import monotonic
 from typing import IO
 
@@ -368,14 +368,41 @@ class MortalSource(DefaultSource):
         return writer
 
 
-def work(session: SparkSession, kind: str, works: Iterator[int]) -> None:
+class Rounds:
+    """Let every kind begin its next work together.
+
+    Otherwise the quick kinds take the cores from the slow ones, and a death finds the slow ones at their beginning.
+    """
+
+    def __init__(self, kinds: Iterable[str]) -> None:
+        self._finished = dict.fromkeys(kinds, 0)
+        self._changed = Condition()
+
+    def finish(self, kind: str) -> None:
+        """Wait until every kind has finished as many works."""
+        with self._changed:
+            self._finished[kind] += 1
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._finished[kind] <= min(self._finished.values()))
+
+    def leave(self, kind: str) -> None:
+        with self._changed:
+            del self._finished[kind]
+            self._changed.notify_all()
+
+
+def work(session: SparkSession, kind: str, works: Iterator[int], rounds: Rounds | None = None) -> None:
     """Run the works in turn; an error ends the program."""
     try:
         session.createDataFrame([(1,)], "one int")  # a new thread has no active session otherwise
         for done in works:
             os.write(1, f"{kind} {done}\n".encode())
             if commanded("stop"):
-                return
+                break
+            if rounds:
+                rounds.finish(kind)
+        if rounds:
+            rounds.leave(kind)
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
@@ -407,7 +434,8 @@ def main(place: Path, master: str, done: Mapping[str, int]) -> None:
     kinds = {kind: (KINDS | SHARING)[kind](lake, number) for kind, number in done.items()}
     for kind, begun in kinds.items():  # one at a time: Spark gives a cold worker ten seconds to start
         work(session, kind, islice(begun, 1))
-    threads = [Thread(target=work, args=(session, *begun)) for begun in kinds.items()]
+    rounds = Rounds(kinds)
+    threads = [Thread(target=work, args=(session, *begun, rounds)) for begun in kinds.items()]
     for thread in threads:
         thread.start()
     for thread in threads:
