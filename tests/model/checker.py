@@ -27,10 +27,10 @@ State = tuple[int, ...]
 """The number of the world, then the numbers of the participants' nodes; those of one kind are sorted."""
 
 ENDED = 0
-"""The node of a participant that has finished, or crashed: the difference is none to anybody else."""
+"""The node of a participant that finished or crashed; the others cannot tell the two apart."""
 
 PATIENCE = 100
-"""Steps after which a lone writer is taken to run in circles."""
+"""Steps after which a lone writer counts as running in circles."""
 
 _SHOWN = 12
 

@@ -186,7 +186,7 @@ class Commit:
 
 @attrs.frozen(cache_hash=True)
 class Resolve:
-    """A writer that was told Unknown, and asks again."""
+    """A writer that resolves its unknown commit."""
 
     commit: Commit
     token: CommitToken

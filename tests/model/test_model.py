@@ -59,14 +59,14 @@ LARGE = {
 OUTSIDE: set[Transition] = {
     # No history moves to another commit store in the model.
     (State.RESERVE, Reply.MOVED),
-    # No store of the model refuses for good: credentials, rights and capabilities do not change there.
+    # No store of the model refuses permanently: credentials, rights and capabilities do not change there.
     (State.RESERVE, Reply.REFUSED),
     (State.FINALIZE_PREDECESSOR, Reply.REFUSED),
     (State.FIND_PREDECESSOR, Reply.REFUSED),
     (State.ADOPT_PREDECESSOR, Reply.REFUSED),
     (State.DISCARD, Reply.DONE),
     (State.DISCARD, Reply.FAULT),
-    # Somebody removed a staged manifest that he should not have.
+    # No participant of the model removes a staged manifest wrongly.
     (State.HELP_REREAD, Reply.UNCHANGED),
     (State.HELP_REREAD, Reply.CHANGED),
     # More faults, or losses, at once than there are in these settings.

@@ -32,13 +32,20 @@ class Mishap(Enum):
 
 @attrs.frozen(cache_hash=True)
 class World:
-    """Everything that outlives a participant, and what the invariants have to remember.
+    """The state that outlives a participant, and the facts that the invariants need.
 
-    rows: of the commit store, in the order of versions. objects: the directory, by key.
-    staged: how many manifests were ever staged, by version. history: what each version held when it first was final.
-    removed: versions that a cleaner began to delete. forgotten: versions whose rows the commit store forgot, or
-    turned back. denied: manifests whose writers were told that they lost.
-    faults, losses, failovers: how many may still happen. padded: manifests of one version differ in size.
+    Attributes:
+        rows: The rows of the commit store, in the order of versions.
+        objects: The directory, by key.
+        staged: The number of manifests that were ever staged, by version.
+        history: The content of each version when it first was final.
+        removed: The versions that a cleaner began to delete.
+        forgotten: The versions whose rows the commit store lost or reverted.
+        denied: The manifests that were reported lost.
+        faults: The number of faults that may still happen.
+        losses: The number of rows that may still be lost.
+        failovers: The number of failovers that may still happen.
+        padded: Manifests of one version differ in size.
     """
 
     rows: tuple[VersionRow, ...] = ()
@@ -147,7 +154,7 @@ def _record(world: World, row: VersionRow) -> tuple[World, Any]:
 
 
 def _delete_row(world: World, version: int) -> tuple[World, Any]:
-    """Only a cleaner does this: from now on nobody may count on the version."""
+    """Delete a row, as only a cleaner does. From now on, no participant may rely on the version."""
     count = int(world.row(version) is not None)
     return attrs.evolve(world.without_row(version), removed=world.removed | {version}), count
 
@@ -194,7 +201,7 @@ def _delete(world: World, key: str) -> tuple[World, Any]:
 
 
 def _stage(world: World, version: int, predecessor: bytes) -> tuple[World, Any]:
-    """A native writer puts a manifest, built on ``predecessor``, under a staged name that nobody else has."""
+    """Stage a manifest of a native writer, built on ``predecessor``, under a unique name."""
     count = dict(world.staged).get(version, 0)
     letter = chr(ord("a") + count)
     padding = "." * count if world.padded else ""
@@ -289,16 +296,16 @@ def remembered(before: World, after: World) -> tuple[World, str | None]:
 
 
 def violation(world: World) -> str | None:
-    """What is wrong with the world as it is; None where every invariant holds."""
+    """Return the violated invariant; None if all hold."""
     finals, history = world.finals, dict(world.history)
     newest = max(finals, default=0)
     if history and newest != max(history):
         return f"the latest version {max(history)} is gone"
     if missing := history.keys() - finals.keys() - world.removed:
-        return f"a copy of the directory lacks version {min(missing)}, which nobody cleaned up"
+        return f"a copy of the directory lacks version {min(missing)}, which no cleaner removed"
     for row in world.rows:
         if row.version > newest + 1:
-            return f"who looks at the directory alone sees version {newest}, and {row.version} is reserved"
+            return f"a reader of the directory alone sees version {newest}, and {row.version} is reserved"
         content = finals.get(row.version)
         if row.is_final and row.version not in world.removed and (content is None or len(content) != row.size):
             return (
@@ -308,24 +315,27 @@ def violation(world: World) -> str | None:
             return f"the row {shown(row)} points at a manifest that is gone"
     for version, content in history.items():
         if content in world.denied:
-            return f"a writer was told that {shown(content)} lost, and version {version} is just that"
+            return f"{shown(content)} was reported lost, and is version {version}"
     return None
 
 
 def told(world: World, tale: Tale) -> tuple[World, str | None]:
-    """The world after a participant told its caller something; and why it should not have."""
+    """Return the world after a report of a participant to its caller, and the violation in the report."""
     match tale.what, tale.about:
         case "committed", (version, content, unrestored):
             held = dict(world.history).get(version)
             found = world.finals.get(version, content if version in world.removed else None)
             fine = held == content == found
             if version in unrestored:
-                return world, f"committed was told for {shown(content)}, whose row was found lost and not put back"
-            return world, None if fine else f"committed was told for {shown(content)}; version {version} is {held!r}"
+                return world, f"committed was reported for {shown(content)}, whose row was found lost and not put back"
+            return (
+                world,
+                None if fine else f"committed was reported for {shown(content)}; version {version} is {held!r}",
+            )
         case "lost", content:
             return attrs.evolve(world, denied=world.denied | {content}), None
         case "unknown", (path, removed):
-            return world, f"unknown was told after {shown(path)} had been removed" if path in removed else None
+            return world, f"unknown was reported after {shown(path)} had been removed" if path in removed else None
         case "read", (version, newest):
             return (
                 world,
@@ -338,7 +348,7 @@ def told(world: World, tale: Tale) -> tuple[World, str | None]:
 
 @attrs.frozen
 class Tale:
-    """What a participant told its caller: ``committed``, ``lost``, ``unknown``, ``vanished``, or what went wrong."""
+    """A report of a participant to its caller: ``committed``, ``lost``, ``unknown``, ``vanished`` or an error."""
 
     what: str
     about: Any

@@ -259,8 +259,8 @@ class Readers(RuleBasedStateMachine):
     def land_in_successor(self, target: Target, what: str) -> None:
         """Expect an acknowledged commit of a table that is gone in the table which was recreated at its path.
 
-        A handle that pylance opened by itself does not say which version it has read, and pylance makes some changes
-        anew on the latest version at its path (ADR 30). The rows must then be those of the new table with the change.
+        A handle that pylance opened by itself does not say which version it has read, and pylance repeats some changes
+        on the latest version at its path (ADR 30). The rows must then be those of the new table with the change.
         """
         there = [table for table in self.tables.values() if table.uri == target.uri]
         history = there[0].history(target.branch) if there else None
@@ -518,8 +518,8 @@ class Readers(RuleBasedStateMachine):
         main, given = table.main, self.given(table.main.state, value)
         return Target(table, table.uri, main.latest, None, main, CHANGES[change], given, main.state)
 
-    @operation(has_tables, at=FEW, value=FEW, meanwhile=("drop", "recreate", "rename", "write", "create_branch"))
-    def slow_append(self, at: int, value: int, meanwhile: str) -> None:
+    @operation(has_tables, at=FEW, value=FEW, concurrently=("drop", "recreate", "rename", "write", "create_branch"))
+    def slow_append(self, at: int, value: int, concurrently: str) -> None:
         """Append a stream of rows, in the middle of which the table is dropped, recreated, renamed or changed."""
         name = self.named(at)
         if name is None or self.kind == "none":
@@ -532,7 +532,7 @@ class Readers(RuleBasedStateMachine):
             try:
                 index = sorted(self.tables).index(name)
                 arguments = {"recreate": (value, False), "rename": (value,), "write": ("append", value)}
-                getattr(self, meanwhile)(index, *arguments.get(meanwhile, ()))
+                getattr(self, concurrently)(index, *arguments.get(concurrently, ()))
                 self.shown = self.entries()
             except BaseException as error:
                 errors.append(error)
@@ -548,8 +548,8 @@ class Readers(RuleBasedStateMachine):
                 if errors:
                     raise errors[0]
 
-        must = meanwhile == "write"
-        self.commit(act, [target], must=must, what=f"append during {meanwhile}")
+        must = concurrently == "write"
+        self.commit(act, [target], must=must, what=f"append during {concurrently}")
 
     # -- commits that are finished later ----------------------------------------------------------------------------
 

@@ -113,8 +113,9 @@ class Given:
 class Change:
     """A change of a dataset as pylance makes it, and the state that it makes of the latest one.
 
-    after: from the latest state and the state that the handle reads. rebased: pylance makes the change anew on whatever
-    is at the handle's path, which may be a table that was recreated there.
+    Attributes:
+        after: Computes the new state from the latest state and the state that the handle reads.
+        rebased: pylance repeats the change on the table at the handle's path, which may have been recreated.
     """
 
     act: Callable[[Any, Given], object]

@@ -1,8 +1,8 @@
-"""What the catalog is, worked out from the bytes in storage, and what operations may do to it.
+"""The state of the catalog, decoded from the bytes in storage, and the changes that operations may make.
 
-After each write that can change the catalog its state is read anew. Each difference is put down to the operation that
-made it: so an operation that was acknowledged has made exactly its change, once; one that was refused has made none;
-one of which nobody knows has made all of it or nothing.
+After each write that can change the catalog, the model reads its state again and attributes each difference to the
+operation that made it. So an acknowledged operation has made exactly its change, once; a refused one has made none; an
+unknown one has made all of its change or none.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ MANIFEST = f"{ROOT}/__manifest/_versions/"
 
 
 class Violation(Exception):
-    """Something happened that may never happen."""
+    """An invariant is violated."""
 
 
 @attrs.frozen
 class Thing:
-    """A namespace or a table of the catalog; the root namespace is one, under the empty id."""
+    """A namespace or a table of the catalog. The root namespace has the empty id."""
 
     kind: str
     location: str | None
@@ -44,10 +44,11 @@ Event = dict[str, tuple[Thing | None, Thing | None]]
 
 @attrs.define(eq=False)
 class Operation:
-    """One call of an actor: what it asked for, when, what it was told, and what it did to the catalog.
+    """One call of an actor, its outcome, and its changes of the catalog.
 
-    outcome: ``ok``, ``refused``, or ``unknown``, also for what crashed; None while it is under way. entries: of the
-    manifest, when it ended.
+    Attributes:
+        outcome: ``ok``, ``refused``, or ``unknown``, also after a crash; None while the call is in progress.
+        entries: The entries of the manifest when the call ended.
     """
 
     actor: str
@@ -61,7 +62,7 @@ class Operation:
     ended: int = 0
     entries: frozenset[str] = frozenset()
     events: list[tuple[int, Event]] = attrs.Factory(list)
-    # of a commit: the key of the version, its content, where the table was, and the token of an unknown outcome
+    # Of a commit: the key of the version, its content, the location of the table, and the token of an unknown outcome.
     key: str = ""
     content: bytes = b""
     location: str = ""
@@ -73,19 +74,24 @@ class Operation:
 
     def __str__(self) -> str:
         arguments = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
-        told = "under way" if self.outcome is None else self.outcome
+        outcome = "in progress" if self.outcome is None else self.outcome
         reason = f" {type(self.error).__name__}: {str(self.error)[:200]}" if self.error else ""
         did = f" [{'; '.join(f'{at}: {_shown(event)}' for at, event in self.events)}]" if self.events else ""
-        return f"{self.began:5}-{self.ended or '':5} {self.actor} {self.kind}({arguments}) -> {told}{reason}{did}"
+        return f"{self.began:5}-{self.ended or '':5} {self.actor} {self.kind}({arguments}) -> {outcome}{reason}{did}"
 
 
 class Model:
-    """The catalog below ``lake/`` in ``raw``. v1: V1 directories count as tables (compatibility mode).
+    """The catalog below ``lake/`` in ``raw``.
 
-    creates: the storage has create-only writes. has_rows: whether the commit store has any for a base URI. trodden:
-    directories to which something happened that is known and not prevented (docs/simulation.md); what is in them is not
-    judged. copies: directories that a rename has copied a table to, and may remove again. mixed: those in which a late
-    commit has left something of the table before. lost: versions that were removed, or written over.
+    Attributes:
+        v1: V1 directories count as tables (compatibility mode).
+        creates: The storage has create-only writes.
+        has_rows: Returns whether the commit store has rows for a base URI.
+        trodden: Directories with a known problem that is not prevented (docs/simulation.md). The model does not judge
+            their contents.
+        copies: Directories to which a rename has copied a table, and which it may remove again.
+        mixed: Directories in which a late commit has left an object of the previous table.
+        lost: Versions that were removed or overwritten.
     """
 
     def __init__(self, raw: MemoryObjectStore, has_rows: Callable[[str], bool], *, v1: bool, creates: bool) -> None:
@@ -114,13 +120,13 @@ class Model:
 
     @property
     def moment(self) -> int:
-        """The number of the present state."""
+        """The number of the current state."""
         return len(self.states) - 1
 
     # -- what happens ---------------------------------------------------------------------------------------------
 
     def wrote(self, key: str, operation: Operation | None) -> None:
-        """An object came, went or changed under ``key``."""
+        """Handle the creation, removal or change of the object under ``key``."""
         content = self.raw._objects.get(key)
         directory, _, file_name = key.rpartition("/")
         name = ManifestName.parse(file_name)
@@ -159,7 +165,7 @@ class Model:
         elif before is not None and before != content and not self._is_dropped(key):
             if self.creates or operation is None or not self._was_left(_location(key), operation):
                 raise Violation(f"{key} held one version and now holds another, by: {operation}")
-            self.trodden.add(_location(key))  # he has been at it since the table that lay there before
+            self.trodden.add(_location(key))  # the writer began with the table that was there before
             self.finals[key] = content
         else:
             self.finals[key] = content
@@ -168,7 +174,7 @@ class Model:
                 self._mix(_location(key))
 
     def _mix(self, location: str) -> None:
-        """A late commit has left something there; a rename under way carries it over to where the table is by now."""
+        """Mark a directory with a leftover of a late commit; a rename in progress moves it to the new place."""
         self.mixed.add(location)
         for operation in self.operations:
             if operation.kind == "rename" and operation.outcome is None:
@@ -177,7 +183,7 @@ class Model:
                         self.mixed |= {after.location for _, after in event.values() if after and after.location}
 
     def _is_dropped(self, key: str) -> bool:
-        """Whether a version is no table's, since its directory was dropped while writers were under way to it."""
+        """Return whether a version has no table because its directory was dropped while writers were active."""
         location = _location(key)
         dropped = not key.startswith(MANIFEST) and self.owner_of(location) is None and self.is_being_removed(location)
         return dropped or location in self.trodden
@@ -204,7 +210,7 @@ class Model:
         self.changes.append((operation, event))
         self._require_sound(after, operation)
         if operation is None:
-            raise Violation(f"nobody asked for {_shown(event)}")
+            raise Violation(f"no operation requested {_shown(event)}")
         operation.events.append((self.moment, event))
         if operation.kind == "register":
             self._look_for_removals(operation.arguments["location"])
@@ -231,21 +237,21 @@ class Model:
         )
 
     def _look_for_removals(self, location: str) -> None:
-        """Who registers a directory whose files another is just removing, or copying there, can lose them.
+        """Mark a directory that is registered while another operation removes its files or copies files there.
 
-        And one that was dropped may hold what a writer left that was under way then.
+        The registered table may lose them. A dropped directory may also hold objects of a late writer.
         """
         if location in self.copies or self.is_being_removed(location):
             self.trodden.add(location)
 
     def may_be_unreadable(self, operation: Operation) -> bool:
-        """Whether its table lies where another was dropped, so that a late writer may have just reserved a version."""
+        """Return whether another table was dropped from the table's directory: a late writer may reserve a version."""
         things = (state.get(_key(operation.name)) for state in self.states[operation.began_at :])
         places = {operation.location, *(thing.location for thing in things if thing is not None)}
         return any(place and self.is_being_removed(place) for place in places)
 
     def is_being_removed(self, location: str) -> bool:
-        """Whether an operation has taken a table out of this directory, and removes what it held, or has done so."""
+        """Return whether an operation moved or dropped the table in this directory, and removes its files."""
         return any(
             before is not None and before.location == location
             for operation in self.operations
@@ -256,7 +262,7 @@ class Model:
         )
 
     def read(self) -> State:
-        """The catalog, by the specification: the manifest first, then V1 directories that nobody owns."""
+        """Return the catalog by the specification: the manifest first, then V1 directories without an owner."""
         state = {"": Thing(NAMESPACE, None, ())}
         names = {key.rpartition("/")[2]: key for key in self.raw._objects if key.startswith(MANIFEST)}
         finals = [(name, key) for file, key in names.items() if (name := ManifestName.parse(file)) and not name.uuid]
@@ -310,10 +316,10 @@ class Model:
         things = (self.now if state is None else state).items()
         return next((name for name, thing in things if thing.location and _overlap(thing.location, location)), None)
 
-    # -- what was told --------------------------------------------------------------------------------------------
+    # -- outcomes -------------------------------------------------------------------------------------------------
 
     def ended(self, operation: Operation) -> None:
-        """Hold an operation to what it was told, as far as that can be said yet."""
+        """Check an operation against its outcome, as far as it is decided."""
         operation.ended, operation.entries = self.moment, self._entries
         if operation.kind == "commit":
             if operation.location and self._was_left(operation.location, operation):
@@ -411,7 +417,7 @@ class Model:
         }
 
     def _without_left(self, event: Event) -> Event:
-        """What another, who drops a table in a directory, has left there shows when a later table leaves it."""
+        """Return the event without leftovers of a drop, which show once a later table leaves the directory."""
         return {
             name: (before, after)
             for name, (before, after) in event.items()
@@ -419,18 +425,18 @@ class Model:
         }
 
     def _without_unseen(self, operation: Operation, event: Event, moment: int) -> Iterator[Event]:
-        """What came to be a V1 table while an operation was under way is no obstacle to it: it had looked before.
+        """Yield the event without each V1 table that appeared only after the operation may have read.
 
-        A reservation is none until it is entered, or a late writer has left something.
+        A reservation is no V1 table until it is entered, or until a late writer has left an object in it.
         """
         for name, (before, after) in event.items():
             if _is_uncovered(name, before) and self._appeared(name, operation.began_at, moment):
                 yield {**event, name: (None, after)}
 
     def _was_taken_back(self, name: str, operation: Operation, moment: int) -> bool:
-        """Whether a reservation went, while an operation was under way that had seen it, as its owner was refused.
+        """Return whether a reservation that an operation had seen was removed because its owner was refused.
 
-        Or before he is: whoever still removes what was in the directory before takes it along.
+        A concurrent removal of the previous table may remove the reservation even before that.
         """
         return any(
             cause is not None
@@ -443,7 +449,7 @@ class Model:
         )
 
     def _enters_what_is_gone(self, operation: Operation, event: Event, moment: int) -> bool:
-        """A reservation, or what showed for a moment only; whoever deregisters that enters it first."""
+        """Return whether an operation enters a reservation or a short-lived V1 table that is removed by now."""
         return operation.kind in ("migrate", "deregister") and all(
             after == Thing(TABLE, name + V1_SUFFIX, ())
             and (
@@ -454,7 +460,7 @@ class Model:
         )
 
     def _showed(self, name: str, operation: Operation, moment: int) -> bool:
-        """Whether a V1 table showed during an operation, as another took off a marker and put it back."""
+        """Return whether a V1 table showed during an operation because another briefly removed its marker."""
         return any(
             cause is not None
             and name in event
@@ -464,7 +470,7 @@ class Model:
         )
 
     def _is_anothers_reservation(self, name: str, since: int, until: int) -> bool:
-        """Whether what showed last between two states, as a table in a V1 directory, is declared by who is refused."""
+        """Return whether the last V1 table that showed between two states is a declaration that is refused."""
         showed = (
             cause
             for cause, event in reversed(self.changes[since + 1 : until])
@@ -474,13 +480,13 @@ class Model:
         return cause is not None and cause.kind == "declare" and cause.outcome != "ok"
 
     def _appeared(self, name: str, since: int, until: int) -> bool:
-        """Whether a directory became a table of that name after one state, and before another."""
+        """Return whether a directory became a table of that name between two states."""
         return any(
             name in event and _is_uncovered(name, event[name][1]) for _, event in self.changes[since + 1 : until]
         )
 
     def _is_resurrection(self, operation: Operation, event: Event) -> bool:
-        """Whoever still writes into a V1 directory that was dropped makes a V1 table of it, as V1 has it."""
+        """Return whether a late write into a dropped V1 directory made it a V1 table again, as in V1."""
         shown = all(
             self.v1 and after is not None and before is None and after.location == name + V1_SUFFIX
             for name, (before, after) in event.items()
@@ -500,20 +506,20 @@ class Model:
         )
 
     def _is_undone(self, operation: Operation, event: Event) -> bool:
-        """A refused declaration takes its reservation back."""
+        """Return whether a refused declaration removed its reservation."""
         return operation.kind in ("declare", "commit", "resolve") and all(
             self.v1 and after is None and before is not None and before.location == name + V1_SUFFIX
             for name, (before, after) in event.items()
         )
 
     def _is_echo(self, operation: Operation, event: Event, whole: int) -> bool:
-        """What an operation does to a V1 directory because of another that removes the table at the same time."""
+        """Return whether a V1 directory changed because another operation removes its table concurrently."""
         if whole and operation.kind == "register" and _shows(event):
             return operation.outcome != "refused"  # unless it dies, it hides that again
         return operation.outcome != "ok" and self._hides_what_was_left(operation, event)
 
     def _shows_again(self, operation: Operation, event: Event, moment: int) -> bool:
-        """Who deregisters a table may show what others register and remove in its place; he hides it again."""
+        """Return whether a deregistration briefly shows a table that others registered and removed."""
         since = self.states[operation.events[0][0] : moment]
         return (
             operation.kind == "deregister"
@@ -522,14 +528,14 @@ class Model:
         )
 
     def _hides_what_was_left(self, operation: Operation, event: Event) -> bool:
-        """Who finds that another was faster, or dies before, may have hidden what lies at the old place by then."""
+        """Return whether an operation that lost or crashed has hidden the leftovers at the old place."""
         return operation.kind in ("deregister", "drop_table", "drop_namespace", "rename") and all(
             after is None and _is_uncovered(name, before) and self._was_left(name + V1_SUFFIX, operation)
             for name, (before, after) in event.items()
         )
 
     def _hides_a_reservation(self, operation: Operation, event: Event, moment: int) -> bool:
-        """Who removes a table may meet the reservation of the next one in its V1 directory, whose owner is refused."""
+        """Return whether a removal hides the next reservation in the V1 directory, whose owner is refused."""
         return (
             operation.kind in ("drop_table", "deregister", "rename")
             and _hides(event)
@@ -597,7 +603,7 @@ class Model:
             raise Violation(f"the version was acknowledged and is not there: {operation}")
         if operation.outcome != "refused" or born is None or operation.location in self.trodden:
             return
-        if not self._was_removed(operation, max(operation.ended, born)):  # a request may be under way for longer
+        if not self._was_removed(operation, max(operation.ended, born)):  # a request may be in flight for longer
             raise Violation(f"the version was refused and is there: {operation}")
 
     def is_anothers_place(self, commit: Operation) -> bool:
@@ -635,7 +641,7 @@ class Model:
             stays = any(after is not None and after.location == location for _, after in event.values())
             arrived = self._arrived(cause, event, moment, location)
             if cut and any(before and before.location == operation.location for before, _ in event.values()):
-                return  # somebody has registered the old place, and has it removed now
+                return  # another operation registered the old place, and is removing it
             if cause is None or (arrived is None and (stays or not left)):
                 continue
             if cause.kind in ("drop_table", "drop_namespace"):
@@ -729,7 +735,7 @@ def _declared(operation: Operation, before: Thing | None, after: Thing | None) -
         return False
     if before is None:
         return after == _entered(operation, location, TABLE)
-    # The reservation in a V1 directory is a table already: others may have entered and altered it meanwhile.
+    # The reservation in a V1 directory is a table already: others may have entered and altered it since.
     properties = dict(before.properties) | operation.arguments.get("properties", {})
     reserved = before.kind == TABLE and before.location == _key(operation.name) + V1_SUFFIX
     return reserved and after == Thing(TABLE, location, _public(properties))

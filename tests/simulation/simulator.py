@@ -1,4 +1,4 @@
-"""A whole run: processes with catalogs over one world, and the verdict on what they did."""
+"""A whole run: processes with catalogs over one world, and the verdict on their operations."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ from lancekeep.ports.manifest_store import ManifestStore
 NAMES = ("x", "y", "z", "x.p", "x.q", "y.p", "x.p.r")
 LEFTOVERS = {Kind.UNREFERENCED, Kind.UNREGISTERED, Kind.DEREGISTERED, Kind.EMPTY, Kind.HIDDEN, Kind.LEFTOVER}
 GRACE = timedelta(hours=5)
-"""More than the clocks are off, and all that operations can be held up in a run."""
+"""More than the clock skew and all delays of a run together."""
 ATTEMPTS = 9
 
 
 @attrs.frozen
 class Run:
-    """A run that found nothing. outcomes: of its operations."""
+    """A run without a violation, and the outcomes of its operations."""
 
     seed: int
     trace_hash: str
@@ -66,11 +66,15 @@ class Run:
 
 
 class Failure(AssertionError):
-    """A run that found something; its text replays it."""
+    """A run with a violation; its text replays it."""
 
 
 def simulate(seed: int) -> Run:
-    """One run. Raises `Failure`."""
+    """Perform one run.
+
+    Raises:
+        Failure: The run violated an invariant.
+    """
     world = World(seed)
     with _repeatable(seed):
         try:
@@ -86,7 +90,7 @@ def simulate(seed: int) -> Run:
 
 @contextmanager
 def _repeatable(seed: int) -> Iterator[None]:
-    """Names that the product makes up are drawn from the seed."""
+    """Draw the random names of the product from the seed."""
     random = Random(f"names of {seed}")
 
     def uuid4() -> UUID:
@@ -123,7 +127,7 @@ def _report(world: World, seed: int, error: BaseException) -> str:
 
 
 def open_catalog(process: Process) -> tuple[Catalog, LanceManifestStore]:
-    """As `composition.connect` does it, over the stores of the world."""
+    """Open a catalog as `composition.connect` does, over the stores of the world."""
     world = process.world
     objects = Objects(process)
     rows: Any = ConditionalPutCommitStore(objects) if world.setting.commit_store != "memory" else Rows(process)
@@ -147,7 +151,7 @@ def open_catalog(process: Process) -> tuple[Catalog, LanceManifestStore]:
     if world.setting.mode == "compatible":
         manifest = CompatibleManifestStore(table, DirectoryListing(objects, ROOT))
     retry = Retry(clock=process.clock, sleep=process.sleep, jitter=world.random.random)
-    no_engine: Any = None  # nothing here reads or writes data
+    no_engine: Any = None  # no operation reads or writes data
     places = Places(
         objects,
         ROOT,
@@ -164,13 +168,13 @@ def open_catalog(process: Process) -> tuple[Catalog, LanceManifestStore]:
 
 
 def fsck(process: Process, catalog: Catalog, *, repair: bool, grace: timedelta, tables: bool = False) -> FsckReport:
-    """As `Catalog.fsck`, by this machine's clock."""
+    """Check as `Catalog.fsck` does, by the clock of the process."""
     now = lambda: datetime.fromtimestamp(process.clock(), UTC)  # noqa: E731 - reads better as one line
     return Fsck(catalog.ledger, catalog.places, catalog.removal, grace, tables, now).run(repair=repair)
 
 
 class Actor:
-    """One machine: its processes, one after the other as they crash, and what they are told to do."""
+    """A machine: its processes, one after the other as they crash, and their operations."""
 
     def __init__(self, world: World, number: int) -> None:
         self._world = world
@@ -211,7 +215,7 @@ class Actor:
                 self._start()
 
     def _start(self) -> None:
-        """A new process, that opens the catalog anew until it can."""
+        """Start a process that tries to open the catalog until it succeeds."""
         while True:
             name = f"{'ABCD'[self._number]}{self._generation}"
             self._generation += 1
@@ -245,7 +249,7 @@ class Actor:
             operation.outcome, operation.error = "unknown" if unsure else "refused", error
         finally:
             self._process.operation = None
-        world.note(f"{self._process.name} {operation.kind} {operation.arguments} is told {operation.outcome}")
+        world.note(f"{self._process.name} {operation.kind} {operation.arguments} gets {operation.outcome}")
         world.model.ended(operation)
 
     def _new(self, kind: str, **arguments: Any) -> Operation:
@@ -253,7 +257,7 @@ class Actor:
         world.note(f"{self._process.name} {kind} {arguments}")
         return Operation(self._process.name, kind, arguments, world.scheduler.step, world.model.moment)
 
-    # -- what there is to do ------------------------------------------------------------------------------------------
+    # -- operations --------------------------------------------------------------------------------------------------
 
     def _create_namespace(self) -> None:
         operation = self._new(
@@ -339,7 +343,7 @@ class Actor:
         self._run(self._new("look"), self._catalog.list_namespaces)
 
     def _commit(self) -> None:
-        """As a native writer: look, stage a manifest, have it committed."""
+        """Commit as a native writer: read the latest version, stage a manifest, request its commit."""
         operation = self._new("commit", name=self._name(*self._known(TABLE)))
         catalog, process = self._catalog, self._process
 
@@ -382,7 +386,7 @@ class Actor:
         return self._random.choice(preferred if preferred and self._chance(0.85) else NAMES)
 
     def _free_name(self) -> str:
-        """Most often one that is not taken, below a namespace that there is."""
+        """Choose a name, usually a free one in an existing namespace."""
         now = self._world.model.now
         namespaces = {name for name, thing in now.items() if thing.kind == NAMESPACE}
         keys = [name.replace(".", "$") for name in NAMES]
@@ -411,17 +415,17 @@ def _told(outcome: object) -> str:
 
 
 def learn(model: Model, commit: Operation, outcome: object) -> None:
-    """An unknown commit is settled; what is settled stays so."""
+    """Settle an unknown commit, and require that its outcome never changes."""
     told = _told(outcome)
     if told == "unknown" or (told == "refused" and model.is_anothers_place(commit)):
         return
     if commit.outcome not in ("unknown", told):
-        raise Violation(f"it was told {commit.outcome}, and now {outcome}: {commit}")
+        raise Violation(f"its outcome was {commit.outcome}, and now is {outcome}: {commit}")
     commit.outcome = told
 
 
 def _judge(world: World) -> None:
-    """Everything is quiet: what is there has to be what was acknowledged, and in order."""
+    """Require, once all operations have ended, that exactly the acknowledged changes exist."""
     world.settle()
     world.quiet = True
     model = world.model
@@ -434,7 +438,7 @@ def _judge(world: World) -> None:
             with suppress(Refused):  # its table was dropped
                 learn(model, commit, catalog.resolve(commit.token))
     model.check_all()
-    catalog.ledger.apply(lambda view: ([SetProperties({})], None))  # it can be changed still
+    catalog.ledger.apply(lambda view: ([SetProperties({})], None))  # the catalog still accepts changes
     _require_same(world, catalog)
     for name, thing in model.now.items():
         if thing.location is not None and thing.location not in model.trodden | model.mixed:
@@ -443,7 +447,7 @@ def _judge(world: World) -> None:
 
 
 def _require_same(world: World, catalog: Catalog) -> None:
-    """The catalog shows what the model has worked out."""
+    """Require that the catalog shows the state of the model."""
     view = catalog.view()
     for name, thing in world.model.now.items():
         entry = view.find(name) if name else None
@@ -452,16 +456,16 @@ def _require_same(world: World, catalog: Catalog) -> None:
 
 
 def _require_whole(world: World, catalog: Catalog, name: str, location: str) -> None:
-    """A history without gaps, the same in the commit store and in the directory."""
+    """Require a history without gaps, equal in the commit store and the directory."""
     root = catalog.dataset_root(catalog.find_table(name.replace("$", ".")))
-    catalog.commits.latest(root)  # finishes what is half done
+    catalog.commits.latest(root)  # rolls forward
     prefix = f"{ROOT}/{location}/_versions/"
     keys = [key for key in world.raw._objects if key.startswith(prefix)]
     names = [ManifestName.parse(key.rpartition("/")[2]) for key in keys]
     versions = sorted(found.version for found in names if found is not None and not found.is_staged)
     if versions != list(range(1, len(versions) + 1)):
         raise Violation(f"{name} has the versions {versions} in {location}")
-    for attempt in range(1 if world.setting.remembers else ATTEMPTS):  # or else the first find what rows were lost
+    for attempt in range(1 if world.setting.remembers else ATTEMPTS):  # the first attempts find lost rows
         latest = catalog.commits.latest(root)
         version = latest.version + 1 if latest else 1
         staged = f"{root.manifest_key(version, NamingScheme.V2)}-{len(versions)}{attempt}"
@@ -475,14 +479,14 @@ def _require_whole(world: World, catalog: Catalog, name: str, location: str) -> 
     versions.append(version)
     rows = catalog.commits.page(root, None, None, False)
     known = [row.version for row in rows]
-    if not world.setting.remembers:  # older rows may be lost for good; what reads such a version asks the directory
+    if not world.setting.remembers:  # older rows may stay lost; readers of such a version list the directory
         known = [version for version in versions if version in known or version < versions[-1]]
     if known != versions or any(row.path not in world.raw._objects for row in rows):
         raise Violation(f"{name} has the versions {versions} in {location}, and the rows {rows}")
 
 
 def _require_tidy(world: World, process: Process, catalog: Catalog) -> None:
-    """What fsck finds are leftovers, and it can remove them without a change of the catalog."""
+    """Require that fsck finds only leftovers, and that their removal does not change the catalog."""
     before = world.model.now
     found = fsck(process, catalog, repair=True, grace=timedelta(0))
     unjudged = world.model.trodden | world.model.mixed

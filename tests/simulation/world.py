@@ -1,4 +1,4 @@
-"""The stores that the processes of a simulation share, and what a seed has them do to a process."""
+"""The stores that the processes of a simulation share, and their faults, which a seed chooses."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class World:
     # -- what may happen between two calls ------------------------------------------------------------------------
 
     def turn(self, process: Process) -> None:
-        """Somebody else may run now, time passes, and what was under way may arrive."""
+        """Let another process run, let time pass, and let requests in flight arrive."""
         if self.quiet:
             return
         self.scheduler.pass_turn(process.number)
@@ -131,24 +131,24 @@ class World:
             self._arrive(act)
 
     def settle(self) -> None:
-        """What is under way arrives, in any order."""
+        """Let the requests in flight arrive, in any order."""
         late, self._late = self._late, []
         self.random.shuffle(late)
         for _, act in late:
             self._arrive(act)
 
     def _arrive(self, act: Callable[[], object]) -> None:
-        with suppress(LancekeepError):  # nobody waits for the answer
+        with suppress(LancekeepError):  # the process no longer waits for the reply
             act()
 
     def _jump(self, seconds: float) -> None:
-        """Everybody is held up for a while; a request does not stay under way for so long."""
+        """Suspend all processes, for longer than a request stays in flight."""
         self.settle()
         self.time += seconds
         self.note(f"-- {seconds} s pass")
 
     def pass_idly(self) -> None:
-        """Between two operations hours may pass, if nothing is under way."""
+        """Let hours pass between two operations, if no request is in flight."""
         if not self.busy and self.random.random() < 0.05:
             self._jump(self.random.choice([3600, 6 * 3600]))
 
@@ -156,7 +156,7 @@ class World:
         self._late.append((self.scheduler.step + self.random.choice([1, 10, 60]), act))
 
     def fate(self, process: Process, store: str, late: bool) -> str:
-        """What becomes of a call."""
+        """The fate of a call."""
         if self.quiet:
             return ""
         if self.random.random() < self.setting.crashes:
@@ -174,7 +174,7 @@ class World:
         del self._past[:-4]
 
     def _fail_over(self) -> None:
-        """A replica takes over that lacks the last calls."""
+        """Let a replica take over that lacks the last calls."""
         if len(self._past) < 2:
             return
         lost = self.random.randrange(1, len(self._past))
@@ -186,7 +186,7 @@ class World:
         self.note(f"-- the commit store fails over and loses {lost} calls")
 
     def _note_ghosts(self, rows: dict[str, dict[int, VersionRow]]) -> None:
-        """A removal that is forgotten brings rows back whose manifests went with their table (docs/simulation.md)."""
+        """Note rows that return with a forgotten removal, without their manifests (docs/simulation.md)."""
         known = self.rows._histories.rows
         back = (
             row for base, history in rows.items() for row in history.values() if row.version not in known.get(base, {})
