@@ -1,10 +1,9 @@
 """Keep words and docstrings that read badly out of the repository.
 
-`make check` runs this. It exempts the files in `docs/unclean.txt`, a list that may only shrink.
+`make check` runs this.
 
-    python docs/check_language.py            # report findings and superfluous lines of the list
-    python docs/check_language.py FILE...    # report the findings of these files, listed or not
-    python docs/check_language.py --prune    # remove superfluous lines of the list
+    python docs/check_language.py            # report the findings of all files
+    python docs/check_language.py FILE...    # report the findings of these files
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-UNCLEAN = ROOT / "docs" / "unclean.txt"
 FOLDERS = ("src", "pyspark_lancekeep", "tests", "docs", "examples", "benchmarks")
 SUFFIXES = {".py", ".md"}
 EXEMPT = {"docs/check_language.py"}  # it has to name the words
@@ -100,16 +98,6 @@ def findings(path: str, text: str) -> list[Finding]:
     return sorted(found)
 
 
-def covers(line: str, path: str) -> bool:
-    """Return whether a line of the list, a file or a folder with a final slash, exempts a file."""
-    return path == line or (line.endswith("/") and path.startswith(line))
-
-
-def superfluous(listed: set[str], unclean: set[str]) -> list[str]:
-    """Return the lines of the list that exempt no unclean file."""
-    return sorted(line for line in listed if not any(covers(line, path) for path in unclean))
-
-
 def main(arguments: list[str]) -> int:
     """Check the repository, or only the named files."""
     paths = [
@@ -117,24 +105,12 @@ def main(arguments: list[str]) -> int:
         *(path for path in ROOT.iterdir() if path.suffix in SUFFIXES or path.name == "Makefile"),
     ]
     files = {path.relative_to(ROOT).as_posix(): path for path in paths}
-    found = {name: findings(name, path.read_text()) for name, path in sorted(files.items()) if name not in EXEMPT}
-    unclean = {name for name, there in found.items() if there}
-    listed = set(UNCLEAN.read_text().splitlines())
-    unneeded = superfluous(listed, unclean)
-    if arguments == ["--prune"]:
-        UNCLEAN.write_text("".join(f"{line}\n" for line in sorted(listed.difference(unneeded))))
-        return 0
-    if arguments:
-        report = [str(finding) for name in arguments for finding in found.get(name, [])]
-    else:
-        exposed = [name for name in sorted(unclean) if not any(covers(line, name) for line in listed)]
-        report = [str(finding) for name in exposed for finding in found[name]]
-        for line in unneeded:
-            print(f"{line}: is clean or missing; remove it from docs/unclean.txt")
+    chosen = arguments or sorted(files.keys() - EXEMPT)
+    report = [finding for name in chosen for finding in findings(name, files[name].read_text())]
     for finding in report:
         print(finding)
-    if report and not arguments:
-        print("CONTRIBUTING.md explains this check. `python docs/check_language.py --prune` shortens the list.")
+    if report:
+        print("CONTRIBUTING.md explains this check.")
     return bool(report)
 
 
