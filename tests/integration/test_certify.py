@@ -350,7 +350,7 @@ def test_server_that_checks_first_and_writes_then_is_refused(moto_endpoint: str)
     with s3_front(moto_endpoint, lambda asked: checking_first(asked, meeting)) as endpoint:
         options = s3_options(endpoint)
         catalog = lancekeep.connect(f"s3://{name}/lake", storage_options=options)
-        with pytest.raises(lancekeep.UnsafeStore, match=r"checks first and writes then.*conditional_put=disabled"):
+        with pytest.raises(lancekeep.UnsafeStore, match=r"checks first and then writes.*conditional_put=disabled"):
             catalog.create_namespace("n")
         assert [key for key in keys(moto_endpoint, name) if not key.startswith("lake/__manifest/data/")] == []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import runpy
 from pathlib import Path
 
@@ -18,17 +17,6 @@ def test_every_failure_mode_names_existing_tests() -> None:
     generator = runpy.run_path(str(DOCS / "failure_modes.py"))
     assert (DOCS / "failure-modes.md").read_text() == generator["page"](), "run: python docs/failure_modes.py"
     assert generator["missing"]() == []
-
-
-def test_each_row_of_the_comparison_names_existing_tests() -> None:
-    comparison = (DOCS.parent / "README.md").read_text().partition("## Why not")[2].partition("\n## ")[0]
-    rows = [line for line in comparison.splitlines() if line.startswith("| ") and not line.startswith("| |")]
-    assert rows
-    for row in rows:
-        named = re.findall(r"\[`(test_\w+)`\]\([^)]*/blob/main/(tests/[\w/]+\.py)\)", row)
-        assert named, f"name a test: {row}"
-        for name, file in named:
-            assert f"def {name}(" in (DOCS.parent / file).read_text(), f"{file} has no {name}"
 
 
 def test_commit_diagram_shows_the_transition_table() -> None:
