@@ -26,7 +26,7 @@ Changed = TypeVar("Changed", bound=Effect)
 
 
 def once(kind: type[Changed]) -> Callable[[Callable[P, Changed]], Callable[P, Changed]]:
-    """Make a method of a service return the effect that an earlier attempt of its keyed request had.
+    """Make a method return the effect of an earlier attempt of its keyed request.
 
     Args:
         kind: What the method returns. Its service has a `Ledger` as ``_ledger``.
@@ -128,7 +128,7 @@ class Ledger:
         return result
 
     def effect_of_request(self) -> Effect | None:
-        """Return what an earlier attempt of the caller's keyed request has changed; None if nothing."""
+        """Return the effect of an earlier attempt of the caller's keyed request."""
         request = current_request()
         return None if request is None else request.recorded()
 
