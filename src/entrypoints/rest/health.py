@@ -46,5 +46,5 @@ class Health:
         catalog = getattr(self._namespace, "catalog", None)
         if not isinstance(catalog, Catalog):
             return {"namespace": lambda: self._namespace.list_namespaces(api.ListNamespacesRequest(id=[], limit=1))}
-        rows, asked = catalog.commits.rows, catalog.manifest_root.base_uri
+        rows, asked = catalog.commits.rows, catalog.places.manifest_root.base_uri
         return {"storage": catalog.view, "commit store": lambda: rows.latest(asked)}
