@@ -14,6 +14,7 @@ from lancekeep.application.partitions.namespace import PartitionedNamespace
 from lancekeep.application.places import Places
 from lancekeep.application.removal import Removal
 from lancekeep.application.table_commits import TableCommits
+from lancekeep.application.table_data import TableData
 from lancekeep.application.tables import Description, Tables
 from lancekeep.application.transactions import Snapshot, Transaction, take_snapshot
 from lancekeep.application.upkeep.renames import Renames
@@ -65,6 +66,7 @@ class Catalog(Upkeep):
         self._namespaces = Namespaces(ledger, removal)
         self._writes = Writes(ledger, places, versions, tables, removal, engine)
         self.requests = IdempotentRequests(ledger, places, versions)
+        self.data = TableData(tables, self._writes, engine)
         self._renames = Renames(ledger, places, tables, removal)
 
     # -- namespaces ---------------------------------------------------------------------------------------------

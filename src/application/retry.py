@@ -10,14 +10,14 @@ from typing import TypeVar
 
 import attrs
 
-from lancekeep.domain.errors import StoreUnavailable
+from lancekeep.domain.errors import LancekeepError, StoreUnavailable
 
 T = TypeVar("T")
 
 
 @attrs.define
 class Retry:
-    """Retry idempotent calls that raise `StoreUnavailable`.
+    """Retry idempotent calls that raise `StoreUnavailable`, or other errors.
 
     The pauses grow exponentially, up to a limit, and have jitter, which separates writers that failed at the same
     time. Only idempotent calls may be retried, because a call that fails may have taken effect.
@@ -32,6 +32,7 @@ class Retry:
         clock: Returns monotonic seconds.
         sleep: Waits for a number of seconds.
         jitter: Returns a random number from 0 to 1.
+        retried: The errors after which a call is retried.
     """
 
     patience: float = 20.0
@@ -40,6 +41,7 @@ class Retry:
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     jitter: Callable[[], float] = random.random
+    retried: tuple[type[LancekeepError], ...] = (StoreUnavailable,)
     _known_until: float = attrs.field(default=-math.inf, init=False)
 
     def deadline(self) -> float:
@@ -52,7 +54,7 @@ class Retry:
         while True:
             try:
                 return act()
-            except StoreUnavailable:
+            except self.retried:
                 now = self.clock()
                 if now < self._known_until:
                     raise

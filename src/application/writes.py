@@ -134,10 +134,20 @@ class Writes:
                 plan.table, lambda: self._engine.commit_fragments(plan, fragments, properties, exactly=exactly)
             )
 
-    def commit_change(self, object_id: ObjectId, act: Callable[[Any], Any], after: int | None) -> Committed:
-        table = self._with_version(object_id, None, None, None)
+    def commit_change(
+        self,
+        object_id: ObjectId,
+        act: Callable[[Any], Any],
+        after: int | None = None,
+        *,
+        branch: str | None = None,
+        exactly: bool = False,
+    ) -> Committed:
+        table = self._with_version(object_id, None, None, branch)
         with self._diagnosed(table.id):
-            return self._settled(table.id, lambda: self._engine.change(table.id, act, after))
+            return self._settled(
+                table.id, lambda: self._engine.change(table.id, act, after, branch=branch, exactly=exactly)
+            )
 
     def abandon(self, plan: WritePlan) -> None:
         if plan.declared and self._tables.exists(plan.table):
@@ -261,9 +271,9 @@ class Writes:
                 f"the table {table.id} is only declared: it has no version to open yet. Make the first one with "
                 f"write({str(table.id)!r}, data, 'overwrite'), or remove the table with `lancekeep drop`"
             )
+        if branch is not None and commits.latest(root.branch(branch)) is None:
+            raise BranchNotFound(f"the table {table.id} has no branch {branch!r}")
         if version is not None and commits.get(root.branch(branch), version) is None:
-            if branch is not None and commits.latest(root.branch(branch)) is None:
-                raise BranchNotFound(f"the table {table.id} has no branch {branch!r}")
             place = f"the table {table.id}" if branch is None else f"the branch {branch} of {table.id}"
             raise VersionNotFound(f"{place} has no version {version}; history() lists those of the table")
         return table

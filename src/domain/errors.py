@@ -35,6 +35,10 @@ class MissingExtra(InvalidInput):
     """An adapter needs a missing package; the message says how to install it."""
 
 
+class SchemaMismatch(InvalidInput):
+    """The columns of the data are not those of the table."""
+
+
 class NotFound(LancekeepError, LookupError):
     """The named object does not exist."""
 
@@ -57,6 +61,10 @@ class TagNotFound(VersionNotFound):
 
 class BranchNotFound(VersionNotFound):
     """The table has no such branch."""
+
+
+class ColumnNotFound(NotFound):
+    """The table has no such column."""
 
 
 class ObjectNotFound(NotFound):

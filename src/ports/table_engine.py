@@ -12,6 +12,7 @@ import attrs
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.lineage import Base
+from lancekeep.ports.rows import RowEngine
 
 
 class WriteMode(Enum):
@@ -117,6 +118,10 @@ class TableEngine(Protocol):
     every attempt, and `InvalidInput` for unsupported data; nothing was committed then.
     """
 
+    @property
+    def rows(self) -> RowEngine:
+        """The engine for the rows of opened tables."""
+
     def reader(self, data: Any) -> Any:
         """Return a supported frame as a stream of Arrow batches.
 
@@ -142,13 +147,23 @@ class TableEngine(Protocol):
             exactly: commit as the version after ``plan.read_version``, or not at all.
         """
 
-    def change(self, table: ObjectId, act: Callable[[Any], Any], after: int | None) -> Committed:
+    def change(
+        self,
+        table: ObjectId,
+        act: Callable[[Any], Any],
+        after: int | None,
+        *,
+        branch: str | None = None,
+        exactly: bool = False,
+    ) -> Committed:
         """Commit a native change of a table.
 
         Args:
             table: the table.
             act: takes the dataset at its latest version, commits the change, and returns the new dataset.
             after: commit as the version that follows this one, or not at all.
+            branch: the branch to change; None for the main history.
+            exactly: commit as the version that follows the one that ``act`` takes, or not at all.
         """
 
     def write_fragments(self, plan: WritePlan, data: Any) -> Sequence[Any]:

@@ -32,6 +32,8 @@ class Capability(StrEnum):
     RENAME = "rename"
     VERSIONS = "versions"
     """Listing and describing versions of tables."""
+    DATA = "data"
+    """Inserting, merging, updating, deleting and querying rows."""
 
 
 class Outcome(StrEnum):

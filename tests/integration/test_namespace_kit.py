@@ -19,7 +19,7 @@ from lancekeep.testing.kit import Behaviour, Capability, Contents, Open, Outcome
 from lancekeep.testing.suite import NamespaceBehaviours
 
 DOCS = Path(__file__).parents[2] / "docs"
-V1 = (Capability.REGISTER, Capability.VERSIONS)
+V1 = (Capability.REGISTER, Capability.VERSIONS, Capability.DATA)
 
 
 def opening(directory: Path, **properties: str) -> Open:

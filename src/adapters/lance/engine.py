@@ -17,6 +17,7 @@ from lance_namespace import DeclareTableResponse, DescribeTableRequest, LanceNam
 from lance_namespace.errors import LanceNamespaceError, TableVersionNotFoundError
 
 from lancekeep.adapters.lance.native_errors import classified
+from lancekeep.adapters.lance.rows import LanceRows
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import (
     BranchNotFound,
@@ -47,12 +48,13 @@ class _Channel(LanceNamespace):
     ``error`` of the last commit, with the token if its outcome is unknown, and ``met`` of the last read.
 
     after: refuse every version except the one that follows this one. A storage-managed table then commits through the
-    channel, too, by the same condition of the storage.
+    channel, too, by the same condition of the storage. With ``exactly``, ``after`` is set once the table is open.
     """
 
-    def __init__(self, namespace: LanceNamespace, *, after: int | None = None) -> None:
+    def __init__(self, namespace: LanceNamespace, *, after: int | None = None, exactly: bool = False) -> None:
         self.namespace = namespace
-        self._after = after
+        self.after = after
+        self._exactly = exactly or after is not None
         self.error: LancekeepError | None = None
         self.met: LancekeepError | None = None
         self.committed: Committed | None = None
@@ -72,7 +74,7 @@ class _Channel(LanceNamespace):
 
     def describe_table(self, request: Any) -> Any:
         described = self.namespace.describe_table(request)
-        return described.model_copy(update={"managed_versioning": True}) if self._after is not None else described
+        return described.model_copy(update={"managed_versioning": True}) if self._exactly else described
 
     def list_table_versions(self, request: Any) -> Any:
         return self._asked(self.namespace.list_table_versions, request)
@@ -97,9 +99,9 @@ class _Channel(LanceNamespace):
 
     def create_table_version(self, request: Any) -> Any:
         self.error = None
-        if self._after is not None and request["version"] != self._after + 1:
+        if self.after is not None and request["version"] != self.after + 1:
             self.error = ConcurrentModification(
-                f"{'.'.join(request['id'])}: another has committed version {self._after + 1} since; "
+                f"{'.'.join(request['id'])}: another has committed version {self.after + 1} since; "
                 "nothing of this call was committed"
             )
             raise self.error
@@ -164,6 +166,7 @@ class LanceEngine:
         self._based_on = based_on
         self._storage_options = dict(storage_options)
         self._before_commit = before_commit
+        self.rows = LanceRows()
 
     def reader(self, data: Any) -> Any:
         if isinstance(data, pa.RecordBatchReader):
@@ -305,12 +308,23 @@ class LanceEngine:
                 namespace_client_managed_versioning=managed,
             )
 
-    def change(self, table: ObjectId, act: Callable[[Any], Any], after: int | None) -> Committed:
+    def change(
+        self,
+        table: ObjectId,
+        act: Callable[[Any], Any],
+        after: int | None,
+        *,
+        branch: str | None = None,
+        exactly: bool = False,
+    ) -> Committed:
         self._before_commit()
-        channel = _Channel(self._namespace, after=after)
+        channel = _Channel(self._namespace, after=after, exactly=exactly)
         with _translated(table, channel):
             dataset = self._dataset(channel, table)
-            self._bind(channel, dataset)
+            dataset = dataset if branch is None else dataset.checkout_version((branch, None))
+            self._bind(channel, dataset, branch)
+            if exactly:
+                channel.after = dataset.version
             return _committed(channel, act(dataset))
 
     def open(self, table: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Any:

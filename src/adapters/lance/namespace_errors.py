@@ -16,11 +16,13 @@ R = TypeVar("R")
 
 ERRORS: Mapping[type[errors.LancekeepError], type[api_errors.LanceNamespaceError]] = {
     errors.InvalidInput: api_errors.InvalidInputError,
+    errors.SchemaMismatch: api_errors.TableSchemaValidationError,
     errors.NamespaceNotFound: api_errors.NamespaceNotFoundError,
     errors.TableNotFound: api_errors.TableNotFoundError,
     errors.TagNotFound: api_errors.TableTagNotFoundError,
     errors.BranchNotFound: api_errors.TableBranchNotFoundError,
     errors.VersionNotFound: api_errors.TableVersionNotFoundError,
+    errors.ColumnNotFound: api_errors.TableColumnNotFoundError,
     errors.NamespaceAlreadyExists: api_errors.NamespaceAlreadyExistsError,
     errors.TableAlreadyExists: api_errors.TableAlreadyExistsError,
     errors.NamespaceNotEmpty: api_errors.NamespaceNotEmptyError,

@@ -7,10 +7,12 @@ import re
 
 from lancekeep.domain.errors import (
     AccessDenied,
+    ColumnNotFound,
     ConcurrentModification,
     Damaged,
     InvalidInput,
     LancekeepError,
+    SchemaMismatch,
     StoreUnavailable,
     TableAlreadyExists,
     VersionNotFound,
@@ -73,6 +75,7 @@ _MEANINGS: tuple[tuple[re.Pattern[str], type[LancekeepError], str], ...] = tuple
             StoreUnavailable,
             "the storage did not answer, or cannot now; call again later",
         ),
+        ("different schema", SchemaMismatch, ""),
         ("not found", VersionNotFound, ""),
         # A text that can be no tag.
         ("^Ref is invalid", InvalidInput, ""),
@@ -81,6 +84,29 @@ _MEANINGS: tuple[tuple[re.Pattern[str], type[LancekeepError], str], ...] = tuple
 """A part of the engine's message, what it means to the caller, and what to say with it. The first match decides."""
 
 _OF_THE_CALLER = re.compile("schema|invalid", re.IGNORECASE)
+
+
+_COLUMN = re.compile(
+    "no field named|FieldNotFound|column .* (not found|does not exist|is not in the dataset)|not exist in the dataset",
+    re.IGNORECASE,
+)
+
+_OF_THE_QUERY = ("Invalid user input", "LanceError(Index)")
+"""The beginnings of messages about a query, which some calls raise as OSError."""
+
+
+def query_error(name: str, error: Exception) -> LancekeepError:
+    """Return the Lancekeep error for an error of a native query.
+
+    ``name`` is the table.
+    """
+    text = _SOURCE.sub("", str(error))
+    if "LanceError(IO)" in text or (isinstance(error, OSError) and not text.startswith(_OF_THE_QUERY)):
+        found = classified(name, error, reading=True)
+        return Damaged(str(found)) if isinstance(found, VersionNotFound) else found
+    if _COLUMN.search(text):
+        return ColumnNotFound(f"{name}: {text}")
+    return InvalidInput(f"{name}: {text}")
 
 
 def classified(name: str, error: Exception, *, reading: bool) -> LancekeepError:

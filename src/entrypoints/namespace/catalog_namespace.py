@@ -7,12 +7,13 @@ Every operation accepts a request model of ``lance_namespace``, a dict, or a sub
 from __future__ import annotations
 
 from lancekeep.application.catalog import Catalog
+from lancekeep.entrypoints.namespace.data import DataOperations
 from lancekeep.entrypoints.namespace.namespaces import NamespaceOperations
 from lancekeep.entrypoints.namespace.tables import TableOperations
 from lancekeep.entrypoints.namespace.versions import VersionOperations
 
 
-class CatalogNamespace(NamespaceOperations, TableOperations, VersionOperations):
+class CatalogNamespace(NamespaceOperations, TableOperations, VersionOperations, DataOperations):
     """Any catalog as a Lance namespace.
 
     With a commit store the catalog answers ``managed_versioning=True``, and every native commit goes through

@@ -14,6 +14,9 @@ from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.table import Table
 from lancekeep.domain.version_row import VersionRow
 
+MAIN = "main"
+"""The name of the main history, which is no branch."""
+
 
 class Operations(api.LanceNamespace):
     """The base of each family of operations.
@@ -54,6 +57,11 @@ class Operations(api.LanceNamespace):
 def id_of(request: Any) -> ObjectId:
     """Return the identifier in a request."""
     return ObjectId.of(request.id)
+
+
+def branch_of(request: Any) -> str | None:
+    """Return the branch in a request; None for the main history."""
+    return None if request.branch in (None, "", MAIN) else str(request.branch)
 
 
 def choice(value: str | None, name: str, default: str, *others: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lancekeep.testing.behaviours import listings, namespaces, races, registration, tables
+from lancekeep.testing.behaviours import data, listings, namespaces, races, registration, tables
 from lancekeep.testing.kit import Behaviour
 
 BEHAVIOURS: Sequence[Behaviour] = (
@@ -17,5 +17,6 @@ BEHAVIOURS: Sequence[Behaviour] = (
     *tables.BEHAVIOURS,
     *registration.BEHAVIOURS,
     *listings.BEHAVIOURS,
+    *data.BEHAVIOURS,
     *races.BEHAVIOURS,
 )

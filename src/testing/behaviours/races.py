@@ -6,7 +6,7 @@ from typing import Any
 
 from lance_namespace import errors
 
-from lancekeep.testing.behaviours.registry import NAMESPACES, TAKEN, UNIQUE, Behaviours
+from lancekeep.testing.behaviours.registry import DATA, NAMESPACES, TAKEN, UNIQUE, Behaviours
 from lancekeep.testing.kit import OTHERS, ROWS, Bench, claim
 
 BEHAVIOURS = Behaviours()
@@ -116,3 +116,18 @@ def _one_winner(bench: Bench, *calls: tuple[str, Any]) -> None:
     strange = sorted({type(error).__name__ for error in lost if not isinstance(error, LOSER)})
     claim(not strange, f"losers of `{operation}` receive {', '.join(strange)}")
     claim(len(answers) - len(lost) == 1, f"not exactly one `{operation}` wins")
+
+
+@behaviour("races/merge", "MergeInsertIntoTable: This operation updates existing rows based on a matching column and "
+           "inserts new rows that don't match.", DATA)  # fmt: skip
+def _merges(bench: Bench) -> None:
+    bench.create("t")
+    clauses = {"on": ["a"], "when_matched_update_all": True, "when_not_matched_insert_all": True}
+    call = ("merge_insert_into_table", {"id": bench.at("t"), "data": OTHERS, **clauses})
+    answers = bench.race(*[call] * CREATORS)
+    refused = [answer for answer in answers if isinstance(answer, Exception)]
+    claim(
+        all(isinstance(error, errors.ConcurrentModificationError) for error in refused),
+        "a merge that loses is refused with another error",
+    )
+    claim(bench.rows("t") == [1, 2, 3, 4], "a key that several merges insert is in the table twice")

@@ -1,0 +1,117 @@
+"""The row engine that queries and changes rows through pylance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from tempfile import SpooledTemporaryFile
+from typing import Any
+
+import lance
+import pyarrow as pa
+
+from lancekeep.adapters.lance.queries import plans, streamed, translated
+from lancekeep.domain.errors import ColumnNotFound
+from lancekeep.format.manifest import transaction_name
+from lancekeep.ports.rows import MergeCounts, MergeRule, Query, RowStats, Source
+
+_IN_MEMORY = 16 << 20
+"""The bytes of a source that are kept in memory; a larger one is kept on disk."""
+
+_SYSTEM_INDEX = "__lance"
+
+
+class LanceRows:
+    """A `RowEngine` that uses pylance."""
+
+    def scan(self, dataset: Any, query: Query) -> Any:
+        return streamed(dataset, query)
+
+    def explain(self, dataset: Any, query: Query, *, verbose: bool) -> str:
+        with translated(dataset):
+            return _titled((title, part.explain_plan(verbose)) for title, part in plans(dataset, query))
+
+    def analyze(self, dataset: Any, query: Query) -> str:
+        with translated(dataset):
+            return _titled((title, part.analyze_plan()) for title, part in plans(dataset, query))
+
+    def count(self, dataset: Any, condition: str | None) -> int:
+        with translated(dataset):
+            return int(dataset.count_rows(condition))
+
+    def stats(self, dataset: Any) -> RowStats:
+        with translated(dataset):
+            size = sum(field.bytes_on_disk for field in dataset.stats.data_stats().fields)
+            names = {index.name for index in dataset.describe_indices()}
+            fragments = [fragment.metadata.num_rows for fragment in dataset.get_fragments()]
+            return RowStats(size, sum(not name.startswith(_SYSTEM_INDEX) for name in names), fragments)
+
+    def insert(self, dataset: Any, data: Any, *, overwrite: bool) -> Any:
+        dataset.insert(data, mode="overwrite" if overwrite else "append")
+        return dataset
+
+    def delete(self, dataset: Any, condition: str) -> Any:
+        dataset.delete(condition)
+        return dataset
+
+    def update(self, dataset: Any, values: Mapping[str, str], condition: str | None) -> tuple[Any, int]:
+        _require_fields(dataset, values)
+        return dataset, int(dataset.update(dict(values), condition)["num_rows_updated"])
+
+    def merge(self, dataset: Any, source: Any, rule: MergeRule) -> tuple[Callable[[], Any], MergeCounts]:
+        _require_fields(dataset, rule.on)
+        merge = dataset.merge_insert(list(rule.on)).use_index(rule.use_index).conflict_retries(0)
+        if rule.update:
+            merge.when_matched_update_all(rule.update_if)
+        if rule.insert:
+            merge.when_not_matched_insert_all()
+        if rule.delete:
+            merge.when_not_matched_by_source_delete(rule.delete_if)
+        transaction, counts = merge.execute_uncommitted(source)
+
+        def commit() -> Any:
+            return lance.LanceDataset.commit(dataset, transaction, max_retries=0)
+
+        return commit, MergeCounts(counts["num_inserted_rows"], counts["num_updated_rows"], counts["num_deleted_rows"])
+
+    def restore(self, dataset: Any, version: int, branch: str | None) -> Any:
+        old = dataset.checkout_version(version if branch is None else (branch, version))
+        old.restore()
+        return old
+
+    def transaction(self, dataset: Any) -> str | None:
+        name = transaction_name(dataset._ds.serialized_manifest())
+        return name.partition("-")[2].removesuffix(".txn") or None
+
+    @contextmanager
+    def repeatable(self, data: Any) -> Iterator[Source]:
+        with SpooledTemporaryFile(_IN_MEMORY) as file:
+            kept = _Kept(file)
+            with pa.ipc.new_stream(file, data.schema) as writer:
+                for batch in data:
+                    writer.write_batch(batch)
+                    kept.rows += batch.num_rows
+            yield kept
+
+
+class _Kept:
+    """Rows in a temporary file."""
+
+    def __init__(self, file: Any) -> None:
+        self.rows = 0
+        self._file = file
+
+    def stream(self) -> pa.RecordBatchReader:
+        self._file.seek(0)
+        return pa.ipc.open_stream(self._file)
+
+
+def _require_fields(dataset: Any, paths: Iterable[str]) -> None:
+    for path in paths:
+        if dataset.lance_schema.field(path) is None:
+            columns = ", ".join(dataset.schema.names)
+            raise ColumnNotFound(f"the table has no column {path!r}; its columns are {columns}. Nothing was changed")
+
+
+def _titled(parts: Iterable[tuple[str, str]]) -> str:
+    return "\n".join(f"{title}:\n{text}" if title else text for title, text in parts)

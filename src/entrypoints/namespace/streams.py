@@ -1,0 +1,99 @@
+"""Arrow IPC streams of callers and for callers, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+from lancekeep.adapters.lance.namespace_errors import namespace_error
+from lancekeep.domain.errors import InvalidInput, LancekeepError
+
+
+class Incoming:
+    """The rows of a caller, validated and counted as they are read.
+
+    The table engine turns an error of a stream into a text, so the stream keeps its error, and `blamed` raises it.
+
+    Args:
+        reader: The stream.
+        valid: Every batch has been validated.
+    """
+
+    def __init__(self, reader: pa.RecordBatchReader, *, valid: bool = False) -> None:
+        self.rows = 0
+        self._error: Exception | None = None
+        self._source = reader
+        self._valid = valid
+        self.reader = pa.RecordBatchReader.from_batches(reader.schema, self._batches())
+
+    @staticmethod
+    def of_bytes(data: bytes) -> Incoming:
+        """Return the rows of an Arrow IPC stream, which are not copied.
+
+        Raises:
+            InvalidInput: The stream is malformed; it is validated before anything is written.
+        """
+        try:
+            for batch in pa.ipc.open_stream(data):
+                batch.validate(full=True)
+            return Incoming(pa.ipc.open_stream(data), valid=True)
+        except (pa.ArrowException, OSError, TypeError, ValueError) as error:
+            raise _malformed(error) from error
+
+    @contextmanager
+    def blamed(self) -> Iterator[pa.RecordBatchReader]:
+        """Yield the stream; if it fails, raise its error instead of the engine's.
+
+        Raises:
+            InvalidInput: The stream is malformed.
+        """
+        try:
+            yield self.reader
+        except Exception as error:
+            if self._error is None:
+                raise
+            raise self._error from error
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        try:
+            for batch in self._source:
+                if not self._valid:
+                    batch.validate(full=True)
+                self.rows += batch.num_rows
+                yield batch
+        except (pa.ArrowException, OSError, TypeError, ValueError) as error:
+            self._error = _malformed(error)
+            raise self._error from error
+        except Exception as error:
+            self._error = error
+            raise
+
+
+def file_of(reader: pa.RecordBatchReader) -> bytes:
+    """Return a stream of batches as an Arrow IPC file."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, reader.schema) as writer:
+        for batch in reader:
+            writer.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def translated(reader: pa.RecordBatchReader) -> pa.RecordBatchReader:
+    """Return the stream with errors of the interface.
+
+    It is read after the operation has returned it.
+    """
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        try:
+            yield from reader
+        except LancekeepError as error:
+            raise namespace_error(error) from error
+
+    return pa.RecordBatchReader.from_batches(reader.schema, batches())
+
+
+def _malformed(error: Exception) -> InvalidInput:
+    return InvalidInput(f"the data are not a valid Arrow IPC stream: {error}")

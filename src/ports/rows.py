@@ -1,0 +1,191 @@
+"""The port of row engines, which query and change the rows of opened tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import attrs
+
+
+@attrs.frozen
+class VectorSearch:
+    """A search for the nearest vectors.
+
+    Attributes:
+        column: the path of the vector field.
+        vectors: one query vector, or several for a batch, whose answer has a column ``query_index``.
+        k: the number of rows of each query vector.
+        metric: the distance; None for that of the index.
+        min_probes: the partitions to search at least.
+        max_probes: the partitions to search at most.
+        refine_factor: read this multiple of ``k`` and rank it by the exact distance.
+        effort: the search effort of HNSW.
+        range: the smallest distance, and the distance to stay below.
+        use_index: search an index if there is one.
+    """
+
+    column: str
+    vectors: Sequence[Sequence[float]]
+    k: int
+    metric: str | None = None
+    min_probes: int | None = None
+    max_probes: int | None = None
+    refine_factor: int | None = None
+    effort: int | None = None
+    range: tuple[float | None, float | None] | None = None
+    use_index: bool = True
+
+
+@attrs.frozen
+class Query:
+    """A query of one version of a table.
+
+    Attributes:
+        columns: the field paths to return, or SQL expressions by their names in the answer; None for all columns.
+        condition: the SQL condition of the rows.
+        search: the vector search.
+        text: the full-text query: a text, or a structured query of the specification as JSON.
+        text_columns: the columns of a query that is a text; None for all indexed ones.
+        limit: the maximum number of rows. A vector search has its own.
+        offset: the number of rows to skip.
+        prefilter: apply the condition before the search.
+        fast: search only indexed rows.
+        row_ids: return the row ids as ``_rowid``.
+    """
+
+    columns: Sequence[str] | Mapping[str, str] | None = None
+    condition: str | None = None
+    search: VectorSearch | None = None
+    text: str | Mapping[str, Any] | None = None
+    text_columns: Sequence[str] | None = None
+    limit: int | None = None
+    offset: int | None = None
+    prefilter: bool = False
+    fast: bool = False
+    row_ids: bool = False
+
+
+@attrs.frozen
+class MergeRule:
+    """What a merge does with the rows of the source and of the table.
+
+    Attributes:
+        on: the paths of the key fields.
+        update: replace the rows of the table that match a row of the source.
+        update_if: replace only those for which this SQL condition on ``source`` and ``target`` is true.
+        insert: insert the rows of the source that match none.
+        delete: delete the rows of the table that match none.
+        delete_if: delete only those for which this SQL condition is true.
+        use_index: find matches by an index on the key if there is one.
+    """
+
+    on: Sequence[str]
+    update: bool = False
+    update_if: str | None = None
+    insert: bool = True
+    delete: bool = False
+    delete_if: str | None = None
+    use_index: bool = True
+
+
+@attrs.frozen
+class MergeCounts:
+    """How many rows a merge inserted, updated and deleted."""
+
+    inserted: int
+    updated: int
+    deleted: int
+
+
+@attrs.frozen
+class RowStats:
+    """Statistics of one version of a table.
+
+    Attributes:
+        size: the bytes of its data on disk.
+        indices: the number of its indexes.
+        fragments: the number of rows of each fragment.
+    """
+
+    size: int
+    indices: int
+    fragments: Sequence[int]
+
+
+class Source(Protocol):
+    """Rows that can be read several times.
+
+    Attributes:
+        rows: their number.
+    """
+
+    rows: int
+
+    def stream(self) -> Any:
+        """Return the rows as a ``pyarrow.RecordBatchReader``.
+
+        Only one of them is in use at a time.
+        """
+
+
+class RowEngine(Protocol):
+    """Query and change the rows of a dataset that a `TableEngine` has opened.
+
+    Changes commit through the dataset, so they belong into the ``act`` of `TableEngine.change`, which translates
+    their errors. The other methods raise `InvalidInput` for a malformed query, `ColumnNotFound` for an unknown column,
+    and `StoreUnavailable` or `Damaged` for stored data that cannot be read. No method loads a table into memory.
+    """
+
+    def scan(self, dataset: Any, query: Query) -> Any:
+        """Return the rows as a ``pyarrow.RecordBatchReader``.
+
+        Its errors are those of the port.
+        """
+
+    def explain(self, dataset: Any, query: Query, *, verbose: bool) -> str:
+        """Return the plan of a query as text."""
+
+    def analyze(self, dataset: Any, query: Query) -> str:
+        """Run a query and return its plan with the measured figures."""
+
+    def count(self, dataset: Any, condition: str | None) -> int:
+        """Return the number of rows for which a condition is true."""
+
+    def stats(self, dataset: Any) -> RowStats:
+        """Return the statistics of the dataset."""
+
+    def insert(self, dataset: Any, data: Any, *, overwrite: bool) -> Any:
+        """Append a stream of batches, or replace all rows, and return the new dataset."""
+
+    def delete(self, dataset: Any, condition: str) -> Any:
+        """Delete the rows for which a condition is true, and return the new dataset."""
+
+    def update(self, dataset: Any, values: Mapping[str, str], condition: str | None) -> tuple[Any, int]:
+        """Set columns to SQL expressions.
+
+        Returns:
+            The new dataset and the number of updated rows.
+        """
+
+    def merge(self, dataset: Any, source: Any, rule: MergeRule) -> tuple[Callable[[], Any], MergeCounts]:
+        """Write the files of a merge.
+
+        Args:
+            dataset: the dataset.
+            source: a stream of batches.
+            rule: the rule of the merge.
+
+        Returns:
+            A function that commits the merge as the next version and returns the new dataset, and the counts.
+        """
+
+    def restore(self, dataset: Any, version: int, branch: str | None) -> Any:
+        """Commit an earlier version's contents as a new one, and return the dataset."""
+
+    def transaction(self, dataset: Any) -> str | None:
+        """Return the id of the transaction that made the version of a dataset."""
+
+    def repeatable(self, data: Any) -> AbstractContextManager[Source]:
+        """Keep a stream of batches, beyond a limit on disk, until the context ends."""
