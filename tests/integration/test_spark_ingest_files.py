@@ -331,7 +331,7 @@ def test_changed_file_is_refused_added_or_replaced(lake: Lake) -> None:
     lake.parquet("b", range(10, 13))
     lake.ingest(source_column="file", task_bytes=1)
     lake.parquet("a", range(5))
-    with pytest.raises(lancekeep.Refused, match=r"1 files have changed .*a\.parquet"):
+    with pytest.raises(lancekeep.Refused, match=r"1 files changed since .*a\.parquet"):
         lake.ingest()
     assert lake.ingest(changed="replace", source_column="file").rows == 5
     assert lake.ids() == [*range(5), *range(10, 13)]
