@@ -20,10 +20,11 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
 from lance.fragment import write_fragments
-from lance_namespace import ListTableVersionsRequest
+from lance_namespace import InsertIntoTableRequest, ListTableVersionsRequest
 from lance_namespace.errors import LanceNamespaceError
 from readers.model import CHANGES, Change, Content, Given, History, State, Table, content_of
 from readers.operations import FEW, FLAG, operation
+from readers.requests import REQUESTS, Request
 from readers.stores import ATOMIC, MODES, REMEMBERING, STORES, Lake
 
 import lancekeep
@@ -43,6 +44,7 @@ FOREIGN = ("notes.txt", "photos.lance/p.jpg", "20260101_exports/2026/invoices.cs
 BRANCHES = ("s", "t")
 TAGS = ("k", "l")
 CHANGE_NAMES = tuple(CHANGES)
+CONCURRENTLY = ("drop", "recreate", "rename", "write", "create_branch")
 UPKEEP = ("cleanup", "repair", "migrate", "reopen", "change_commit_store", "put_foreign_file")
 NOW = timedelta(0)
 
@@ -487,6 +489,23 @@ class Readers(RuleBasedStateMachine):
             [handle], self.handles = self.handles, pool
             self.change(handle, change, value)
 
+    @operation(has_tables, at=FEW, branch=FEW, change=tuple(REQUESTS), value=FEW, weight=3)
+    def change_by_request(self, at: int, branch: int, change: str, value: int) -> None:
+        """Change a table by a request to the namespace."""
+        name = self.named(at)
+        if name is None:
+            return
+        table = self.tables[name]
+        of = self.pick([None, None, *table.branches], branch)
+        history = table.history(of)
+        assert history is not None
+        version = self.pick(sorted(history.kept), value) if change == "restore" else history.latest
+        seen = history.versions[version]
+        given = self.given(seen, value)
+        target = Target(table, table.uri, version, of, history, CHANGES[change], given, seen)
+        request = Request(self.namespace, {"id": list(name), "branch": of}, version, seen, given)
+        self.commit(lambda: REQUESTS[change](request), [target], must=True, what=f"{change} by a request")
+
     @operation(has_handles, at=FEW)
     def read_handle(self, at: int) -> None:
         """A handle reads its version, whatever has happened since, or fails if the version was removed."""
@@ -518,9 +537,12 @@ class Readers(RuleBasedStateMachine):
         main, given = table.main, self.given(table.main.state, value)
         return Target(table, table.uri, main.latest, None, main, CHANGES[change], given, main.state)
 
-    @operation(has_tables, at=FEW, value=FEW, concurrently=("drop", "recreate", "rename", "write", "create_branch"))
-    def slow_append(self, at: int, value: int, concurrently: str) -> None:
-        """Append a stream of rows, in the middle of which the table is dropped, recreated, renamed or changed."""
+    @operation(has_tables, at=FEW, value=FEW, concurrently=CONCURRENTLY, request=FLAG)
+    def slow_append(self, at: int, value: int, concurrently: str, request: bool = False) -> None:
+        """Append a stream of rows, in the middle of which the table is dropped, recreated, renamed or changed.
+
+        ``request``: through the namespace.
+        """
         name = self.named(at)
         if name is None or self.kind == "none":
             return
@@ -543,7 +565,10 @@ class Readers(RuleBasedStateMachine):
 
         def act() -> None:
             try:
-                self.catalogs[value % 2].write(name, reader, "append")
+                if request:
+                    self.namespace.insert_stream(InsertIntoTableRequest(id=list(name), mode="append"), reader)
+                else:
+                    self.catalogs[value % 2].write(name, reader, "append")
             finally:
                 if errors:
                     raise errors[0]
