@@ -103,6 +103,7 @@ __all__ = [
     "PartitionSpec",
     "PartitionedNamespace",
     "Refused",
+    "RestNamespace",
     "Result",
     "Retryable",
     "Scan",
@@ -149,6 +150,7 @@ _HOMES = {
     "lancekeep.domain.partitions": "Partition",
     "lancekeep.domain.table": "Table",
     "lancekeep.entrypoints.namespace.directory": "DirectoryNamespace",
+    "lancekeep.entrypoints.namespace.rest": "RestNamespace",
     "lancekeep.ports.table_engine": "VersionDetails WritePlan",
 }
 _HOME = dict.fromkeys(__all__, "lancekeep.domain.errors")

@@ -13,20 +13,25 @@ from functools import partial
 from lancekeep.adapters.commit_stores import open_commit_store
 from lancekeep.adapters.lance.callbacks import CallbackNamespace
 from lancekeep.adapters.lance.engine import LanceEngine
+from lancekeep.adapters.lance.remote import ServedNamespace
 from lancekeep.adapters.manifest_stores.compatible import CompatibleManifestStore
 from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListing
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
 from lancekeep.adapters.manifest_stores.table_indexes import refresh_indexes
 from lancekeep.adapters.object_stores import open_object_store, uri_for_lance
+from lancekeep.adapters.rest.server import RestServer
+from lancekeep.adapters.rest.settings import HEADER, RestSettings
 from lancekeep.application.catalog import Catalog
 from lancekeep.application.certification import Certificate, Progress, measure
 from lancekeep.application.ledger import COMMIT_STORE_PROPERTY, Ledger
 from lancekeep.application.places import Places
+from lancekeep.application.remote import RestCatalog
 from lancekeep.application.retry import Retry
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.application.versions import Versions
 from lancekeep.config import V1, V2, ConnectionConfig, given
 from lancekeep.domain.errors import InvalidInput, LancekeepError, UnsafeStore, UnsafeStoreWarning
+from lancekeep.domain.identifiers import ObjectId
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.manifest_store import ManifestStore
 from lancekeep.ports.object_store import ObjectStore
@@ -53,9 +58,13 @@ def connect(
     committer: str | None = None,
     inline_optimization: bool | None = None,
     unsafe: bool | None = None,
+    uri: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    api_key: str | None = None,
+    token: str | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Catalog:
-    """Open the catalog below ``root``; opening writes nothing.
+    """Open the catalog below ``root``, or that of a server; opening writes nothing.
 
     The first change creates a catalog if there is none. The environment (``LANCEKEEP_*``) and ``lancekeep.toml`` give
     defaults for the arguments that are left out; see `ConnectionConfig`.
@@ -68,7 +77,8 @@ def connect(
     Args:
         root: A URI (``file://``, ``s3://``, or any scheme of fsspec), or an absolute or relative path.
         catalog: The name of a configured catalog, in place of ``root``.
-        impl: The implementation of the namespace: ``dir``.
+        impl: The implementation of the namespace: ``dir`` for a directory, ``rest`` for a server. By default ``rest``
+            if the root begins with ``http://`` or ``https://``.
         mode: Where the catalog's entries are. ``compatible`` (the default): in the manifest table; V1 directories
             count as tables of the root, too, and new tables of the root get V1 names, ``{name}.lance``. ``v2``: in the
             manifest table alone. ``v1``: there is no manifest table, and every directory ``{name}.lance`` is a table,
@@ -82,7 +92,12 @@ def connect(
         inline_optimization: Update the indexes of the manifest table every 256 changes, as `Catalog.optimize` does.
         unsafe: Warn (`UnsafeStoreWarning`) instead of raising `UnsafeStore`. Only for one writer at a time, which may
             lose its last commits. The catalog does not remember it.
-        properties: The same settings by their property names, such as ``dir.root`` and ``storage.aws_region``.
+        uri: The URI of the server, for ``impl="rest"``; another name of ``root``.
+        headers: Headers of every request to the server.
+        api_key: The API key for the server.
+        token: The bearer token for the server.
+        properties: The same settings by their property names, such as ``dir.root``, ``storage.aws_region`` and
+            ``rest.read_timeout``.
 
     Raises:
         InvalidInput, MissingExtra: A setting cannot be understood, or its adapter is not installed.
@@ -91,16 +106,21 @@ def connect(
             raise it, too, if the server turns out to ignore the condition.
         StoreUnavailable, AccessDenied: A store cannot be reached (within 10 s).
     """
+    if uri is not None and root is not None:
+        raise InvalidInput("root and uri both name the catalog; give one of them")
+    rest_options = {f"{HEADER}{name}": value for name, value in (headers or {}).items()}
+    rest_options |= {name: value for name, value in (("api_key", api_key), ("token", token)) if value is not None}
     config = ConnectionConfig.resolve(
         given(
             properties,
-            root=root,
+            root=root if uri is None else uri,
             catalog=catalog,
-            impl=impl,
+            impl=impl or ("rest" if uri is not None else None),
             mode=mode,
             commit_store=commit_store,
             storage_options=storage_options,
             commit_store_options=commit_store_options,
+            rest_options=rest_options,
             committer=committer,
             inline_optimization=inline_optimization,
             unsafe=unsafe,
@@ -112,10 +132,24 @@ def connect(
 def open_catalog(config: ConnectionConfig) -> Catalog:
     """Open the catalog of a resolved configuration; see `connect`."""
     try:
-        return _open(config)
+        return _open_server(config) if config.impl == "rest" else _open(config)
     except LancekeepError as error:
         config.explain(error)
         raise
+
+
+def _open_server(config: ConnectionConfig) -> RestCatalog:
+    if config.commit_store is not None or config.commit_store_options:
+        raise InvalidInput("impl 'rest' has no commit store: the server has one; leave commit_store out")
+    own = {name: value for name, value in config.storage_options.items() if name not in OWN_STORAGE_OPTIONS}
+    server = RestServer(RestSettings.of({**config.rest_options, "uri": config.require_root()}))
+    server.honours_keys()  # fail now, not at the first change
+    namespace = ServedNamespace(server)
+
+    def engine(table: ObjectId, vended: Mapping[str, str]) -> LanceEngine:
+        return LanceEngine(namespace, {**own, **vended}, lambda base: namespace)
+
+    return RestCatalog(server, engine)
 
 
 def _open(config: ConnectionConfig) -> Catalog:

@@ -3,8 +3,8 @@
 A setting comes from the first source that has it: an explicit argument, the environment (``LANCEKEEP_*``), the
 ``lancekeep.toml`` of the project, that of the user. A source that names a root applies to this root only, so a
 connection to one catalog never uses the commit store of another. Property names follow the "Tool Integration
-Guidelines" of the Lance namespace specification: ``impl``, and ``dir.*`` for the settings of the directory
-implementation.
+Guidelines" of the Lance namespace specification: ``impl``, ``dir.*`` for the settings of the directory implementation,
+and ``rest.*`` for those of a connection to a server, whose URI is the root.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ PREFIX = "LANCEKEEP_"
 CONFIG_VARIABLE = "LANCEKEEP_CONFIG"
 """Names the one configuration file to read, in place of those of the project and the user."""
 
-STORAGE, COMMIT_STORE = "storage.", "commit_store."
+STORAGE, COMMIT_STORE, REST = "storage.", "commit_store.", "rest."
 SERVER = "server."
 """The prefix of the settings of ``lancekeep serve``, which are no settings of a connection."""
 TEXTS = ("impl", "root", "mode", "commit_store", "committer")
 BOOLEANS = ("inline_optimization", "unsafe", "vend_input_storage_options")
-SETTINGS = (*TEXTS, *BOOLEANS, STORAGE, COMMIT_STORE)
+SETTINGS = (*TEXTS, *BOOLEANS, STORAGE, COMMIT_STORE, REST)
 """Every setting; a name that ends in a dot is the prefix of a store's options."""
 
 NATIVE_MODE = ("manifest_enabled", "dir_listing_enabled", "dir_listing_to_manifest_migration_enabled")
@@ -56,7 +56,8 @@ _ALIASES = {
     "commit_store_options.": COMMIT_STORE,
 }
 _KNOWN = (*TEXTS, *BOOLEANS, *NATIVE_MODE, *NATIVE_ONLY, "catalog")
-_PLANNED = ("hive", "rest")
+_PLANNED = ("hive",)
+_SERVERS = ("http://", "https://")
 ARGUMENT = "argument"
 """The origin of a setting that the caller gave."""
 
@@ -111,6 +112,7 @@ class ConnectionConfig:
     commit_store: str | None = attrs.field(default=None, repr=_shown_store)
     storage_options: Mapping[str, str] = attrs.field(factory=dict, repr=_shown_names)
     commit_store_options: Mapping[str, str] = attrs.field(factory=dict, repr=_shown_names)
+    rest_options: Mapping[str, str] = attrs.field(factory=dict, repr=_shown_names)
     committer: str | None = None
     inline_optimization: bool = False
     unsafe: bool = False
@@ -173,6 +175,7 @@ class ConnectionConfig:
             commit_store=text("commit_store"),
             storage_options=_below(STORAGE, settings),
             commit_store_options=_below(COMMIT_STORE, settings),
+            rest_options=_below(REST, settings),
             committer=text("committer"),
             inline_optimization=_boolean(settings, "inline_optimization"),
             unsafe=_boolean(settings, "unsafe"),
@@ -187,7 +190,8 @@ class ConnectionConfig:
             if (flag := getattr(self, name)) is not None:
                 properties[name] = str(flag).lower()
         properties |= {f"{STORAGE}{name}": value for name, value in self.storage_options.items()}
-        return properties | {f"{COMMIT_STORE}{name}": value for name, value in self.commit_store_options.items()}
+        properties |= {f"{COMMIT_STORE}{name}": value for name, value in self.commit_store_options.items()}
+        return properties | {f"{REST}{name}": value for name, value in self.rest_options.items()}
 
     def require_root(self) -> str:
         """Return the root. Raises `InvalidInput` if no source names one."""
@@ -210,6 +214,7 @@ def given(
     *,
     storage_options: Mapping[str, str] | None = None,
     commit_store_options: Mapping[str, str] | None = None,
+    rest_options: Mapping[str, str] | None = None,
     **settings: object,
 ) -> dict[str, Any]:
     """Return the arguments of a call as properties, without those that are None.
@@ -220,6 +225,7 @@ def given(
     arguments = {name: value for name, value in settings.items() if value is not None}
     arguments |= {f"{STORAGE}{name}": value for name, value in (storage_options or {}).items()}
     arguments |= {f"{COMMIT_STORE}{name}": value for name, value in (commit_store_options or {}).items()}
+    arguments |= {f"{REST}{name}": value for name, value in (rest_options or {}).items()}
     twice = sorted(arguments.keys() & (properties or {}).keys())
     if twice:
         raise InvalidInput(f"{twice[0]!r} is both an argument and a property; give it once")
@@ -263,14 +269,14 @@ def _key(name: str, origin: str) -> str:
     if dot and implementation in _PLANNED:
         raise InvalidInput(f"{_label(name, origin)} belongs to impl {implementation!r}, which is not available yet")
     key = below if dot and implementation == "dir" else name
-    if name == "dir.path":
+    if name in ("dir.path", "rest.uri"):
         return "root"
     for alias, own in _ALIASES.items():
         if key == alias or (alias.endswith(".") and key.startswith(alias)):
             key = own + key.removeprefix(alias)
-    if key in _KNOWN or any(key.startswith(prefix) and key != prefix for prefix in (STORAGE, COMMIT_STORE)):
+    if key in _KNOWN or any(key.startswith(prefix) and key != prefix for prefix in (STORAGE, COMMIT_STORE, REST)):
         return key
-    nearest = difflib.get_close_matches(key, [*_KNOWN, STORAGE, COMMIT_STORE], n=1, cutoff=0.0)[0]
+    nearest = difflib.get_close_matches(key, [*_KNOWN, STORAGE, COMMIT_STORE, REST], n=1, cutoff=0.0)[0]
     if origin == _variable(name):
         raise InvalidInput(f"unknown variable {origin}; did you mean {_variable(nearest)}?")
     found = "" if origin == ARGUMENT else f"{origin}: "
@@ -286,13 +292,14 @@ def _found_in(setting: _Setting) -> str:
 
 
 def _implementation(settings: _Settings) -> str:
+    served = "root" in settings and str(settings["root"].value).lower().startswith(_SERVERS)
     if "impl" not in settings:
-        return "dir"
+        return "rest" if served else "dir"
     impl = str(settings["impl"].value).lower()
     if impl in _PLANNED:
         raise InvalidInput(f"impl {impl!r}{_found_in(settings['impl'])} is not available yet; use impl 'dir'")
-    if impl != "dir":
-        raise InvalidInput(f"unknown impl {impl!r}{_found_in(settings['impl'])}; the implementation is 'dir'")
+    if impl not in ("dir", "rest"):
+        raise InvalidInput(f"unknown impl {impl!r}{_found_in(settings['impl'])}; choose dir or rest")
     return impl
 
 
@@ -361,7 +368,7 @@ def _property(name: str) -> str:
     prefix, separator, rest = name.partition("__")
     if not separator:
         return name
-    return f"{prefix}.{_property(rest) if prefix in ('dir', *_PLANNED) else rest}"
+    return f"{prefix}.{_property(rest) if prefix in ('dir', 'rest', *_PLANNED) else rest}"
 
 
 def server_settings(
@@ -471,8 +478,11 @@ def _section(content: Mapping[str, Any], origin: str, folder: Path) -> _Settings
     root = settings.get("root")
     if root is not None and not re.match(r"~|[A-Za-z][A-Za-z0-9+.-]*:/", root.value):
         settings["root"] = attrs.evolve(root, value=str(folder / root.value))
-    if root is None and any(name.startswith("commit_store") for name in settings):
-        raise InvalidInput(f"{origin}: a commit store belongs to one root; add root = '…' to the same section")
+    if root is None and any(name.startswith(("commit_store", REST)) for name in settings):
+        raise InvalidInput(
+            f"{origin}: a commit store and the settings of a server belong to one root; add root = '…' to the same "
+            "section"
+        )
     return settings
 
 

@@ -14,8 +14,8 @@ import lance_namespace_urllib3_client.api as client_api
 import pytest
 from lance_namespace.errors import ErrorCode
 
+from lancekeep.adapters.rest.routes import OLDER_ROUTES, READS, ROUTES, Body, Route, Router
 from lancekeep.entrypoints.rest.errors import STATUS
-from lancekeep.entrypoints.rest.routes import OLDER_ROUTES, READS, ROUTES, Body, Route, Router
 
 
 def generated() -> Iterator[tuple[str, dict[str, Any]]]:

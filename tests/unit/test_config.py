@@ -132,7 +132,7 @@ def test_variables_without_a_root_apply_to_every_root(monkeypatch: pytest.Monkey
 
 def test_commit_store_of_a_file_needs_a_root_in_the_same_section(nowhere: Path) -> None:
     (nowhere / "lancekeep.toml").write_text("commit_store = 'sqlite:///lake.db'")
-    with pytest.raises(lancekeep.InvalidInput, match="a commit store belongs to one root"):
+    with pytest.raises(lancekeep.InvalidInput, match="belong to one root"):
         ConnectionConfig.resolve({"root": "lake"})
 
 
@@ -196,7 +196,8 @@ def test_variables_name_properties_of_an_implementation(monkeypatch: pytest.Monk
         ({"mode": "v1", "manifest_enabled": "true"}, "both select the mode"),
         ({"impl": "hive"}, "impl 'hive' is not available yet; use impl 'dir'"),
         ({"impl": "directory"}, "unknown impl 'directory'"),
-        ({"rest.uri": "x"}, "belongs to impl 'rest', which is not available yet"),
+        ({"hive.uri": "x"}, "belongs to impl 'hive', which is not available yet"),
+        ({"impl": "glue"}, "unknown impl 'glue'; choose dir or rest"),
         ({"catalog": "lake"}, "there is no catalog 'lake'; no lancekeep.toml names one"),
         ({"unsafe": "maybe"}, "give 'true' or 'false'"),
     ],

@@ -27,7 +27,7 @@ from lancekeep.domain.version_row import VersionRow
 
 Request = Mapping[str, Any]
 Answer = dict[str, Any]
-Callback = Callable[["CallbackNamespace", Request], Answer]
+Callback = Callable[[Any, Request], Answer]
 
 _MOST = 2**31 - 1
 """The limit that larger limits are reduced to: no listing is as long."""
@@ -45,7 +45,7 @@ def callback(method: Callback) -> Any:
     """Raise Lancekeep errors as namespace errors; a missing table is `Refused`."""
 
     @functools.wraps(method)
-    def called(self: CallbackNamespace, request: Request) -> Answer:
+    def called(self: Any, request: Request) -> Answer:
         try:
             return method(self, request)
         except TableNotFound as error:

@@ -10,6 +10,7 @@ import attrs
 from lancekeep.adapters.lance.namespace_errors import translating
 from lancekeep.composition import open_catalog
 from lancekeep.config import ConnectionConfig
+from lancekeep.domain.errors import InvalidInput
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
 
 
@@ -36,6 +37,8 @@ class DirectoryNamespace(CatalogNamespace):
         config = ConnectionConfig.resolve(properties)
         if config.root is None:
             config = attrs.evolve(config, root=".")
+        if config.impl != "dir":
+            raise InvalidInput("a directory namespace has impl 'dir'; for a server, use lancekeep.RestNamespace")
         super().__init__(open_catalog(config), vend_storage_options=config.vend_input_storage_options)
         self._config = config
 

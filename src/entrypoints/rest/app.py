@@ -21,14 +21,15 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route as Endpoint
 from starlette.types import Message, Receive, Scope, Send
 
+from lancekeep.adapters.rest.routes import OLDER_ROUTES, ROUTES, Body, Route, Router
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.entrypoints.rest.channel import PART, Loop, RequestBody, ResponseBody
 from lancekeep.entrypoints.rest.errors import HttpError, Problem
 from lancekeep.entrypoints.rest.health import Health
+from lancekeep.entrypoints.rest.idempotency import Idempotency
 from lancekeep.entrypoints.rest.observation import Observation, Telemetry
 from lancekeep.entrypoints.rest.requests import Call, call_of, route_of
 from lancekeep.entrypoints.rest.responses import ARROW_FILE, response_of, write_file
-from lancekeep.entrypoints.rest.routes import OLDER_ROUTES, ROUTES, Body, Route, Router
 from lancekeep.entrypoints.rest.settings import ServerSettings
 
 Handler = Callable[[Call], Any]
@@ -61,7 +62,7 @@ def create_app(
     Args:
         namespace: The namespace, whose methods must be safe to call from several threads.
         settings: The settings of the server.
-        around: Wrappers of the call of every operation, the outermost first.
+        around: Wrappers of the call of every operation, the outermost first. Idempotency is inside all of them.
         middleware: ASGI middleware of the operations, the outermost first; it runs inside the logs and metrics.
     """
     settings = settings or ServerSettings()
@@ -92,7 +93,8 @@ class Operations:
         self._threads = settings.threads
         self._limiter: anyio.CapacityLimiter | None = None
         self._perform: Handler = self.call
-        for wrapper in reversed(around):
+        wrappers: tuple[Around, ...] = (*around, Idempotency(namespace))
+        for wrapper in reversed(wrappers):
             self._perform = _wrapped(wrapper, self._perform)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -24,8 +24,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from lancekeep.adapters.rest.routes import READS, Route
 from lancekeep.entrypoints.rest.errors import RESOLVE_TOKEN, Problem
-from lancekeep.entrypoints.rest.routes import READS, Route
 from lancekeep.entrypoints.rest.settings import ServerSettings
 
 REQUEST_ID = "x-request-id"

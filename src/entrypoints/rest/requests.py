@@ -18,10 +18,10 @@ from pydantic_core import from_json
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
+from lancekeep.adapters.rest.routes import Body, Match, Route, Router
 from lancekeep.entrypoints.namespace.boundary import request_of
 from lancekeep.entrypoints.rest.channel import RequestBody
 from lancekeep.entrypoints.rest.errors import HttpError
-from lancekeep.entrypoints.rest.routes import Body, Match, Route, Router
 
 JSON = "application/json"
 ARROW_STREAM = "application/vnd.apache.arrow.stream"

@@ -12,9 +12,9 @@ from pydantic import BaseModel
 from pydantic_core import to_json
 from starlette.responses import Response
 
+from lancekeep.adapters.rest.routes import Body
 from lancekeep.entrypoints.rest.channel import ResponseBody
 from lancekeep.entrypoints.rest.requests import DELIMITER, JSON, Call
-from lancekeep.entrypoints.rest.routes import Body
 
 ARROW_FILE = "application/vnd.apache.arrow.file"
 

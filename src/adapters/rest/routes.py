@@ -1,6 +1,6 @@
 """The routes of the server as one table (specification: "REST Routes").
 
-Requests, authorization, idempotency, metrics and logs all read this table. Nothing else names a path.
+The server finds operations by it, and the client builds requests from it. Nothing else names a path.
 """
 
 from __future__ import annotations

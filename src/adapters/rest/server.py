@@ -1,0 +1,247 @@
+"""A `CatalogServer` over HTTP (REST catalog specification)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+from uuid import uuid4
+
+from lancekeep.adapters.rest.connection import MOST_JSON, MOST_ROWS, Connection, NotSent, Reply
+from lancekeep.adapters.rest.errors import RETRIED, error_of
+from lancekeep.adapters.rest.routes import READS, ROUTES, Body, Route
+from lancekeep.adapters.rest.settings import RestSettings
+from lancekeep.application.retry import Retry
+from lancekeep.domain.errors import InvalidInput, StoreUnavailable, Unsupported
+
+KEY_HEADER = "idempotency-key"
+JSON = "application/json"
+ARROW_STREAM = "application/vnd.apache.arrow.stream"
+
+_BY_OPERATION = {route.operation: route for route in ROUTES}
+_PLAIN = {"count_table_rows": "count", "explain_table_query_plan": "plan", "analyze_table_query_plan": "analysis"}
+"""The operations whose response is one value, with the field that holds it."""
+
+_HEADER = "header."
+
+
+class RestServer:
+    """Any server of the specification.
+
+    A request that fails without a definite answer is repeated if it reads, if it never reached the server, or if the
+    server honours idempotency keys. Each change then carries the same key in every attempt.
+    """
+
+    def __init__(self, settings: RestSettings, retry: Retry | None = None) -> None:
+        self._connection = Connection(settings)
+        self._settings = settings
+        self._retry = retry or Retry(patience=settings.retry_seconds, first=0.05, cap=2.0)
+        self._honours_keys: bool | None = None
+        self.uri = self._connection.uri
+
+    def call(
+        self, operation: str, fields: Mapping[str, Any], *, data: bytes | None = None, key: str | None = None
+    ) -> dict[str, Any]:
+        route = _BY_OPERATION.get(operation)
+        if route is None:
+            raise Unsupported(f"the REST protocol has no operation {operation!r}")
+        given = {name: value for name, value in fields.items() if value is not None}
+        headers = _headers(given)
+        reads = operation in READS
+        if not reads and self.honours_keys():
+            headers[KEY_HEADER] = key or str(uuid4())
+        send = partial(self._once, route, given, headers, data, repeatable=reads or KEY_HEADER in headers)
+        try:
+            return self._retry.call(send)
+        except (_Failed, _Unanswered) as failed:
+            raise failed.error from failed.__cause__
+
+    def honours_keys(self) -> bool:
+        """Return whether the server keeps idempotency keys.
+
+        A server that does echoes the key of a request in a header. The first call asks the server.
+        """
+        if self._honours_keys is None:
+            key = str(uuid4())
+            send = partial(
+                self._connection.send, "POST", "/v1/namespace/%24/exists", {}, {KEY_HEADER: key, "content-type": JSON}
+            )
+            reply = self._retry.call(lambda: send(b"{}"))
+            if reply.status in (401, 403):
+                raise error_of(reply.status, _json(reply), self.uri)
+            self._honours_keys = reply.headers.get(KEY_HEADER) == key
+        return self._honours_keys
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _once(
+        self,
+        route: Route,
+        fields: Mapping[str, Any],
+        headers: Mapping[str, str],
+        data: bytes | None,
+        *,
+        repeatable: bool,
+    ) -> dict[str, Any]:
+        """Send a request once.
+
+        Raises:
+            StoreUnavailable: The request may be sent again.
+            _Failed: It must not be sent again. The error is that of the caller.
+        """
+        what = f"{route.operation_id} at {self.uri}"
+        path, query, own_headers, body = self._parts(route, dict(fields), data)
+        most = MOST_ROWS if route.answer is Body.ARROW else MOST_JSON
+        try:
+            reply = self._connection.send(route.method, path, query, {**headers, **own_headers}, body, most=most)
+            if 200 <= reply.status < 300:
+                return _response(route, reply)
+            error = error_of(reply.status, _json(reply), what)
+        except NotSent:
+            raise
+        except _Malformed as malformed:
+            raise _Failed(malformed) from None
+        except StoreUnavailable as unanswered:
+            if repeatable:
+                raise
+            raise _Failed(
+                StoreUnavailable(
+                    f"{what}: {unanswered}. The request may have taken effect, and the server keeps no idempotency "
+                    "keys; check the state before you repeat it"
+                )
+            ) from unanswered
+        if reply.status in RETRIED and (repeatable or reply.status == 429):
+            raise _Unanswered(str(error), error) from None
+        raise _Failed(error)
+
+    def _parts(
+        self, route: Route, fields: dict[str, Any], data: bytes | None
+    ) -> tuple[str, dict[str, Any], dict[str, str], bytes | None]:
+        """Return path, query, headers and body of a request ("Non-Standard Operations")."""
+        path, query, headers = route.path, dict[str, Any](), dict[str, str]()
+        for name in ("id", "index_name"):
+            if f"{{{name}}}" in path:
+                value = fields.pop(name, None)
+                path = path.replace(f"{{{name}}}", quote(self._text(value) if name == "id" else str(value), safe=""))
+        if self._settings.delimiter != "$":
+            query["delimiter"] = self._settings.delimiter
+        for header, name in route.headers.items():
+            if name in fields:
+                value = fields.pop(name)
+                headers[header] = value if isinstance(value, str) else json.dumps(value)
+        for name in route.query:
+            if name in fields:
+                query[name] = _parameter(fields.pop(name))
+        if route.body is Body.ARROW:
+            fields.pop("storage_options", None)
+            if fields:
+                raise InvalidInput(f"{route.operation_id} has no field {min(fields)!r} over REST")
+            return path, query, {**headers, "content-type": ARROW_STREAM}, data or b""
+        if route.method == "GET":
+            if fields:
+                raise InvalidInput(f"{route.operation_id} has no field {min(fields)!r} over REST")
+            return path, query, headers, None
+        if route.body is Body.METADATA:
+            fields = fields.get("metadata") or {}
+        content = json.dumps(fields).encode() if fields or route.body is not Body.NONE else b""
+        return path, query, {**headers, "content-type": JSON}, content
+
+    def _text(self, names: Any) -> str:
+        """Return an identifier in string form; the delimiter alone is the root."""
+        delimiter = self._settings.delimiter
+        names = [] if names is None else [names] if isinstance(names, str) else list(names)
+        for name in names:
+            if not name or delimiter in name:
+                raise InvalidInput(
+                    f"the name {name!r} cannot be in a path, where {delimiter!r} joins names; set rest.delimiter"
+                )
+        return delimiter.join(names) or delimiter
+
+
+class _Unanswered(StoreUnavailable):
+    """A response after which the request may be sent again; ``error`` is raised if no attempt succeeds."""
+
+    def __init__(self, message: str, error: Exception) -> None:
+        super().__init__(message, error)
+        self.error = error
+
+
+class _Malformed(StoreUnavailable):
+    """A response that does not follow the specification; another attempt would get the same."""
+
+
+class _Failed(Exception):
+    """Carries an error past the retries."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+def _headers(fields: dict[str, Any]) -> dict[str, str]:
+    """Take identity and context out of the fields of a request, and return their headers."""
+    headers = {}
+    identity, context = fields.pop("identity", None) or {}, fields.pop("context", None) or {}
+    if identity.get("api_key"):
+        headers["x-api-key"] = identity["api_key"]
+    if identity.get("auth_token"):
+        headers["authorization"] = f"Bearer {identity['auth_token']}"
+    for name, value in context.items():
+        if name.startswith(_HEADER):
+            headers[name.removeprefix(_HEADER).lower()] = value
+    for name, value in headers.items():
+        if "\r" in f"{name}{value}" or "\n" in f"{name}{value}":
+            raise InvalidInput(f"the header {name!r:.100} of the request's context holds a line break")
+    return headers
+
+
+def _parameter(value: Any) -> Any:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return json.dumps(value) if isinstance(value, dict) else value
+
+
+def _response(route: Route, reply: Reply) -> dict[str, Any]:
+    """Return the fields of a successful response.
+
+    Raises:
+        _Malformed: The body is not what the specification says. The server, or a proxy before it, is broken.
+    """
+    context = {"context": {f"{_HEADER}{name}": value for name, value in reply.headers.items()}}
+    if route.answer is Body.ARROW:
+        return {"data": reply.content, **context}
+    if route.answer is Body.NONE or not reply.content:
+        return context
+    body = _json(reply)
+    if route.operation in _PLAIN:
+        field = _PLAIN[route.operation]
+        if isinstance(body, dict) and field in body:
+            body = body[field]
+        if body is None and field != "count":
+            body = reply.content.decode(errors="replace")  # plain text, as the native server writes it
+        if isinstance(body, bool) or not isinstance(body, int if field == "count" else str):
+            raise _malformed(reply, route)
+        return {field: body, **context}
+    if not isinstance(body, dict):
+        raise _malformed(reply, route)
+    if route.answer is Body.METADATA:
+        return {"metadata": body, **context}
+    return {**body, **context}
+
+
+def _malformed(reply: Reply, route: Route) -> _Malformed:
+    return _Malformed(
+        f"the response to {route.operation_id} with status {reply.status} and type {reply.media_type[:100]!r} is not "
+        "what the specification says. The effect of a change is unknown; check the state before you repeat it"
+    )
+
+
+def _json(reply: Reply) -> Any:
+    """Return the JSON value of a body; None if it is not JSON."""
+    try:
+        return json.loads(reply.content)
+    except (ValueError, RecursionError):
+        return None

@@ -1,0 +1,445 @@
+"""A catalog that another process serves (REST catalog specification).
+
+`RestCatalog` is the facade of a catalog over other services: those of this module call the server. The table engine of
+this process reads and writes data files, with the credentials that the server vends, and commits through the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+from uuid import NAMESPACE_URL, uuid5
+
+from lancekeep.application.catalog import Catalog
+from lancekeep.application.namespaces import Namespaces
+from lancekeep.application.table_data import TableData
+from lancekeep.application.tables import Description, Tables
+from lancekeep.application.upkeep.renames import Renames
+from lancekeep.application.writes import HistoryEntry, Writes
+from lancekeep.domain.commit import Committed, Conflict, Outcome, Unknown
+from lancekeep.domain.commit_token import CommitToken, CommitUnknown
+from lancekeep.domain.errors import (
+    Damaged,
+    InvalidInput,
+    LancekeepError,
+    NotFound,
+    Refused,
+    StoreUnavailable,
+    TableAlreadyExists,
+    TableNotFound,
+    Unsupported,
+)
+from lancekeep.domain.identifiers import MANIFEST_DELIMITER, ObjectId
+from lancekeep.domain.layout import BRANCHES
+from lancekeep.domain.manifest_entry import NAMESPACE, TABLE
+from lancekeep.domain.namespace import Namespace
+from lancekeep.domain.properties import checked_properties
+from lancekeep.domain.table import Table
+from lancekeep.domain.transaction import AllCommitted
+from lancekeep.ports.catalog_server import CatalogServer
+from lancekeep.ports.table_engine import TableEngine, VersionDetails, WriteMode, WritePlan
+
+Engines = Callable[[ObjectId, Mapping[str, str]], TableEngine]
+"""Returns the engine for a table and the storage options that the server vends for it."""
+
+
+def commit_key(manifest_path: str) -> str:
+    """Return the idempotency key of the commit of a staged manifest.
+
+    No other commit has the manifest's name.
+    """
+    return str(uuid5(NAMESPACE_URL, manifest_path))
+
+
+class RestCatalog(Catalog):
+    """A catalog over a server.
+
+    What the protocol does not offer raises `Unsupported`. Maintenance works on the files of a catalog; run it where
+    the server's catalog is configured.
+    """
+
+    def __init__(self, server: CatalogServer, engines: Engines) -> None:
+        absent: Any = _Absent(server.uri)
+        self.ledger = self.places = self.removal = self.versions = absent
+        self.engine = self.requests = self._open_rows = absent
+        self._server = server
+        self.tables = tables = RestTables(server)
+        self._namespaces = RestNamespaces(server)
+        self._renames = RestRenames(server)
+        self._writes = self._served = RestWrites(server, tables, engines)
+        self.data = TableData(tables, self._writes, engines(ObjectId(()), {}))
+
+    @property
+    def root_uri(self) -> str:
+        """The URI of the server."""
+        return self._server.uri
+
+    @property
+    def storage_options(self) -> Mapping[str, str]:
+        """Empty: each table has its own, which the server vends."""
+        return {}
+
+    def uri(self, table: Table) -> str:
+        """Return the URI by which the table engine opens a table."""
+        return table.location
+
+    def is_bare(self) -> bool:
+        """Return False: a server cannot be a mistyped directory."""
+        return False
+
+    def resolve(self, token: CommitToken | str) -> Outcome | AllCommitted:
+        """Settle a commit of unknown outcome through the server. Idempotent.
+
+        Raises:
+            InvalidInput: The text is not a token, or no table of the server is at the location in it.
+            Unsupported: The server does not keep idempotency keys, or the token is that of a transaction.
+        """
+        return self._served.resolve(CommitToken.parse(str(token)))
+
+    def close(self) -> None:
+        self._server.close()
+
+    def __repr__(self) -> str:
+        return f"RestCatalog({self._server.uri!r})"
+
+
+class _Absent:
+    """Stands for a part of a catalog that its server does not show."""
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+
+    def __getattr__(self, name: str) -> Any:
+        raise Unsupported(
+            f"{self._uri}: a server offers the operations of the REST protocol, and this is none of them. Run it where "
+            "the catalog's storage and commit store are configured"
+        )
+
+
+class RestNamespaces(Namespaces):
+    """The namespaces of a server."""
+
+    def __init__(self, server: CatalogServer) -> None:
+        self._server = server
+
+    def create(
+        self, object_id: ObjectId, properties: Mapping[str, str] | None, *, exist_ok: bool, overwrite: bool
+    ) -> Namespace:
+        if exist_ok and overwrite:
+            raise InvalidInput("an existing namespace can be kept (exist_ok) or replaced (overwrite), not both")
+        mode = "exist_ok" if exist_ok else "overwrite" if overwrite else "create"
+        given = checked_properties(properties)
+        fields = {"id": list(object_id.names), "mode": mode, "properties": given or None}
+        found = self._server.call("create_namespace", fields)
+        return Namespace(object_id, _texts(found.get("properties")))
+
+    def alter(self, object_id: ObjectId, values: Mapping[str, str] | None, remove: Iterable[str]) -> Namespace:
+        raise _not_offered(self._server, "changes properties of a namespace")
+
+    def describe(self, object_id: ObjectId) -> Namespace:
+        found = self._server.call("describe_namespace", {"id": list(object_id.names)})
+        return Namespace(object_id, _texts(found.get("properties")))
+
+    def page(
+        self, object_id: ObjectId, object_type: str, after: str | None, limit: int | None
+    ) -> tuple[list[str], str | None]:
+        operation, names = {NAMESPACE: ("list_namespaces", "namespaces"), TABLE: ("list_tables", "tables")}[object_type]
+        return _page(self._server, operation, names, {"id": list(object_id.names)}, after, limit)
+
+    def drop(self, object_id: ObjectId, *, cascade: bool, force: bool) -> Namespace:
+        if force:
+            raise _not_offered(self._server, "drops a namespace with force")
+        behavior = "Cascade" if cascade else "Restrict"
+        found = self._server.call("drop_namespace", {"id": list(object_id.names), "mode": "Fail", "behavior": behavior})
+        return Namespace(object_id, _texts(found.get("properties")))
+
+
+class RestTables(Tables):
+    """The tables of a server. The location of a table is its URI."""
+
+    def __init__(self, server: CatalogServer) -> None:
+        self._server = server
+
+    def fields(self, object_id: ObjectId, **wanted: Any) -> dict[str, Any]:
+        """Return what the server says about a table."""
+        found = self._server.call("describe_table", {"id": list(object_id.names), **wanted})
+        if not isinstance(found.get("location"), str):
+            raise Damaged(f"{self._server.uri} describes the table {object_id} without a location")
+        return found
+
+    def find(self, object_id: ObjectId) -> Table:
+        return _table(object_id, self.fields(object_id))
+
+    def exists(self, object_id: ObjectId) -> bool:
+        try:
+            self._server.call("table_exists", {"id": list(object_id.names)})
+        except NotFound:
+            return False
+        return True
+
+    def describe(self, object_id: ObjectId) -> Description:
+        found = self.fields(object_id, check_declared=True)
+        table = _table(object_id, found)
+        version = None if found.get("is_only_declared") else self.latest(object_id)
+        return Description(object_id, table.location, version, table.properties, bool(found.get("managed_versioning")))
+
+    def latest(self, object_id: ObjectId) -> int | None:
+        """Return the latest version of a table; None if it has none."""
+        found = self._server.call("list_table_versions", {"id": list(object_id.names), "limit": 1, "descending": True})
+        versions = found.get("versions") or []
+        return int(versions[0]["version"]) if versions else None
+
+    def page(
+        self, object_id: ObjectId, after: str | None, limit: int | None, *, include_declared: bool
+    ) -> tuple[list[str], str | None]:
+        fields = {"id": list(object_id.names), "include_declared": None if include_declared else False}
+        return _page(self._server, "list_tables", "tables", fields, after, limit)
+
+    def all(self, after: str | None, *, include_declared: bool) -> Iterator[ObjectId]:
+        fields = {"include_declared": None if include_declared else False}
+        while True:
+            found = self._server.call("list_all_tables", {**fields, "page_token": after})
+            for name in found.get("tables") or []:
+                yield ObjectId(tuple(str(name).split(MANIFEST_DELIMITER)))
+            after = found.get("page_token")
+            if not after:
+                return
+
+    def usable(self) -> Iterator[Table]:
+        raise _not_offered(self._server, "checks directories")
+
+    def declare(self, object_id: ObjectId, properties: Mapping[str, str] | None, location: str | None) -> Table:
+        given = checked_properties(properties)
+        fields = {"id": list(object_id.names), "properties": given or None, "location": location}
+        return _table(object_id, self._server.call("declare_table", fields), given)
+
+    def register(
+        self, object_id: ObjectId, location: str, properties: Mapping[str, str] | None, *, overwrite: bool
+    ) -> Table:
+        given = checked_properties(properties)
+        mode = "overwrite" if overwrite else "create"
+        fields = {"id": list(object_id.names), "location": location, "properties": given or None, "mode": mode}
+        return _table(object_id, self._server.call("register_table", fields), given)
+
+    def alter(self, object_id: ObjectId, values: Mapping[str, str] | None, remove: Iterable[str]) -> Table:
+        raise _not_offered(self._server, "changes properties of a table")
+
+    def deregister(self, object_id: ObjectId) -> Table:
+        return _table(object_id, self._server.call("deregister_table", {"id": list(object_id.names)}))
+
+    def drop(self, object_id: ObjectId, *, force: bool) -> Table:
+        if force:
+            raise _not_offered(self._server, "drops a table with force")
+        return _table(object_id, self._server.call("drop_table", {"id": list(object_id.names)}))
+
+
+class RestRenames(Renames):
+    """Renames tables of a server."""
+
+    def __init__(self, server: CatalogServer) -> None:
+        self._server = server
+
+    def rename(self, source: ObjectId, target: ObjectId) -> Table:
+        fields = {
+            "id": list(source.names),
+            "new_table_name": target.name,
+            "new_namespace_id": list(target.parent.names),
+        }
+        self._server.call("rename_table", fields)
+        return RestTables(self._server).find(target)
+
+
+class RestWrites(Writes):
+    """Writes and opens tables of a server with the table engine of this process."""
+
+    def __init__(self, server: CatalogServer, tables: RestTables, engines: Engines) -> None:
+        self._server = server
+        self._entries = tables
+        self._engines = engines
+
+    def write(self, object_id: ObjectId, data: Any, mode: str, properties: Mapping[str, str] | None) -> Committed:
+        plan_mode = _mode(mode)
+        reader = self._engines(object_id, {}).reader(data)
+        declared = self._declare_for(object_id, plan_mode, properties)
+        engine, _ = self._opened(object_id)
+        engine_mode = WriteMode.CREATE if declared else plan_mode
+        return self._taking_back(object_id, declared, lambda: engine.write(object_id, reader, engine_mode))
+
+    def begin(self, object_id: ObjectId, schema: Any, mode: str, properties: Mapping[str, str] | None) -> WritePlan:
+        write_mode = _mode(mode)
+        declared = self._declare_for(object_id, write_mode, properties)
+        latest = self._entries.latest(object_id)
+        if latest is None and write_mode is WriteMode.APPEND:
+            raise TableNotFound(
+                f"the table {object_id} is only declared: it has no version to append to. Make the first one with "
+                "mode='overwrite'"
+            )
+        _, found = self._opened(object_id)
+        options = _texts(found.get("storage_options"))
+        return WritePlan(object_id, found["location"], options, schema, write_mode, latest or 0, declared)
+
+    def commit_fragments(
+        self, plan: WritePlan, fragments: Sequence[Any], properties: Mapping[str, str], *, exactly: bool
+    ) -> Committed:
+        engine, _ = self._opened(plan.table)
+        return self._resolved(lambda: engine.commit_fragments(plan, fragments, properties, exactly=exactly))
+
+    def commit_change(
+        self,
+        object_id: ObjectId,
+        act: Callable[[Any], Any],
+        after: int | None = None,
+        *,
+        branch: str | None = None,
+        exactly: bool = False,
+    ) -> Committed:
+        engine, _ = self._opened(object_id)
+        return self._resolved(lambda: engine.change(object_id, act, after, branch=branch, exactly=exactly))
+
+    def abandon(self, plan: WritePlan) -> None:
+        if plan.declared and self._entries.exists(plan.table) and self._entries.latest(plan.table) is None:
+            self._entries.drop(plan.table, force=False)
+
+    def open(self, object_id: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Any:
+        if tag is not None and (version is not None or branch is not None):
+            raise InvalidInput("a tag names a version of its own: give no version or branch beside it")
+        engine, _ = self._opened(object_id)
+        return engine.open(object_id, version, tag, branch)
+
+    def describe_version(
+        self, object_id: ObjectId, version: int | None, tag: str | None, branch: str | None
+    ) -> VersionDetails:
+        engine, _ = self._opened(object_id)
+        return engine.details(object_id, version, tag, branch)
+
+    def history(self, object_id: ObjectId, limit: int | None) -> list[HistoryEntry]:
+        engine, _ = self._opened(object_id)
+        fields: dict[str, Any] = {"id": list(object_id.names), "descending": True, "limit": limit}
+        versions = [int(row["version"]) for row in self._server.call("list_table_versions", fields)["versions"]]
+        return [
+            HistoryEntry(entry.version, entry.timestamp, entry.operation, entry.rows, "")
+            for entry in (engine.summaries(object_id, versions[:limit]) if versions else ())
+        ]
+
+    def resolve(self, token: CommitToken) -> Outcome:
+        """Settle a commit by repeating it with its idempotency key."""
+        if token.others or not self._server.honours_keys():
+            raise Unsupported(
+                f"{self._server.uri}: the server cannot settle this token. Resolve it where the catalog's storage and "
+                "commit store are configured"
+            )
+        staged = token.staged
+        table, branch = self._dataset_at(staged.base_uri)
+        fields = {
+            "id": list(table.names),
+            "branch": branch,
+            "version": staged.version,
+            "manifest_path": staged.path,
+            "manifest_size": staged.size,
+        }
+        try:
+            found = self._server.call("create_table_version", fields, key=commit_key(staged.path))["version"]
+        except (CommitUnknown, StoreUnavailable) as error:
+            return Unknown(token, str(error))
+        except Refused:
+            return Conflict(None)
+        return Committed(int(found["version"]), str(found["manifest_path"]), int(found.get("manifest_size") or 0))
+
+    def _dataset_at(self, base_uri: str) -> tuple[ObjectId, str | None]:
+        """Return the table at a location, and the branch."""
+        wanted = base_uri.removeprefix("file://")
+        for each in self._entries.all(None, include_declared=True):
+            location = self._entries.find(each).location.rstrip("/").removeprefix("file://")
+            if wanted == location:
+                return each, None
+            if wanted.startswith(f"{location}/{BRANCHES}/"):
+                return each, wanted.removeprefix(f"{location}/{BRANCHES}/")
+        raise InvalidInput(f"no table of {self._server.uri} lies at {base_uri!r:.200}; nothing was done")
+
+    def _opened(self, object_id: ObjectId) -> tuple[TableEngine, dict[str, Any]]:
+        """Return the engine of a table, and what the server says about the table."""
+        found = self._entries.fields(object_id, vend_credentials=True)
+        return self._engines(object_id, _texts(found.get("storage_options"))), found
+
+    def _declare_for(
+        self,
+        object_id: ObjectId,
+        mode: WriteMode,
+        properties: Mapping[str, str] | None,
+        *,
+        replaces: bool = False,
+    ) -> bool:
+        if mode is WriteMode.CREATE:
+            self._entries.declare(object_id, properties, None)
+            return True
+        if mode is WriteMode.OVERWRITE and not self._entries.exists(object_id):
+            with suppress(TableAlreadyExists):  # another writer was faster; this write overwrites its rows
+                self._entries.declare(object_id, properties, None)
+                return True
+        if properties:
+            raise InvalidInput(f"the table {object_id} exists; properties are given when a table is created")
+        return False
+
+    def _taking_back(self, object_id: ObjectId, declared: bool, write: Callable[[], Committed]) -> Committed:
+        """Run a write. If it fails, remove the entry that it has declared."""
+        try:
+            return self._resolved(write)
+        except (CommitUnknown, StoreUnavailable):
+            raise
+        except Exception:
+            if declared:
+                with suppress(LancekeepError):  # the original error is raised
+                    if self._entries.latest(object_id) is None:
+                        self._entries.drop(object_id, force=False)
+            raise
+
+    def _resolved(self, write: Callable[[], Committed]) -> Committed:
+        """Return the outcome of a write. Resolve an unknown outcome if the server answers."""
+        try:
+            return write()
+        except CommitUnknown as unknown:
+            outcome = None
+            with suppress(LancekeepError):  # the original error is raised
+                outcome = self.resolve(unknown.token)
+            if isinstance(outcome, Committed):
+                return outcome
+            raise
+
+
+def _mode(mode: str) -> WriteMode:
+    try:
+        return WriteMode(mode)
+    except ValueError:
+        raise InvalidInput(f"unknown write mode {mode!r}; choose create, append or overwrite") from None
+
+
+def _texts(found: Any) -> dict[str, str]:
+    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
+
+
+def _table(object_id: ObjectId, found: Mapping[str, Any], given: Mapping[str, str] | None = None) -> Table:
+    properties = found.get("properties")
+    return Table(object_id, str(found.get("location") or ""), _texts(properties) if properties else dict(given or {}))
+
+
+def _page(
+    server: CatalogServer,
+    operation: str,
+    field: str,
+    fields: Mapping[str, Any],
+    after: str | None,
+    limit: int | None,
+) -> tuple[list[str], str | None]:
+    """Return a page of names, or without a limit every page."""
+    names: list[str] = []
+    while True:
+        found = server.call(operation, {**fields, "page_token": after, "limit": limit})
+        names += [str(name) for name in found.get(field) or []]
+        after = found.get("page_token") or None
+        if after is None or limit is not None:
+            return names, after
+
+
+def _not_offered(server: CatalogServer, what: str) -> Unsupported:
+    return Unsupported(f"{server.uri}: no operation of the REST protocol {what}. Nothing was changed")

@@ -1,0 +1,196 @@
+"""Idempotency keys of HTTP requests: a wrapper of the call of every operation.
+
+The header ``Idempotency-Key`` holds a UUID. Requests of one client, operation and object with the same key have one
+effect and one answer. The response repeats the header; that is how a client learns that the server keeps keys.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import lance_namespace as api
+from lance_namespace import errors as api_errors
+from lance_namespace.errors import ErrorCode
+from pydantic import BaseModel
+
+from lancekeep.adapters.rest.routes import READS
+from lancekeep.application.catalog import Catalog
+from lancekeep.application.idempotency import Answer, Attempt
+from lancekeep.domain.commit import Committed
+from lancekeep.domain.commit_token import CommitUnknown
+from lancekeep.domain.errors import Damaged, InvalidInput, LancekeepError, Retryable
+from lancekeep.domain.idempotency import RequestKey
+from lancekeep.domain.transaction import AllCommitted
+from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
+from lancekeep.entrypoints.rest.channel import RequestBody
+from lancekeep.entrypoints.rest.requests import Call
+
+HEADER = "idempotency-key"
+_WITHOUT_EFFECT = {"identity", "context", "e_tag", "naming_scheme"}
+"""Fields that say who asks, or repeat what the name of a staged manifest says. A resolved token has none of them."""
+_BATCH = "batch_commit_tables"
+
+
+class Idempotency:
+    """Performs keyed requests once.
+
+    It is the innermost wrapper, so refusals of the others leave no record.
+
+    Args:
+        namespace: The namespace. Keys are kept for a namespace over a catalog.
+    """
+
+    def __init__(self, namespace: api.LanceNamespace) -> None:
+        self._catalog = namespace.catalog if isinstance(namespace, CatalogNamespace) else None
+
+    def __call__(self, call: Call, proceed: Callable[[Call], Any]) -> Any:
+        keys = call.headers.getlist(HEADER)
+        if not keys:
+            return proceed(call)
+        if len(keys) > 1:
+            raise InvalidInput("the header Idempotency-Key is given several times; give it once")
+        [key] = keys
+        RequestKey.of("", call.operation, call.object_id, key)  # refuse a malformed key
+        if call.operation in READS:
+            return proceed(call) if self._catalog is None else _echoing(proceed(call), key)
+        if self._catalog is None:
+            raise InvalidInput(
+                "the served namespace keeps no idempotency keys; send the request without Idempotency-Key, and after a "
+                "failure check the state before you repeat it"
+            )
+        catalog = self._catalog
+        principal = "" if call.principal is None else str(getattr(call.principal, "name", call.principal))
+        request = RequestKey.of(principal, _operation(call), call.object_id, key)
+        if call.body is not None:
+            call = attrs.evolve(call, body=DigestedBody(call.body))
+        attempt = Attempt(
+            fingerprint=_fingerprint(call),
+            act=lambda: _act(call, proceed),
+            committed=lambda outcome: Answer(_encode(_committed(catalog, call, outcome))),
+            body=call.body.digest if isinstance(call.body, DigestedBody) else lambda: "",
+        )
+        return _echoing(_decode(catalog.requests.perform(request, attempt)), key)
+
+
+class DigestedBody(RequestBody):
+    """The body of a request, whose bytes are hashed as they are read."""
+
+    def __init__(self, body: RequestBody) -> None:
+        io.RawIOBase.__init__(self)
+        self._body = body
+        self._hash = hashlib.sha256()
+
+    def readinto(self, buffer: Any) -> int:
+        size = self._body.readinto(buffer)
+        self._hash.update(memoryview(buffer)[:size])
+        return size
+
+    def digest(self) -> str:
+        """Return the digest of the whole body. It reads the rest."""
+        buffer = bytearray(1 << 16)
+        while self.readinto(buffer):
+            pass
+        return self._hash.hexdigest()
+
+
+def _operation(call: Call) -> str:
+    """Return the operation whose proof applies: a batch of new versions is that of its own operation."""
+    operations = getattr(call.request, "operations", None) or []
+    only_versions = operations and all(each.create_table_version is not None for each in operations)
+    return "batch_create_table_versions" if call.operation == _BATCH and only_versions else call.operation
+
+
+def _fingerprint(call: Call) -> str:
+    """Return a digest of the fields of a request, apart from those that do not change its effect."""
+    fields = call.request.model_dump(mode="json", by_alias=True, exclude=_WITHOUT_EFFECT)
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+
+def _act(call: Call, proceed: Callable[[Call], Any]) -> Answer:
+    """Perform an operation; answer success and definite refusals.
+
+    Raises:
+        LancekeepError: The outcome is not definite, or the request may succeed later.
+    """
+    try:
+        return Answer(_encode(proceed(call)))
+    except api_errors.LanceNamespaceError as error:
+        cause = error.__cause__
+        if isinstance(cause, Retryable | CommitUnknown | Damaged):
+            raise cause from error
+        if not isinstance(cause, LancekeepError) and ErrorCode(error.code) in _INDEFINITE:
+            raise
+        return Answer(json.dumps({"refused": int(error.code), "message": str(error)}), refused=True)
+
+
+_INDEFINITE = (
+    ErrorCode.CONCURRENT_MODIFICATION,
+    ErrorCode.SERVICE_UNAVAILABLE,
+    ErrorCode.INTERNAL,
+    ErrorCode.THROTTLING,
+)
+
+
+def _committed(catalog: Catalog, call: Call, outcome: Committed | AllCommitted) -> Any:
+    """Return the response to a request whose commit an earlier attempt has made.
+
+    That attempt has left no response. Counts of rows are left out, because they were known only to it.
+    """
+    versions = outcome.versions if isinstance(outcome, AllCommitted) else (outcome,)
+    tables = [
+        api.TableVersion(version=each.version, manifest_path=each.path, manifest_size=each.size) for each in versions
+    ]
+    if call.operation == "create_table_version":
+        return api.CreateTableVersionResponse(version=tables[0])
+    if call.operation == "batch_create_table_versions":
+        return api.BatchCreateTableVersionsResponse(versions=tables)
+    if call.operation == _BATCH:
+        created = [api.CreateTableVersionResponse(version=each) for each in tables]
+        results = [api.CommitTableResult(create_table_version=each) for each in created]
+        return api.BatchCommitTablesResponse(results=results)
+    model: type[BaseModel] = getattr(api, f"{call.route.operation_id}Response")
+    fields: dict[str, Any] = {"version": versions[0].version} if "version" in model.model_fields else {}
+    if call.operation == "update_table":
+        fields["updated_rows"] = _updated_rows(catalog, call, versions[0].version)
+    return model.model_validate(fields)
+
+
+def _updated_rows(catalog: Catalog, call: Call, version: int) -> int:
+    """Return how many rows an update wrote: it moves them to new fragments."""
+    branch = getattr(call.request, "branch", None)
+    dataset = catalog.open(list(call.object_id), version, branch=branch)
+    update = dataset.read_transaction(version).operation
+    return sum(fragment.physical_rows for fragment in update.new_fragments)
+
+
+def _encode(response: Any) -> str:
+    if not isinstance(response, BaseModel):
+        return json.dumps({"response": response})
+    fields = response.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return json.dumps({"model": type(response).__name__, "response": fields}, separators=(",", ":"))
+
+
+def _decode(text: str) -> Any:
+    """Return a stored response, or raise the stored error. What is stored is input."""
+    stored = json.loads(text)
+    if "refused" in stored:
+        raise api_errors.from_error_code(int(stored["refused"]), str(stored["message"]))
+    model = getattr(api, str(stored.get("model")), None)
+    if model is None:
+        return stored["response"]
+    if not (isinstance(model, type) and issubclass(model, BaseModel)):
+        raise Damaged("the log of the request holds an answer that is no response")
+    return model.model_validate(stored["response"])
+
+
+def _echoing(response: Any, key: str) -> Any:
+    """Return a response with the key in a header."""
+    if isinstance(response, BaseModel) and "context" in type(response).model_fields:
+        context = {**(getattr(response, "context", None) or {}), f"header.{HEADER}": key}
+        return response.model_copy(update={"context": context})
+    return response
