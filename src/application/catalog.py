@@ -15,11 +15,15 @@ from lancekeep.application.places import Places
 from lancekeep.application.removal import Removal
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.application.table_data import TableData
+from lancekeep.application.table_structure import TableStructure
 from lancekeep.application.tables import Description, Tables
+from lancekeep.application.tags import Tags
+from lancekeep.application.transaction_records import TransactionRecords
 from lancekeep.application.transactions import Snapshot, Transaction, take_snapshot
 from lancekeep.application.upkeep.renames import Renames
 from lancekeep.application.upkeep.service import Upkeep
 from lancekeep.application.versions import Versions
+from lancekeep.application.views import Views
 from lancekeep.application.writes import HistoryEntry, Writes
 from lancekeep.domain.catalog import CatalogView
 from lancekeep.domain.commit import Committed, Outcome
@@ -67,6 +71,10 @@ class Catalog(Upkeep):
         self._writes = Writes(ledger, places, versions, tables, removal, engine)
         self.requests = IdempotentRequests(ledger, places, versions)
         self.data = TableData(tables, self._writes, engine)
+        self.structure = TableStructure(self._writes, engine)
+        self.tags = Tags(ledger, places, tables)
+        self.views = Views(tables, self._writes, engine)
+        self.transaction_records = TransactionRecords(ledger, places, tables, versions, self._writes, engine)
         self._renames = Renames(ledger, places, tables, removal)
 
     # -- namespaces ---------------------------------------------------------------------------------------------
@@ -363,7 +371,12 @@ class Catalog(Upkeep):
         return self._writes.commit_fragments(plan, fragments, dict(properties or {}), exactly=exactly)
 
     def commit_change(
-        self, identifier: Identifier, act: Callable[[Any], Any], *, after: int | None = None
+        self,
+        identifier: Identifier,
+        act: Callable[[Any], Any],
+        *,
+        after: int | None = None,
+        branch: str | None = None,
     ) -> Committed:
         """Commit a change that only Lance itself can make, such as a compaction or index.
 
@@ -373,12 +386,13 @@ class Catalog(Upkeep):
             identifier: The table.
             act: Receives the table as `open` returns it, commits through it, and returns the dataset afterwards.
             after: Commit as the version after this one, or raise `ConcurrentModification`.
+            branch: The branch to change; by default the main history.
 
         Raises:
-            TableNotFound: The table does not exist.
+            TableNotFound, BranchNotFound: The table or the branch does not exist.
             VersionNotFound: The table is only declared.
         """
-        return self._writes.commit_change(ObjectId.of(identifier), act, after)
+        return self._writes.commit_change(ObjectId.of(identifier), act, after, branch=branch)
 
     def abandon_write(self, plan: WritePlan) -> None:
         """Undo `begin_write`. Idempotent. Fragments stay until `cleanup`."""

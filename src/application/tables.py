@@ -5,7 +5,7 @@ The methods of `Catalog` with similar names document these.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -16,7 +16,7 @@ from lancekeep.application.ledger import Ledger, once
 from lancekeep.application.places import Places
 from lancekeep.application.protocol_runner import moved
 from lancekeep.application.removal import Removal
-from lancekeep.domain.catalog import CatalogView, Change, SetProperties, page
+from lancekeep.domain.catalog import CatalogView, Change, SetProperties, ancestors, page
 from lancekeep.domain.errors import (
     AlreadyExists,
     CommitStoreMismatch,
@@ -27,6 +27,7 @@ from lancekeep.domain.errors import (
     Refused,
     TableAlreadyExists,
     TableNotFound,
+    Unsupported,
 )
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import OWN_PROPERTIES, TABLE
@@ -56,6 +57,15 @@ class Description:
     version: int | None
     properties: Mapping[str, str]
     managed: bool
+
+
+@attrs.frozen
+class Declaration:
+    """A table to declare; see `Catalog.declare_table`."""
+
+    id: ObjectId
+    properties: Mapping[str, str] | None = None
+    location: str | None = None
 
 
 class Tables:
@@ -133,40 +143,91 @@ class Tables:
 
     @once(Table)
     def declare(self, object_id: ObjectId, properties: Mapping[str, str] | None, location: str | None) -> Table:
-        if object_id.is_root:
-            raise InvalidInput("a table needs a name; the empty identifier is the root namespace")
-        given = None if location is None else self._places.relative(location)
-        entered = checked_properties(properties)
-
-        def place(view: CatalogView) -> Table:
-            return Table(object_id, given or self._free_location(object_id, view), entered)
-
-        table = place(self._ledger.refuse_early(lambda view: add_table(view, place(view), chosen=given is None)))
-        if given is not None or self._places.v1_names:  # else the directory is new
-            self._places.chosen_root(table)
-        if self._places.v1_names:
-            self._ledger.record_store()  # first, because V1 readers see the directory as a table at once
-        table = self.reserve(table, given is None)
-        reserved = self._places.objects.guarantees.atomic_create
-        seen = self._places.v1_names and table.location == v1_location(object_id)
-
-        def decide(view: CatalogView) -> tuple[list[Change], Table]:
-            if seen and view.find(object_id.key) is None:
-                raise ConcurrentModification(
-                    f"{table.location!r} was a table for V1 readers as soon as it was reserved for {object_id}, and "
-                    "another writer has dropped or renamed it since; nothing was declared"
-                )
-            return add_table(view, table, reserved=reserved), table
-
-        try:
-            self._ledger.apply(decide, effect=lambda declared: declared)
-        except DEFINITE:
-            owner = self._ledger.view().owner_of(table.location) if seen else None
-            if owner is None or owner.listed:  # else another writer has dropped it, and declared its own there
-                self._places.objects.delete(self._places.reserved_marker(table))
-                self._places.objects.prune(self._places.key(table))
-            raise
+        (table,), _ = self.declare_and_deregister([Declaration(object_id, properties, location)], [])
         return table
+
+    def declare_and_deregister(
+        self, declarations: Sequence[Declaration], removed: Sequence[ObjectId]
+    ) -> tuple[list[Table], list[Table]]:
+        """Declare tables and deregister others, in one atomic change.
+
+        Everything that can be refused is refused before a directory is reserved.
+
+        Returns:
+            The declared and the removed tables.
+
+        Raises:
+            InvalidInput: A name or a directory is named twice.
+            Unsupported: The catalog is a V1 directory, which changes one table at a time.
+        """
+        _require_distinct([*(each.id for each in declarations), *removed])
+        if any(each.id.is_root for each in declarations):
+            raise InvalidInput("a table needs a name; the empty identifier is the root namespace")
+        given = [None if each.location is None else self._places.relative(each.location) for each in declarations]
+        entered = [checked_properties(each.properties) for each in declarations]
+
+        def placed(view: CatalogView) -> list[Table]:
+            return [
+                Table(each.id, location or self._free_location(each.id, view), properties)
+                for each, location, properties in zip(declarations, given, entered, strict=True)
+            ]
+
+        def accept(view: CatalogView) -> None:
+            if view.flat and len(declarations) + len(removed) > 1:
+                raise Unsupported("a V1 directory changes one table at a time; open the catalog with its manifest")
+            for table, location in zip(placed(view), given, strict=True):
+                add_table(view, table, chosen=location is None)
+            for object_id in removed:
+                remove_table(view, object_id)
+
+        tables = placed(self._ledger.refuse_early(accept))
+        _require_apart([table.location for table in tables])
+        for object_id in removed:
+            self._removal.record_listed(object_id)
+        return self._enter_reserved(tables, given, removed)
+
+    def _enter_reserved(
+        self, tables: Sequence[Table], given: Sequence[str | None], removed: Sequence[ObjectId]
+    ) -> tuple[list[Table], list[Table]]:
+        """Reserve the directories of tables, then enter these tables and remove others."""
+        for table, location in zip(tables, given, strict=True):
+            if location is not None or self._places.v1_names:  # else the directory is new
+                self._places.chosen_root(table)
+        if tables and self._places.v1_names:
+            self._ledger.record_store()  # first, because V1 readers see the directory as a table at once
+        declared: list[Table] = []
+        certain = self._places.objects.guarantees.atomic_create
+        try:
+            for table, location in zip(tables, given, strict=True):
+                declared.append(self.reserve(table, location is None))
+            seen = [table for table in declared if self._places.v1_names and table.location == v1_location(table.id)]
+
+            def decide(view: CatalogView) -> tuple[list[Change], list[Table]]:
+                gone = next((table for table in seen if view.find(table.id.key) is None), None)
+                if gone is not None:
+                    raise ConcurrentModification(
+                        f"{gone.location!r} was a table for V1 readers as soon as it was reserved for {gone.id}, and "
+                        "another writer has dropped or renamed it since; nothing was declared"
+                    )
+                changes = [change for table in declared for change in add_table(view, table, reserved=certain)]
+                changes += [change for object_id in removed for change in remove_table(view, object_id)]
+                return changes, [find_table(view, object_id) for object_id in removed]
+
+            # A batch is no effect that the record of a keyed request can hold.
+            effect = None if removed or len(declared) != 1 else lambda _: declared[0]
+            return declared, self._ledger.apply(decide, effect=effect)
+        except DEFINITE:
+            for table in declared:
+                self._release(table)
+            raise
+
+    def _release(self, table: Table) -> None:
+        """Remove the reservation of a directory whose table was not entered."""
+        seen = self._places.v1_names and table.location == v1_location(table.id)
+        owner = self._ledger.view().owner_of(table.location) if seen else None
+        if owner is None or owner.listed:  # else another writer has dropped it, and declared its own there
+            self._places.objects.delete(self._places.reserved_marker(table))
+            self._places.objects.prune(self._places.key(table))
 
     def reserve(self, table: Table, chosen: bool) -> Table:
         """Reserve an empty directory for a table.
@@ -324,3 +385,17 @@ class Tables:
 
 def _removing(object_id: ObjectId, view: CatalogView) -> tuple[list[Change], Table]:
     return remove_table(view, object_id), find_table(view, object_id)
+
+
+def _require_distinct(ids: Sequence[ObjectId]) -> None:
+    twice = next((object_id for object_id in ids if ids.count(object_id) > 1), None) if len(ids) > 1 else None
+    if twice is not None:
+        raise InvalidInput(f"{twice} is named twice; one change declares or removes a table once")
+
+
+def _require_apart(locations: Sequence[str]) -> None:
+    """Raise `InvalidInput` if a directory is, or contains, another one."""
+    above = {part for location in locations for part in ancestors(location.rpartition("/")[0])}
+    for location in locations:
+        if location in above or locations.count(location) > 1:
+            raise InvalidInput(f"the location {location!r} overlaps that of another table of the same change")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
@@ -41,6 +41,8 @@ from lancekeep.domain.properties import checked_properties
 from lancekeep.domain.table import Table, add_table, v1_location, v1_table
 from lancekeep.format.file_references import names_in
 from lancekeep.ports.table_engine import TableEngine, VersionDetails, WriteMode, WritePlan
+
+Result = TypeVar("Result")
 
 
 @attrs.frozen
@@ -143,7 +145,7 @@ class Writes:
         branch: str | None = None,
         exactly: bool = False,
     ) -> Committed:
-        table = self._with_version(object_id, None, None, branch)
+        table = self.with_version(object_id, None, None, branch)
         with self._diagnosed(table.id):
             return self._settled(
                 table.id, lambda: self._engine.change(table.id, act, after, branch=branch, exactly=exactly)
@@ -236,16 +238,24 @@ class Writes:
     # -- reading ------------------------------------------------------------------------------------------------
 
     def open(self, object_id: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Any:
-        table = self._with_version(object_id, version, tag, branch)
+        table = self.with_version(object_id, version, tag, branch)
         with self._diagnosed(table.id):
             return self._engine.open(table.id, version, tag, branch)
 
     def describe_version(
         self, object_id: ObjectId, version: int | None, tag: str | None, branch: str | None
     ) -> VersionDetails:
-        table = self._with_version(object_id, version, tag, branch)
+        table = self.with_version(object_id, version, tag, branch)
         with self._diagnosed(table.id):
             return self._engine.details(table.id, version, tag, branch)
+
+    def examine(
+        self, object_id: ObjectId, act: Callable[[Any], Result], version: int | None, branch: str | None
+    ) -> Result:
+        """Return what ``act`` finds in a version; see `TableEngine.examine`."""
+        table = self.with_version(object_id, version, None, branch)
+        with self._diagnosed(table.id):
+            return self._engine.examine(table.id, act, version, branch)
 
     def history(self, object_id: ObjectId, limit: int | None) -> list[HistoryEntry]:
         table = self._tables.find(object_id)
@@ -258,7 +268,7 @@ class Writes:
             for entry in self._engine.summaries(table.id, list(committers))
         ]
 
-    def _with_version(self, object_id: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Table:
+    def with_version(self, object_id: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Table:
         """Return a table after checking, without the engine, that the version exists."""
         if tag is not None and (version is not None or branch is not None):
             raise InvalidInput("a tag names a version of its own: give no version or branch beside it")

@@ -67,6 +67,14 @@ class ColumnNotFound(NotFound):
     """The table has no such column."""
 
 
+class IndexNotFound(NotFound):
+    """The table has no such index."""
+
+
+class TransactionNotFound(NotFound):
+    """The catalog knows no such transaction."""
+
+
 class ObjectNotFound(NotFound):
     """The object store has no object under this key."""
 
@@ -81,6 +89,18 @@ class NamespaceAlreadyExists(AlreadyExists):
 
 class TableAlreadyExists(AlreadyExists):
     """A table or a namespace has this name."""
+
+
+class TagAlreadyExists(AlreadyExists):
+    """The table has a tag of this name."""
+
+
+class BranchAlreadyExists(AlreadyExists):
+    """The table has a branch of this name."""
+
+
+class IndexAlreadyExists(AlreadyExists):
+    """The table has an index of this name."""
 
 
 class Refused(LancekeepError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import attrs
 
@@ -13,6 +13,10 @@ from lancekeep.domain.commit import Committed
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.lineage import Base
 from lancekeep.ports.rows import RowEngine
+from lancekeep.ports.table_structure import StructureEngine
+from lancekeep.ports.view_engine import ViewEngine
+
+Result = TypeVar("Result")
 
 
 class WriteMode(Enum):
@@ -122,6 +126,14 @@ class TableEngine(Protocol):
     def rows(self) -> RowEngine:
         """The engine for the rows of opened tables."""
 
+    @property
+    def structure(self) -> StructureEngine:
+        """The engine for the branches, indexes and columns of opened tables."""
+
+    @property
+    def views(self) -> ViewEngine:
+        """The engine for materialized views."""
+
     def reader(self, data: Any) -> Any:
         """Return a supported frame as a stream of Arrow batches.
 
@@ -164,6 +176,14 @@ class TableEngine(Protocol):
             after: commit as the version that follows this one, or not at all.
             branch: the branch to change; None for the main history.
             exactly: commit as the version that follows the one that ``act`` takes, or not at all.
+        """
+
+    def examine(
+        self, table: ObjectId, act: Callable[[Any], Result], version: int | None, branch: str | None = None
+    ) -> Result:
+        """Return what ``act`` finds in a version, by default the latest one.
+
+        Errors of the engine are raised as by `open`.
         """
 
     def write_fragments(self, plan: WritePlan, data: Any) -> Sequence[Any]:

@@ -18,6 +18,10 @@ ROWS = pa.table({"a": pa.array([1, 2, 3], pa.int64())})
 OTHERS = pa.table({"a": pa.array([4], pa.int64())})
 
 
+_MODELS = {"list_all_tables": "list_tables", "create_table_scalar_index": "create_table_index"}
+"""Operations whose requests have the model of another operation."""
+
+
 class Capability(StrEnum):
     """An optional part of the interface. All other parts are required."""
 
@@ -34,6 +38,11 @@ class Capability(StrEnum):
     """Listing and describing versions of tables."""
     DATA = "data"
     """Inserting, merging, updating, deleting and querying rows."""
+    TAGS = "tags"
+    BRANCHES = "branches"
+    INDEXES = "indexes"
+    SCHEMA = "schema"
+    """Changing columns and metadata of tables."""
 
 
 class Outcome(StrEnum):
@@ -109,7 +118,7 @@ class Door:
     def attempt(self, operation: str, **fields: Any) -> Any:
         """Return the response or raise the error; ``data`` is the table to create."""
         data = [fields.pop("data")] if "data" in fields else []
-        model = "list_tables" if operation == "list_all_tables" else operation
+        model = _MODELS.get(operation, operation)
         request = getattr(api, "".join(word.capitalize() for word in model.split("_")) + "Request")(**fields)
         return getattr(self.namespace, operation)(request, *(_bytes(given) for given in data))
 

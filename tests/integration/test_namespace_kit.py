@@ -19,7 +19,7 @@ from lancekeep.testing.kit import Behaviour, Capability, Contents, Open, Outcome
 from lancekeep.testing.suite import NamespaceBehaviours
 
 DOCS = Path(__file__).parents[2] / "docs"
-V1 = (Capability.REGISTER, Capability.VERSIONS, Capability.DATA)
+V1 = tuple(set(Capability) - {Capability.NAMESPACES, Capability.PROPERTIES, Capability.LOCATIONS, Capability.RENAME})
 
 
 def opening(directory: Path, **properties: str) -> Open:

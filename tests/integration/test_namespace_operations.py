@@ -355,11 +355,11 @@ def test_first_of_two_reservations_to_be_entered_declares_the_table(
     catalog, other = connect(tmp_path).catalog, connect(tmp_path).catalog
     enter = catalog.ledger.apply
 
-    def overtaken(decide: Any) -> Any:
+    def overtaken(decide: Any, **given: Any) -> Any:
         monkeypatch.undo()
         other.drop_table("t")
         other.declare_table("t", {"theirs": "yes"})
-        return enter(decide)
+        return enter(decide, **given)
 
     monkeypatch.setattr(catalog.ledger, "apply", overtaken)
     with pytest.raises(lancekeep.TableAlreadyExists):
@@ -375,12 +375,12 @@ def test_owner_may_declare_reservation_that_another_writer_entered(
     catalog, other = connect(tmp_path).catalog, connect(tmp_path).catalog
     enter = catalog.ledger.apply
 
-    def entered(decide: Any) -> Any:
+    def entered(decide: Any, **given: Any) -> Any:
         monkeypatch.undo()
         other.migrate() if act == "migrate" else other.alter_table("t", {"theirs": "yes"})
         assert "mine" not in other.find_table("t").properties
         assert not any(name.startswith("lancekeep.") for name in other.describe_table("t").properties)
-        return enter(decide)
+        return enter(decide, **given)
 
     monkeypatch.setattr(catalog.ledger, "apply", entered)
     catalog.declare_table("t", {"mine": "yes"})

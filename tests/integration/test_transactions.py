@@ -457,12 +457,14 @@ def test_batches_without_an_atomic_step_are_refused(tmp_path: Path, here: Open) 
             id=["a"], ranges=[VersionRange(start_version=0, end_version=1)]
         )
     )
-    for mixture in ([declare, create], [declare, deregister], [delete, delete], [deregister, create]):
+    for mixture in ([declare, create], [declare, delete], [delete, delete], [deregister, create]):
         with pytest.raises(api_errors.UnsupportedOperationError, match="cannot be atomic here"):
             namespace.batch_commit_tables(api.BatchCommitTablesRequest(operations=mixture))
     for wrong in ([], [api.CommitTableOperation()]):
         with pytest.raises(api_errors.InvalidInputError, match=r"exactly one|no operation"):
             namespace.batch_commit_tables(api.BatchCommitTablesRequest(operations=wrong))
+    with pytest.raises(api_errors.InvalidInputError, match="named twice"):
+        namespace.batch_commit_tables(api.BatchCommitTablesRequest(operations=[declare, deregister]))
     both = api.CommitTableOperation(
         declare_table=api.DeclareTableRequest(id=["x"]), deregister_table=api.DeregisterTableRequest(id=["a"])
     )

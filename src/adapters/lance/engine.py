@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
 from datetime import UTC
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import lance
 import pyarrow as pa
@@ -18,6 +18,8 @@ from lance_namespace.errors import LanceNamespaceError, TableVersionNotFoundErro
 
 from lancekeep.adapters.lance.native_errors import classified
 from lancekeep.adapters.lance.rows import LanceRows
+from lancekeep.adapters.lance.structure import LanceStructure, operation_of
+from lancekeep.adapters.lance.views import LanceViews
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import (
     BranchNotFound,
@@ -36,6 +38,8 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.lineage import Base
 from lancekeep.format.manifest import transaction_name
 from lancekeep.ports.table_engine import StagedVersion, VersionDetails, VersionSummary, WriteMode, WritePlan
+
+Result = TypeVar("Result")
 
 _VANISHED = "(os error 2)"
 """Part of the engine's message if a directory that it writes to was removed or renamed."""
@@ -167,6 +171,8 @@ class LanceEngine:
         self._storage_options = dict(storage_options)
         self._before_commit = before_commit
         self.rows = LanceRows()
+        self.structure = LanceStructure()
+        self.views = LanceViews()
 
     def reader(self, data: Any) -> Any:
         if isinstance(data, pa.RecordBatchReader):
@@ -327,6 +333,12 @@ class LanceEngine:
                 channel.after = dataset.version
             return _committed(channel, act(dataset))
 
+    def examine(
+        self, table: ObjectId, act: Callable[[Any], Result], version: int | None, branch: str | None = None
+    ) -> Result:
+        with _translated(table, _Channel(self._namespace), reading=True):
+            return act(self.open(table, version, None, branch))
+
     def open(self, table: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Any:
         try:
             with _translated(table, _Channel(self._namespace), reading=True):
@@ -364,7 +376,7 @@ class LanceEngine:
                     summary = described[version]
                     rows = int(summary["metadata"]["total_rows"])
                     when = summary["timestamp"].astimezone(UTC)  # pylance gives local time without a zone
-                    yield VersionSummary(version, when, _operation(dataset, version), rows)
+                    yield VersionSummary(version, when, operation_of(dataset, version), rows)
 
     def tagged_versions(self, uri: str) -> set[int]:
         dataset = lance.dataset(uri, storage_options=self._storage_options or None)
@@ -408,14 +420,6 @@ def _fragment(fragment: Any) -> Any:
         return lance.FragmentMetadata.from_json(fragment if isinstance(fragment, str) else json.dumps(fragment))
     except (TypeError, ValueError, KeyError) as error:
         raise InvalidInput(f"not the metadata of a fragment, nor its JSON: {fragment!r:.200}") from error
-
-
-def _operation(dataset: Any, version: int) -> str:
-    try:
-        transaction = dataset.read_transaction(version)
-    except TypeError:  # pylance 14 cannot build the one operation that rewrites indexes
-        return "Rewrite"
-    return "unknown" if transaction is None else type(transaction.operation).__name__
 
 
 def _committed(channel: _Channel, dataset: Any) -> Committed:

@@ -8,12 +8,23 @@ from __future__ import annotations
 
 from lancekeep.application.catalog import Catalog
 from lancekeep.entrypoints.namespace.data import DataOperations
+from lancekeep.entrypoints.namespace.indexes import IndexOperations
 from lancekeep.entrypoints.namespace.namespaces import NamespaceOperations
-from lancekeep.entrypoints.namespace.tables import TableOperations
-from lancekeep.entrypoints.namespace.versions import VersionOperations
+from lancekeep.entrypoints.namespace.schema import SchemaOperations
+from lancekeep.entrypoints.namespace.tags import TagOperations
+from lancekeep.entrypoints.namespace.transactions import TransactionOperations
+from lancekeep.entrypoints.namespace.views import ViewOperations
 
 
-class CatalogNamespace(NamespaceOperations, TableOperations, VersionOperations, DataOperations):
+class CatalogNamespace(
+    NamespaceOperations,
+    DataOperations,
+    TransactionOperations,
+    TagOperations,
+    IndexOperations,
+    SchemaOperations,
+    ViewOperations,
+):
     """Any catalog as a Lance namespace.
 
     With a commit store the catalog answers ``managed_versioning=True``, and every native commit goes through

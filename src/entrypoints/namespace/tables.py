@@ -51,12 +51,7 @@ class TableOperations(Operations):
     @operation
     def declare_table(self, request: api.DeclareTableRequest) -> api.DeclareTableResponse:
         table = self._catalog.declare_table(id_of(request), request.properties, location=request.location)
-        return api.DeclareTableResponse(
-            location=self._catalog.uri(table),
-            storage_options=self._storage_options(request.vend_credentials),
-            properties=dict(table.properties),
-            managed_versioning=self._catalog.managed or None,
-        )
+        return self._declared(table, request)
 
     def create_empty_table(self, request: api.CreateEmptyTableRequest) -> api.CreateEmptyTableResponse:
         """Deprecated: `declare_table` under its old name."""
@@ -167,10 +162,7 @@ class TableOperations(Operations):
 
     @operation
     def deregister_table(self, request: api.DeregisterTableRequest) -> api.DeregisterTableResponse:
-        table = self._catalog.deregister_table(id_of(request))
-        return api.DeregisterTableResponse(
-            id=list(table.id.names), location=self._catalog.uri(table), properties=dict(table.properties)
-        )
+        return self._deregistered(self._catalog.deregister_table(id_of(request)))
 
     @operation
     def drop_table(self, request: api.DropTableRequest) -> api.DropTableResponse:
@@ -189,6 +181,19 @@ class TableOperations(Operations):
         namespace = source.parent if request.new_namespace_id is None else ObjectId.of(request.new_namespace_id)
         self._catalog.rename_table(source, namespace.child(request.new_table_name))
         return api.RenameTableResponse()
+
+    def _declared(self, table: Table, request: api.DeclareTableRequest) -> api.DeclareTableResponse:
+        return api.DeclareTableResponse(
+            location=self._catalog.uri(table),
+            storage_options=self._storage_options(request.vend_credentials),
+            properties=dict(table.properties),
+            managed_versioning=self._catalog.managed or None,
+        )
+
+    def _deregistered(self, table: Table) -> api.DeregisterTableResponse:
+        return api.DeregisterTableResponse(
+            id=list(table.id.names), location=self._catalog.uri(table), properties=dict(table.properties)
+        )
 
     def _existing(self, object_id: ObjectId, mode: str, error: errors.TableAlreadyExists) -> Table:
         """Return the existing table if the mode allows it; else raise ``error``."""

@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 import lance_namespace as api
 
@@ -17,8 +16,7 @@ from lancekeep.domain import errors
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.version_row import VersionRow
-from lancekeep.entrypoints.namespace.batches import CREATE, commit_batch
-from lancekeep.entrypoints.namespace.boundary import native_operation, operation, version_operation
+from lancekeep.entrypoints.namespace.boundary import native_operation, version_operation
 from lancekeep.entrypoints.namespace.operations import Operations, id_of
 
 VersionRequest = api.CreateTableVersionRequest | api.CreateTableVersionEntry
@@ -49,20 +47,6 @@ class VersionOperations(Operations):
         Unsupported unless the commit store reserves several versions in one step.
         """
         return api.BatchCreateTableVersionsResponse(versions=self._create_versions(request.entries))
-
-    @operation
-    def batch_commit_tables(self, request: api.BatchCommitTablesRequest) -> api.BatchCommitTablesResponse:
-        """Commit new versions of several tables, or one operation of any kind.
-
-        No store changes versions and names in one step.
-        """
-        alone: dict[str, Callable[[Any], Any]] = {
-            "declare_table": self.declare_table,
-            CREATE: self.create_table_version,
-            "delete_table_versions": self.batch_delete_table_versions,
-            "deregister_table": self.deregister_table,
-        }
-        return api.BatchCommitTablesResponse(results=commit_batch(request.operations, self._create_versions, alone))
 
     @native_operation
     def describe_table_version(self, request: api.DescribeTableVersionRequest) -> api.DescribeTableVersionResponse:

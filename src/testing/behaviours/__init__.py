@@ -9,7 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lancekeep.testing.behaviours import data, listings, namespaces, races, registration, tables
+from lancekeep.testing.behaviours import (
+    data,
+    indexes,
+    listings,
+    namespaces,
+    races,
+    references,
+    registration,
+    schema,
+    tables,
+)
 from lancekeep.testing.kit import Behaviour
 
 BEHAVIOURS: Sequence[Behaviour] = (
@@ -18,5 +28,8 @@ BEHAVIOURS: Sequence[Behaviour] = (
     *registration.BEHAVIOURS,
     *listings.BEHAVIOURS,
     *data.BEHAVIOURS,
+    *references.BEHAVIOURS,
+    *indexes.BEHAVIOURS,
+    *schema.BEHAVIOURS,
     *races.BEHAVIOURS,
 )

@@ -1,0 +1,294 @@
+"""The structure engine: branches, indexes and columns through pylance."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC
+from typing import Any
+
+import lance
+import pyarrow as pa
+
+from lancekeep.domain.errors import (
+    BranchAlreadyExists,
+    ColumnNotFound,
+    IndexAlreadyExists,
+    IndexNotFound,
+    InvalidInput,
+    LancekeepError,
+    Refused,
+    SchemaMismatch,
+)
+from lancekeep.format.manifest import transaction_name
+from lancekeep.ports.table_structure import Branch, ColumnChange, FieldMetadata, Index, IndexStatistics, NewIndex
+
+EXPRESSION = "lancekeep:computed"
+"""The key of a field's metadata that holds the SQL expression of a computed column."""
+
+_SYSTEM = "__lance"
+"""The beginning of the names of indexes that Lance keeps for itself."""
+
+_NAMES = {"max_iterations": "max_iters"}
+"""Parameters of the specification that pylance names differently."""
+
+_VALUES = re.compile(r"Invalid user input|LanceError\(Schema\)")
+"""The beginnings of errors that blame the caller's values, but have the class of a storage error."""
+
+_PQ = ("IVF_PQ", "IVF_HNSW_PQ")
+
+
+class LanceStructure:
+    """A `StructureEngine` that uses pylance."""
+
+    def transaction(self, dataset: Any) -> str | None:
+        name = transaction_name(dataset._ds.serialized_manifest())
+        return name.partition("-")[2].removesuffix(".txn") or None
+
+    def operation(self, dataset: Any) -> str:
+        return operation_of(dataset, dataset.version)
+
+    # -- branches -----------------------------------------------------------------------------------------------
+
+    def branches(self, dataset: Any) -> Mapping[str, Branch]:
+        return {
+            name: Branch(
+                found.get("parent_branch"),
+                found["parent_version"],
+                found["create_at"],
+                found["manifest_size"],
+                found.get("metadata") or {},
+            )
+            for name, found in dataset.branches.list().items()
+        }
+
+    def create_branch(self, dataset: Any, name: str, source: str | None, version: int | None) -> Any:
+        if name in dataset.branches.list():
+            raise BranchAlreadyExists(
+                f"{_name(dataset)} has a branch {name!r}; choose another name, or delete it first"
+            )
+        with _refusing(BranchAlreadyExists, "already exists"):
+            return dataset.create_branch(name, (source, version))
+
+    def delete_branch(self, dataset: Any, name: str) -> Any:
+        with _refusing(Refused, "is referenced by"):
+            dataset.branches.delete(name)
+        return dataset
+
+    # -- indexes ------------------------------------------------------------------------------------------------
+
+    def create_index(self, dataset: Any, index: NewIndex) -> Any:
+        field = _field(dataset, index.column)
+        with _refusing(IndexAlreadyExists, "already exists"), _refusing(InvalidInput):
+            if index.kind.startswith("IVF_"):
+                _create_vector_index(dataset, index, field.type)
+            else:
+                dataset.create_scalar_index(
+                    index.column, index.kind, index.name, replace=False, **_native(index.parameters)
+                )
+        return dataset
+
+    def indexes(self, dataset: Any) -> Sequence[Index]:
+        rows = dataset.count_rows()
+        paths = dict(_paths(dataset.lance_schema.fields()))
+        found = [each for each in dataset.describe_indices() if not each.name.startswith(_SYSTEM)]
+        return [_described(each, rows, paths) for each in sorted(found, key=lambda each: str(each.name))]
+
+    def index_statistics(self, dataset: Any, name: str) -> IndexStatistics:
+        _require_index(dataset, name)
+        found = dataset.stats.index_stats(name)
+        parts = found.get("indices") or [{}]
+        return IndexStatistics(
+            kind=found["index_type"],
+            distance=parts[0].get("metric_type"),
+            indexed_rows=found["num_indexed_rows"],
+            unindexed_rows=found["num_unindexed_rows"],
+            segments=found["num_indices"],
+        )
+
+    def drop_index(self, dataset: Any, name: str) -> Any:
+        _require_index(dataset, name)
+        dataset.drop_index(name)
+        return dataset
+
+    # -- columns ------------------------------------------------------------------------------------------------
+
+    def add_columns(self, dataset: Any, expressions: Mapping[str, str]) -> Any:
+        _require_new(dataset, expressions)
+        with _refusing(SchemaMismatch):
+            dataset.add_columns(dict(expressions))
+        return dataset
+
+    def declare_columns(self, dataset: Any, expressions: Mapping[str, str]) -> Any:
+        _require_new(dataset, expressions)
+        with _refusing(SchemaMismatch):
+            inferred = dataset.scanner(columns=dict(expressions)).projected_schema
+            columns = [
+                pa.field(name, inferred.field(name).type, metadata={EXPRESSION: expression})
+                for name, expression in expressions.items()
+            ]
+            dataset.add_columns(pa.schema(columns))
+        return dataset
+
+    def fill_column(self, dataset: Any, path: str, condition: str | None) -> Any:
+        expression = self.field_metadata(dataset, [path])[path].get(EXPRESSION)
+        if expression is None:
+            raise InvalidInput(
+                f"the column {path!r} of {_name(dataset)} has no expression to compute it by; alter_table_add_columns "
+                "declares a column with one in the field computed"
+            )
+        with _refusing(InvalidInput):
+            dataset.update({path: expression}, condition)
+        return dataset
+
+    def alter_columns(self, dataset: Any, changes: Sequence[ColumnChange]) -> Any:
+        for change in changes:
+            _field(dataset, change.path)
+        with _refusing(SchemaMismatch):
+            dataset.alter_columns(*map(_alteration, changes))
+        return dataset
+
+    def drop_columns(self, dataset: Any, paths: Sequence[str]) -> Any:
+        for path in paths:
+            _field(dataset, path)
+        with _refusing(SchemaMismatch):
+            dataset.drop_columns(list(paths))
+        return dataset
+
+    # -- metadata -----------------------------------------------------------------------------------------------
+
+    def set_metadata(self, dataset: Any, values: Mapping[str, str]) -> Any:
+        dataset.update_schema_metadata(dict(values))
+        return dataset
+
+    def metadata(self, dataset: Any) -> Mapping[str, str]:
+        found: Mapping[str, str] = dataset.schema_metadata
+        return found
+
+    def set_field_metadata(self, dataset: Any, changes: Sequence[FieldMetadata]) -> Any:
+        updates = {
+            _field_of(dataset, change.path).id(): lance.LanceOperation.UpdateMap(dict(change.values), change.replace)
+            for change in changes
+        }
+        operation = lance.LanceOperation.UpdateConfig(field_metadata_updates=updates)
+        return lance.LanceDataset.commit(dataset, lance.Transaction(dataset.version, operation))
+
+    def field_metadata(self, dataset: Any, paths: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
+        found = {path: _field(dataset, path).metadata or {} for path in paths}
+        return {
+            path: {key.decode(): value.decode(errors="replace") for key, value in metadata.items()}
+            for path, metadata in found.items()
+        }
+
+
+def operation_of(dataset: Any, version: int) -> str:
+    """Return the name of the operation of a version's transaction."""
+    try:
+        transaction = dataset.read_transaction(version)
+    except TypeError:  # pylance 14 cannot build the one operation that rewrites indexes
+        return "Rewrite"
+    return "unknown" if transaction is None else type(transaction.operation).__name__
+
+
+# -- indexes --------------------------------------------------------------------------------------------------------
+
+
+def _create_vector_index(dataset: Any, index: NewIndex, data_type: Any) -> None:
+    parameters = dict(index.parameters)
+    metric = parameters.pop("distance_type", "l2")
+    if index.kind in _PQ and "num_sub_vectors" not in parameters:
+        parameters["num_sub_vectors"] = _sub_vectors(data_type)
+    dataset.create_index(index.column, index.kind, index.name, metric=metric, replace=False, **_native(parameters))
+
+
+def _sub_vectors(data_type: Any) -> int:
+    """Return a number of sub-vectors, of 16 dimensions each if that divides the vector."""
+    while not pa.types.is_fixed_size_list(data_type) and pa.types.is_list(data_type):
+        data_type = data_type.value_type
+    size = data_type.list_size if pa.types.is_fixed_size_list(data_type) else 1
+    return next(size // width for width in (16, 8, 4, 2, 1) if size % width == 0)
+
+
+def _native(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    return {_NAMES.get(name, name): value for name, value in parameters.items()}
+
+
+def _described(found: Any, rows: int, paths: Mapping[int, str]) -> Index:
+    first = min(found.segments, key=lambda segment: str(segment.uuid))
+    created = min((segment.created_at for segment in found.segments if segment.created_at), default=None)
+    return Index(
+        name=found.name,
+        uuid=first.uuid,
+        columns=[paths.get(field, name) for field, name in zip(found.fields, found.field_names, strict=True)],
+        kind=found.index_type,
+        type_url=found.type_url,
+        indexed_rows=found.num_rows_indexed,
+        unindexed_rows=max(0, rows - found.num_rows_indexed),
+        size=found.total_size_bytes,
+        segments=len(found.segments),
+        created=created if created is None or created.tzinfo else created.replace(tzinfo=UTC),
+        format_version=first.index_version,
+        details=found.details,
+    )
+
+
+def _require_index(dataset: Any, name: str) -> None:
+    names = sorted(each.name for each in dataset.describe_indices())
+    if name not in names:
+        raise IndexNotFound(f"{_name(dataset)} has no index {name!r}; its indexes are {', '.join(names) or 'none'}")
+
+
+# -- columns --------------------------------------------------------------------------------------------------------
+
+
+def _field(dataset: Any, path: str) -> pa.Field:
+    return _field_of(dataset, path).to_arrow()
+
+
+def _field_of(dataset: Any, path: str) -> Any:
+    """Return the field of a path as pylance has it. Raises `ColumnNotFound` if there is none."""
+    found = dataset.lance_schema.field(path)
+    if found is None:
+        columns = ", ".join(dataset.schema.names)
+        raise ColumnNotFound(f"{_name(dataset)} has no column {path!r}; its columns are {columns}")
+    return found
+
+
+def _paths(fields: Sequence[Any], above: str = "") -> Iterator[tuple[int, str]]:
+    """Yield the id and the canonical path of each field."""
+    for field in fields:
+        name = field.name()
+        path = above + (name if "." not in name and "`" not in name else "`" + name.replace("`", "``") + "`")
+        yield field.id(), path
+        yield from _paths(field.children(), path + ".")
+
+
+def _require_new(dataset: Any, names: Mapping[str, str]) -> None:
+    taken = [name for name in names if name in dataset.schema.names]
+    if taken:
+        raise SchemaMismatch(f"{_name(dataset)} has a column {taken[0]!r} already; nothing was added")
+
+
+def _name(dataset: Any) -> str:
+    return f"the table {'.'.join(dataset._table_id)}"
+
+
+def _alteration(change: ColumnChange) -> dict[str, Any]:
+    values = {"name": change.name, "data_type": change.data_type, "nullable": change.nullable}
+    return {"path": change.path} | {name: value for name, value in values.items() if value is not None}
+
+
+@contextmanager
+def _refusing(refusal: Callable[[str], LancekeepError], text: str | None = None) -> Iterator[None]:
+    """Raise an error of pylance that holds a text as a refusal; without a text, one that blames the caller's values."""
+    try:
+        yield
+    except LancekeepError:
+        raise
+    except (OSError, RuntimeError, LookupError, ValueError, TypeError) as error:
+        found = str(error)
+        blames = not isinstance(error, OSError | RuntimeError) or isinstance(error, NotImplementedError)
+        if text in found if text is not None else blames or _VALUES.match(found):
+            raise refusal(found) from error
+        raise
