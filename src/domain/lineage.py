@@ -98,11 +98,13 @@ class Difference:
         added: the fragments that only the later manifest has, or has in another form.
         lost: the fragments that only the earlier manifest has, or has in another form.
         other_columns: whether the earlier manifest has no fragment and other columns.
+        other_bases: whether the later manifest names a directory of files that the earlier one does not.
     """
 
     added: Sequence[Fragment]
     lost: Sequence[Fragment]
     other_columns: bool = False
+    other_bases: bool = False
 
 
 @attrs.frozen
@@ -160,6 +162,8 @@ def require_descent(difference: Difference, change: Change) -> str | None:
     Raises:
         CommitRefused: the staged manifest was not made from that version.
     """
+    if difference.other_bases and change.operation is not Operation.UNKNOWN:
+        raise CommitRefused("it names files of a shallow clone's source, which that version does not read")
     before = {fragment.id: fragment.files for fragment in difference.lost}
     gone = dict(before)
     created = frozenset(change.created)

@@ -27,6 +27,7 @@ class Manifest:
         size: the size of the file in bytes.
         transaction: the name of its transaction file, which identifies the version.
         is_empty: whether it has no fragment.
+        bases: id and path of the other directories that its files may lie in, such as the source of a shallow clone.
     """
 
     def __init__(self, content: bytes, previous: Manifest | None = None) -> None:
@@ -48,6 +49,7 @@ class Manifest:
         outline = self._outline(shared)
         self.is_empty = not outline.fragments and (not shared or (previous is not None and previous.is_empty))
         self.transaction = str(outline.transaction_file)
+        self.bases = frozenset((base.id, base.path) for base in outline.base_paths)
         self._transaction_section = outline.transaction_section if outline.HasField("transaction_section") else None
         self._shared = shared
         # Without a shared head these are all fragments, too many to keep.
@@ -107,7 +109,8 @@ def difference(staged: Manifest, previous: Manifest) -> Difference:
         known, kept = set(there), set(here)
         added, lost = [entry for entry in here if entry not in known], [entry for entry in there if entry not in kept]
     other_columns = previous.is_empty and staged.columns() != previous.columns()
-    return Difference([*map(_fragment, added)], [*map(_fragment, lost)], other_columns)
+    other_bases = not staged.bases <= previous.bases
+    return Difference([*map(_fragment, added)], [*map(_fragment, lost)], other_columns, other_bases)
 
 
 def _fragment(entry: bytes) -> Fragment:

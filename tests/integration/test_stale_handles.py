@@ -166,6 +166,12 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "configure": lambda ds: ds.update_config({"a": "b"}),
 }
 
+COLUMN_CHANGES: dict[str, Callable[[Any], Any]] = {
+    "merge": lambda ds: ds.merge_insert("x").when_matched_update_all().execute(rows(1)),
+    "add a column": lambda ds: ds.add_columns({"z": "x + 1"}),
+    "change all columns": lambda ds: ds.alter_columns(*({"path": x, "data_type": pa.int32()} for x in ("x", "y"))),
+}
+
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("versions", [1, 2])
@@ -329,6 +335,24 @@ def test_commit_is_refused_where_a_clone_without_the_version_read_took_the_place
         with pytest.raises(OSError, match="Commit result for version 3 is unknown"):  # what Lance makes of a refusal
             stale.insert(rows(30))
         assert stored(catalog) == [10, 11, 12, 20, 21, 22]
+
+
+@pytest.mark.parametrize("mode", ["compatible", "v1"])
+@pytest.mark.parametrize("change", COLUMN_CHANGES)
+def test_change_to_a_clone_does_not_land_in_the_table_that_took_its_place(
+    tmp_path: Path, mode: str, change: str
+) -> None:
+    """The stale manifest names files of the clone's source, which still exist."""
+    properties = {"root": str(tmp_path / "lake"), "commit_store": f"sqlite:///{tmp_path}/rows.db"}
+    namespace = lancekeep.DirectoryNamespace(**properties, manifest_enabled=str(mode == "compatible").lower())
+    catalog = namespace.catalog
+    catalog.write("s", rows(0))
+    lance.dataset(catalog.describe_table("s").uri).shallow_clone(f"{properties['root']}/t.lance", reference=1)
+    stale = lance.dataset(namespace_client=namespace, table_id=["t"])
+    recreate(catalog)
+    with pytest.raises(OSError, match="Commit result for version 2 is unknown"):
+        COLUMN_CHANGES[change](stale)
+    assert stored(catalog) == [100, 101, 102]
 
 
 @pytest.mark.parametrize("mode", ["compatible", "v1"])
