@@ -115,7 +115,9 @@ class TestRedis(BatchContract, SharedCommitStoreContract):
 
 class TestDynamoDB(BatchContract, SharedCommitStoreContract):
     @pytest.fixture
-    def site(self, moto_endpoint: str) -> Site:
+    def site(self, moto_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Site:
+        # On a busy machine, moto takes seconds for a long history.
+        monkeypatch.setattr("lancekeep.adapters.commit_stores.dynamodb.READ_TIMEOUT", 60)
         return Site(table_url(moto_endpoint))
 
 

@@ -47,6 +47,9 @@ if TYPE_CHECKING:
     Item = Mapping[str, AttributeValueTypeDef]
     _Requests = Sequence[WriteRequestUnionTypeDef]
 
+READ_TIMEOUT = 4
+"""Seconds until a silent server counts as unavailable."""
+
 BATCH = 25
 """Items per BatchWriteItem, and per TransactGetItems on every server."""
 MOST_TOGETHER = 100
@@ -112,7 +115,7 @@ class DynamoDBCommitStore:
                 aws_session_token=credentials.get("aws_session_token"),
                 config=Config(  # type: ignore[call-arg] # the stubs lack ignore_configured_endpoint_urls
                     connect_timeout=2,
-                    read_timeout=4,
+                    read_timeout=READ_TIMEOUT,
                     retries={"total_max_attempts": 2, "mode": "standard"},
                     max_pool_connections=64,
                     ignore_configured_endpoint_urls=True,  # the URL alone determines the location of the rows
