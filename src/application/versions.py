@@ -194,7 +194,7 @@ class Versions:
                 return
         raise CommitRefused(
             f"the table {table.id} was renamed or dropped while version {version} was committed at "
-            f"{table.location!r}. Look under its new name whether the version is there, before you write it again."
+            f"{table.location!r}. Before you write again, check whether the table has this version under its new name."
         )
 
     def resolve(self, token: CommitToken | str) -> Outcome | AllCommitted:
@@ -233,7 +233,7 @@ class Versions:
             return
         if root == self._places.dataset_root(Table.from_entry(owner)).branch(published.branch or None):
             raise Refused(
-                f"{root.base_uri}: version {published.version} is what is read of the partition {owner.object_id}"
+                f"{root.base_uri}: version {published.version} is published for the partition {owner.object_id}"
             )
 
 

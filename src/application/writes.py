@@ -271,7 +271,7 @@ class Writes:
     def with_version(self, object_id: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Table:
         """Return a table after checking, without the engine, that the version exists."""
         if tag is not None and (version is not None or branch is not None):
-            raise InvalidInput("a tag names a version of its own: give no version or branch beside it")
+            raise InvalidInput("a tag selects a version; pass no version or branch with it")
         table = self._tables.find(object_id)
         root = self._places.dataset_root(table)
         commits = self._ledger.commits

@@ -244,7 +244,7 @@ def test_clean_up_keeps_what_is_published(open_managed: Open) -> None:
     assert [table.versions for table in report.tables] == [(1, 2)]
     assert ids(namespace) == [0, 1, 2]
     [partition] = namespace.scan().partitions
-    with pytest.raises(Refused, match="what is read of the partition"):
+    with pytest.raises(Refused, match="is published for the partition"):
         catalog.versions.delete_versions(catalog.dataset_root(partition.table), [3])
 
 

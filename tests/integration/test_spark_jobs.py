@@ -354,7 +354,7 @@ def test_verify_reports_missing_truncated_and_changed_files(
     next((root / "_deletions").iterdir()).unlink()
     report = verify(spark, catalog, digests=digests)
     told = {(problem.object.rpartition("/")[2], problem.reason.partition(" has ")[0]) for problem in report.problems}
-    assert (changed.name, "its content is not what was recorded") in told
+    assert (changed.name, "its content differs from the recorded digest") in told
     assert (cut.name, "the file") in told
     assert (missing.name, "the file is not there") in told
     assert any(problem.object.startswith("_deletions/") for problem in report.problems)

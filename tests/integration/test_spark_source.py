@@ -306,7 +306,7 @@ def test_vector_columns_come_from_option_or_read_table(
         ({"table": "travel.other"}, "name one table"),
         ({"path": "file:///lake/t.lance"}, "is a location; name the table"),
         ({"version": "0"}, "the option version is '0'; give a whole number from 1 on"),
-        ({"version": "2", "tag": "x"}, "a tag names a version of its own"),
+        ({"version": "2", "tag": "x"}, "a tag selects a version"),
         ({"version": "7"}, "no version 7"),
         ({"columns": "id,nam"}, "the table has no column 'nam'; it has id, name"),
         ({"unsafe": "perhaps"}, "'unsafe' is 'perhaps'; give 'true' or 'false'"),

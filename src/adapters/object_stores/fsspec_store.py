@@ -193,7 +193,7 @@ class FsspecObjectStore:
     def _refusal(self, key: str) -> UnsafeStore:
         return UnsafeStore(
             f"{self.root_uri}{key}: not written, because this storage has no create-only write. Choose a "
-            "commit store (sqlite://, redis://, dynamodb://) to decide who commits"
+            "commit store (sqlite://, redis://, dynamodb://) to decide which writer commits"
         )
 
     @contextmanager
@@ -280,4 +280,4 @@ def _understood(error: Exception, uri: str) -> LancekeepError:
         return InvalidInput(f"{uri!r}: not a key that this storage can encode")
     if isinstance(error, NotImplementedError):
         return UnsafeStore(f"{uri}: this storage cannot do that; choose one that reads, writes, lists and deletes")
-    return StoreUnavailable(f"{uri}: the storage failed ({kind}); whether it did what it was asked is not known")
+    return StoreUnavailable(f"{uri}: the storage failed ({kind}); the outcome of the request is unknown")

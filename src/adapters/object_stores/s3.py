@@ -205,7 +205,7 @@ class S3ObjectStore:
         if not self.guarantees.atomic_create:
             raise UnsafeStore(
                 f"{self.root_uri}{key}: not created, since the storage option conditional_put is disabled. The commit "
-                "store alone decides who writes it"
+                "store alone decides which writer commits"
             )
         self.prove()
         return self._put_if_absent(key, content)

@@ -138,7 +138,7 @@ def _together(client: Client) -> str:
     if client.rows is None:
         raise Broken(f"{client.objects.root_uri} has no create-only write, and there is no commit store to decide")
     if client.rows.guarantees.remembers:
-        return "the commit store never forgets who won a version" + (
+        return "the commit store never forgets the winner of a version" + (
             ", and the final manifest is written create-only" if creates else ""
         )
     if creates:

@@ -96,7 +96,7 @@ class ObjectStoreChecks:
         for number in range(ROUNDS):
             contents = [b"%d" % contender for contender in range(CONTENDERS)]
             silent = self._race_to_create(self._key(f"race-{number}"), self._clients, contents)
-        return f"{raced(CONTENDERS, ROUNDS)}: one won each time, and its content is what is stored{silent}"
+        return f"{raced(CONTENDERS, ROUNDS)}: one won each time, and its content is stored{silent}"
 
     def _create_in_flight(self) -> str:
         """Create a key while other creates of it are in progress.
@@ -136,7 +136,7 @@ class ObjectStoreChecks:
             self._store.put(source, content)
         for number in range(ROUNDS):
             silent = self._race_to_copy(sources, self._key(f"copy-race-{number}"), contents)
-        return f"{raced(CONTENDERS, ROUNDS)}: one won each time, and its content is what is stored{silent}"
+        return f"{raced(CONTENDERS, ROUNDS)}: one won each time, and its content is stored{silent}"
 
     def _refuses_a_second(self, store: ObjectStore, key: str, first: bytes, second: bytes) -> None:
         if not store.put_if_absent(key, first):
@@ -145,7 +145,7 @@ class ObjectStoreChecks:
         if stored != first:
             raise Broken(f"a second create {'was acknowledged' if told else 'was refused'} and replaced the content")
         if told:
-            raise Broken("a second create of the same key was acknowledged, though its content is not what is stored")
+            raise Broken("a second create of the same key was acknowledged, although its content is not stored")
 
     def _race_to_create(self, key: str, stores: Sequence[ObjectStore], contents: Sequence[bytes]) -> str:
         told = race(stores, lambda store, me: store.put_if_absent(key, contents[me]))
@@ -173,8 +173,8 @@ class ObjectStoreChecks:
             self._store.put(key, content)
             info = found(self._other.head(key), key)
             if self._other.get(key) != content or info.size != len(content):
-                raise Broken("a second client did not read what was just written")
-        return "a second client, which had just seen nothing there, read what was written"
+                raise Broken("a second client did not read the acknowledged write")
+        return "a second client, which had just found no object, read the acknowledged write"
 
     def _overwrite_visible(self) -> str:
         key = self._key("overwritten")
@@ -244,8 +244,8 @@ class ObjectStoreChecks:
         self._store.put(source, b"content")
         self._store.copy(source, target)
         if (self._other.get(source), self._other.get(target)) != (b"content", b"content"):
-            raise Broken("a copy is not what was copied")
-        return "a copy replaced what was there, and the original stayed"
+            raise Broken("a copy differs from its source")
+        return "a copy replaced the target, and the source stayed"
 
     def _etag_on_copy(self) -> str:
         source, target = self._key("etag"), self._key("etag-copied")

@@ -426,7 +426,7 @@ class TableChecks:
             subject = f"the {'tag' if kind == 'tags' else 'branch'} {title!r}"
             found = Kind.TAG if kind == "tags" else Kind.BRANCH
             if reference is None:
-                meaning = f"{subject} cannot be read: {key!r} is not what it should be; delete it and make it again"
+                meaning = f"{subject} cannot be read: {key!r} is invalid; delete it and create it again"
                 yield Finding(found, name, meaning), None
             elif kind == "tags" and not _has(histories, reference):
                 place = f"version {reference.version}" + (f" of {reference.branch}" if reference.branch else "")

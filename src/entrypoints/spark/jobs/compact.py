@@ -78,7 +78,7 @@ def compact(
         rows = sum(fragment.physical_rows - (fragment.num_deletions or 0) for fragment in old)
         size = sum(file.file_size_bytes or 0 for fragment in old for file in fragment.files)
         return Summary("compact", str(name), rows, size, clock.seconds, before, committed.version, counts)
-    raise ConcurrentModification(f"{name}: other writers kept changing what was rewritten; nothing was committed")
+    raise ConcurrentModification(f"{name}: other writers kept changing the rewritten fragments; nothing was committed")
 
 
 def _batch_rows(dataset: Any) -> int:

@@ -115,7 +115,9 @@ def index(
         chosen = frozenset(missing)
         rows = sum(fragment.rows for fragment in stored_fragments(dataset) if fragment.id in chosen)
         return Summary("index", str(table_id), rows, 0, clock.seconds, dataset.version, committed.version, counts)
-    raise ConcurrentModification(f"{table_id}: other writers kept changing what was indexed; nothing was committed")
+    raise ConcurrentModification(
+        f"{table_id}: other writers kept changing the indexed fragments; nothing was committed"
+    )
 
 
 def contiguous(fragments: Sequence[int], parts: int) -> list[list[int]]:

@@ -170,7 +170,7 @@ class _Report:
             if file not in recorded:
                 self.fresh[name, file] = digest
             elif recorded[file] != digest:
-                self.problems.add(Problem(name, f"data/{file}", "its content is not what was recorded"))
+                self.problems.add(Problem(name, f"data/{file}", "its content differs from the recorded digest"))
         self.problems.update(Problem(name, where, reason) for where, reason in found.problems)
         table = self.tables[name]
         self.tables[name] = attrs.evolve(table, rows=table.rows + found.rows, digests=table.digests + len(recorded))

@@ -79,7 +79,7 @@ def messages(answers: Iterable[Any]) -> list[Any]:
     """
     values = list(answers)
     if None in values:
-        raise Retryable("a task of Spark finished without saying what it had written; nothing was committed")
+        raise Retryable("a Spark task finished without reporting its rows; nothing was committed")
     return [pickle.loads(bytes(value.pickledMessage())) for value in values]  # from tasks, by `write_one`
 
 
