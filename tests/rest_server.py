@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 import lance_namespace as api
 from lance_namespace.errors import ServiceUnavailableError
+from starlette.applications import Starlette
 
 from lancekeep.entrypoints.rest.app import Handler, create_app
 from lancekeep.entrypoints.rest.requests import Call
@@ -51,13 +52,19 @@ def serving(namespace: api.LanceNamespace, settings: ServerSettings | None = Non
     """Serve a namespace from a thread of this process."""
     settings = settings or ServerSettings(log_level="error")
     front = Front()
-    server = Server(create_app(namespace, settings, around=[front.around]), settings)
+    with running(create_app(namespace, settings, around=[front.around]), settings) as front.uri:
+        yield front
+
+
+@contextmanager
+def running(app: Starlette, settings: ServerSettings | None = None) -> Iterator[str]:
+    """Run an application in a thread of this process; yield its URL."""
+    server = Server(app, settings or ServerSettings(log_level="error"))
     listener = listen("127.0.0.1", 0)
-    front.uri = url_of(listener)
     thread = Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:
-        yield front
+        yield url_of(listener)
     finally:
         server.should_exit = True
         thread.join()

@@ -27,6 +27,10 @@ def _configure(context: click.Context, option: click.Parameter, file: str | None
 @click.option("--log-format", type=click.Choice(("auto", "console", "json")), help="The format of the log on stderr.")
 @click.option("--log-level", type=click.Choice(("debug", "info", "warning", "error")), help="The least severe level.")
 @click.option("--tracing", is_flag=True, default=None, help="Export OpenTelemetry spans to OTEL_TRACES_EXPORTER.")
+@click.option("--keys", metavar="FILE", help="The API keys of callers, as `lancekeep keys create` writes them.")
+@click.option("--policy", metavar="FILE", help="The roles of callers; without it, each authenticated one has all.")
+@click.option("--certificate", metavar="FILE", help="The TLS certificate with its chain, in PEM format.")
+@click.option("--private-key", metavar="FILE", help="The key of the certificate, in PEM format.")
 @click.option(
     "--config",
     type=click.Path(exists=True, dir_okay=False),
@@ -45,12 +49,14 @@ def serve(chosen: Stores, /, mode: str | None, **options: Any) -> None:
     """
     try:
         from lancekeep.entrypoints.rest.app import create_app
+        from lancekeep.entrypoints.rest.security.setup import security_of
         from lancekeep.entrypoints.rest.server import Server
         from lancekeep.entrypoints.rest.settings import ServerSettings
     except ModuleNotFoundError as error:
         raise MissingExtra("the server needs its libraries: pip install 'lancekeep[server]'") from error
     settings = ServerSettings.resolve(options)
     config = ConnectionConfig.resolve(given(**chosen.given, mode=mode))
+    security = security_of(settings, config.storage_options)
 
     def announce(url: str) -> None:
         print_line(f"Serving {catalog.root_uri} at {url}")
@@ -59,4 +65,5 @@ def serve(chosen: Stores, /, mode: str | None, **options: Any) -> None:
 
     with open_catalog(config) as catalog:
         namespace = CatalogNamespace(catalog, vend_storage_options=config.vend_input_storage_options)
-        Server(create_app(namespace, settings), settings).serve_on(announce)
+        app = create_app(namespace, settings, around=security.around, middleware=security.middleware)
+        Server(app, settings).serve_on(announce)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import signal
 import socket
 from collections.abc import Callable
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
 
 from lancekeep.domain.errors import InvalidInput
+from lancekeep.entrypoints.rest.security.protocol import timed_headers
+from lancekeep.entrypoints.rest.security.setup import tls_of
 from lancekeep.entrypoints.rest.settings import ServerSettings
 
 
@@ -21,6 +24,7 @@ class Server(uvicorn.Server):
     """
 
     def __init__(self, app: Starlette, settings: ServerSettings) -> None:
+        tls: dict[str, Any] = tls_of(settings)
         super().__init__(
             uvicorn.Config(
                 app,
@@ -29,6 +33,8 @@ class Server(uvicorn.Server):
                 server_header=False,
                 proxy_headers=False,
                 timeout_graceful_shutdown=settings.shutdown_seconds or None,
+                http=timed_headers(settings.header_seconds),
+                **tls,
             )
         )
         self._application = app
@@ -41,7 +47,7 @@ class Server(uvicorn.Server):
             InvalidInput: The address cannot be used.
         """
         listener = listen(self._settings.host, self._settings.port)
-        announce(url_of(listener))
+        announce(url_of(listener, "https" if self.config.ssl_certfile else "http"))
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, _return)  # uvicorn raises the signal again after its shutdown
         self.run(sockets=[listener])
@@ -70,7 +76,7 @@ def listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def url_of(listener: socket.socket) -> str:
+def url_of(listener: socket.socket, scheme: str = "http") -> str:
     """Return the URL of a listening socket."""
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if listener.family is socket.AF_INET6 else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if listener.family is socket.AF_INET6 else f"{scheme}://{host}:{port}"

@@ -16,6 +16,18 @@ from lancekeep.domain.errors import InvalidInput
 PORT = 2333
 """The port of the REST catalog specification."""
 
+_RANGES = (
+    ("port", 0, 65535),
+    ("threads", 1, 10_000),
+    ("shutdown_seconds", 0, 86_400),
+    ("requests", 1, 1_000_000),
+    ("rate", 0, 1_000_000),
+    ("burst", 1, 1_000_000),
+    ("largest_body", 1, 1 << 50),
+    ("largest_document", 1, 1 << 30),
+    ("header_seconds", 1, 3600),
+    ("body_seconds", 1, 86_400),
+)
 LOG_FORMATS = ("auto", "console", "json")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -32,6 +44,19 @@ class ServerSettings:
         log_format: ``json``, ``console``, or ``auto``: console on a terminal, JSON elsewhere.
         log_level: The least severe level to log.
         tracing: Whether to export OpenTelemetry spans; needs the extra ``[tracing]``.
+        keys: The file of API keys, as ``lancekeep keys`` writes it.
+        tokens: The issuer of bearer tokens: ``[server.tokens]`` with ``jwks``, ``issuer`` and ``audience``.
+        policy: The file of grants; without one, every authenticated caller may do everything.
+        vending: The role whose credentials are vended: ``[server.vending]`` with ``role_arn``.
+        certificate: The file of the TLS certificate and its chain.
+        private_key: The file of its private key.
+        requests: The number of requests in progress above which further ones are refused.
+        rate: The requests per second that each principal may send; 0 for any number.
+        burst: The requests that a principal may send at once, if there is a rate.
+        largest_body: The maximum size of a body in bytes.
+        largest_document: The maximum size of a JSON body in bytes.
+        header_seconds: How long a request may take to arrive up to its body.
+        body_seconds: How long the server waits for the client in all, while it sends its body or reads the response.
     """
 
     host: str = "127.0.0.1"
@@ -41,6 +66,19 @@ class ServerSettings:
     log_format: str = "auto"
     log_level: str = "info"
     tracing: bool = False
+    keys: str = ""
+    tokens: Mapping[str, Any] = attrs.field(factory=dict)
+    policy: str = ""
+    vending: Mapping[str, Any] = attrs.field(factory=dict)
+    certificate: str = ""
+    private_key: str = ""
+    requests: int = 1024
+    rate: int = 0
+    burst: int = 100
+    largest_body: int = 1 << 30
+    largest_document: int = 1 << 24
+    header_seconds: int = 10
+    body_seconds: int = 300
 
     @classmethod
     def resolve(cls, given: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Self:
@@ -49,20 +87,20 @@ class ServerSettings:
         Raises:
             InvalidInput: A setting is unknown, or its value cannot be honoured.
         """
-        fields = attrs.fields_dict(cls)
+        fields, defaults = attrs.fields_dict(cls), cls()
         values: dict[str, Any] = {}
         for name, value, origin in server_settings(given, environment):
             if name not in fields:
                 raise InvalidInput(
                     f"{origin}: the server has no setting {name!r}; its settings are {', '.join(fields)}"
                 )
-            values[name] = _converted(name, value, type(fields[name].default), origin)
+            values[name] = _converted(name, value, type(getattr(defaults, name)), origin)
         settings = cls(**values)
         settings._check()
         return settings
 
     def _check(self) -> None:
-        for name, least, most in (("port", 0, 65535), ("threads", 1, 10_000), ("shutdown_seconds", 0, 86_400)):
+        for name, least, most in _RANGES:
             if not least <= getattr(self, name) <= most:
                 raise InvalidInput(f"server.{name} is {getattr(self, name)}; give a number from {least} to {most}")
         for name, choices in (("log_format", LOG_FORMATS), ("log_level", LOG_LEVELS)):
@@ -72,6 +110,10 @@ class ServerSettings:
 
 def _converted(name: str, value: Any, kind: type, origin: str) -> Any:
     """Return a value, which a file or a variable has as text, as the type of its setting."""
+    if kind is dict:
+        if isinstance(value, Mapping):
+            return dict(value)
+        raise InvalidInput(f"{origin}: write server.{name} as a section [server.{name}] of a configuration file")
     text = str(value).lower() if isinstance(value, bool) else str(value)
     if kind is bool and text in ("true", "false"):
         return text == "true"

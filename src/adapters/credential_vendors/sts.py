@@ -1,0 +1,177 @@
+"""Temporary credentials for S3 from the AWS Security Token Service.
+
+Servers of other makers speak its protocol, too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import attrs
+from boto3.session import Session
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from lancekeep.domain.authorization import Action
+from lancekeep.domain.errors import AccessDenied, InvalidInput, StoreUnavailable
+
+if TYPE_CHECKING:
+    from types_boto3_sts import STSClient
+
+MOST_REMEMBERED = 4096
+SHORTEST, LONGEST = 900, 43_200
+"""The durations that STS permits, in seconds."""
+
+_SECRETS = ("access_key_id", "secret_access_key", "session_token", "token")
+_WILDCARDS = re.compile(r"[*?]|\$(?=\{)")
+_SESSION_NAME = re.compile(r"[^\w+=,.@-]", re.ASCII)
+
+
+@attrs.frozen(kw_only=True)
+class Role:
+    """The role whose credentials are limited and handed out.
+
+    Attributes:
+        arn: The role. Its own policy must permit what the credentials are to permit.
+        duration: The time to live of credentials in seconds.
+        endpoint: The URL of the service; that of AWS if it is None.
+        region: The region of the service.
+        partition: The first part of the names of buckets in policies: ``aws``, ``aws-cn`` or ``aws-us-gov``.
+    """
+
+    arn: str
+    duration: int = 3600
+    endpoint: str | None = None
+    region: str | None = None
+    partition: str = "aws"
+
+
+class StsVendor:
+    """A `CredentialVendor` that assumes a role with a session policy per table.
+
+    Credentials are remembered per table, action and principal until a quarter of their time to live is left. A holder
+    that asks again shortly before they expire receives new ones.
+
+    Args:
+        role: The role.
+        storage_options: The storage options of the catalog. Credentials among them call the service; the others are
+            part of the answer.
+        now: Returns the time in seconds since 1970.
+    """
+
+    def __init__(self, role: Role, storage_options: Mapping[str, str], *, now: Callable[[], float] = time.time) -> None:
+        if not SHORTEST <= role.duration <= LONGEST:
+            raise InvalidInput(f"vending: duration is {role.duration}; give {SHORTEST} to {LONGEST} seconds")
+        if not role.arn.startswith("arn:"):
+            raise InvalidInput(f"vending: role_arn is {role.arn!r}; give the ARN of a role")
+        self._role = role
+        self._now = now
+        self._lock = Lock()
+        self._remembered: OrderedDict[tuple[str, Action, str], tuple[float, Mapping[str, str]]] = OrderedDict()
+        own = {_plain(name): value for name, value in storage_options.items()}
+        self._public = {name: value for name, value in storage_options.items() if _plain(name) not in _SECRETS}
+        self._sts = _client(role, own)
+
+    def __repr__(self) -> str:
+        return f"StsVendor({self._role.arn!r})"
+
+    def vend(self, location: str, action: Action, principal: str) -> Mapping[str, str]:
+        known = (location, action, principal)
+        with self._lock:
+            until, options = self._remembered.get(known, (0.0, {}))
+            if self._now() < until:
+                self._remembered.move_to_end(known)
+                return dict(options)
+        policy = json.dumps(session_policy(location, action, self._role.partition), separators=(",", ":"))
+        found = self._assume(policy, principal)
+        expires = found["Expiration"].timestamp()
+        options = {
+            **self._public,
+            "aws_access_key_id": found["AccessKeyId"],
+            "aws_secret_access_key": found["SecretAccessKey"],
+            "aws_session_token": found["SessionToken"],
+            "expires_at_millis": str(int(expires * 1000)),
+        }
+        with self._lock:
+            self._remembered[known] = (expires - self._role.duration / 4, options)
+            self._remembered.move_to_end(known)
+            if len(self._remembered) > MOST_REMEMBERED:
+                self._remembered.popitem(last=False)
+        return dict(options)
+
+    def _assume(self, policy: str, principal: str) -> Any:
+        try:
+            return self._sts.assume_role(
+                RoleArn=self._role.arn,
+                RoleSessionName=_SESSION_NAME.sub("_", f"lancekeep-{principal}")[:64],
+                DurationSeconds=self._role.duration,
+                Policy=policy,
+            )["Credentials"]
+        except ClientError as error:
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
+            code = error.response.get("Error", {}).get("Code", "unknown")
+            if status >= 500 or code == "Throttling":
+                raise StoreUnavailable(f"the token service failed with {code}; try again later") from None
+            raise AccessDenied(f"the token service refuses {self._role.arn}: {code}") from None
+        except BotoCoreError as error:
+            raise StoreUnavailable(f"the token service does not answer: {type(error).__name__}") from None
+
+
+def session_policy(location: str, action: Action, partition: str = "aws") -> dict[str, Any]:
+    """Return the session policy for the objects below a location.
+
+    Wildcards in the location are escaped: the name of a table may contain them.
+
+    Raises:
+        InvalidInput: The location is not a directory in an S3 bucket.
+    """
+    scheme, _, rest = location.partition("://")
+    bucket, _, key = rest.partition("/")
+    key = unquote(key).strip("/")  # the engine decodes the escapes of a URI
+    if scheme != "s3" or not bucket or not key:
+        raise InvalidInput(f"credentials cannot be limited to {location!r}; it is not a directory in an S3 bucket")
+    prefix = _WILDCARDS.sub(lambda found: f"${{{found[0]}}}", key) + "/"
+    actions = ["s3:GetObject"]
+    if action >= Action.WRITE:
+        actions += ["s3:PutObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts"]
+    if action >= Action.ADMIN:
+        actions.append("s3:DeleteObject")
+    return {
+        "Version": "2012-10-17",
+        "Statement": [
+            {"Effect": "Allow", "Action": actions, "Resource": f"arn:{partition}:s3:::{bucket}/{prefix}*"},
+            {
+                "Effect": "Allow",
+                "Action": "s3:ListBucket",
+                "Resource": f"arn:{partition}:s3:::{bucket}",
+                "Condition": {"StringLike": {"s3:prefix": [f"{prefix}*"]}},
+            },
+        ],
+    }
+
+
+def _plain(name: str) -> str:
+    return name.lower().removeprefix("aws_")
+
+
+def _client(role: Role, own: Mapping[str, str]) -> STSClient:
+    try:
+        client: STSClient = Session().client(
+            "sts",
+            aws_access_key_id=own.get("access_key_id"),
+            aws_secret_access_key=own.get("secret_access_key"),
+            aws_session_token=own.get("session_token") or own.get("token"),
+            region_name=role.region or own.get("region") or own.get("default_region"),
+            endpoint_url=role.endpoint or None,
+            config=Config(connect_timeout=3, read_timeout=7, retries={"total_max_attempts": 2}),
+        )
+    except (BotoCoreError, ValueError) as error:
+        raise InvalidInput(f"vending: boto3 cannot make an STS client ({type(error).__name__})") from error
+    return client

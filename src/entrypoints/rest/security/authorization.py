@@ -1,0 +1,114 @@
+"""Authorization of operations: permissions, hidden objects, listings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+from lance_namespace import errors as api_errors
+
+from lancekeep.domain.authorization import Action, Decision, Principal
+from lancekeep.domain.errors import InvalidInput
+from lancekeep.domain.identifiers import MANIFEST_DELIMITER, ObjectId
+from lancekeep.entrypoints.rest.requests import Call
+from lancekeep.entrypoints.rest.security.permissions import Kind, Need, needs
+from lancekeep.ports.authorization import Authorizer
+
+CHUNK = 1000
+"""How many names of a listing are read at a time."""
+
+_NAMES = {"list_namespaces": "namespaces", "list_tables": "tables", "list_all_tables": "tables"}
+"""The field of the response that holds the names, by operation."""
+
+
+@attrs.frozen
+class Authorization:
+    """Wraps the call of every operation: refuses it without permission.
+
+    An object that the principal may not read looks absent: the error is that of a missing object, and equal to it,
+    because the errors of missing objects are written here, too. A listing is filtered before it is cut into pages, so
+    neither its length nor its page token reveals a hidden name.
+    """
+
+    authorizer: Authorizer
+
+    def __call__(self, call: Call, proceed: Callable[[Call], Any]) -> Any:
+        principal = call.principal
+        if not isinstance(principal, Principal):
+            raise api_errors.UnauthenticatedError("The request has no principal.")
+        required = needs(call.operation, call.request)
+        for need in required:
+            self._require(principal, need, required)
+        try:
+            if call.operation in _NAMES:
+                return self._listing(call, principal, proceed)
+            return proceed(call)
+        except api_errors.TableNotFoundError as error:
+            raise absence(required, of_table=True) from error
+        except api_errors.NamespaceNotFoundError as error:
+            raise absence(required, of_table=False) from error
+
+    def _require(self, principal: Principal, need: Need, required: Sequence[Need]) -> None:
+        if need.kind is Kind.LISTING:
+            if not self.authorizer.sees(principal, need.object_id):
+                raise absence(required, of_table=False)
+            return
+        decision = self.authorizer.decide(principal, need.action, need.object_id)
+        if decision is Decision.ALLOWED:
+            return
+        if decision is Decision.HIDDEN:
+            of_table = need.kind is Kind.TABLE
+            shown = need.object_id.parent if need.kind is Kind.NEW else need.object_id
+            if of_table or not self.authorizer.sees(principal, shown):
+                raise absence(required, of_table=of_table)
+        raise api_errors.PermissionDeniedError(
+            f"{principal.name} needs the role {need.action.role} on {need.object_id}; ask an administrator for it"
+        )
+
+    def _listing(self, call: Call, principal: Principal, proceed: Callable[[Call], Any]) -> Any:
+        request: Any = call.request
+        namespace = ObjectId.of(request.id)
+        if self.authorizer.decide(principal, Action.READ, namespace) is Decision.ALLOWED:
+            return proceed(call)
+        field, limit, after = _NAMES[call.operation], request.limit, request.page_token or ""
+        if limit is not None and limit < 1:
+            raise InvalidInput(f"the limit is {limit}; give a positive number, or leave it out")
+        found: list[str] = []
+        token: str | None = None
+        while True:
+            page = request.model_copy(update={"limit": CHUNK, "page_token": token})
+            response = proceed(attrs.evolve(call, request=page))
+            found += (
+                name
+                for name in getattr(response, field)
+                if name > after and self.authorizer.sees(principal, _named(call.operation, namespace, name))
+            )
+            token = response.page_token
+            if not token or (limit is not None and len(found) > limit):
+                break
+        shown = found[:limit]
+        return response.model_copy(update={field: shown, "page_token": shown[-1] if len(shown) < len(found) else None})
+
+
+def _named(operation: str, namespace: ObjectId, name: str) -> ObjectId:
+    if operation == "list_all_tables":
+        return ObjectId(tuple(name.split(MANIFEST_DELIMITER)))
+    return ObjectId((*namespace.names, name))
+
+
+def absence(required: Sequence[Need], *, of_table: bool) -> api_errors.LanceNamespaceError:
+    """Return the error of a missing object; it depends on the request alone.
+
+    Args:
+        required: The permissions that the request needs.
+        of_table: Whether the missing object is a table.
+    """
+    kind = required[0].kind if len(required) == 1 else Kind.TABLE if of_table else Kind.NEW
+    objects = {need.object_id for need in required if need.kind is kind}
+    if kind is Kind.TABLE:
+        what = f"the table {objects.pop()}" if len(objects) == 1 else "a table that the request names"
+        return api_errors.TableNotFoundError(f"Table not found: {what} does not exist")
+    namespaces = {each.parent if kind is Kind.NEW else each for each in objects}
+    what = f"the namespace {namespaces.pop()}" if len(namespaces) == 1 else "a namespace that the request names"
+    return api_errors.NamespaceNotFoundError(f"Namespace not found: {what} does not exist")

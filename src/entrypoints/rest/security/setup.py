@@ -1,0 +1,126 @@
+"""The security of a server, from its settings."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+from starlette.middleware import Middleware
+
+from lancekeep.adapters.authentication.api_keys import ApiKeys
+from lancekeep.adapters.authentication.tokens import Issuer, Tokens
+from lancekeep.adapters.authorization.policy_file import PolicyFile
+from lancekeep.domain.errors import InvalidInput, MissingExtra
+from lancekeep.entrypoints.rest.app import Around
+from lancekeep.entrypoints.rest.security.authentication import (
+    Authentication,
+    LocalOnly,
+    require_authentication,
+    without_identity,
+)
+from lancekeep.entrypoints.rest.security.authorization import Authorization
+from lancekeep.entrypoints.rest.security.limits import Concurrency, Rate, Transfer
+from lancekeep.entrypoints.rest.security.vending import Vending
+from lancekeep.entrypoints.rest.settings import ServerSettings
+from lancekeep.ports.authentication import Authenticator
+from lancekeep.ports.credential_vendor import CredentialVendor
+
+
+@attrs.frozen
+class Security:
+    """What protects the operations of a server.
+
+    Attributes:
+        around: Wrappers of the call of every operation, the outermost first.
+        middleware: ASGI middleware, the outermost first.
+    """
+
+    around: tuple[Around, ...]
+    middleware: tuple[Middleware, ...]
+
+
+def security_of(settings: ServerSettings, storage_options: Mapping[str, str]) -> Security:
+    """Return the security that the settings of a server describe.
+
+    Args:
+        settings: The settings.
+        storage_options: The storage options of the catalog, from which credentials are vended.
+
+    Raises:
+        InvalidInput: A setting or a file is not valid, or the server would be open to other machines.
+    """
+    keys: Authenticator | None = ApiKeys(Path(settings.keys)) if settings.keys else None
+    tokens: Authenticator | None = Tokens(_section(Issuer, settings.tokens, "tokens")) if settings.tokens else None
+    authenticated = keys is not None or tokens is not None
+    require_authentication(settings.host, authenticated=authenticated)
+    limits = [Middleware(Concurrency, most=settings.requests)]
+    transfer = Middleware(
+        Transfer, largest=settings.largest_body, document=settings.largest_document, seconds=settings.body_seconds
+    )
+    rate = [Middleware(Rate, per_second=settings.rate, burst=max(settings.burst, 1))] if settings.rate else []
+    if not authenticated:
+        if settings.policy or settings.vending:
+            raise InvalidInput(
+                "server.policy and server.vending need to know the caller; configure server.keys "
+                "(`lancekeep keys create`) or server.tokens"
+            )
+        return Security((), (*limits, Middleware(LocalOnly), *rate, transfer))
+    policy = PolicyFile(Path(settings.policy)) if settings.policy else None
+    around: list[Around] = [without_identity]
+    if policy is not None:
+        around.append(Authorization(policy))
+    around.append(Vending(_vendor(settings, storage_options), policy))
+    authentication = Middleware(Authentication, keys=keys, tokens=tokens)
+    return Security(tuple(around), (*limits, authentication, *rate, transfer))
+
+
+def tls_of(settings: ServerSettings) -> dict[str, str]:
+    """Return the TLS options of uvicorn; none without a certificate.
+
+    Raises:
+        InvalidInput: The certificate and its key cannot be used together.
+    """
+    if not settings.certificate and not settings.private_key:
+        return {}
+    if not settings.certificate or not settings.private_key:
+        raise InvalidInput("server.certificate and server.private_key go together; one of them is missing")
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(settings.certificate, settings.private_key)
+    except OSError as error:
+        raise InvalidInput(
+            f"the certificate {settings.certificate} and the key {settings.private_key} cannot be used: "
+            f"{error.strerror or type(error).__name__}; both are files in PEM format"
+        ) from error
+    return {"ssl_certfile": settings.certificate, "ssl_keyfile": settings.private_key}
+
+
+def _vendor(settings: ServerSettings, storage_options: Mapping[str, str]) -> CredentialVendor | None:
+    if not settings.vending:
+        return None
+    try:
+        from lancekeep.adapters.credential_vendors.sts import Role, StsVendor
+    except ModuleNotFoundError as error:
+        raise MissingExtra("server.vending needs boto3: pip install 'lancekeep[s3]'") from error
+    given = {("arn" if name == "role_arn" else name): value for name, value in settings.vending.items()}
+    return StsVendor(_section(Role, given, "vending"), storage_options)
+
+
+def _section(kind: Any, given: Mapping[str, Any], section: str) -> Any:
+    """Return a section of the settings as a value. Raises `InvalidInput` if it does not fit."""
+    fields = attrs.fields_dict(kind)
+    unknown = sorted(given.keys() - fields.keys())
+    if unknown:
+        raise InvalidInput(f"[server.{section}] has the unknown key {unknown[0]!r}; known are {', '.join(fields)}")
+    required = [name for name, field in fields.items() if field.default is attrs.NOTHING and name not in given]
+    if required:
+        raise InvalidInput(f"[server.{section}] lacks {', '.join(required)}")
+    for name, value in given.items():
+        number = str(fields[name].type) in ("int", "float")
+        if isinstance(value, bool) or not isinstance(value, int | float if number else str):
+            raise InvalidInput(
+                f"[server.{section}]: {name} is a {type(value).__name__}; give {'a number' if number else 'text'}"
+            )
+    return kind(**given)
