@@ -342,6 +342,17 @@ def test_control_characters_reach_neither_headers_nor_log(site: Site, capfd: pyt
     assert all(json.loads(line).get("level") != "forged" for line in lines)
 
 
+def test_an_idempotency_key_replays_nothing_for_another_principal(site: Site) -> None:
+    key = {"idempotency-key": str(uuid4())}
+    path = "/v1/table/ml$new/declare"
+    first = site.ask("writer", path, {}, headers=key)
+    again = site.ask("writer", path, {}, headers=key)
+    assert (first.status_code, again.status_code, again.json()) == (200, 200, first.json())
+    assert site.ask("reader", path, {}, headers=key).status_code == 403
+    assert site.ask("stranger", path, {}, headers=key).status_code == 404
+    assert site.ask("owner", path, {}, headers=key).status_code == 409  # its own request, whose name is taken
+
+
 # -- secrets ---------------------------------------------------------------------------------------------------------
 
 

@@ -13,8 +13,8 @@ from lance_namespace.errors import ErrorCode
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from lancekeep.adapters.rest.routes import Body, Route
 from lancekeep.entrypoints.rest.errors import HttpError
-from lancekeep.entrypoints.rest.routes import Body, Route
 from lancekeep.entrypoints.rest.security.refusal import refuse
 
 MOST_BUCKETS = 10_000
