@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from threading import Thread
 from typing import Any
 
@@ -45,6 +45,46 @@ class Front:
             self.losses[call.operation] -= 1
             raise ServiceUnavailableError("no answer came in time")
         return answer
+
+
+class Switch(api.LanceNamespace):
+    """Another namespace, which the test may exchange."""
+
+    namespace: api.LanceNamespace
+
+    def namespace_id(self) -> str:
+        return "switch"
+
+    def __getattribute__(self, name: str) -> Any:
+        return getattr(object.__getattribute__(self, "namespace"), name)
+
+
+class Pool:
+    """Servers that serve one namespace after the other: starting a server takes longer than most tests."""
+
+    def __init__(self) -> None:
+        self._servers: list[tuple[Switch, Front]] = []
+        self._used = 0
+        self._running = ExitStack()
+
+    def serve(self, namespace: api.LanceNamespace) -> Front:
+        """Serve a namespace by a server that serves none."""
+        if self._used == len(self._servers):
+            switch = Switch()
+            switch.namespace = namespace
+            self._servers.append((switch, self._running.enter_context(serving(switch))))
+        switch, front = self._servers[self._used]
+        switch.namespace = namespace
+        self._used += 1
+        return front
+
+    def release(self) -> None:
+        """Free every server for other namespaces."""
+        self._used = 0
+
+    def close(self) -> None:
+        """Stop the servers."""
+        self._running.close()
 
 
 @contextmanager

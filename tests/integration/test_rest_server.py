@@ -102,7 +102,8 @@ def stream(*tables: pa.Table) -> bytes:
         ("ml::t", "?delimiter=::", ["ml", "t"]),
         ("a%2524b", "", ["a%24b"]),
         ("a%2Fb%3Fc%23d", "", ["a/b?c#d"]),
-        ("Zo%C3%AB", "", ["Zoë"]),
+        ("a+b%2Bc%20d", "", ["a b+c d"]),
+        ("Zo%C3%AB%0A", "", ["Zoë\n"]),
         ("$", "", []),
         ("%2E", "?delimiter=.", []),
         ("..%2f..$t", "", ["../..", "t"]),
@@ -156,11 +157,18 @@ def test_a_malformed_request_is_refused_before_the_operation(
     assert not namespace.requests
 
 
-@pytest.mark.parametrize("content", [b"{", b"[]", b'"text"', b"null", b"\xff", b'{"version": NaN}', b"[" * 100_000])
+@pytest.mark.parametrize("content", [b"{", b"[]", b'"text"', b"\xff", b'{"version": NaN}', b"[" * 100_000])
 def test_a_body_that_is_no_json_object_is_refused(client: TestClient, namespace: Recorder, content: bytes) -> None:
     headers = {"content-type": "application/json"}
     assert "The body is" in refused(client.post("/v1/table/t/describe", content=content, headers=headers), 400)
     assert not namespace.requests
+
+
+def test_an_empty_body_stands_for_an_empty_object(client: TestClient, namespace: Recorder) -> None:
+    headers = {"content-type": "application/json"}
+    for content in (b"", b"null", b"{}", b" {}"):
+        assert client.post("/v1/table/t/describe", content=content, headers=headers).status_code == 200
+    assert [request.id for request in namespace.requests] == [["t"]] * 4
 
 
 def test_a_body_of_another_type_is_refused(client: TestClient, namespace: Recorder) -> None:
@@ -551,7 +559,9 @@ def command(*arguments: str, **environment: str) -> Iterator[tuple[str, subproce
     with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            first = process.stdout.readline()
+            first, usage, stop = (process.stdout.readline() for _ in range(3))
+            assert "curl" in usage
+            assert stop.startswith("Stop: ")
             yield first.split()[-1], process
         finally:
             process.kill()
@@ -565,9 +575,8 @@ def test_the_command_serves_until_sigterm(tmp_path: Path) -> None:
         created = httpx.post(f"{uri}/v1/table/t/create", content=stream(writers.row(1, 1)), headers=ARROW, timeout=60)
         assert created.json()["version"] == 1, created.text
         process.send_signal(signal.SIGTERM)
-        stdout, stderr = process.communicate(timeout=60)
+        _, stderr = process.communicate(timeout=60)
         assert process.returncode == 0, stderr
-    assert "curl" in stdout
     assert json.loads(stderr.splitlines()[0])["operation"] == "CreateTable"
     assert lancekeep.connect(lake, commit_store=store).open("t").count_rows() == 1
 

@@ -76,10 +76,11 @@ def create_app(
             Endpoint("/healthz", health.alive),
             Endpoint("/readyz", health.ready),
             Endpoint("/metrics", telemetry.metrics),
-            Endpoint("/{path:path}", operations),
         ],
         middleware=[Middleware(Observation, telemetry=telemetry)],
     )
+    app.router.default = operations  # a route's pattern would not match a path with a line break
+    app.router.redirect_slashes = False
     app.state.health = health
     return app
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, unquote_plus
 
 import attrs
 from lance_namespace.errors import ErrorCode
@@ -68,7 +68,8 @@ class Call:
 def route_of(scope: Scope, router: Router) -> tuple[Route, Mapping[str, str]]:
     """Return the route of a request and the parameters in its path.
 
-    Each segment of the path is percent-decoded once, after the path is split.
+    Each segment of the path is percent-decoded once, after the path is split. A ``+`` is a space, because pylance's
+    client encodes paths like forms; every client encodes a plus as ``%2B``.
 
     Raises:
         HttpError: There is no such path (404), or not with this method (405).
@@ -78,7 +79,7 @@ def route_of(scope: Scope, router: Router) -> tuple[Route, Mapping[str, str]]:
     if len(segments) > 1 and not segments[-1]:
         segments.pop()  # the specification writes `GET /v1/table/`, too
     try:
-        match = router.find([unquote(segment, errors="strict") for segment in segments])
+        match = router.find([unquote_plus(segment, errors="strict") for segment in segments])
     except UnicodeDecodeError:
         raise HttpError(400, "The path is not percent-encoded UTF-8.") from None
     if match is None:
@@ -226,6 +227,8 @@ def _object(content: bytes, name: str) -> dict[str, Any]:
         found = from_json(content, allow_inf_nan=False)
     except ValueError as error:
         raise HttpError(400, f"{name} is not JSON: {error}.") from None
+    if found is None:
+        return {}  # lancedb's client sends ``null`` for a request without fields
     if not isinstance(found, dict):
         raise HttpError(400, f"{name} is a JSON {type(found).__name__}; give an object with the fields of the request.")
     return cast(dict[str, Any], found)

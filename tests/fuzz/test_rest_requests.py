@@ -1,0 +1,86 @@
+"""Requests that schemathesis generates from the OpenAPI document: no 500, and every response fits its schema.
+
+``openapi.json`` is the document of the REST catalog specification, without texts and examples.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import lance_namespace as api
+import pyarrow as pa
+import pytest
+import schemathesis
+from hypothesis import strategies
+from schemathesis import GenerationMode
+from schemathesis.core.result import Ok
+from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance
+from starlette.applications import Starlette
+
+import lancekeep
+from lancekeep.adapters.rest.routes import ROUTES
+from lancekeep.entrypoints.rest.app import create_app
+from lancekeep.entrypoints.rest.settings import ServerSettings
+
+EXAMPLES = int(os.environ.get("LANCEKEEP_REST_EXAMPLES", "3"))
+"""Requests per operation and kind; 100 of them are 10,800 requests."""
+
+DOCUMENT = json.loads(Path(__file__).with_name("openapi.json").read_text())
+BEYOND = {405, 409, 415, 429}
+"""Statuses that an operation may have although the document does not name them for it."""
+
+
+def _stream() -> bytes:
+    table = pa.table({"a": [1, 2]})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+schemathesis.openapi.media_type(
+    "application/vnd.apache.arrow.stream", strategies.just(_stream()) | strategies.binary(max_size=200)
+)
+SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
+_FOUND: list[Any] = [found.ok() for found in SCHEMA.get_all_operations() if isinstance(found, Ok)]
+OPERATIONS = {operation.definition.raw["operationId"]: operation for operation in _FOUND}
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Starlette:
+    root = tmp_path_factory.mktemp("fuzz") / "lake"
+    namespace = lancekeep.DirectoryNamespace(root=str(root), **{"storage.fsync": "false"})
+    namespace.create_namespace(api.CreateNamespaceRequest(id=["0"]))
+    namespace.create_table(api.CreateTableRequest(id=["0", "0"]), _stream())
+    return create_app(namespace, ServerSettings(log_level="error", log_format="json"))
+
+
+def test_the_document_has_every_operation() -> None:
+    assert {route.operation_id for route in ROUTES} == OPERATIONS.keys()
+
+
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=lambda mode: mode.value)
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_generated_requests_get_specified_responses(app: Starlette, operation: str, mode: GenerationMode) -> None:
+    @hypothesis.settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    @hypothesis.given(case=OPERATIONS[operation].as_strategy(generation_mode=mode))
+    def ask(case: Any) -> None:
+        response = case.call(app=app)
+        assert response.status_code != 500, response.text
+        responses = OPERATIONS[operation].definition.raw["responses"]
+        if response.status_code in BEYOND or str(response.status_code) not in responses:
+            assert response.status_code in BEYOND or response.status_code >= 501, response.text
+            assert set(response.json()) >= {"code", "error", "instance"}
+        else:
+            case.validate_response(response, checks=[content_type_conformance, response_schema_conformance])
+
+    ask()
