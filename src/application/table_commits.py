@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from uuid import uuid4
 
 import attrs
 
+from lancekeep.application.concurrency import all_alongside, is_remote
 from lancekeep.application.histories import Histories
 from lancekeep.application.keyed_requests import current_request
 from lancekeep.application.lineage import Lineage
@@ -27,17 +28,21 @@ from lancekeep.domain.commit_transitions import State
 from lancekeep.domain.errors import (
     CommitRefused,
     Damaged,
+    LancekeepError,
     ObjectNotFound,
     Refused,
     StoreUnavailable,
 )
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.lineage import Base, refuse_accidental_overwrite
-from lancekeep.domain.naming import ManifestName, NamingScheme
+from lancekeep.domain.naming import ManifestName, NamingScheme, final_path
 from lancekeep.domain.version_row import Reserved, VersionRow, scheme_of
 from lancekeep.format.manifest import reads_version_zero
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.object_store import ObjectStore
+
+READ_AHEAD = 4
+"""How many manifests are read at once after a conflict."""
 
 
 class TableCommits(Histories):
@@ -108,6 +113,81 @@ class TableCommits(Histories):
             self.lineage.keep(descendant)
             return attrs.evolve(outcome, transaction=descendant.transaction)
         return outcome
+
+    def commit_built(self, root: DatasetRoot, version: int, content: bytes) -> tuple[Outcome, Sequence[bytes]]:
+        """Commit a manifest that this process has built, by the naming scheme V2.
+
+        If rows are derived from the final manifests, creating the final manifest commits the version: nothing is
+        staged and nothing is read before. The caller must know that version ``version - 1`` is the latest. Otherwise
+        the manifest is staged and committed by the protocol. A request without a reply is repeated with the same
+        bytes.
+
+        Returns:
+            The outcome. After a conflict also the manifests of the version and of those after it, as far as they are
+            known; none if the caller has to read the latest version.
+
+        Raises:
+            CommitRefused, UnsafeStore, AccessDenied, Unsupported: Nothing was committed.
+        """
+        path = f"{root.manifest_key(version, NamingScheme.V2)}-{uuid4()}"
+        staged = StagedManifest(root.base_uri, version, path, len(content), False, self._committer)
+        self.on_staged(root, content)
+        if self.rows.guarantees.derived:
+            return self._create_final(root, staged, content)
+        descendant = self.lineage.require(root, staged, content, None)
+        self.retry.call(lambda: self.objects.put(path, content))
+        outcome = self._settle(begin_commit(staged), content)
+        if isinstance(outcome, Committed):
+            self.lineage.keep(descendant)
+        return outcome, ()
+
+    def _create_final(
+        self, root: DatasetRoot, staged: StagedManifest, content: bytes
+    ) -> tuple[Outcome, Sequence[bytes]]:
+        self.prove()
+        row = attrs.evolve(staged.row, path=final_path(staged.path))
+        unanswered = False
+
+        def create() -> bool:
+            nonlocal unanswered
+            try:
+                return self.objects.put_if_absent(row.path, content)
+            except StoreUnavailable:
+                unanswered = True
+                raise
+
+        try:
+            if self.retry.call(create):
+                return self._known(row), ()
+            found = self._finals_from(root, row.version)
+        except LancekeepError as error:
+            if not unanswered and not isinstance(error, StoreUnavailable):
+                raise
+            return Unknown(CommitToken(recognizable(staged, content)), str(error)), ()
+        if not found:
+            gone = f"version {row.version} existed and no longer does: its table was dropped, or it was cleaned up"
+            return Unknown(CommitToken(recognizable(staged, content)), gone), ()
+        if found[0] == content:  # an earlier attempt created it, and its reply was lost
+            return self._known(row), ()
+        return Conflict(attrs.evolve(row, size=len(found[0]), committer="")), found
+
+    def _finals_from(self, root: DatasetRoot, version: int) -> Sequence[bytes]:
+        """Return the final manifests of a version and of those after it, up to a gap."""
+
+        def read(number: int) -> bytes | None:
+            try:
+                return self.retry.call(partial(self.objects.get, root.manifest_key(number, NamingScheme.V2)))
+            except ObjectNotFound:
+                return None
+
+        numbers = range(version, version + READ_AHEAD)
+        read_all = all_alongside(read, numbers) if is_remote(self.objects) else map(read, numbers)
+        found: list[bytes] = []
+        for content in read_all:
+            if content is None:
+                break
+            found.append(content)
+        return found
 
     def publish(self, root: DatasetRoot, name: str, content: bytes) -> bool:
         """Commit a manifest of the catalog's own table under its final ``name``.
@@ -201,9 +281,7 @@ class TableCommits(Histories):
         row = progress.final_row
         match progress.state:
             case State.COMMITTED:
-                self._remember(row)
-                self._know(row)
-                return Committed(row.version, row.path, row.size)
+                return self._known(row)
             case State.CONFLICT:
                 return Conflict(progress.met)
             case State.UNKNOWN:
@@ -213,6 +291,12 @@ class TableCommits(Histories):
                 )
                 return Unknown(CommitToken(recognizable(progress.staged, content)), str(fault) if fault else gone)
         raise refusal(progress, fault)
+
+    def _known(self, row: VersionRow) -> Committed:
+        """Remember a committed version."""
+        self._remember(row)
+        self._know(row)
+        return Committed(row.version, row.path, row.size)
 
     def prove(self) -> None:
         """Raise `UnsafeStore` unless the object store keeps the condition of commits."""

@@ -153,6 +153,20 @@ class Versions:
             self._require_unmoved(table, version, before, first=branch is not None or version == 1)
         return outcome
 
+    def commit_built(self, table: Table, version: int, content: bytes) -> tuple[Outcome, Sequence[bytes]]:
+        """Make a manifest that this process has built the next version of a table.
+
+        See `TableCommits.commit_built`.
+
+        Raises:
+            CommitRefused: As `commit_version`.
+        """
+        before = self._ledger.recent().version
+        outcome, found = self._ledger.commits.commit_built(self._places.dataset_root(table), version, content)
+        if isinstance(outcome, Committed) and self.managed and v1_table(table.location) is not None:
+            self._require_unmoved(table, version, before, first=False)
+        return outcome, found
+
     def commit_versions(self, candidates: Sequence[NewVersion]) -> TransactionOutcome:
         """Make staged manifests the next versions of their tables, all or none.
 

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 import attrs
 
-from lancekeep.application.keyed_requests import performing
+from lancekeep.application.appends import Appends
+from lancekeep.application.keyed_requests import current_request, performing
 from lancekeep.application.ledger import Ledger
 from lancekeep.application.places import Places
 from lancekeep.application.removal import Removal
@@ -82,6 +83,7 @@ class Writes:
         self._tables = tables
         self._removal = removal
         self._engine = engine
+        self._appends = Appends(versions, engine)
 
     # -- writing ------------------------------------------------------------------------------------------------
 
@@ -94,10 +96,14 @@ class Writes:
         replaces = write_mode is WriteMode.OVERWRITE and properties is not None
         if properties and replaces and self._ledger.view().flat:
             raise Unsupported(f"{object_id}: a V1 directory has no properties; open the catalog with its manifest")
+        # The commit of a keyed request also claims its key, so no other append may share it.
+        shares = write_mode is WriteMode.APPEND and not properties and current_request() is None
+        if shares and not _is_stream(data):
+            return self._append(object_id, reader)
         declared = self._declare_for(object_id, write_mode, properties, replaces=replaces)
         engine_mode = WriteMode.CREATE if declared else write_mode
         try:
-            with self._diagnosed(object_id):
+            with self._diagnosed(object_id), self._appends.beside(object_id):
                 committed = self._settled(object_id, lambda: self._engine.write(object_id, reader, engine_mode))
             if replaces and not declared:
                 self._tables.replace_properties(object_id, properties or {})
@@ -109,6 +115,20 @@ class Writes:
                 with suppress(LancekeepError):  # the original error is raised
                     self._tables.take_back(object_id)
             raise
+
+    def _append(self, object_id: ObjectId, reader: Any) -> Committed:
+        """Append with the other appends that wait, or alone if only the engine can append."""
+
+        def append() -> Committed:
+            appended = self._appends.append(object_id, reader)
+            if isinstance(appended, Committed):
+                return appended
+            self._tables.find(object_id)
+            with self._appends.beside(object_id):
+                return self._engine.write(object_id, appended.reader, WriteMode.APPEND)
+
+        with self._diagnosed(object_id):
+            return self._settled(object_id, append)
 
     def begin(self, object_id: ObjectId, schema: Any, mode: str, properties: Mapping[str, str] | None) -> WritePlan:
         write_mode = _mode(mode)
@@ -131,7 +151,7 @@ class Writes:
     def commit_fragments(
         self, plan: WritePlan, fragments: Sequence[Any], properties: Mapping[str, str], *, exactly: bool
     ) -> Committed:
-        with self._diagnosed(plan.table):
+        with self._diagnosed(plan.table), self._appends.beside(plan.table):
             return self._settled(
                 plan.table, lambda: self._engine.commit_fragments(plan, fragments, properties, exactly=exactly)
             )
@@ -146,7 +166,7 @@ class Writes:
         exactly: bool = False,
     ) -> Committed:
         table = self.with_version(object_id, None, None, branch)
-        with self._diagnosed(table.id):
+        with self._diagnosed(table.id), self._appends.beside(table.id):
             return self._settled(
                 table.id, lambda: self._engine.change(table.id, act, after, branch=branch, exactly=exactly)
             )
@@ -316,6 +336,11 @@ class Writes:
         except Damaged as error:
             return f"its latest version {latest.version} cannot be read: {error}"
         return None
+
+
+def _is_stream(data: Any) -> bool:
+    """Return whether rows are still to be produced, while the table that the writer has opened may change."""
+    return hasattr(data, "read_next_batch")
 
 
 def _mode(mode: str) -> WriteMode:

@@ -53,12 +53,14 @@ class Committed:
         path: The key of its manifest.
         size: The size of its manifest, in bytes.
         transaction: The name of its transaction file, which identifies it; empty if the caller did not learn it.
+        rows: The number of rows that an append added; None if the caller did not learn it.
     """
 
     version: int
     path: str
     size: int
     transaction: str = attrs.field(default="", eq=False, repr=False)
+    rows: int | None = attrs.field(default=None, eq=False, repr=False)
 
 
 @attrs.frozen

@@ -39,3 +39,8 @@ def hinted_version(hint: bytes) -> int:
     except (ValueError, LookupError, TypeError, RecursionError):
         return 0
     return version if isinstance(version, int) and 0 < version < U64_MAX else 0
+
+
+def version_hint(version: int) -> bytes:
+    """Return the content of a version hint."""
+    return json.dumps({"version": version}, separators=(",", ":")).encode()

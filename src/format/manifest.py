@@ -161,18 +161,25 @@ class ManifestFile:
 
         The positions of the sections are set in the manifest message.
         """
-        parts = bytearray()
         self.manifest.ClearField("index_section")
         if self.indexes is not None:
-            self.manifest.index_section = len(parts)
-            parts += _LENGTH.pack(len(self.indexes)) + self.indexes
-        self.manifest.transaction_section = len(parts)
-        recorded = transaction.SerializeToString()
-        parts += _LENGTH.pack(len(recorded)) + recorded
-        position = len(parts)
-        manifest = self.manifest.SerializeToString()
-        parts += _LENGTH.pack(len(manifest)) + manifest + _FOOTER.pack(position, *_FORMAT_VERSION, MAGIC)
-        return bytes(parts)
+            self.manifest.index_section = 0
+        self.manifest.transaction_section = transaction_position(self.indexes)
+        return file_of(self.manifest.SerializeToString(), self.indexes, transaction)
+
+
+def transaction_position(indexes: bytes | None) -> int:
+    """Return the position of the transaction in a file that `file_of` makes."""
+    return 0 if indexes is None else _LENGTH.size + len(indexes)
+
+
+def file_of(message: bytes, indexes: bytes | None, transaction: Any) -> bytes:
+    """Return a manifest file of these sections; ``indexes`` may be None."""
+    recorded = transaction.SerializeToString()
+    sections = [recorded] if indexes is None else [indexes, recorded]
+    position = sum(_LENGTH.size + len(section) for section in sections)
+    parts = [part for section in (*sections, message) for part in (_LENGTH.pack(len(section)), section)]
+    return b"".join((*parts, _FOOTER.pack(position, *_FORMAT_VERSION, MAGIC)))
 
 
 def not_a_manifest(name: str, error: ValueError) -> Damaged:

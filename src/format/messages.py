@@ -18,8 +18,14 @@ _MESSAGES = {
     "data_format=15:DataStorageFormat table_metadata=19:Property* transaction_section=23:uint64",
     "ManifestOutline": "fields=1:bytes* fragments=2:bytes* index_section=6:uint64 transaction_file=12:string "
     "base_paths=18:BasePath* transaction_section=23:uint64",
-    "Field": "name=2:string id=3:int32 parent_id=4:int32 logical_type=5:string nullable=6:bool",
-    "DataFragment": "id=1:uint64 files=2:DataFile* deletion_file=3:DeletionFile physical_rows=4:uint64",
+    "ManifestTail": "fields=1:bytes* fragments=2:bytes* version=3:uint64 version_aux_data=4:uint64 "
+    "index_section=6:uint64 timestamp=7:Timestamp tag=8:string reader_feature_flags=9:uint64 "
+    "writer_feature_flags=10:uint64 max_fragment_id=11:uint32 transaction_file=12:string next_row_id=14:uint64 "
+    "data_format=15:DataStorageFormat config=16:Property* base_paths=18:BasePath* branch=20:string "
+    "transaction_section=23:uint64",
+    "Field": "name=2:string id=3:int32 parent_id=4:int32 logical_type=5:string nullable=6:bool metadata=10:Metadata*",
+    "DataFragment": "id=1:uint64 files=2:DataFile* deletion_file=3:DeletionFile physical_rows=4:uint64 "
+    "inline_row_ids=5:bytes inline_last_updated_at_versions=7:bytes inline_created_at_versions=9:bytes",
     "DataFile": "path=1:string fields=2:int32* column_indices=3:int32* file_major_version=4:uint32 "
     "file_minor_version=5:uint32 file_size_bytes=6:uint64 base_id=7:uint32",
     "DeletionFile": "file_type=1:uint32 read_version=2:uint64 id=3:uint64 num_deleted_rows=4:uint64 base_id=7:uint32",
@@ -29,12 +35,17 @@ _MESSAGES = {
     "Property": "key=1:string value=2:string",
     "Metadata": "key=1:string value=2:bytes",
     "IndexSection": "indices=1:IndexMetadata*",
-    "IndexMetadata": "uuid=1:Uuid base_id=9:uint32 files=10:IndexFile*",
+    "IndexMetadata": "uuid=1:Uuid name=3:string base_id=9:uint32 files=10:IndexFile*",
     "IndexFile": "path=1:string size_bytes=2:uint64",
     "Uuid": "uuid=1:bytes",
     "Transaction": "read_version=1:uint64 uuid=2:string append=100:Append delete=101:Delete overwrite=102:Overwrite "
     "create_index=103:Empty rewrite=104:Rewrite merge=105:Empty restore=106:Restore reserve_fragments=107:Empty "
     "update=108:Update project=109:Empty update_config=110:UpdateConfig data_replacement=111:DataReplacement",
+    "RowIdSequence": "segments=1:RowSegment*",
+    "RowSegment": "range=1:RowRange",
+    "RowRange": "start=1:uint64 end=2:uint64",
+    "RowVersionSequence": "runs=1:RowVersionRun*",
+    "RowVersionRun": "span=1:RowSegment version=2:uint64",
     "Empty": "",
     "Append": "fragments=1:DataFragment*",
     "Delete": "updated_fragments=1:DataFragment* deleted_fragment_ids=2:uint64* predicate=3:string",
@@ -83,8 +94,13 @@ _CLASSES = message_classes("lancekeep.table", _MESSAGES)
 Manifest: Any = _CLASSES["Manifest"]
 ManifestOutline: Any = _CLASSES["ManifestOutline"]
 """A manifest whose schema fields and fragments stay encoded: a table of 100,000 fragments decodes in milliseconds."""
+ManifestTail: Any = _CLASSES["ManifestTail"]
+"""A manifest whose schema fields and fragments stay encoded, and whose other fields an append changes."""
 Field: Any = _CLASSES["Field"]
+DataFile: Any = _CLASSES["DataFile"]
 DataFragment: Any = _CLASSES["DataFragment"]
+RowIdSequence: Any = _CLASSES["RowIdSequence"]
+RowVersionSequence: Any = _CLASSES["RowVersionSequence"]
 IndexSection: Any = _CLASSES["IndexSection"]
 Transaction: Any = _CLASSES["Transaction"]
 

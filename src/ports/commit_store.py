@@ -21,12 +21,14 @@ class CommitStoreGuarantees:
     atomic_rows: The maximum number of rows per ``reserve_all``.
     complete: Every version in the object store has a row, so readers need not check. Rows derived from the manifests
         are complete; others only if the deployment declares it.
+    derived: Rows are derived from the final manifests, so creating the final manifest commits the version.
     """
 
     remembers: bool
     shared: bool
     atomic_rows: int = 1
     complete: bool = False
+    derived: bool = False
 
 
 class ExternalCommitStore(Protocol):

@@ -12,6 +12,7 @@ import attrs
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.lineage import Base
+from lancekeep.ports.data_files import DataFiles
 from lancekeep.ports.rows import RowEngine
 from lancekeep.ports.table_structure import StructureEngine
 from lancekeep.ports.view_engine import ViewEngine
@@ -121,6 +122,10 @@ class TableEngine(Protocol):
     Writes raise `CommitUnknown` if the outcome is unknown. They raise `ConcurrentModification` if other writers won
     every attempt, and `InvalidInput` for unsupported data; nothing was committed then.
     """
+
+    @property
+    def data_files(self) -> DataFiles:
+        """Encodes the rows of appends that share a commit."""
 
     @property
     def rows(self) -> RowEngine:

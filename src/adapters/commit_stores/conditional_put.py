@@ -62,6 +62,7 @@ class ConditionalPutCommitStore:
             remembers=objects.guarantees.durable,
             shared=not objects.root_uri.startswith(("file://", "memory://")),
             complete=True,
+            derived=True,
         )
 
     @classmethod

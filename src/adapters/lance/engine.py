@@ -16,6 +16,7 @@ from lance.fragment import write_fragments
 from lance_namespace import DeclareTableResponse, DescribeTableRequest, LanceNamespace
 from lance_namespace.errors import LanceNamespaceError, TableVersionNotFoundError
 
+from lancekeep.adapters.lance.data_files import LanceDataFiles
 from lancekeep.adapters.lance.native_errors import classified
 from lancekeep.adapters.lance.rows import LanceRows
 from lancekeep.adapters.lance.structure import LanceStructure, operation_of
@@ -37,6 +38,7 @@ from lancekeep.domain.errors import (
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.lineage import Base
 from lancekeep.format.manifest import transaction_name
+from lancekeep.ports.data_files import DataFiles
 from lancekeep.ports.table_engine import StagedVersion, VersionDetails, VersionSummary, WriteMode, WritePlan
 
 Result = TypeVar("Result")
@@ -173,6 +175,7 @@ class LanceEngine:
         self.rows = LanceRows()
         self.structure = LanceStructure()
         self.views = LanceViews()
+        self.data_files: DataFiles = LanceDataFiles()
 
     def reader(self, data: Any) -> Any:
         if isinstance(data, pa.RecordBatchReader):

@@ -1,0 +1,162 @@
+"""Encode the rows of appends as data files, with the Lance engine's file writer."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+from threading import Lock
+from typing import Any, cast
+
+import attrs
+import lance
+import pyarrow as pa
+from lance.file import LanceFileWriter
+
+from lancekeep.domain.dataset_files import DATA
+from lancekeep.domain.errors import InvalidInput, Unsupported
+from lancekeep.domain.layout import VERSIONS
+from lancekeep.format.append import Appendable, layout_of
+from lancekeep.ports.data_files import EncodedFile, Rows
+
+_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+"""The directory of scratch files: in memory if the system has one."""
+_REMEMBERED = 64
+_Columns = tuple[str, tuple[bytes, ...]]
+
+
+@attrs.define
+class _Known:
+    """What is known about tables of one schema.
+
+    Attributes:
+        schema: the schema that the engine reads.
+        layout: the encoded layout of a data file; None before the first one is written.
+    """
+
+    schema: pa.Schema
+    layout: bytes | None = None
+
+
+class LanceDataFiles:
+    """A `DataFiles` that uses pylance.
+
+    The first file of a schema is written as a scratch dataset in memory, which shows how the engine lays it out. Files
+    after it need the file writer only.
+    """
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[_Columns, _Known] = OrderedDict()
+        self._lock = Lock()
+
+    @cached_property
+    def _scratch(self) -> tempfile.TemporaryDirectory[str]:
+        return tempfile.TemporaryDirectory(prefix="lancekeep-", dir=_MEMORY, ignore_cleanup_errors=True)
+
+    def gather(self, reader: pa.RecordBatchReader, most: int) -> tuple[Rows | None, pa.RecordBatchReader]:
+        schema, batches, size = reader.schema, list[pa.RecordBatch](), 0
+        failed: list[Exception] = []
+        try:
+            for batch in reader:
+                batches.append(batch)
+                size += batch.nbytes
+                if size > most:
+                    break
+        except Exception as error:  # the stream that is returned raises it
+            failed.append(error)
+
+        def every() -> Iterator[pa.RecordBatch]:
+            yield from batches
+            if failed:
+                raise failed[0]
+            yield from reader
+
+        count = sum(batch.num_rows for batch in batches)
+        again = pa.RecordBatchReader.from_batches(schema, every())
+        small = not failed and count > 0 and size <= most
+        return Rows(pa.Table.from_batches(batches, schema), count, size) if small else None, again
+
+    def conforming(self, rows: Rows, version: Appendable) -> Rows | None:
+        wanted = self._of(version).schema
+        given = rows.schema
+        if given.names != wanted.names or given.types != wanted.types:
+            return None
+        columns = rows.table.columns
+        if any(not field.nullable and column.null_count for field, column in zip(wanted, columns, strict=True)):
+            return None
+        return attrs.evolve(rows, table=pa.Table.from_arrays(columns, schema=wanted))
+
+    def encode(self, rows: Sequence[Rows], version: Appendable) -> EncodedFile:
+        known = self._of(version)
+        table = pa.concat_tables([each.table for each in rows]).combine_chunks()
+        try:
+            if known.layout is None:
+                content, example = self._as_dataset(table, version)
+                known.layout = layout_of(example, version, "the table")
+            else:
+                content = self._as_file(table, version)
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise InvalidInput(f"the engine cannot store these rows: {error!s:.300}") from error
+        return EncodedFile(content, table.num_rows, known.layout)
+
+    def _as_file(self, table: pa.Table, version: Appendable) -> bytes:
+        with tempfile.TemporaryDirectory(dir=self._scratch.name) as directory:
+            path = Path(directory, "data.lance")
+            with LanceFileWriter(str(path), table.schema, version=version.storage_version) as writer:
+                writer.write_batch(table)
+            return path.read_bytes()
+
+    def _as_dataset(self, table: pa.Table, version: Appendable) -> tuple[bytes, bytes]:
+        """Return a data file, and the manifest file that describes it."""
+        with tempfile.TemporaryDirectory(dir=self._scratch.name) as directory:
+            dataset = Path(directory, "example")
+            lance.write_dataset(
+                table,
+                str(dataset),
+                max_rows_per_file=table.num_rows,
+                max_bytes_per_file=2**62,
+                data_storage_version=cast(Any, version.storage_version),  # the manifest has the same text
+            )
+            [data] = (dataset / DATA).iterdir()
+            [manifest] = (dataset / VERSIONS).glob("*.manifest")
+            return data.read_bytes(), manifest.read_bytes()
+
+    def _of(self, version: Appendable) -> _Known:
+        key = version.storage_version, version.fields
+        with self._lock:
+            known = self._known.get(key)
+        if known is None:
+            known = _Known(self._schema(version))
+        with self._lock:
+            known = self._known.setdefault(key, known)
+            self._known.move_to_end(key)
+            if len(self._known) > _REMEMBERED:
+                self._known.popitem(last=False)
+        return known
+
+    def _schema(self, version: Appendable) -> pa.Schema:
+        with tempfile.TemporaryDirectory(dir=self._scratch.name) as directory:
+            Path(directory, VERSIONS).mkdir()
+            Path(directory, VERSIONS, "1.manifest").write_bytes(version.alone())
+            # Inside a callback of the engine, a nested read in the same thread can end the process (pylance 14.0.2).
+            with ThreadPoolExecutor(max_workers=1) as thread:
+                try:
+                    schema = thread.submit(lambda: lance.dataset(directory).schema).result()
+                except (OSError, ValueError) as error:
+                    raise Unsupported(f"the engine cannot read the schema of the table alone: {error}") from error
+        obstacle = next((field.name for field in schema if not _is_plain(field.type)), None)
+        if obstacle is not None:
+            raise Unsupported(f"the column {obstacle} has a type that only the engine appends")
+        return schema.remove_metadata()
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Return whether columns of a type need nothing but their values."""
+    if isinstance(kind, pa.BaseExtensionType) or pa.types.is_dictionary(kind) or pa.types.is_map(kind):
+        return False
+    fields = [kind.field(at) for at in range(kind.num_fields)]
+    return all(field.nullable and not field.metadata and _is_plain(field.type) for field in fields)

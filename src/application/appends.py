@@ -1,0 +1,350 @@
+"""Let appends to one table that wait at the same time share one commit.
+
+`lancekeep.domain.appends` decides which appends form a group and when the committer pauses. The committer of a table is
+a thread that exists while appends wait. For a group it writes one data file, builds the next manifest from the
+previous one, and commits it. While the data file is written, it checks that the catalog still has the table and that
+the previous manifest is still the latest. An append that needs the table engine commits alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from copy import copy
+from functools import partial
+from threading import Event, Lock, Thread
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import attrs
+
+from lancekeep.application.concurrency import alongside, is_remote
+from lancekeep.application.table_commits import READ_AHEAD
+from lancekeep.application.versions import Versions, raise_unless_committed
+from lancekeep.domain.appends import ATTEMPTS, MOST_BYTES, Pace, Waiting, group_of
+from lancekeep.domain.commit import Committed, Conflict
+from lancekeep.domain.commit_token import CommitUnknown
+from lancekeep.domain.dataset_files import DATA
+from lancekeep.domain.errors import ConcurrentModification, LancekeepError, StoreUnavailable, Unsupported
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.layout import DatasetRoot
+from lancekeep.domain.naming import NamingScheme
+from lancekeep.domain.table import Table, v1_table
+from lancekeep.domain.version_row import scheme_of
+from lancekeep.format.append import Appendable, NewFile
+from lancekeep.format.json_files import version_hint
+from lancekeep.ports.data_files import Rows
+from lancekeep.ports.table_engine import TableEngine
+
+T = TypeVar("T")
+
+_REMEMBERED = 256
+"""The number of tables whose latest manifest is kept in memory."""
+_HINT_EVERY = 16
+"""A version hint this far behind costs a reader of local files a few microseconds per version."""
+
+
+@attrs.frozen
+class Alone:
+    """The append has to commit alone, through the table engine.
+
+    Attributes:
+        reader: a stream of all its rows.
+    """
+
+    reader: Any
+
+
+@attrs.define(eq=False)
+class _Append:
+    """An append that waits. Once ``answered`` is set: committed, failed, or to commit alone."""
+
+    rows: Rows
+    answered: Event = attrs.field(factory=Event)
+    committed: Committed | None = None
+    error: Exception | None = None
+
+    @property
+    def waiting(self) -> Waiting:
+        return Waiting(self.rows.schema, self.rows.size)
+
+
+@attrs.frozen
+class _Base:
+    """The version that the next group follows."""
+
+    table: Table
+    root: DatasetRoot
+    version: Appendable
+
+    def has_layout_of(self, other: _Base) -> bool:
+        """Return whether a data file that was written for ``other`` can belong to the next version."""
+        mine, theirs = self.version, other.version
+        return (self.root, mine.fields, mine.storage_version) == (other.root, theirs.fields, theirs.storage_version)
+
+
+@attrs.define(eq=False)
+class _Line:
+    """The appends of one table, in order of arrival, and its committer's memory."""
+
+    table: ObjectId
+    waiting: list[_Append] = attrs.field(factory=list)
+    is_served: bool = False
+    others: int = 0
+    expected: int = 0
+    enough: Event = attrs.field(factory=Event)
+    pace: Pace = attrs.field(factory=Pace)
+    base: _Base | None = None
+
+
+class Appends:
+    """Commits the appends of this process, together where they meet.
+
+    Args:
+        versions: The versions of the catalog's tables.
+        engine: Its `data_files` encode rows.
+        clock: Returns monotonic seconds.
+        now: Returns the time in nanoseconds since 1970, for manifests.
+    """
+
+    def __init__(
+        self,
+        versions: Versions,
+        engine: TableEngine,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._versions = versions
+        self._engine = engine
+        self._clock = clock
+        self._now = now
+        self._lock = Lock()
+        self._lines: OrderedDict[ObjectId, _Line] = OrderedDict()
+
+    def append(self, table: ObjectId, reader: Any) -> Committed | Alone:
+        """Append a stream of batches, together with the appends that wait.
+
+        Returns:
+            The committed version; or `Alone`, and nothing of this append was committed.
+
+        Raises:
+            CommitUnknown: The outcome is unknown.
+            StoreUnavailable: A store did not answer; nothing was committed.
+        """
+        rows, reader = self._engine.data_files.gather(reader, MOST_BYTES)
+        if rows is None:
+            return Alone(reader)
+        append = _Append(rows)
+        self._enter(table, append)
+        append.answered.wait()
+        if append.error is not None:
+            raise copy(append.error) from append.error  # several threads raise it
+        return Alone(reader) if append.committed is None else append.committed
+
+    @contextmanager
+    def beside(self, table: ObjectId) -> Iterator[None]:
+        """Let a committer pause more often while another local writer runs."""
+        with self._lock:
+            line = self._line(table)
+            line.others += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                line.others -= 1
+
+    # -- the line of a table ------------------------------------------------------------------------------------
+
+    def _line(self, table: ObjectId) -> _Line:
+        line = self._lines.setdefault(table, _Line(table))
+        self._lines.move_to_end(table)
+        if len(self._lines) > _REMEMBERED:
+            idle = (each for each in self._lines.values() if not (each.is_served or each.others or each is line))
+            if (oldest := next(idle, None)) is not None:
+                del self._lines[oldest.table]
+        return line
+
+    def _enter(self, table: ObjectId, append: _Append) -> None:
+        with self._lock:
+            line = self._line(table)
+            line.waiting.append(append)
+            if len(line.waiting) >= line.expected:
+                line.enough.set()
+            if line.is_served:
+                return
+            line.is_served = True
+        Thread(target=self._serve, args=(line,), name=f"append {table}", daemon=True).start()
+
+    def _serve(self, line: _Line) -> None:
+        """Commit groups until no append waits."""
+        while True:
+            self._pause(line)
+            with self._lock:
+                chosen = set(group_of([append.waiting for append in line.waiting]))
+                group = [append for at, append in enumerate(line.waiting) if at in chosen]
+                line.waiting = [append for at, append in enumerate(line.waiting) if at not in chosen]
+                line.expected = 0
+                if not group:
+                    line.is_served = False
+                    return
+            try:
+                self._commit(line, group)
+            finally:
+                for append in group:
+                    append.answered.set()
+
+    def _pause(self, line: _Line) -> None:
+        breath = line.pace.breath(self._clock(), line.others)
+        if breath:
+            self._versions.commits.retry.sleep(breath)
+            line.pace = attrs.evolve(line.pace, busy_since=self._clock())
+        expected, longest = line.pace.linger()
+        with self._lock:
+            if len(line.waiting) >= expected:
+                return
+            line.expected = expected
+            line.enough.clear()
+        line.enough.wait(longest)
+
+    # -- one group ----------------------------------------------------------------------------------------------
+
+    def _commit(self, line: _Line, group: Sequence[_Append]) -> None:
+        """Commit a group and answer its appends.
+
+        A definite refusal sends every append to the engine alone, which commits it or raises its own error.
+        """
+        began, before = self._clock(), line.base
+        try:
+            base = self._publish(line, group)
+        except (CommitUnknown, StoreUnavailable) as error:
+            line.base, base = None, None
+            for append in group:
+                append.error = error
+        except LancekeepError:
+            line.base, base = None, None
+        except Exception as error:  # a fault of this process: whether it came before the commit is not known
+            line.base = None
+            for append in group:
+                append.error = error
+            raise
+        met = before is not None and base is not None and base.version.version != before.version.version + 1
+        line.base = base
+        line.pace = line.pace.committed(len(group), began, self._clock(), met=met)
+        if base is not None:
+            self._hint(base)
+
+    def _publish(self, line: _Line, group: Sequence[_Append]) -> _Base | None:
+        """Commit a group, and return its version; None if every append has to commit alone."""
+        base = line.base
+        is_current = None if base is None else self._begin_checks(line.table, base)
+        if base is None:
+            base = self._load(line.table)
+        written_for = base
+        appends, file = self._write(base, group)
+        try:
+            if is_current is not None and not is_current():
+                base = self._load(line.table)
+            for attempt in range(ATTEMPTS):
+                if not base.has_layout_of(written_for):
+                    self._discard(written_for, file)
+                    written_for = base
+                    appends, file = self._write(base, group)
+                if file is None:
+                    return None
+                following, content = base.version.followed_by(file, str(uuid4()), self._now())
+                outcome, found = self._versions.commit_built(base.table, following.version, content)
+                if not isinstance(outcome, Conflict):
+                    committed = raise_unless_committed(outcome, str(line.table))
+                    for append in appends:
+                        append.committed = attrs.evolve(
+                            committed, transaction=following.transaction, rows=append.rows.count
+                        )
+                        append.answered.set()
+                    return attrs.evolve(base, version=following)
+                base = self._after(base, found, attempt)
+            raise ConcurrentModification(f"{line.table}: other writers committed {ATTEMPTS} versions in between")
+        except (CommitUnknown, StoreUnavailable):
+            raise  # a version may name the file
+        except LancekeepError:
+            self._discard(written_for, file)
+            raise
+
+    def _write(self, base: _Base, group: Sequence[_Append]) -> tuple[Sequence[_Append], NewFile | None]:
+        """Write the rows that conform to the table as one data file; the others commit alone."""
+        files = self._engine.data_files
+        conforming = [(append, files.conforming(append.rows, base.version)) for append in group]
+        appends = [append for append, rows in conforming if rows is not None]
+        if not appends:
+            return appends, None
+        encoded = files.encode([rows for _, rows in conforming if rows is not None], base.version)
+        file = NewFile(f"{uuid4().hex}.lance", len(encoded.content), encoded.rows, encoded.layout)
+        commits = self._versions.commits
+        commits.prove()
+        commits.retry.call(partial(commits.objects.put, f"{base.root.key}/{DATA}/{file.name}", encoded.content))
+        return appends, file
+
+    def _discard(self, base: _Base, file: NewFile | None) -> None:
+        """Remove a data file that no version names."""
+        if file is not None:
+            with suppress(LancekeepError):  # an orphan, which clean-up removes
+                self._versions.commits.objects.delete(f"{base.root.key}/{DATA}/{file.name}")
+
+    # -- the version to follow ----------------------------------------------------------------------------------
+
+    def _begin_checks(self, table: ObjectId, base: _Base) -> Callable[[], bool]:
+        """Start to check whether ``base`` is still the latest version of the table."""
+        commits = self._versions.commits
+        root = self._begin(lambda: self._versions.dataset_root(self._versions.find_table(table)))
+        latest = proof = None
+        if commits.rows.guarantees.derived:  # otherwise the reservation checks it
+            latest = self._begin(lambda: commits.retry.call(lambda: commits.rows.latest(base.root.base_uri)))
+        if v1_table(base.table.location) is not None:  # another table may have the location now
+            key = f"{base.root.key}/{DATA}/{base.version.last_file}"
+            proof = self._begin(lambda: commits.retry.call(lambda: commits.objects.head(key)))
+
+        def is_current() -> bool:
+            if root() != base.root or (proof is not None and not (base.version.last_file and proof())):
+                return False
+            row = None if latest is None else latest()
+            return latest is None or (row is not None and row.version == base.version.version)
+
+        return is_current
+
+    def _begin(self, act: Callable[[], T]) -> Callable[[], T]:
+        """Start ``act`` in another thread if it is a request; otherwise it runs when its result is asked for."""
+        return alongside(act).result if is_remote(self._versions.commits.objects) else act
+
+    def _load(self, table: ObjectId) -> _Base:
+        """Read the latest version of a table.
+
+        Raises:
+            Unsupported: The table has no version, or only the engine can append to it.
+        """
+        found = self._versions.find_table(table)
+        root, commits = self._versions.dataset_root(found), self._versions.commits
+        if commits.rows.guarantees.derived and not commits.objects.guarantees.atomic_create:
+            raise Unsupported(f"{table}: the storage has no create-only write")
+        row = commits.latest(root)
+        if row is None or scheme_of(row) is not NamingScheme.V2:
+            raise Unsupported(f"{table}: it has no version, or its manifests have names of the scheme V1")
+        content = commits.retry.call(partial(commits.objects.get, row.path))
+        return _Base(found, root, Appendable.parse(content, row.path))
+
+    def _after(self, base: _Base, found: Sequence[bytes], attempt: int) -> _Base:
+        """Return the latest version after a conflict."""
+        retry = self._versions.commits.retry
+        if attempt:
+            retry.sleep(min(retry.cap, retry.first * 2**attempt) * retry.jitter())
+        if 0 < len(found) < READ_AHEAD:
+            return attrs.evolve(base, version=Appendable.parse(found[-1], base.root.versions_key))
+        return self._load(base.table.id)
+
+    def _hint(self, base: _Base) -> None:
+        """Write the version hint every few versions, where readers need it to find the latest version."""
+        version, objects = base.version.version, self._versions.commits.objects
+        if version % _HINT_EVERY == 0 and not objects.guarantees.paged:
+            with suppress(LancekeepError):
+                objects.put(base.root.hint_key, version_hint(version))

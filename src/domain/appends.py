@@ -1,0 +1,115 @@
+"""Which appends share a group commit, and when the committer waits.
+
+The committer of a table commits one group at a time. All times are seconds of one monotonic clock, which the caller
+reads. They decide on pauses only, never on safety.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import attrs
+
+MOST_BYTES = 8 << 20
+"""A larger append commits alone, through the engine."""
+MOST_TOGETHER = 64 << 20
+"""The bytes of a group."""
+MOST_APPENDS = 4096
+ATTEMPTS = 30
+"""How often a group is built again after another writer's commit."""
+
+_LONGEST_LINGER = 0.02
+_LONGEST_BREATH = 0.5
+_ALONE, _SHARED = 10.0, 1.0
+"""Seconds of uninterrupted commits between two breaths, without and with other writers."""
+_REMEMBERED = 10.0
+"""Seconds for which a commit of another writer counts."""
+
+
+@attrs.frozen
+class Waiting:
+    """An append that waits.
+
+    Attributes:
+        shape: what the appends of a group have in common: their schema.
+        size: its size in bytes.
+    """
+
+    shape: Hashable
+    size: int
+
+
+def group_of(waiting: Sequence[Waiting]) -> list[int]:
+    """Return the positions of the appends that commit next, together.
+
+    The first append is always one of them, so every append gets its turn. Appends of another shape wait for a later
+    group.
+    """
+    chosen: list[int] = []
+    size = 0
+    for at, each in enumerate(waiting):
+        if each.shape != waiting[0].shape:
+            continue
+        if chosen and (size + each.size > MOST_TOGETHER or len(chosen) == MOST_APPENDS):
+            break
+        chosen.append(at)
+        size += each.size
+    return chosen
+
+
+@attrs.frozen
+class Pace:
+    """The pace of one committer, from its last groups.
+
+    Attributes:
+        appends: the number of appends in the last group.
+        took: how long its commit took.
+        ended: when it was committed.
+        busy_since: when the uninterrupted sequence of groups began.
+        met: when a commit of another writer was last seen.
+    """
+
+    appends: int = 0
+    took: float = 0.0
+    ended: float = float("-inf")
+    busy_since: float = float("-inf")
+    met: float = float("-inf")
+
+    def linger(self) -> tuple[int, float]:
+        """Return how many appends to wait for, and how long at most.
+
+        Clients of the last group return within a moment. Without a pause, the first one would commit alone and the
+        others would wait for it. A client that appends alone never waits.
+        """
+        if self.appends < 2:
+            return 0, 0.0
+        return self.appends, min(self.took / 8, _LONGEST_LINGER)
+
+    def breath(self, now: float, others: int) -> float:
+        """Return how long to commit nothing, so that other writers can.
+
+        A writer that reads a version and then commits the next one loses against a committer that never pauses. The
+        pause covers such a commit: it has about as many requests as two groups.
+
+        Args:
+            now: the time.
+            others: the number of other writers of the table in this process.
+        """
+        if now - self.ended > _LONGEST_BREATH:
+            return 0.0  # others have just had their chance
+        shared = others > 0 or now - self.met < _REMEMBERED
+        due = now - self.busy_since > (_SHARED if shared else _ALONE)
+        return min(2 * self.took, _LONGEST_BREATH) if due else 0.0
+
+    def committed(self, appends: int, began: float, now: float, *, met: bool) -> Pace:
+        """Return the pace after a group.
+
+        Args:
+            appends: the number of its appends.
+            began: when its commit began.
+            now: the time.
+            met: whether it met a commit of another writer.
+        """
+        rested = began - self.ended > min(2 * self.took, _LONGEST_BREATH) or self.ended == float("-inf")
+        busy_since = began if rested else self.busy_since
+        return Pace(appends, now - began, now, busy_since, now if met else self.met)

@@ -1,0 +1,431 @@
+"""Group commit of appends: exact rows, the version of each append, and fairness."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import attrs
+import lance
+import pyarrow as pa
+import pytest
+from deployments import Deployment, bucket, deployment, s3_options
+from faults import Faulty, lost_replies
+from s3_front import Answer, Asked, s3_front
+
+import lancekeep
+from lancekeep.application.retry import Retry
+from lancekeep.domain.errors import InvalidInput, StoreUnavailable
+
+SCHEMA = pa.schema([("writer", pa.int64()), ("number", pa.int64())])
+STORES = ("storage-managed", "conditional-put", "sqlite", "files", "conditional-put-s3")
+
+
+def row(writer: int, number: int) -> pa.Table:
+    return pa.table({"writer": [writer], "number": [number]}, SCHEMA)
+
+
+def rows_of(catalog: lancekeep.Catalog, table: str, options: Mapping[str, str] | None = None) -> Counter[Any]:
+    """Return the rows that plain pylance reads, without any catalog."""
+    dataset = lance.dataset(catalog.open(table).uri, storage_options=dict(options or {}) or None)
+    return Counter(zip(*(column.to_pylist() for column in dataset.to_table(columns=["writer", "number"])), strict=True))
+
+
+def all_at_once(acts: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Call each act in a thread of its own, and return results or errors in order."""
+    barrier = threading.Barrier(len(acts))
+
+    def call(act: Callable[[], Any]) -> Any:
+        barrier.wait()
+        try:
+            return act()
+        except lancekeep.LancekeepError as error:
+            return error
+
+    with ThreadPoolExecutor(len(acts)) as pool:
+        return list(pool.map(call, acts))
+
+
+def held_back(catalog: lancekeep.Catalog, until: int) -> None:
+    """Let the committer wait before its first group until so many appends wait."""
+    appends = catalog._writes._appends
+    pause = appends._pause
+    rounds = count()
+
+    def wait(line: Any) -> None:
+        if next(rounds) == 0:
+            while len(line.waiting) < until:
+                threading.Event().wait(0.001)
+        pause(line)
+
+    appends._pause = wait  # type: ignore[method-assign]
+
+
+@attrs.frozen
+class Site:
+    deployment: Deployment
+    catalog: lancekeep.Catalog
+    options: Mapping[str, str]
+
+    def open(self) -> lancekeep.Catalog:
+        return connect(self.deployment)
+
+
+def connect(at: Deployment) -> lancekeep.Catalog:
+    return lancekeep.connect(at.root, commit_store=at.commit_store or None, storage_options=at.storage_options)
+
+
+@pytest.fixture(params=STORES)
+def site(request: pytest.FixtureRequest, tmp_path: Path, moto_endpoint: str) -> Site:
+    if request.param == "storage-managed":
+        at = Deployment(str(tmp_path / "lake"), "")
+    else:
+        at = deployment(request.param, tmp_path, "", moto_endpoint)
+    catalog = connect(at)
+    catalog.create_namespace("ml")
+    catalog.write("ml.t", row(0, 0))
+    return Site(at, catalog, at.storage_options)
+
+
+def test_appends_of_threads_share_commits_and_each_learns_its_version(site: Site) -> None:
+    held_back(site.catalog, until=12)
+    answers = all_at_once([partial(site.catalog.write, "ml.t", row(n, 0), "append") for n in range(1, 13)])
+    assert [answer.rows for answer in answers] == [1] * 12
+    assert {answer.version for answer in answers} == {2}
+    for number in range(1, 4):
+        assert site.catalog.write("ml.t", row(20, number), "append").version == 2 + number
+    assert rows_of(site.catalog, "ml.t", site.options) == Counter(
+        [(n, 0) for n in range(13)] + [(20, n) for n in range(1, 4)]
+    )
+    history = site.catalog.history("ml.t")
+    assert [entry.version for entry in history] == [5, 4, 3, 2, 1]
+    assert {entry.operation for entry in history[:4]} == {"Append"}
+
+
+def test_a_bad_append_fails_alone(site: Site) -> None:
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield row(5, 5).to_batches()[0]
+        raise ValueError("the source broke")
+
+    bad: list[Callable[[], Any]] = [
+        lambda: site.catalog.write("ml.t", pa.table({"strange": [1]}), "append"),
+        lambda: site.catalog.write("ml.t", pa.RecordBatchReader.from_batches(SCHEMA, broken()), "append"),
+        lambda: site.catalog.write("ml.t", pa.table({"writer": ["text"], "number": [1]}), "append"),
+    ]
+    answers = all_at_once([partial(site.catalog.write, "ml.t", row(n, 0), "append") for n in range(6)] + bad)
+    assert all(isinstance(answer, InvalidInput) for answer in answers[6:]), answers
+    assert rows_of(site.catalog, "ml.t", site.options) == Counter([(0, 0), *[(n, 0) for n in range(6)]])
+
+
+def test_another_schema_and_a_large_append_commit_alone(site: Site) -> None:
+    large = pa.table({"writer": [7] * 530_000, "number": range(530_000)}, SCHEMA)
+    appends = [
+        lambda: site.catalog.write("ml.t", row(1, 1), "append"),
+        lambda: site.catalog.write("ml.t", row(2, 2).select(["number", "writer"]), "append"),
+        lambda: site.catalog.write("ml.t", row(3, 3).select(["writer"]), "append"),
+        lambda: site.catalog.write("ml.t", large, "append"),
+        lambda: site.catalog.write("ml.t", row(4, 4), "append"),
+    ]
+    answers = all_at_once(appends)
+    assert not [answer for answer in answers if isinstance(answer, Exception)]
+    found = rows_of(site.catalog, "ml.t", site.options)
+    assert found == Counter([(0, 0), (1, 1), (2, 2), (3, None), (4, 4), *[(7, number) for number in range(530_000)]])
+
+
+def test_two_catalogs_and_native_writers_share_a_table(site: Site) -> None:
+    other = site.open()
+    native = site.open()
+
+    def many(catalog: lancekeep.Catalog, writer: int) -> None:
+        for number in range(6):
+            catalog.write("ml.t", row(writer, number), "append")
+
+    def natively() -> None:
+        for number in range(3):
+            native.open("ml.t").insert(row(99, number))
+
+    answers = all_at_once(
+        [partial(many, site.catalog, n) for n in range(1, 5)]
+        + [partial(many, other, n) for n in range(11, 15)]
+        + [natively]
+    )
+    assert answers == [None] * 9
+    wanted = [(n, number) for n in (1, 2, 3, 4, 11, 12, 13, 14) for number in range(6)]
+    assert rows_of(site.catalog, "ml.t", site.options) == Counter(
+        [(0, 0), *wanted, *[(99, number) for number in range(3)]]
+    )
+
+
+def test_appends_follow_deletes_compaction_and_new_columns(site: Site) -> None:
+    catalog = site.catalog
+
+    def append(writer: int) -> None:
+        catalog.write("ml.t", row(writer, 0), "append")
+
+    append(1)
+    native = site.open().open("ml.t")
+    native.delete("writer = 0")
+    append(2)
+    native = site.open().open("ml.t")
+    native.optimize.compact_files()
+    append(3)
+    native = site.open().open("ml.t")
+    native.create_scalar_index("number", "BTREE")
+    append(4)
+    native = site.open().open("ml.t")
+    native.add_columns({"third": "writer + 1"})
+    append(5)  # lacks the new column
+    catalog.write("ml.t", pa.table({"writer": [6], "number": [0], "third": [70]}), "append")
+    native = site.open().open("ml.t")
+    native.drop_columns(["third"])
+    append(7)
+    assert rows_of(catalog, "ml.t", site.options) == Counter([(n, 0) for n in range(1, 8)])
+    dataset = lance.dataset(catalog.open("ml.t").uri, storage_options=dict(site.options) or None)
+    assert sorted(dataset.to_table(filter="number = 0")["writer"].to_pylist()) == list(range(1, 8))
+
+
+def test_appends_after_an_overwrite_by_another_process_follow_it(site: Site) -> None:
+    site.catalog.write("ml.t", row(1, 1), "append")
+    site.open().write("ml.t", row(2, 2), "overwrite")
+    site.catalog.write("ml.t", row(3, 3), "append")
+    assert rows_of(site.catalog, "ml.t", site.options) == Counter([(2, 2), (3, 3)])
+    site.open().write("ml.t", pa.table({"text": ["x"]}), "overwrite")
+    with pytest.raises(InvalidInput):
+        site.catalog.write("ml.t", row(4, 4), "append")
+    assert site.catalog.write("ml.t", pa.table({"text": ["y"]}), "append").rows == 1
+
+
+@pytest.mark.parametrize("name", ["t", "ml.t"])
+def test_a_table_that_was_recreated_gets_the_rows_of_later_appends_only(site: Site, name: str) -> None:
+    if name == "t":
+        site.catalog.write("t", row(0, 0))
+    for number in range(3):
+        site.catalog.write(name, row(1, number), "append")
+    other = site.open()
+    other.drop_table(name)
+    other.write(name, row(8, 8))
+    for number in range(3):
+        other.write(name, row(9, number), "append")
+    site.catalog.write(name, row(2, 2), "append")
+    assert rows_of(site.catalog, name, site.options) == Counter([(8, 8), (9, 0), (9, 1), (9, 2), (2, 2)])
+    other.drop_table(name)
+    with pytest.raises(lancekeep.NotFound):
+        site.catalog.write(name, row(3, 3), "append")
+
+
+def test_an_idle_writer_does_not_fill_a_gap_that_clean_up_left(site: Site) -> None:
+    """Version 3 no longer exists when the idle writer, which knows version 2, comes back."""
+    site.catalog.write("ml.t", row(1, 0), "append")
+    other = site.open()
+    for number in range(5):
+        other.write("ml.t", row(2, number), "append")
+    table = other.versions.find_table(lancekeep.domain.identifiers.ObjectId.of("ml.t"))
+    other.versions.delete_versions(other.versions.dataset_root(table), [3, 4])
+    assert site.catalog.write("ml.t", row(3, 0), "append").version == 8
+    assert rows_of(site.catalog, "ml.t", site.options) == Counter(
+        [(0, 0), (1, 0), (3, 0), *[(2, number) for number in range(5)]]
+    )
+
+
+@pytest.mark.parametrize("method", ["put", "put_if_absent"])
+@pytest.mark.parametrize("times", [1, 3])
+def test_lost_replies_of_the_store_neither_lose_nor_double_rows(site: Site, method: str, times: int) -> None:
+    site.catalog.write("ml.t", row(1, 0), "append")
+    commits = site.catalog.versions.commits
+    commits.objects = Faulty(commits.objects, lost_replies(method, times))
+    answers = all_at_once([partial(site.catalog.write, "ml.t", row(n, 0), "append") for n in range(2, 10)])
+    assert not [answer for answer in answers if isinstance(answer, Exception)]
+    assert rows_of(site.catalog, "ml.t", site.options) == Counter([(n, 0) for n in range(10)])
+
+
+@pytest.mark.parametrize("took_effect", [False, True])
+def test_an_outage_during_the_commit_leaves_an_outcome_that_can_be_resolved(tmp_path: Path, took_effect: bool) -> None:
+    catalog = lancekeep.connect(str(tmp_path / "lake"))
+    catalog.write("t", row(0, 0))
+    catalog.write("t", row(1, 0), "append")
+    commits = catalog.versions.commits
+    commits.retry = Retry(patience=0.0)
+    honest = commits.objects
+    out = ("after" if took_effect else "before"), StoreUnavailable("no answer")
+    dead = [False]
+
+    def decide(name: str, _: int) -> tuple[str, BaseException] | None:
+        if name == "put_if_absent":
+            dead[0] = True
+            return out
+        return ("before", StoreUnavailable("no answer")) if dead[0] and name in ("get", "head") else None
+
+    commits.objects = Faulty(honest, decide)
+    held_back(catalog, until=3)
+    answers = all_at_once([partial(catalog.write, "t", row(n, 0), "append") for n in range(2, 5)])
+    commits.objects = honest
+    [token] = {str(answer.token) for answer in answers}
+    assert isinstance(catalog.resolve(token), lancekeep.Committed) is took_effect
+    wanted = range(5) if took_effect else range(2)
+    assert rows_of(catalog, "t") == Counter((n, 0) for n in wanted)
+
+
+def test_refusals_and_lost_answers_of_s3_neither_lose_nor_double_rows(moto_endpoint: str) -> None:
+    """Every third write fails: with 503 before its effect, or with 500 or an outage after it."""
+    turn = count(1)
+    lock = threading.Lock()
+
+    def answer(asked: Asked) -> Answer:
+        if asked.method != "PUT" or ("/data/" not in asked.path and "/_versions/" not in asked.path):
+            return asked.forward()
+        with lock:
+            nth = next(turn)
+        if nth % 3:
+            return asked.forward()
+        if nth % 2:
+            return Answer(503, {}, b"<Error><Code>SlowDown</Code></Error>")
+        asked.forward()
+        return Answer(500, {}, b"<Error><Code>InternalError</Code></Error>")
+
+    name = bucket(moto_endpoint)
+    connect(Deployment(f"s3://{name}/lake", "", s3_options(moto_endpoint))).write("t", row(0, 0))
+    with s3_front(moto_endpoint, answer) as url:
+        catalog = connect(Deployment(f"s3://{name}/lake", "", s3_options(url)))
+
+        def many(writer: int) -> list[int]:
+            return [catalog.write("t", row(writer, number), "append").version for number in range(5)]
+
+        answers = all_at_once([partial(many, n) for n in range(1, 9)])
+    assert not [answer for answer in answers if isinstance(answer, Exception)]
+    options = s3_options(moto_endpoint)
+    found = rows_of(connect(Deployment(f"s3://{name}/lake", "", options)), "t", options)
+    assert found == Counter([(0, 0), *[(n, number) for n in range(1, 9) for number in range(5)]])
+
+
+def requests_of(
+    moto_endpoint: str, act: Callable[[lancekeep.Catalog], Any], commit_store: str | None = None
+) -> list[str]:
+    """Return the S3 requests of an act on a table whose latest version this process has committed."""
+    seen: list[str] = []
+
+    def answer(asked: Asked) -> Answer:
+        told = asked.forward()
+        seen.append(f"{asked.method} {told.status}")
+        return told
+
+    with s3_front(moto_endpoint, answer) as url:
+        at = Deployment(f"s3://{bucket(moto_endpoint)}/lake", "", s3_options(url))
+        catalog = connect(at)
+        catalog.create_namespace("ml")
+        catalog.write("ml.t", row(0, 0))
+        catalog.write("ml.t", row(1, 0), "append")
+        seen.clear()
+        act(catalog)
+        return sorted(seen)
+
+
+def test_a_group_costs_two_writes_and_two_checks(moto_endpoint: str) -> None:
+    """The checks, of the catalog and of the latest version, run at the same time as the first write."""
+
+    def sixteen(catalog: lancekeep.Catalog) -> None:
+        held_back(catalog, until=16)
+        all_at_once([partial(catalog.write, "ml.t", row(n, 0), "append") for n in range(16)])
+
+    wanted = ["GET 200", "HEAD 404", "PUT 200", "PUT 200"]
+    assert requests_of(moto_endpoint, lambda catalog: catalog.write("ml.t", row(2, 0), "append")) == wanted
+    assert requests_of(moto_endpoint, sixteen) == wanted
+
+
+def test_stable_row_ids_stay_unique_and_with_their_rows(tmp_path: Path) -> None:
+    catalog = lancekeep.connect(str(tmp_path / "lake"))
+    plan = catalog.begin_write("t", SCHEMA, "overwrite")
+    lance.write_dataset(row(0, 0), plan.uri, enable_stable_row_ids=True, mode="overwrite")
+    for number in range(3):
+        all_at_once([partial(catalog.write, "t", row(n, number), "append") for n in range(1, 6)])
+        lance.dataset(plan.uri).delete(f"writer = {number + 1} AND number = {number}")
+    before = lance.dataset(plan.uri).to_table(with_row_id=True)
+    lance.dataset(plan.uri).optimize.compact_files()
+    catalog.write("t", row(9, 9), "append")
+    after = lance.dataset(plan.uri).to_table(with_row_id=True)
+    ids = after["_rowid"].to_pylist()
+    assert len(set(ids)) == len(ids) == 14
+    assert {tuple(each.values()) for each in before.to_pylist()} < {tuple(each.values()) for each in after.to_pylist()}
+    assert lance.dataset(plan.uri).take([0]).num_rows == 1
+
+
+def test_native_commits_progress_beside_saturating_appends(site: Site) -> None:
+    """Every writer of this process finishes while appends never stop."""
+    stop = threading.Event()
+    appended: list[tuple[int, int]] = []
+
+    def appender(writer: int) -> None:
+        for number in count():
+            if stop.is_set():
+                return
+            site.catalog.write("ml.t", row(writer, number), "append")
+            appended.append((writer, number))
+
+    threads = [threading.Thread(target=appender, args=(writer,)) for writer in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    try:
+        site.open().open("ml.t").delete("writer = 0")
+        compacted = site.catalog.commit_change("ml.t", lambda dataset: dataset.optimize.compact_files() and dataset)
+        assert compacted.version > 1
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert rows_of(site.catalog, "ml.t", site.options) == Counter(appended)
+
+
+def append_until_killed(root: str, commit_store: str, writer: int, ledger: str) -> None:
+    """Append from four threads; record every acknowledged row in a file."""
+    catalog = lancekeep.connect(root, commit_store=commit_store or None)
+    with open(ledger, "a", buffering=1) as acknowledged:
+
+        def many(thread: int) -> None:
+            for number in count():
+                catalog.write("t", row(writer * 10 + thread, number), "append")
+                acknowledged.write(f"{writer * 10 + thread} {number}\n")
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(many, range(4)))
+
+
+@pytest.mark.parametrize("commit_store", ["", "sqlite"])
+def test_killed_writers_lose_and_double_nothing(tmp_path: Path, commit_store: str) -> None:
+    store = f"sqlite://{tmp_path}/commits.db" if commit_store else ""
+    root = str(tmp_path / "lake")
+    catalog = lancekeep.connect(root, commit_store=store or None)
+    catalog.write("t", row(0, 0))
+    context = multiprocessing.get_context("spawn")
+    ledgers = [tmp_path / f"ledger-{writer}" for writer in (1, 2)]
+    processes = [
+        context.Process(target=append_until_killed, args=(root, store, writer, str(ledger)))
+        for writer, ledger in enumerate(ledgers, 1)
+    ]
+    for process in processes:
+        process.start()
+    while not all(ledger.exists() and ledger.read_text().count("\n") > 8 for ledger in ledgers):
+        assert all(process.is_alive() for process in processes)
+        threading.Event().wait(0.01)
+    for process in processes:
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+    catalog.write("t", row(7, 7), "append")
+    found = rows_of(catalog, "t")
+    lines = [line.split() for ledger in tmp_path.glob("ledger-*") for line in ledger.read_text().splitlines()]
+    acknowledged = {(int(line[0]), int(line[1])) for line in lines if len(line) == 2}
+    assert set(found.values()) == {1}
+    assert acknowledged <= set(found)
+    for writer in {writer for writer, _ in found}:  # at most the append in progress is there without an answer
+        unanswered = {number for other, number in found if other == writer} - {
+            number for other, number in acknowledged if other == writer
+        }
+        assert len(unanswered) <= 1 or writer in (0, 7)
