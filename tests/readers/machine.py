@@ -149,7 +149,7 @@ class Readers(RuleBasedStateMachine):
 
     def open_catalogs(self) -> None:
         self.catalogs = [self.lake.connect(), self.lake.connect()]
-        self.namespace = self.lake.namespace()
+        self.namespace: Any = self.lake.namespace()  # requests are dicts, too
 
     def teardown(self) -> None:
         if not hasattr(self, "lake"):
@@ -639,24 +639,30 @@ class Readers(RuleBasedStateMachine):
 
     # -- branches and tags ------------------------------------------------------------------------------------------
 
-    @operation(has_tables, at=FEW, branch=FEW)
-    def create_branch(self, at: int, branch: int = 0) -> None:
+    @operation(has_tables, at=FEW, branch=FEW, request=FLAG)
+    def create_branch(self, at: int, branch: int = 0, request: bool = False) -> None:
         name = self.named(at)
         if name is None:
             return
         table, chosen = self.tables[name], self.pick(BRANCHES, branch)
         if chosen in table.branches:
             return
-        dataset = self.catalogs[at % 2].open(name)
         version = table.main.latest
-        self.attempt(lambda: dataset.create_branch(chosen), may_refuse=False, what="create a branch")
+
+        def act() -> None:
+            if request:
+                self.namespace.create_table_branch({"id": list(name), "name": chosen})
+            else:
+                self.catalogs[at % 2].open(name).create_branch(chosen)
+
+        self.attempt(act, may_refuse=False, what="create a branch")
         history = History()
         table.branches[chosen], table.parents[chosen] = history, version
         history.versions[self.stored(table, chosen).version] = table.main.state
         history.kept.add(history.latest)
 
-    @operation(has_tables, at=FEW, branch=FEW, again=FLAG)
-    def delete_branch(self, at: int, branch: int, again: bool) -> None:
+    @operation(has_tables, at=FEW, branch=FEW, again=FLAG, request=FLAG)
+    def delete_branch(self, at: int, branch: int, again: bool, request: bool = False) -> None:
         name = self.named(at)
         if name is None or not self.tables[name].branches:
             return
@@ -666,28 +672,37 @@ class Readers(RuleBasedStateMachine):
             if of == chosen:
                 self.catalogs[0].open(name).tags.delete(tag)
                 del table.tags[tag]
-        self.catalogs[at % 2].open(name).branches.delete(chosen)
+        if request:
+            self.namespace.delete_table_branch({"id": list(name), "name": chosen})
+        else:
+            self.catalogs[at % 2].open(name).branches.delete(chosen)
         del table.branches[chosen], table.parents[chosen]
         if again:
-            self.create_branch(at, BRANCHES.index(chosen))
+            self.create_branch(at, BRANCHES.index(chosen), request)
 
-    @operation(has_tables, at=FEW, tag=FEW, branch=FEW, version=FEW)
-    def tag(self, at: int, tag: int, branch: int, version: int) -> None:
+    @operation(has_tables, at=FEW, tag=FEW, branch=FEW, version=FEW, request=FLAG)
+    def tag(self, at: int, tag: int, branch: int, version: int, request: bool = False) -> None:
         """Create a tag, or delete the one of that name."""
         name = self.named(at)
         if name is None:
             return
         table, chosen = self.tables[name], self.pick(TAGS, tag)
-        tags = self.catalogs[at % 2].open(name).tags
+        tags, fields = self.catalogs[at % 2].open(name).tags, {"id": list(name), "tag": chosen}
         if chosen in table.tags:
-            tags.delete(chosen)
+            if request:
+                self.namespace.delete_table_tag(fields)
+            else:
+                tags.delete(chosen)
             del table.tags[chosen]
             return
         of = self.pick([None, *table.branches], branch)
         history = table.history(of)
         assert history is not None
         target = self.pick(sorted(history.kept), version)
-        tags.create(chosen, target if of is None else (of, target))
+        if request:
+            self.namespace.create_table_tag({**fields, "version": target, "branch": of})
+        else:
+            tags.create(chosen, target if of is None else (of, target))
         table.tags[chosen] = (of, target)
 
     # -- upkeep -----------------------------------------------------------------------------------------------------

@@ -60,6 +60,21 @@ def _merge(request: Request) -> None:
     request.namespace.merge_insert_into_table({**request.at, **rule}, request.rows(request.given.chosen))
 
 
+def _add_column(request: Request) -> None:
+    column = {"name": f"c{request.given.ids[0]}", "expression": "value + 1"}
+    request.namespace.alter_table_add_columns({**request.at, "new_columns": [column]})
+
+
+def _drop_column(request: Request) -> None:
+    if len(request.seen.columns) > 2:
+        request.namespace.alter_table_drop_columns({**request.at, "columns": [request.seen.columns[-1]]})
+
+
+def _index(request: Request) -> None:
+    index = {"column": "id", "index_type": "BTREE", "name": f"i{request.given.ids[0]}"}
+    request.namespace.create_table_scalar_index({**request.at, **index})
+
+
 def _restore(request: Request) -> None:
     request.namespace.restore_table({**request.at, "version": request.version})
 
@@ -70,5 +85,8 @@ REQUESTS: Mapping[str, Callable[[Request], None]] = {
     "delete": _delete,
     "update": _update,
     "merge": _merge,
+    "add column": _add_column,
+    "drop column": _drop_column,
+    "index": _index,
     "restore": _restore,
 }
