@@ -293,9 +293,12 @@ class RestWrites(Writes):
         *,
         branch: str | None = None,
         exactly: bool = False,
+        admits: Callable[[Any, int], bool] | None = None,
     ) -> Committed:
         engine, _ = self._opened(object_id)
-        return self._resolved(lambda: engine.change(object_id, act, after, branch=branch, exactly=exactly))
+        return self._resolved(
+            lambda: engine.change(object_id, act, after, branch=branch, exactly=exactly, admits=admits)
+        )
 
     def abandon(self, plan: WritePlan) -> None:
         if plan.declared and self._entries.exists(plan.table) and self._entries.latest(plan.table) is None:

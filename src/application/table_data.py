@@ -79,9 +79,9 @@ class TableData:
     ) -> tuple[Change, MergeCounts]:
         """Merge a stream of batches into a table by key.
 
-        The merge commits as the version after the one that it has read; if another commit precedes it, the merge runs
-        again on the newer version. So no key that another writer inserts at the same time is inserted twice. A table
-        that is only declared gets its first version.
+        The merge commits after the version that it has read, with only versions between that add none of its keys;
+        else it runs again on the newer version. So no key that another writer inserts at the same time is inserted
+        twice. A table that is only declared gets its first version.
 
         Args:
             object_id: The table.
@@ -108,7 +108,13 @@ class TableData:
             return commit()
 
         try:
-            change = self._change(object_id, merge, branch, exactly=True)
+            change = self._change(
+                object_id,
+                merge,
+                branch,
+                exactly=True,
+                admits=lambda dataset, version: self._engine.rows.keeps_apart(dataset, version, source, rule),
+            )
         except VersionNotFound:
             if branch is not None or self._tables.describe(object_id).version is not None:
                 raise
@@ -142,7 +148,13 @@ class TableData:
         return self._change(object_id, lambda dataset: rows.restore(dataset, version, branch), branch)
 
     def _change(
-        self, object_id: ObjectId, act: Callable[[Any], Any], branch: str | None, *, exactly: bool = False
+        self,
+        object_id: ObjectId,
+        act: Callable[[Any], Any],
+        branch: str | None,
+        *,
+        exactly: bool = False,
+        admits: Callable[[Any, int], bool] | None = None,
     ) -> Change:
         transactions: list[str | None] = []
 
@@ -151,7 +163,7 @@ class TableData:
             transactions.append(self._engine.rows.transaction(changed))
             return changed
 
-        committed = self._writes.commit_change(object_id, noted, branch=branch, exactly=exactly)
+        committed = self._writes.commit_change(object_id, noted, branch=branch, exactly=exactly, admits=admits)
         return Change(committed.version, transactions[0] if transactions else None)
 
     def _write_first(self, object_id: ObjectId, data: Any) -> Change:

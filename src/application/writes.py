@@ -164,11 +164,13 @@ class Writes:
         *,
         branch: str | None = None,
         exactly: bool = False,
+        admits: Callable[[Any, int], bool] | None = None,
     ) -> Committed:
         table = self.with_version(object_id, None, None, branch)
         with self._diagnosed(table.id), self._appends.beside(table.id):
             return self._settled(
-                table.id, lambda: self._engine.change(table.id, act, after, branch=branch, exactly=exactly)
+                table.id,
+                lambda: self._engine.change(table.id, act, after, branch=branch, exactly=exactly, admits=admits),
             )
 
     def abandon(self, plan: WritePlan) -> None:

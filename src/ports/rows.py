@@ -181,6 +181,18 @@ class RowEngine(Protocol):
             A function that commits the merge as the next version and returns the new dataset, and the counts.
         """
 
+    def keeps_apart(self, dataset: Any, version: int, source: Source, rule: MergeRule) -> bool:
+        """Return whether a merge may commit on a version that it has not read.
+
+        This is certain only if the version adds none of the source's keys. False if in doubt.
+
+        Args:
+            dataset: the dataset that the merge has read, or one of its branch.
+            version: a later version.
+            source: the source of the merge.
+            rule: the rule of the merge.
+        """
+
     def restore(self, dataset: Any, version: int, branch: str | None) -> Any:
         """Commit an earlier version's contents as a new one, and return the dataset."""
 

@@ -172,6 +172,7 @@ class TableEngine(Protocol):
         *,
         branch: str | None = None,
         exactly: bool = False,
+        admits: Callable[[Any, int], bool] | None = None,
     ) -> Committed:
         """Commit a native change of a table.
 
@@ -181,6 +182,8 @@ class TableEngine(Protocol):
             after: commit as the version that follows this one, or not at all.
             branch: the branch to change; None for the main history.
             exactly: commit as the version that follows the one that ``act`` takes, or not at all.
+            admits: with ``exactly``, takes the dataset of ``act`` and a version that another writer has committed
+                since, and returns whether that version may come between.
         """
 
     def examine(

@@ -139,13 +139,44 @@ def test_merge_that_always_loses_reports_a_conflict_and_changes_nothing(
 
     def interrupted(self: LanceRows, *given: Any) -> Any:
         found = merge(self, *given)
-        namespace.catalog.write("t", people(7), "append")
+        namespace.update_table(api.UpdateTableRequest(id=["t"], updates=[["writer", "'other'"]]))
         return found
 
     monkeypatch.setattr(LanceRows, "merge", interrupted)
     with pytest.raises(api_errors.ConcurrentModificationError):
         upsert(namespace, people(2), timeout="1ms")
     assert 2 not in keys(namespace)
+
+
+OTHERS: dict[str, Callable[[lancekeep.DirectoryNamespace], object]] = {
+    "appends other keys": lambda ns: [ns.catalog.write("t", people(each), "append") for each in (7, 8)],
+    "deletes rows": lambda ns: ns.delete_from_table(api.DeleteFromTableRequest(id=["t"], predicate="id = 2")),
+    "creates an index": lambda ns: ns.catalog.open("t").create_scalar_index("writer", "BITMAP"),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_merge_runs_once_if_another_writer(
+    namespace: lancekeep.DirectoryNamespace,
+    monkeypatch: pytest.MonkeyPatch,
+    between: Callable[[Callable[[], object]], None],
+    other: str,
+) -> None:
+    namespace.create_table(api.CreateTableRequest(id=["t"]), stream(people(1)))
+    namespace.catalog.write("t", people(2), "append")  # in a fragment of its own
+    between(lambda: OTHERS[other](namespace))
+    interrupted, merges = LanceRows.merge, []
+
+    def counted(self: LanceRows, *given: Any) -> Any:
+        merges.append(given)
+        return interrupted(self, *given)
+
+    monkeypatch.setattr(LanceRows, "merge", counted)
+    assert upsert(namespace, people(1, 3, writer="ours")).num_inserted_rows == 1
+    assert len(merges) == 1
+    expected = {"appends other keys": [1, 2, 3, 7, 8], "deletes rows": [1, 3], "creates an index": [1, 2, 3]}[other]
+    assert keys(namespace) == Counter(expected)
+    assert query(namespace, filter="writer = 'ours'")["id"].to_pylist() == [1, 3]
 
 
 @pytest.mark.parametrize("store", STORES)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
 from datetime import UTC
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import lance
@@ -21,6 +22,7 @@ from lancekeep.adapters.lance.native_errors import classified
 from lancekeep.adapters.lance.rows import LanceRows
 from lancekeep.adapters.lance.structure import LanceStructure, operation_of
 from lancekeep.adapters.lance.views import LanceViews
+from lancekeep.application.concurrency import alongside
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import (
     BranchNotFound,
@@ -55,11 +57,13 @@ class _Channel(LanceNamespace):
 
     after: refuse every version except the one that follows this one. A storage-managed table then commits through the
     channel, too, by the same condition of the storage. With ``exactly``, ``after`` is set once the table is open.
+    ``admits`` decides whether a version that another writer has committed since may come between.
     """
 
     def __init__(self, namespace: LanceNamespace, *, after: int | None = None, exactly: bool = False) -> None:
         self.namespace = namespace
         self.after = after
+        self.admits: Callable[[int], bool] | None = None
         self._exactly = exactly or after is not None
         self.error: LancekeepError | None = None
         self.met: LancekeepError | None = None
@@ -103,9 +107,16 @@ class _Channel(LanceNamespace):
             return isinstance(error.__cause__, NotFound)
         return False
 
+    def _follows(self, version: int) -> bool:
+        """Return whether a commit as ``version`` may follow ``after``."""
+        assert self.after is not None
+        while self.after + 1 < version and self.admits is not None and self.admits(self.after + 1):
+            self.after += 1
+        return version == self.after + 1
+
     def create_table_version(self, request: Any) -> Any:
         self.error = None
-        if self.after is not None and request["version"] != self.after + 1:
+        if self.after is not None and not self._follows(request["version"]):
             self.error = ConcurrentModification(
                 f"{'.'.join(request['id'])}: another has committed version {self.after + 1} since; "
                 "nothing of this call was committed"
@@ -325,6 +336,7 @@ class LanceEngine:
         *,
         branch: str | None = None,
         exactly: bool = False,
+        admits: Callable[[Any, int], bool] | None = None,
     ) -> Committed:
         self._before_commit()
         channel = _Channel(self._namespace, after=after, exactly=exactly)
@@ -334,6 +346,7 @@ class LanceEngine:
             self._bind(channel, dataset, branch)
             if exactly:
                 channel.after = dataset.version
+                channel.admits = None if admits is None else partial(_in_a_thread, partial(admits, dataset))
             return _committed(channel, act(dataset))
 
     def examine(
@@ -423,6 +436,11 @@ def _fragment(fragment: Any) -> Any:
         return lance.FragmentMetadata.from_json(fragment if isinstance(fragment, str) else json.dumps(fragment))
     except (TypeError, ValueError, KeyError) as error:
         raise InvalidInput(f"not the metadata of a fragment, nor its JSON: {fragment!r:.200}") from error
+
+
+def _in_a_thread(act: Callable[[int], bool], version: int) -> bool:
+    """Call ``act`` in another thread: a thread of a native callback must not read rows."""
+    return alongside(lambda: act(version)).result()
 
 
 def _committed(channel: _Channel, dataset: Any) -> Committed:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from tempfile import SpooledTemporaryFile
 from typing import Any
 
 import lance
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lancekeep.adapters.lance.queries import plans, streamed, translated
 from lancekeep.domain.errors import ColumnNotFound
@@ -19,6 +20,12 @@ _IN_MEMORY = 16 << 20
 """The bytes of a source that are kept in memory; a larger one is kept on disk."""
 
 _SYSTEM_INDEX = "__lance"
+
+_ADD_NO_ROWS = (lance.LanceOperation.CreateIndex, lance.LanceOperation.Delete, lance.LanceOperation.Rewrite)
+"""Operations after which the table has no key that it lacked before."""
+
+_MOST_COMPARED = 100_000
+"""The rows of another writer's append up to which their keys are compared; beyond that, a merge runs again."""
 
 
 class LanceRows:
@@ -70,9 +77,23 @@ class LanceRows:
         transaction, counts = merge.execute_uncommitted(source)
 
         def commit() -> Any:
-            return lance.LanceDataset.commit(dataset, transaction, max_retries=0)
+            return lance.LanceDataset.commit(dataset, transaction)
 
         return commit, MergeCounts(counts["num_inserted_rows"], counts["num_updated_rows"], counts["num_deleted_rows"])
+
+    def keeps_apart(self, dataset: Any, version: int, source: Source, rule: MergeRule) -> bool:
+        try:
+            found = dataset.checkout_version(version)
+            operation = type(found.read_transaction(version).operation)
+            if operation in _ADD_NO_ROWS:
+                return True
+            if operation is not lance.LanceOperation.Append or rule.delete:
+                return False
+            known = {fragment.fragment_id for fragment in dataset.checkout_version(version - 1).get_fragments()}
+            added = [fragment for fragment in found.get_fragments() if fragment.fragment_id not in known]
+            return not _may_share_keys(found, added, source, rule.on)
+        except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, RuntimeError):
+            return False  # the merge runs again, and meets the fault if it lasts
 
     def restore(self, dataset: Any, version: int, branch: str | None) -> Any:
         old = dataset.checkout_version(version if branch is None else (branch, version))
@@ -92,6 +113,27 @@ class LanceRows:
                     writer.write_batch(batch)
                     kept.rows += batch.num_rows
             yield kept
+
+
+def _may_share_keys(dataset: Any, fragments: Sequence[Any], source: Source, on: Sequence[str]) -> bool:
+    """Return whether rows of the source may have keys of the fragments.
+
+    Keys of several columns are compared column by column, which may find too many.
+    """
+    fields = [dataset.schema.field(name) for name in on]
+    if sum(fragment.count_rows() for fragment in fragments) > _MOST_COMPARED:
+        return True
+    if any(pa.types.is_floating(field.type) or pa.types.is_nested(field.type) for field in fields):
+        return True  # 0.0 and -0.0 are one key
+    keys = dataset.scanner(columns=list(on), fragments=list(fragments)).to_table()
+    for batch in source.stream():
+        shared = pa.array([True] * batch.num_rows)
+        for field in fields:
+            found = pc.is_in(batch.column(field.name).cast(field.type), value_set=keys[field.name])
+            shared = pc.and_(shared, found)
+        if pc.any(shared, min_count=0).as_py():
+            return True
+    return False
 
 
 class _Kept:
