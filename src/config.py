@@ -58,6 +58,7 @@ _ALIASES = {
 _KNOWN = (*TEXTS, *BOOLEANS, *NATIVE_MODE, *NATIVE_ONLY, "catalog")
 _PLANNED = ("hive",)
 _SERVERS = ("http://", "https://")
+IMPLEMENTATIONS = ("dir", "rest")
 ARGUMENT = "argument"
 """The origin of a setting that the caller gave."""
 
@@ -298,7 +299,7 @@ def _implementation(settings: _Settings) -> str:
     impl = str(settings["impl"].value).lower()
     if impl in _PLANNED:
         raise InvalidInput(f"impl {impl!r}{_found_in(settings['impl'])} is not available yet; use impl 'dir'")
-    if impl not in ("dir", "rest"):
+    if impl not in IMPLEMENTATIONS:
         raise InvalidInput(f"unknown impl {impl!r}{_found_in(settings['impl'])}; choose dir or rest")
     return impl
 

@@ -65,11 +65,11 @@ class Catalog(Upkeep):
         ledger.commits.on_staged = removal.record_staged
         tables = Tables(ledger, places, removal)
         self.versions = versions
-        super().__init__(ledger, places, tables, removal, engine, open_rows)
+        requests = IdempotentRequests(ledger, places, versions)
+        super().__init__(ledger, places, tables, removal, engine, requests, open_rows)
         versions.tagged_versions = lambda uri: engine.tagged_versions(uri)
         self._namespaces = Namespaces(ledger, removal)
         self._writes = Writes(ledger, places, versions, tables, removal, engine)
-        self.requests = IdempotentRequests(ledger, places, versions)
         self.data = TableData(tables, self._writes, engine)
         self.structure = TableStructure(self._writes, engine)
         self.tags = Tags(ledger, places, tables)

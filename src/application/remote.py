@@ -14,6 +14,7 @@ from uuid import NAMESPACE_URL, uuid5
 from lancekeep.application.catalog import Catalog
 from lancekeep.application.namespaces import Namespaces
 from lancekeep.application.table_data import TableData
+from lancekeep.application.table_structure import TableStructure
 from lancekeep.application.tables import Description, Tables
 from lancekeep.application.upkeep.renames import Renames
 from lancekeep.application.writes import HistoryEntry, Writes
@@ -63,12 +64,15 @@ class RestCatalog(Catalog):
         absent: Any = _Absent(server.uri)
         self.ledger = self.places = self.removal = self.versions = absent
         self.engine = self.requests = self._open_rows = absent
+        self.tags = self.views = self.transaction_records = absent
         self._server = server
         self.tables = tables = RestTables(server)
         self._namespaces = RestNamespaces(server)
         self._renames = RestRenames(server)
         self._writes = self._served = RestWrites(server, tables, engines)
-        self.data = TableData(tables, self._writes, engines(ObjectId(()), {}))
+        engine = engines(ObjectId(()), {})
+        self.data = TableData(tables, self._writes, engine)
+        self.structure = TableStructure(self._writes, engine)
 
     @property
     def root_uri(self) -> str:

@@ -18,6 +18,8 @@ import pytest
 from rest_server import Front, serving
 
 import lancekeep
+from lancekeep.config import ConnectionConfig
+from lancekeep.entrypoints.namespace.implementations import namespace_of
 from lancekeep.testing.kit import Contents, Open
 from lancekeep.testing.suite import NamespaceBehaviours
 
@@ -459,3 +461,17 @@ def stream(ids: list[int]) -> bytes:
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     return bytes(sink.getvalue().to_pybytes())
+
+
+@pytest.mark.parametrize("impl", ["dir", "rest", "native"])
+def test_any_implementation_can_be_served(tmp_path: Path, native_server: str, impl: str) -> None:
+    root = native_server if impl == "rest" else str(tmp_path / "lake")
+    config = ConnectionConfig.resolve({"root": root})
+    with namespace_of(config, native=impl == "native") as (namespace, _), serving(namespace) as running:
+        catalog = lancekeep.connect(running.uri)
+        catalog.create_namespace("ns")
+        catalog.write("ns.t", ROWS)
+        assert rows(catalog, "ns.t") == [1, 2]
+        assert lance.dataset(catalog.find_table("ns.t").location).count_rows() == 2
+        keeps = lancekeep.RestNamespace(uri=running.uri).server.honours_keys()
+        assert keeps == (impl == "dir")

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import attrs
 
+from lancekeep.application.idempotency import KEEP_REQUESTS, IdempotentRequests
 from lancekeep.application.ledger import Ledger
 from lancekeep.application.places import Places
 from lancekeep.application.removal import Removal
@@ -32,6 +33,7 @@ class Upkeep:
         tables: Tables,
         removal: Removal,
         engine: TableEngine,
+        requests: IdempotentRequests,
         open_rows: Callable[[str], ExternalCommitStore],
     ) -> None:
         self.ledger = ledger
@@ -39,6 +41,7 @@ class Upkeep:
         self.tables = tables
         self.removal = removal
         self.engine = engine
+        self.requests = requests
         self._open_rows = open_rows
 
     def fsck(
@@ -122,6 +125,9 @@ class Upkeep:
         if a removed version named it or it is older than ``grace``. The same holds for the manifest of a commit that
         was never finished.
 
+        Without ``tables``, the answers of requests with idempotency keys are removed, too, if they are at least 7 days
+        and ``older_than`` old.
+
         Ages are differences between timestamps of the storage, so the clocks of writers do not matter. Clones outside
         the catalog are not known. A table with an unreadable manifest is skipped and reported. If the clean-up is
         interrupted at any point, call it again to complete it.
@@ -146,6 +152,7 @@ class Upkeep:
         report = cleanup.run(dry_run=dry_run)
         if dry_run or chosen is not None:
             return report
+        self.requests.clean_up(max(older_than, KEEP_REQUESTS))
         removed = self.ledger.commits.retry.call(self.ledger.manifest.clean_up)
         return attrs.evolve(report, manifest_versions=removed)
 

@@ -7,12 +7,11 @@ from typing import Any
 
 import click
 
-from lancekeep.composition import open_catalog
-from lancekeep.config import CONFIG_VARIABLE, MODES, ConnectionConfig, given
+from lancekeep.config import CONFIG_VARIABLE, IMPLEMENTATIONS, MODES, ConnectionConfig, given
 from lancekeep.domain.errors import MissingExtra
 from lancekeep.entrypoints.cli.console import print_line
 from lancekeep.entrypoints.cli.options import Stores, stores
-from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
+from lancekeep.entrypoints.namespace.implementations import NATIVE, namespace_of
 
 
 def _configure(context: click.Context, option: click.Parameter, file: str | None) -> None:
@@ -40,8 +39,13 @@ def _configure(context: click.Context, option: click.Parameter, file: str | None
     help="The configuration file to read in place of lancekeep.toml.",
 )
 @click.option("--mode", type=click.Choice(MODES), help="Where the catalog's entries are; compatible by default.")
+@click.option(
+    "--impl",
+    type=click.Choice((*IMPLEMENTATIONS, NATIVE)),
+    help="What ROOT is: a directory, the URI of another server, or a directory for pylance's own namespace.",
+)
 @stores
-def serve(chosen: Stores, /, mode: str | None, **options: Any) -> None:
+def serve(chosen: Stores, /, mode: str | None, impl: str | None, **options: Any) -> None:
     """Serve the catalog at ROOT by the REST protocol of Lance namespaces.
 
     The server stops on Ctrl-C or SIGTERM, after the requests in progress. Settings that are not given as options come
@@ -55,15 +59,14 @@ def serve(chosen: Stores, /, mode: str | None, **options: Any) -> None:
     except ModuleNotFoundError as error:
         raise MissingExtra("the server needs its libraries: pip install 'lancekeep[server]'") from error
     settings = ServerSettings.resolve(options)
-    config = ConnectionConfig.resolve(given(**chosen.given, mode=mode))
+    config = ConnectionConfig.resolve(given(**chosen.given, mode=mode, impl=None if impl == NATIVE else impl))
     security = security_of(settings, config.storage_options)
 
     def announce(url: str) -> None:
-        print_line(f"Serving {catalog.root_uri} at {url}")
+        print_line(f"Serving {shown} at {url}")
         print_line(f"Try:  curl '{url}/v1/namespace/$/table/list'")
         print_line("Stop: Ctrl-C or SIGTERM; requests in progress finish first.")
 
-    with open_catalog(config) as catalog:
-        namespace = CatalogNamespace(catalog, vend_storage_options=config.vend_input_storage_options)
+    with namespace_of(config, native=impl == NATIVE) as (namespace, shown):
         app = create_app(namespace, settings, around=security.around, middleware=security.middleware)
         Server(app, settings).serve_on(announce)

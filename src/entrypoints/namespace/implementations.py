@@ -1,0 +1,49 @@
+"""Any configured catalog as a namespace, for a server of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import lance_namespace as api
+
+from lancekeep.composition import open_catalog
+from lancekeep.config import ConnectionConfig, public_url
+from lancekeep.domain.errors import InvalidInput
+from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
+from lancekeep.entrypoints.namespace.rest import RestNamespace
+
+NATIVE = "native"
+"""The directory namespace of pylance, in place of that of Lancekeep."""
+
+
+@contextmanager
+def namespace_of(config: ConnectionConfig, *, native: bool = False) -> Iterator[tuple[api.LanceNamespace, str]]:
+    """Open the namespace of a configuration.
+
+    Args:
+        config: The configuration.
+        native: Open the root with the directory namespace of pylance.
+
+    Yields:
+        The namespace, and its root for messages.
+
+    Raises:
+        InvalidInput: A setting does not belong to the implementation.
+    """
+    root = config.require_root()
+    if native:
+        from lance.namespace import DirectoryNamespace
+
+        if config.impl != "dir" or config.commit_store is not None:
+            raise InvalidInput("impl 'native' serves a directory without a commit store; leave commit_store out")
+        storage = {f"storage.{name}": value for name, value in config.storage_options.items()}
+        yield DirectoryNamespace(root=root, **storage), public_url(root)
+    elif config.impl == "rest":
+        namespace = RestNamespace(uri=root, **config.rest_options)
+        with closing(namespace.server):
+            namespace.server.honours_keys()  # fail now, not at the first request
+            yield namespace, namespace.server.uri
+    else:
+        with open_catalog(config) as catalog:
+            yield CatalogNamespace(catalog, vend_storage_options=config.vend_input_storage_options), catalog.root_uri
