@@ -52,8 +52,8 @@ class DataOperations(Operations):
     ) -> api.MergeInsertIntoTableResponse:
         """Merge rows by key.
 
-        As in the native namespace, rows that match none are inserted unless ``when_not_matched_insert_all`` is false,
-        and a filter implies its clause. ``timeout`` limits the time in which attempts begin.
+        As in the native namespace, every clause is off by default, and a filter implies its clause. ``timeout`` limits
+        the time in which attempts begin.
         """
         return self._merge(request, Incoming.of_bytes(request_data))
 

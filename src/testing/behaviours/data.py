@@ -163,6 +163,16 @@ def _merge_insert_only(bench: Bench) -> None:
     claim(names(bench) == {1: "one", 2: "two", 3: "three", 4: "four"}, "other rows in the table")
 
 
+@behaviour(
+    "data/merge-without-clause", "MergeInsertIntoTableRequest.when_not_matched_insert_all: default: false.", DATA
+)
+def _merge_without_clause(bench: Bench) -> None:
+    bench.create("t", NAMED)
+    fields = {"id": bench.at("t"), "data": keyed(k4="four"), "on": ["a"]}
+    bench.one.refused("merge_insert_into_table", errors.InvalidInputError, **fields)
+    claim(bench.rows("t") == [1, 2, 3], "rows are inserted all the same")
+
+
 @behaviour("data/merge-update-only", "MergeInsertIntoTableRequest.when_matched_update_all: Update all columns when "
            "rows match.", DATA)  # fmt: skip
 def _merge_update_only(bench: Bench) -> None:
