@@ -15,6 +15,7 @@ import lance.namespace
 import lance_namespace as api
 import pyarrow as pa
 import pytest
+from lance_namespace import errors as api_errors
 from rest_server import Front, serving
 
 import lancekeep
@@ -457,10 +458,7 @@ def test_a_repeated_create_with_other_data_is_400(front: Front) -> None:
 
 
 def stream(ids: list[int]) -> bytes:
-    table, sink = pa.table({"id": ids}), pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue().to_pybytes())
+    return tabular(pa.table({"id": ids}))
 
 
 @pytest.mark.parametrize("impl", ["dir", "rest", "native"])
@@ -475,3 +473,67 @@ def test_any_implementation_can_be_served(tmp_path: Path, native_server: str, im
         assert lance.dataset(catalog.find_table("ns.t").location).count_rows() == 2
         keeps = lancekeep.RestNamespace(uri=running.uri).server.honours_keys()
         assert keeps == (impl == "dir")
+
+
+class Forgetful(lancekeep.DirectoryNamespace):
+    """A namespace whose methods in ``lost`` take effect once, and then fail."""
+
+    lost: set[str]
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        lost = super().__getattribute__("__dict__").get("lost", ())
+        if name not in lost:
+            return found
+
+        def forgotten(*arguments: Any) -> Any:
+            self.lost.discard(name)
+            found(*arguments)
+            raise api_errors.ServiceUnavailableError("the connection to the store was lost")
+
+        return forgotten
+
+
+NEW = pa.table({"id": [2, 3], "name": ["b", "c"]})
+VERSIONED: dict[str, dict[str, Any]] = {
+    "insert_into_table": {"mode": "append"},
+    "merge_insert_into_table": {"on": ["id"], "when_matched_update_all": True, "when_not_matched_insert_all": True},
+    "update_table": {"updates": [["name", "'z'"]], "predicate": "id = 1"},
+    "delete_from_table": {"predicate": "id = 1"},
+    "restore_table": {"version": 1},
+    "alter_table_add_columns": {"new_columns": [{"name": "twice", "expression": "id * 2"}]},
+    "alter_table_alter_columns": {"alterations": [{"path": "name", "rename": "title"}]},
+    "alter_table_drop_columns": {"columns": ["name"]},
+    "update_table_schema_metadata": {"metadata": {"owner": "ann"}},
+    "update_field_metadata": {"updates": [{"path": "id", "metadata": {"unit": "m"}}]},
+    "create_table": {"mode": "overwrite"},
+}
+
+
+@pytest.mark.parametrize("operation", VERSIONED)
+def test_a_version_whose_attempt_failed_after_its_commit_is_committed_once(tmp_path: Path, operation: str) -> None:
+    namespace = Forgetful(
+        **{"root": str(tmp_path / "lake"), "storage.fsync": "false", "commit_store": f"sqlite://{tmp_path}/c.db"}
+    )
+    with serving(namespace) as running:
+        catalog = lancekeep.connect(running.uri)
+        catalog.write("t", pa.table({"id": [1, 2], "name": ["a", "b"]}))
+        catalog.write("t", pa.table({"id": [9], "name": ["i"]}), "append")
+        stream_method = {
+            "insert_into_table": "insert_stream",
+            "merge_insert_into_table": "merge_insert_stream",
+            "create_table": "create_table_stream",
+        }
+        namespace.lost = {stream_method.get(operation, operation)}
+        data = {"data": tabular(NEW)} if operation in stream_method else {}
+        lancekeep.RestNamespace(uri=running.uri).server.call(operation, {"id": ["t"], **VERSIONED[operation]}, **data)
+        assert not namespace.lost
+        assert running.asked.count(operation) == 2
+        assert catalog.describe_table("t").version == 3
+
+
+def tabular(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue().to_pybytes())
