@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 
 import attrs
@@ -15,9 +15,11 @@ from lancekeep.application.tables import Tables
 from lancekeep.application.upkeep.cleanup import Cleanup, CleanupReport
 from lancekeep.application.upkeep.commit_store_move import move_to
 from lancekeep.application.upkeep.fsck import Fsck, FsckReport, Progress
+from lancekeep.application.upkeep.maintenance import Maintenance, MaintenanceAction
 from lancekeep.application.upkeep.migration import MigrationProgress, MigrationReport, migrate
 from lancekeep.application.upkeep.table_checks import TableChecks
 from lancekeep.domain.identifiers import Identifier, ObjectId
+from lancekeep.domain.maintenance import MaintenancePolicy
 from lancekeep.domain.table import MANIFEST_DIRECTORY, Table
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.table_engine import TableEngine
@@ -155,6 +157,12 @@ class Upkeep:
         self.requests.clean_up(max(older_than, KEEP_REQUESTS))
         removed = self.ledger.commits.retry.call(self.ledger.manifest.clean_up)
         return attrs.evolve(report, manifest_versions=removed)
+
+    def maintain(
+        self, policy: MaintenancePolicy, *, dry_run: bool = False, proceed: Callable[[], bool] = lambda: True
+    ) -> Iterator[MaintenanceAction]:
+        """Compact, index and clean up tables by a policy; see `Maintenance.run`."""
+        return Maintenance(self.tables, self.engine, self.cleanup).run(policy, dry_run=dry_run, proceed=proceed)
 
     def migrate(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import click
@@ -11,6 +12,7 @@ from lancekeep.config import CONFIG_VARIABLE, IMPLEMENTATIONS, MODES, Connection
 from lancekeep.domain.errors import MissingExtra
 from lancekeep.entrypoints.cli.console import print_line
 from lancekeep.entrypoints.cli.options import Stores, stores
+from lancekeep.entrypoints.maintenance import maintaining, read_plan
 from lancekeep.entrypoints.namespace.implementations import NATIVE, namespace_of
 
 
@@ -31,6 +33,11 @@ def _configure(context: click.Context, option: click.Parameter, file: str | None
 @click.option("--certificate", metavar="FILE", help="The TLS certificate with its chain, in PEM format.")
 @click.option("--private-key", metavar="FILE", help="The key of the certificate, in PEM format.")
 @click.option(
+    "--maintenance",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A policy by which this server maintains tables; see `lancekeep maintain`.",
+)
+@click.option(
     "--config",
     type=click.Path(exists=True, dir_okay=False),
     callback=_configure,
@@ -45,7 +52,7 @@ def _configure(context: click.Context, option: click.Parameter, file: str | None
     help="What ROOT is: a directory, the URI of another server, or a directory for pylance's own namespace.",
 )
 @stores
-def serve(chosen: Stores, /, mode: str | None, impl: str | None, **options: Any) -> None:
+def serve(chosen: Stores, /, mode: str | None, impl: str | None, maintenance: Path | None, **options: Any) -> None:
     """Serve the catalog at ROOT by the REST protocol of Lance namespaces.
 
     The server stops on Ctrl-C or SIGTERM, after the requests in progress. Settings that are not given as options come
@@ -67,6 +74,7 @@ def serve(chosen: Stores, /, mode: str | None, impl: str | None, **options: Any)
         print_line(f"Try:  curl '{url}/v1/namespace/$/table/list'")
         print_line("Stop: Ctrl-C or SIGTERM; requests in progress finish first.")
 
-    with namespace_of(config, native=impl == NATIVE) as (namespace, shown):
+    plan = None if maintenance is None else read_plan(maintenance)
+    with namespace_of(config, native=impl == NATIVE) as (namespace, shown), maintaining(namespace, plan):
         app = create_app(namespace, settings, around=security.around, middleware=security.middleware)
         Server(app, settings).serve_on(announce)

@@ -1,0 +1,77 @@
+"""A lease on the maintenance of a catalog, in its object store.
+
+A lease only keeps two workers from doing the same work. Every action is safe without it.
+"""
+
+from __future__ import annotations
+
+from lancekeep.ports.object_store import ObjectStore
+
+DIRECTORY = ".lancekeep-maintenance"
+_DIGITS = 20
+
+
+class Lease:
+    """A lease with a fencing token: the number of the newest object in a directory.
+
+    The holder renews it by the next number. A worker that sees the same number for a whole term, by its own monotonic
+    clock, creates the next one by put-if-absent, which one worker wins. No clock is compared with another.
+
+    Args:
+        objects: The object store.
+        prefix: The prefix of every key of the catalog.
+        holder: The name of this worker.
+        term: After how many seconds without renewal another worker may take the lease.
+    """
+
+    def __init__(self, objects: ObjectStore, prefix: str, holder: str, term: float) -> None:
+        self._objects = objects
+        self._prefix = f"{prefix}{DIRECTORY}/"
+        self._holder = holder
+        self._term = term
+        self._seen: tuple[int, float] | None = None
+        self.token: int | None = None
+
+    def acquire(self, now: float) -> bool:
+        """Take the lease if it is free, or if its holder has not renewed it for a term.
+
+        Args:
+            now: The monotonic time in seconds.
+        """
+        newest = self._newest()
+        if newest:
+            if self._seen is None or self._seen[0] != newest:
+                self._seen = (newest, now)
+            if now - self._seen[1] < self._term:
+                return False
+        return self._advance(newest)
+
+    def renew(self) -> bool:
+        """Renew the lease; False if another worker has taken it."""
+        if self.token is None or self._newest() != self.token:
+            self.token = None
+            return False
+        return self._advance(self.token)
+
+    def release(self) -> None:
+        """Give the lease up. Idempotent."""
+        if self.token is not None and self._newest() == self.token:
+            self._objects.delete(self._key(self.token))
+        self.token = None
+
+    def _advance(self, newest: int) -> bool:
+        token = newest + 1
+        self.token = token if self._objects.put_if_absent(self._key(token), self._holder.encode()) else None
+        if self.token is None:
+            return False
+        for info in list(self._objects.list(self._prefix)):
+            if info.key < self._key(token):
+                self._objects.delete(info.key)
+        return True
+
+    def _newest(self) -> int:
+        names = [info.key.removeprefix(self._prefix) for info in self._objects.list(self._prefix)]
+        return max((int(name) for name in names if name.isdecimal() and len(name) == _DIGITS), default=0)
+
+    def _key(self, token: int) -> str:
+        return f"{self._prefix}{token:0{_DIGITS}}"

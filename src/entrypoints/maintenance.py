@@ -1,0 +1,204 @@
+"""The maintenance worker: a policy file, a lease, and runs at intervals.
+
+A policy file has any number of rules::
+
+    every = "1h"
+    refresh_views = true
+
+    [[rules]]
+    on = ""                    # a namespace or table with everything below it; "" is the whole catalog
+    older_than = "30d"         # remove versions whose successor is older
+    keep = 5                   # latest versions that stay
+    grace = "7d"               # keep files younger than this
+    target_rows = 1048576      # merge fragments with fewer rows ...
+    small_fragments = 8        # ... once there are this many
+    refresh_indexes = true
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import socket
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import attrs
+from lance_namespace import LanceNamespace
+
+from lancekeep.application.catalog import Catalog
+from lancekeep.application.upkeep.lease import Lease
+from lancekeep.application.upkeep.maintenance import MaintenanceAction
+from lancekeep.domain.errors import InvalidInput, LancekeepError
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.maintenance import MaintenancePolicy, MaintenanceRule
+from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
+
+TERM = 60.0
+"""After how many seconds without renewal a lease is free; a worker renews it before each table."""
+
+_LOG = logging.getLogger(__name__)
+_SPAN = re.compile(r"(\d{1,6})([smhdw])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_KEYS: Mapping[str, type] = {
+    "on": str,
+    "older_than": float,
+    "keep": int,
+    "grace": float,
+    "target_rows": int,
+    "small_fragments": int,
+    "refresh_indexes": bool,
+}
+
+
+@attrs.frozen
+class Plan:
+    """A policy, and whether materialized views that are due are refreshed."""
+
+    policy: MaintenancePolicy
+    refresh_views: bool = False
+
+
+def read_plan(path: Path) -> Plan:
+    """Read a policy file.
+
+    Raises:
+        InvalidInput: The file cannot be read, or is invalid.
+    """
+    place = f"the maintenance policy {path}"
+    try:
+        content = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise InvalidInput(f"cannot read {place}: {error.strerror}") from error
+    except ValueError as error:
+        raise InvalidInput(f"{place} is not a TOML file: {error}") from error
+    rules = content.pop("rules", [])
+    if not isinstance(rules, list) or not all(isinstance(each, dict) for each in rules):
+        raise InvalidInput(f"{place}: write each rule as a table [[rules]]")
+    general = _values(content, {"every": float, "refresh_views": bool}, place)
+    refresh_views = general.pop("refresh_views", False)
+    return Plan(
+        MaintenancePolicy(tuple(_rule(each, f"{place}, rule {at}") for at, each in enumerate(rules, 1)), **general),
+        refresh_views,
+    )
+
+
+def _rule(given: Mapping[str, Any], place: str) -> MaintenanceRule:
+    subtree = given.get("on")
+    if not isinstance(subtree, str | list):
+        raise InvalidInput(
+            f"{place}: on is {subtree!r}; give the identifier of a namespace or table; '' is the catalog"
+        )
+    others = {name: value for name, value in given.items() if name != "on"}
+    return MaintenanceRule(subtree=ObjectId.of(subtree), **_values(others, _KEYS, place))
+
+
+def _values(given: Mapping[str, Any], kinds: Mapping[str, type], place: str) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, value in given.items():
+        kind = kinds.get(name)
+        if kind is None:
+            raise InvalidInput(f"{place} has the unknown key {name!r}; known are {', '.join(kinds)}")
+        if kind is float:
+            found = _SPAN.fullmatch(value) if isinstance(value, str) else None
+            if found is None:
+                raise InvalidInput(f"{place}: {name} is {value!r}; give a time span such as '30d', '12h' or '30m'")
+            values[name] = timedelta(**{_UNITS[found[2]]: int(found[1])}).total_seconds()
+        elif type(value) is not kind or (isinstance(value, int) and kind is int and value < 1):
+            raise InvalidInput(f"{place}: {name} is {value!r}; give {'true or false' if kind is bool else 'a number'}")
+        else:
+            values[name] = value
+    return values
+
+
+class MaintenanceWorker:
+    """Maintains a catalog, one worker at a time.
+
+    Args:
+        catalog: The catalog.
+        plan: What to do.
+        clock: Returns monotonic seconds.
+        term: After how many seconds without renewal another worker takes over.
+    """
+
+    def __init__(
+        self, catalog: Catalog, plan: Plan, *, clock: Callable[[], float] = time.monotonic, term: float = TERM
+    ) -> None:
+        self._catalog = catalog
+        self._plan = plan
+        self._clock = clock
+        self._term = term
+        self._stopping = Event()
+        self._thread: Thread | None = None
+        holder = f"{socket.gethostname()} {os.getpid()}"
+        self._lease = Lease(catalog.places.objects, catalog.places.prefix, holder, term)
+
+    def run_once(self) -> Iterator[MaintenanceAction] | None:
+        """Run if this worker gets the lease; None if another one has it."""
+        return self._run() if self._lease.acquire(self._clock()) else None
+
+    def _run(self) -> Iterator[MaintenanceAction]:
+        try:
+            yield from self._catalog.maintain(self._plan.policy, proceed=self._may_proceed)
+            if self._plan.refresh_views and self._may_proceed():
+                for view, outcome in self._catalog.views.refresh_due().items():
+                    failed = isinstance(outcome, LancekeepError)
+                    yield MaintenanceAction(str(view), "refresh", str(outcome), failed=failed)
+        finally:
+            self._lease.release()
+
+    def _may_proceed(self) -> bool:
+        return not self._stopping.is_set() and self._lease.renew()
+
+    def start(self) -> None:
+        """Run at the intervals of the policy, in a thread, until `stop`."""
+        self._thread = Thread(target=self._loop, name="maintenance", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop after the action in progress. Idempotent."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _loop(self) -> None:
+        wait = 0.0
+        while not self._stopping.wait(wait):
+            wait = self._plan.policy.every
+            try:
+                actions = self.run_once()
+                if actions is None:
+                    wait = min(wait, self._term)  # watch the holder, and take over if it is gone
+                    continue
+                for each in actions:
+                    level = logging.WARNING if each.failed else logging.INFO
+                    _LOG.log(level, "Maintenance of %s: %s: %s", each.table, each.action, each.detail)
+            except LancekeepError as error:
+                _LOG.warning("Maintenance stopped, and runs again later: %s", error)
+
+
+@contextmanager
+def maintaining(namespace: LanceNamespace, plan: Plan | None) -> Iterator[None]:
+    """Maintain the catalog of a namespace while the block runs; without a plan, do nothing.
+
+    Raises:
+        InvalidInput: The namespace is not that of a catalog, so its own server has to maintain it.
+    """
+    if plan is None:
+        yield
+        return
+    if not isinstance(namespace, CatalogNamespace):
+        raise InvalidInput("--maintenance needs a catalog of Lancekeep; maintain the served namespace where it is")
+    worker = MaintenanceWorker(namespace.catalog, plan)
+    worker.start()
+    try:
+        yield
+    finally:
+        worker.stop()
