@@ -186,7 +186,9 @@ class MaintenanceWorker:
 
 @contextmanager
 def maintaining(namespace: LanceNamespace, plan: Plan | None) -> Iterator[None]:
-    """Maintain the catalog of a namespace while the block runs; without a plan, do nothing.
+    """Maintain the catalog of a namespace while the block runs.
+
+    Without a plan, do nothing.
 
     Raises:
         InvalidInput: The namespace is not that of a catalog, so its own server has to maintain it.
