@@ -176,7 +176,10 @@ class Views:
                     break
             return None, None
 
-        return self._writes.examine(object_id, search, version, None) if version else (None, None)
+        try:
+            return self._writes.examine(object_id, search, version, None) if version else (None, None)
+        except VersionNotFound:  # a clean-up has removed the versions before
+            return None, None
 
     def _job(self, object_id: ObjectId, version: int) -> str | None:
         name = self._writes.examine(object_id, self._engine.views.transaction_name, version, None)

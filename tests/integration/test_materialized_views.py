@@ -91,6 +91,36 @@ def test_appended_rows_are_appended_to_the_view(here: Open) -> None:
     assert operations[0] == "Append"
 
 
+def test_a_compaction_of_the_view_keeps_refreshes_incremental(here: Open) -> None:
+    namespace = here()
+    namespace.catalog.write("t", ROWS)
+    create(namespace, with_no_data=False)
+    namespace.catalog.write("t", more(5), "append")
+    refresh(namespace)
+
+    def compact(dataset: Any) -> Any:
+        dataset.optimize.compact_files()
+        return dataset
+
+    before = namespace.catalog.describe_table("v").version
+    assert namespace.catalog.commit_change("v", compact).version > int(before or 0)
+    namespace.catalog.write("t", more(6), "append")
+    assert namespace.catalog.views.refresh(lancekeep.ObjectId.of("v")).how is Refresh.APPEND
+    assert rows(namespace) == [(2, 4), (3, 6), (5, 10), (6, 12)]
+
+
+def test_a_view_without_its_earlier_versions_is_refreshed(here: Open) -> None:
+    namespace = here()
+    namespace.catalog.write("t", ROWS)
+    create(namespace, with_no_data=False)
+    namespace.catalog.commit_change("v", lambda dataset: (dataset.update_metadata({"k": "v"}), dataset)[1])
+    root = namespace.catalog.dataset_root(namespace.catalog.find_table("v"))
+    namespace.catalog.versions.delete_versions(root, [1, 2])
+    namespace.catalog.write("t", more(5), "append")
+    refresh(namespace)
+    assert rows(namespace) == [(2, 4), (3, 6), (5, 10)]
+
+
 def test_a_refresh_without_a_new_version_commits_nothing(here: Open) -> None:
     namespace = here()
     namespace.catalog.write("t", ROWS)

@@ -20,6 +20,10 @@ _EFFECTS = {
 }
 
 
+_UNNAMED = "BaseOperation"
+"""What pylance 14 calls an operation that it has no class for, such as the first step of a compaction."""
+
+
 class LanceViews:
     """A `ViewEngine` that uses pylance."""
 
@@ -27,7 +31,12 @@ class LanceViews:
         return transaction_name(dataset._ds.serialized_manifest())
 
     def effect(self, dataset: Any, version: int) -> tuple[Effect, Mapping[str, str]]:
-        effect = _EFFECTS.get(operation_of(dataset, version), Effect.CHANGED)
+        operation = operation_of(dataset, version)
+        if operation == _UNNAMED:
+            return (
+                Effect.KEPT if _fragments(dataset, version) == _fragments(dataset, version - 1) else Effect.CHANGED
+            ), {}
+        effect = _EFFECTS.get(operation, Effect.CHANGED)
         if effect is Effect.REWROTE:  # pylance 14 cannot build some of these
             return effect, {}
         transaction = dataset.read_transaction(version)
@@ -58,6 +67,10 @@ class LanceViews:
         if fragments is not None:
             scanner = dataset.scanner(columns=_columns(columns), filter=condition, fragments=fragments)
         return scanner.to_reader()
+
+
+def _fragments(dataset: Any, version: int) -> list[dict[str, Any]]:
+    return [fragment.metadata.to_json() for fragment in dataset.checkout_version(version).get_fragments()]
 
 
 def _columns(columns: Sequence[str] | Mapping[str, str] | None) -> Any:
