@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import attrs
 
-from lancekeep.application.concurrency import all_alongside, is_remote
+from lancekeep.application.concurrency import all_alongside, alongside, is_remote
 from lancekeep.application.histories import Histories
 from lancekeep.application.keyed_requests import current_request
 from lancekeep.application.lineage import Lineage
@@ -136,7 +136,7 @@ class TableCommits(Histories):
             return self._create_final(root, staged, content)
         descendant = self.lineage.require(root, staged, content, None)
         self.retry.call(lambda: self.objects.put(path, content))
-        outcome = self._settle(begin_commit(staged), content)
+        outcome = self._settle(begin_commit(staged), content, cleans_later=is_remote(self.objects))
         if isinstance(outcome, Committed):
             self.lineage.keep(descendant)
         return outcome, ()
@@ -207,7 +207,7 @@ class TableCommits(Histories):
         self.retry.call(lambda: self.objects.put(staged, content))
         version = ManifestName.parse(name.rpartition("/")[2])
         assert version is not None  # the caller names versions by the naming scheme
-        claim, _ = self.read_staged(root, version.version, staged, len(content), branch=False)
+        claim = self._claim(root, version, staged, content, branch=False)
         outcome = self._settle(begin_commit(claim), content)
         if isinstance(outcome, Unknown):
             raise StoreUnavailable(f"{name}: whether it was committed could not be learnt: {outcome.reason}")
@@ -245,6 +245,13 @@ class TableCommits(Histories):
                 f"{root.base_uri}: the staged manifest {path!r} has {len(content)} bytes where {size} were announced; "
                 "nothing was committed"
             )
+        return self._claim(root, name, path, content, branch=branch), content
+
+    def _claim(
+        self, root: DatasetRoot, name: ManifestName, path: str, content: bytes, *, branch: bool
+    ) -> StagedManifest:
+        """Check a staged manifest before its commit."""
+        version = name.version
         try:
             from_nothing = reads_version_zero(content)
         except ValueError as error:
@@ -256,7 +263,7 @@ class TableCommits(Histories):
         self._require_scheme(root, name)
         self.on_staged(root, content)
         begins = branch or version == 1
-        return StagedManifest(root.base_uri, version, path, len(content), begins, self._committer), content
+        return StagedManifest(root.base_uri, version, path, len(content), begins, self._committer)
 
     def _require_scheme(self, root: DatasetRoot, staged: ManifestName) -> None:
         """Raise `CommitRefused` unless a staged manifest has the naming scheme of its table.
@@ -274,11 +281,20 @@ class TableCommits(Histories):
                 "the format, and readers refuse such a table. Open it and write again; nothing was committed."
             )
 
-    def _settle(self, progress: Progress, content: bytes | None) -> Outcome:
+    def _settle(self, progress: Progress, content: bytes | None, *, cleans_later: bool = False) -> Outcome:
+        """Drive a commit to its outcome.
+
+        With ``cleans_later``, a committed version is returned while the staged manifest is still being deleted. A
+        crash in between leaves an orphan, as a crash before the deletion does.
+        """
         self.prove()
-        progress, fault = self.run(progress, content, self.retry.deadline())
+        deadline = self.retry.deadline()
+        progress, fault = self.run(progress, content, deadline, (State.CLEAN,) if cleans_later else ())
         assert progress.staged is not None
         row = progress.final_row
+        if progress.state is State.CLEAN:
+            alongside(partial(self.run, progress, content, deadline))
+            return self._known(row)
         match progress.state:
             case State.COMMITTED:
                 return self._known(row)

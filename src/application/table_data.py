@@ -10,6 +10,7 @@ import attrs
 from lancekeep.application.retry import Retry
 from lancekeep.application.tables import Tables
 from lancekeep.application.writes import Writes
+from lancekeep.domain.appends import MOST_BYTES
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import (
     ConcurrentModification,
@@ -61,12 +62,15 @@ class TableData:
         if branch is not None:
             rows = self._engine.rows
             return self._change(object_id, lambda dataset: rows.insert(dataset, data, overwrite=overwrite), branch)
+        if not overwrite:  # a small stream that has arrived can share a commit
+            arrived, data = self._engine.data_files.gather(data, MOST_BYTES)
+            data = data if arrived is None else arrived.table
         try:
             return _change_of(self._writes.write(object_id, data, "overwrite" if overwrite else "append", None))
         except TableNotFound:
             if overwrite or not self._tables.exists(object_id):
                 raise
-            return self._write_first(object_id, data)
+            return self._write_first(object_id, self._engine.reader(data))
 
     def merge(
         self,
@@ -172,8 +176,8 @@ class TableData:
         lost = f"{object_id}: another writer has just written its first version; insert again"
         if plan.read_version:
             raise ConcurrentModification(lost)
-        fragments = self._engine.write_fragments(plan, data)
         try:
+            fragments = self._engine.write_fragments(plan, data)
             return _change_of(self._writes.commit_fragments(plan, fragments, {}, exactly=True))
         except TableAlreadyExists as error:
             raise ConcurrentModification(lost) from error

@@ -25,6 +25,7 @@ from s3_front import Answer, Asked, s3_front
 import lancekeep
 from lancekeep.application.retry import Retry
 from lancekeep.domain.errors import InvalidInput, StoreUnavailable
+from lancekeep.domain.identifiers import ObjectId
 
 SCHEMA = pa.schema([("writer", pa.int64()), ("number", pa.int64())])
 STORES = ("storage-managed", "conditional-put", "sqlite", "files", "conditional-put-s3")
@@ -228,7 +229,7 @@ def test_an_idle_writer_does_not_fill_a_gap_that_clean_up_left(site: Site) -> No
     other = site.open()
     for number in range(5):
         other.write("ml.t", row(2, number), "append")
-    table = other.versions.find_table(lancekeep.domain.identifiers.ObjectId.of("ml.t"))
+    table = other.versions.find_table(ObjectId.of("ml.t"))
     other.versions.delete_versions(other.versions.dataset_root(table), [3, 4])
     assert site.catalog.write("ml.t", row(3, 0), "append").version == 8
     assert rows_of(site.catalog, "ml.t", site.options) == Counter(
@@ -429,3 +430,15 @@ def test_killed_writers_lose_and_double_nothing(tmp_path: Path, commit_store: st
             number for other, number in acknowledged if other == writer
         }
         assert len(unanswered) <= 1 or writer in (0, 7)
+
+
+def test_small_streams_that_have_arrived_share_commits(tmp_path: Path) -> None:
+    """The namespace's insert receives a stream; a declared table gets its first version with every row of it."""
+    catalog = lancekeep.connect(str(tmp_path / "lake"))
+    catalog.declare_table("t")
+    object_id = ObjectId.of("t")
+    catalog.data.insert(object_id, row(0, 0).to_reader())
+    held_back(catalog, until=8)
+    answers = all_at_once([partial(catalog.data.insert, object_id, row(n, 0).to_reader()) for n in range(1, 9)])
+    assert {answer.version for answer in answers} == {2}
+    assert rows_of(catalog, "t") == Counter((n, 0) for n in range(9))

@@ -1,0 +1,336 @@
+"""Acknowledged appends per second on one table, beside pylance's own writers, with injected latency.
+
+    python benchmarks/appends.py [--clients 1 16 64 256] [--seconds 8] [--latency 60] [--stores storage sqlite redis]
+                                 [--redis redis://127.0.0.1:6379/0] [--native 8] [--rows 10] [--server]
+
+An S3 server (moto, in a process of its own) runs after a proxy that delays each request by ``--latency`` milliseconds
+and counts it. Each client appends ``--rows`` rows, waits for the answer, and appends again. After each run plain
+pylance reads the table: every acknowledged row is there once, and no other. ``--server`` measures the same through
+`lancekeep serve` in a process of its own, with one HTTP connection per client.
+
+Times belong to the machine. The requests per append do not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import io
+import json
+import multiprocessing
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import boto3
+import lance
+import pyarrow as pa
+
+import lancekeep
+
+SPAWN = multiprocessing.get_context("spawn")
+MOTO = Path(__file__).resolve().parent.parent / "tests" / "moto_server.py"
+SCHEMA = pa.schema([("client", pa.int64()), ("number", pa.int64())])
+KEYS = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+Append = Callable[[pa.Table], Any]
+
+
+# -- the object store -------------------------------------------------------------------------------------------------
+
+
+class Proxy:
+    """Delay each request before a server, and count requests by method and status."""
+
+    def __init__(self, target: str, latency: float) -> None:
+        self._host, self._port = urlsplit(target).hostname, urlsplit(target).port
+        self._latency = latency
+        self.requests: Counter[str] = Counter()
+        self.url = ""
+        started = threading.Event()
+        threading.Thread(target=lambda: asyncio.run(self._run(started)), daemon=True).start()
+        started.wait()
+
+    async def _run(self, started: threading.Event) -> None:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0, backlog=1024)
+        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        started.set()
+        await server.serve_forever()
+
+    async def _serve(self, client: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
+        reader = writer = None
+        try:
+            while head := await client.readuntil(b"\r\n\r\n"):
+                method = head.split(b" ", 1)[0].decode()
+                if b"100-continue" in head.lower():
+                    answers.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                    lines = head.split(b"\r\n")
+                    head = b"\r\n".join(line for line in lines if not line.lower().startswith(b"expect:"))
+                body = await _body(client, head)
+                await asyncio.sleep(self._latency)
+                if writer is None:
+                    reader, writer = await asyncio.open_connection(self._host, self._port)
+                assert reader is not None
+                writer.write(head + body)
+                told = await reader.readuntil(b"\r\n\r\n")
+                content = b"" if method == "HEAD" else await _body(reader, told)
+                self.requests[f"{method} {told.split(b' ', 2)[1].decode()}"] += 1
+                answers.write(told + content)
+                await answers.drain()
+                if b"connection: close" in told.lower():
+                    writer.close()
+                    reader = writer = None
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            answers.close()
+            if writer is not None:
+                writer.close()
+
+
+async def _body(stream: asyncio.StreamReader, head: bytes) -> bytes:
+    fields = dict(line.lower().split(b":", 1) for line in head.split(b"\r\n")[1:] if b":" in line)
+    if b"chunked" in fields.get(b"transfer-encoding", b""):
+        parts = []
+        while True:
+            line = await stream.readline()
+            part = await stream.readexactly(int(line.split(b";")[0], 16) + 2)
+            parts.append(line + part)
+            if len(part) == 2:
+                return b"".join(parts)
+    return await stream.readexactly(int(fields.get(b"content-length", b"0")))
+
+
+@contextmanager
+def object_store() -> Iterator[str]:
+    with subprocess.Popen(
+        [sys.executable, str(MOTO), "127.0.0.1", "0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as moto:
+        try:
+            assert moto.stdout is not None
+            yield f"http://127.0.0.1:{moto.stdout.readline().strip()}"
+        finally:
+            moto.terminate()
+
+
+def options_of(endpoint: str) -> dict[str, str]:
+    return {
+        **KEYS,
+        "aws_region": "us-east-1",
+        "aws_endpoint": endpoint,
+        "allow_http": "true",
+        "aws_virtual_hosted_style_request": "false",
+    }
+
+
+def new_bucket(endpoint: str) -> str:
+    name = f"bucket-{uuid4().hex[:12]}"
+    client = boto3.client(
+        "s3", endpoint_url=endpoint, region_name="us-east-1", aws_access_key_id="test", aws_secret_access_key="test"
+    )
+    client.create_bucket(Bucket=name)
+    return name
+
+
+# -- clients ----------------------------------------------------------------------------------------------------------
+
+
+def rows_of(client: int, number: int, rows: int) -> pa.Table:
+    first = number * rows
+    return pa.table({"client": [client] * rows, "number": range(first, first + rows)}, SCHEMA)
+
+
+def run_clients(
+    appends: Sequence[Append], seconds: float, rows: int
+) -> tuple[list[float], list[tuple[int, int]], float]:
+    """Return the latencies, the acknowledged appends and the duration."""
+    latencies: list[float] = []
+    acknowledged: list[tuple[int, int]] = []
+    stop = time.monotonic() + seconds
+    barrier = threading.Barrier(len(appends))
+
+    def client(me: int, append: Append) -> None:
+        barrier.wait()
+        number = 0
+        while time.monotonic() < stop:
+            table = rows_of(me, number, rows)
+            began = time.perf_counter()
+            append(table)
+            latencies.append(time.perf_counter() - began)
+            acknowledged.append((me, number))
+            number += 1
+
+    threads = [threading.Thread(target=client, args=each) for each in enumerate(appends)]
+    began = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return latencies, acknowledged, time.monotonic() - began
+
+
+def check(uri: str, options: dict[str, str], acknowledged: Sequence[tuple[int, int]], rows: int) -> int:
+    """Require every acknowledged row once and no other; return the number of fragments."""
+    dataset = lance.dataset(uri, storage_options=options)
+    table = dataset.to_table(filter="client >= 0")
+    found = Counter(zip(table["client"].to_pylist(), table["number"].to_pylist(), strict=True))
+    wanted = Counter(
+        (client, row) for client, number in acknowledged for row in range(number * rows, (number + 1) * rows)
+    )
+    assert found == wanted, f"{len(wanted - found)} rows lost, {len(found - wanted)} rows too many"
+    return len(dataset.get_fragments())
+
+
+def report(name: str, clients: int, latencies: list[float], took: float, proxy: Proxy, fragments: int) -> None:
+    latencies.sort()
+    requests = sum(proxy.requests.values())
+    print(
+        f"| {name} | {clients} | {len(latencies) / took:.0f} | {1000 * statistics.median(latencies):.0f} | "
+        f"{1000 * latencies[min(len(latencies) - 1, int(len(latencies) * 0.99))]:.0f} | "
+        f"{requests / max(1, len(latencies)):.2f} | {fragments} | {dict(proxy.requests.most_common(6))} |",
+        flush=True,
+    )
+
+
+# -- what is measured -------------------------------------------------------------------------------------------------
+
+
+def in_process(name: str, store: str | None, clients: int, proxy: Proxy, endpoint: str, args: Any) -> None:
+    options = options_of(proxy.url)
+    root = f"s3://{new_bucket(endpoint)}/lake"
+    catalog = lancekeep.connect(root, commit_store=store, storage_options=options)
+    catalog.create_namespace("ml")
+    catalog.write("ml.t", rows_of(-1, 0, 1))
+    catalog.write("ml.t", rows_of(-1, 1, 1), "append")
+
+    def append(table: pa.Table) -> Any:
+        return catalog.write("ml.t", table, "append")
+
+    proxy.requests.clear()
+    latencies, acknowledged, took = run_clients([append] * clients, args.seconds, args.rows)
+    counted = Counter(proxy.requests)
+    fragments = check(catalog.open("ml.t").uri, options_of(endpoint), acknowledged, args.rows)
+    proxy.requests = counted
+    report(name, clients, latencies, took, proxy, fragments)
+
+
+def native(clients: int, proxy: Proxy, endpoint: str, args: Any) -> None:
+    options = options_of(proxy.url)
+    uri = f"s3://{new_bucket(endpoint)}/t.lance"
+    lance.write_dataset(rows_of(-1, 0, 1), uri, storage_options=options)
+
+    def append(table: pa.Table) -> Any:
+        return lance.write_dataset(table, uri, mode="append", storage_options=options)
+
+    proxy.requests.clear()
+    latencies, acknowledged, took = run_clients([append] * clients, args.seconds, args.rows)
+    counted = Counter(proxy.requests)
+    fragments = check(uri, options_of(endpoint), acknowledged, args.rows)
+    proxy.requests = counted
+    report("pylance", clients, latencies, took, proxy, fragments)
+
+
+@contextmanager
+def served(root: str, store: str | None, options: dict[str, str]) -> Iterator[tuple[str, int]]:
+    """Run `lancekeep serve` in a process of its own."""
+    command = [sys.executable, "-m", "lancekeep", "serve", root, "--port", "0"]
+    command += ["--commit-store", store] if store else []
+    command += [part for key, value in options.items() for part in ("--storage-option", f"{key}={value}")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
+        try:
+            assert server.stdout is not None
+            for line in server.stdout:
+                if "http://" in line:
+                    address = urlsplit("http://" + line.partition("http://")[2].split()[0].rstrip('"'))
+                    threading.Thread(target=server.stdout.read, daemon=True).start()
+                    assert address.hostname is not None
+                    assert address.port is not None
+                    yield address.hostname, address.port
+                    return
+            raise RuntimeError("the server ended before it listened")
+        finally:
+            server.terminate()
+
+
+def through_server(name: str, store: str | None, clients: int, proxy: Proxy, endpoint: str, args: Any) -> None:
+    options = options_of(proxy.url)
+    root = f"s3://{new_bucket(endpoint)}/lake"
+    catalog = lancekeep.connect(root, commit_store=store, storage_options=options)
+    catalog.create_namespace("ml")
+    catalog.write("ml.t", rows_of(-1, 0, 1))
+    with served(root, store, options) as (host, port):
+
+        def client() -> Append:
+            connection = HTTPConnection(host, port, timeout=60)
+
+            def append(table: pa.Table) -> Any:
+                sink = io.BytesIO()
+                with pa.ipc.new_stream(sink, SCHEMA) as writer:
+                    writer.write_table(table)
+                connection.request(
+                    "POST",
+                    "/v1/table/ml$t/insert?mode=append",
+                    sink.getvalue(),
+                    {"Content-Type": "application/vnd.apache.arrow.stream"},
+                )
+                answer = connection.getresponse()
+                body = answer.read()
+                if answer.status != 200:
+                    raise RuntimeError(f"{answer.status}: {body[:500]!r}")
+                return json.loads(body or b"{}")
+
+            return append
+
+        appends = [client() for _ in range(clients)]
+        appends[0](rows_of(-1, 1, 1))
+        proxy.requests.clear()
+        latencies, acknowledged, took = run_clients(appends, args.seconds, args.rows)
+        counted = Counter(proxy.requests)
+    fragments = check(catalog.open("ml.t").uri, options_of(endpoint), acknowledged, args.rows)
+    proxy.requests = counted
+    report(f"{name}, server", clients, latencies, took, proxy, fragments)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, nargs="*", default=[1, 16, 64, 256])
+    parser.add_argument("--native", type=int, nargs="*", default=[1, 8], help="numbers of pylance's own writers")
+    parser.add_argument("--seconds", type=float, default=8)
+    parser.add_argument("--latency", type=float, default=60, help="milliseconds added to each request")
+    parser.add_argument("--rows", type=int, default=10)
+    parser.add_argument("--stores", nargs="*", default=["storage", "conditional-put", "sqlite"])
+    parser.add_argument("--redis", default="redis://127.0.0.1:6379/0")
+    parser.add_argument("--server", action="store_true", help="through `lancekeep serve` instead of threads")
+    args = parser.parse_args()
+    print("| writers | clients | appends/s | p50 ms | p99 ms | requests/append | fragments | requests |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    with ExitStack() as stack:
+        endpoint = stack.enter_context(object_store())
+        scratch = stack.enter_context(tempfile.TemporaryDirectory())
+        proxy = Proxy(endpoint, args.latency / 1000)
+        for writers in args.native:
+            native(writers, proxy, endpoint, args)
+        for store in args.stores:
+            for clients in args.clients:
+                url = {
+                    "storage": None,
+                    "conditional-put": "conditional-put://",
+                    "sqlite": f"sqlite:///{scratch}/{uuid4().hex}.db",
+                    "redis": args.redis,
+                }[store]
+                measure = through_server if args.server else in_process
+                measure(store, url, clients, proxy, endpoint, args)
+
+
+if __name__ == "__main__":
+    main()
