@@ -456,6 +456,9 @@ class Readers(RuleBasedStateMachine):
         gone = not self.is_live(handle) or handle.uri != handle.table.uri
         if seen is None or (handle.kind == "none" and gone):
             return  # without a commit store pylance commits past the catalog
+        heirs = [table for table in self.tables.values() if table.uri == handle.uri and table is not handle.table]
+        if handle.native and any(heir.sources & handle.table.sources for heir in heirs):
+            return  # two clones of one source name the same files (docs/found-faults.md, "Not fixed")
         current = (
             self.is_live(handle)
             and handle.dataset.version == handle.history.latest
