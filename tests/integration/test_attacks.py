@@ -269,6 +269,27 @@ def test_a_batch_needs_every_permission(site: Site) -> None:
     assert site.catalog.open("secret.other").count_rows() == 2
 
 
+def test_a_view_of_a_forbidden_table_cannot_be_defined(site: Site) -> None:
+    query = json.dumps({"table": ["secret", "plans"]})
+    body = {"kind": "query", "source_query": query, "output_schema": "{}"}
+    assert site.ask("writer", "/v1/materialized_view/ml$copy/create", body).status_code == 404
+    properties = {"materialized_view": json.dumps({"kind": "query", "source_query": query})}
+    assert site.ask("writer", "/v1/table/ml$copy/declare", {"properties": properties}).status_code == 403
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, ROWS.schema) as stream:
+        stream.write_table(ROWS)
+    answer = site.client.post(
+        "/v1/table/ml$copy/create",
+        params={"properties": json.dumps(properties)},
+        content=sink.getvalue().to_pybytes(),
+        headers={"x-api-key": site.keys["writer"], "content-type": ARROW},
+    )
+    assert answer.status_code == 403, answer.text
+    batch = {"operations": [{"declare_table": {"id": ["ml", "copy"], "properties": properties}}]}
+    assert site.ask("writer", "/v1/table/batch-commit", batch).status_code == 403
+    assert site.ask("writer", "/v1/materialized_view/ml$copy/refresh", {}).status_code == 404
+
+
 def test_listings_are_filtered_before_they_are_paged(site: Site) -> None:
     for name in ("a", "b", "q", "z"):
         site.catalog.declare_table(f"secret.{name}")
