@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import io
 import json
 import re
 import signal
@@ -611,3 +612,33 @@ def test_settings_have_the_precedence_of_those_of_a_connection(tmp_path: Path) -
 def test_an_address_in_use_is_refused() -> None:
     with listen("127.0.0.1", 0) as taken, pytest.raises(lancekeep.InvalidInput, match="cannot listen on"):
         listen("127.0.0.1", taken.getsockname()[1])
+
+
+@pytest.mark.slow
+def test_the_memory_of_the_server_does_not_grow_with_a_body(tmp_path: Path) -> None:
+    batch = pa.record_batch({"a": pa.array(range(20_000), pa.int64()), "b": pa.array([b"x" * 240] * 20_000)})
+
+    def parts(batches: int) -> Iterator[bytes]:
+        sink = io.BytesIO()
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            for _ in range(batches):
+                writer.write_batch(batch)
+                yield sink.getvalue()
+                sink.seek(0)
+                sink.truncate()
+        yield sink.getvalue()
+
+    def peak(process: subprocess.Popen[str]) -> int:
+        """Return the most memory that a process has had, in MB."""
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        return int(re.search(r"VmHWM:\s+(\d+)", status)[1]) // 1024  # type: ignore[index] # Linux has the line
+
+    with command(str(tmp_path / "lake"), "--commit-store", "conditional-put://") as (uri, process):
+        url = f"{uri}/v1/table/t"
+        httpx.post(f"{url}/create", content=parts(1), headers=ARROW, timeout=300).raise_for_status()
+        before = peak(process)
+        inserted = httpx.post(f"{url}/insert?mode=overwrite", content=parts(80), headers=ARROW, timeout=300)
+        assert inserted.json()["num_inserted_rows"] == 1_600_000, inserted.text
+        with httpx.stream("POST", f"{url}/query", json={"k": 10**7, "vector": {}}, timeout=300) as response:
+            assert sum(map(len, response.iter_raw())) > 300_000_000
+        assert peak(process) - before < 250
