@@ -19,9 +19,11 @@ ATTEMPTS = 30
 """How often a group is built again after another writer's commit."""
 
 _LONGEST_LINGER = 0.02
-_LONGEST_BREATH = 0.5
-_ALONE, _SHARED = 10.0, 1.0
-"""Seconds of uninterrupted commits between two breaths, without and with other writers."""
+_REST = 0.5
+"""Seconds without a commit after which no writer is starved."""
+_ALONE, _SHARED = (10.0, 2, 0.5), (1.0, 6, 1.0)
+"""Without and with other writers: seconds of uninterrupted commits between two breaths; how many groups a breath lasts,
+and its longest duration in seconds."""
 _REMEMBERED = 10.0
 """Seconds for which a commit of another writer counts."""
 
@@ -89,17 +91,17 @@ class Pace:
         """Return how long to commit nothing, so that other writers can.
 
         A writer that reads a version and then commits the next one loses against a committer that never pauses. The
-        pause covers such a commit: it has about as many requests as two groups.
+        pause covers such a commit. It is longer while another writer is known.
 
         Args:
             now: the time.
             others: the number of other writers of the table in this process.
         """
-        if now - self.ended > _LONGEST_BREATH:
+        if now - self.ended > _REST:
             return 0.0  # others have just had their chance
         shared = others > 0 or now - self.met < _REMEMBERED
-        due = now - self.busy_since > (_SHARED if shared else _ALONE)
-        return min(2 * self.took, _LONGEST_BREATH) if due else 0.0
+        every, groups, longest = _SHARED if shared else _ALONE
+        return min(groups * self.took, longest) if now - self.busy_since > every else 0.0
 
     def committed(self, appends: int, began: float, now: float, *, met: bool) -> Pace:
         """Return the pace after a group.
@@ -110,6 +112,6 @@ class Pace:
             now: the time.
             met: whether it met a commit of another writer.
         """
-        rested = began - self.ended > min(2 * self.took, _LONGEST_BREATH) or self.ended == float("-inf")
+        rested = began - self.ended > _REST
         busy_since = began if rested else self.busy_since
         return Pace(appends, now - began, now, busy_since, now if met else self.met)

@@ -358,30 +358,43 @@ def test_stable_row_ids_stay_unique_and_with_their_rows(tmp_path: Path) -> None:
     assert lance.dataset(plan.uri).take([0]).num_rows == 1
 
 
-def test_native_commits_progress_beside_saturating_appends(site: Site) -> None:
-    """Every writer of this process finishes while appends never stop."""
+@pytest.mark.parametrize("commit_store", ["", "sqlite"])
+def test_native_changes_progress_beside_saturating_appends(tmp_path: Path, commit_store: str) -> None:
+    """A delete and a compaction of the same catalog finish while appends never stop."""
+    store = f"sqlite://{tmp_path}/commits.db" if commit_store else None
+    catalog = lancekeep.connect(str(tmp_path / "lake"), commit_store=store)
+    catalog.write("t", row(0, 0))
+    appended = [(9, number) for number in range(5)]
+    for writer, number in appended:
+        catalog.write("t", row(writer, number), "append")
     stop = threading.Event()
-    appended: list[tuple[int, int]] = []
 
     def appender(writer: int) -> None:
         for number in count():
             if stop.is_set():
                 return
-            site.catalog.write("ml.t", row(writer, number), "append")
+            catalog.write("t", row(writer, number), "append")
             appended.append((writer, number))
+
+    def delete(dataset: lance.LanceDataset) -> lance.LanceDataset:
+        dataset.delete("writer = 0")
+        return dataset
+
+    def compact(dataset: lance.LanceDataset) -> lance.LanceDataset:
+        dataset.optimize.compact_files()
+        return dataset
 
     threads = [threading.Thread(target=appender, args=(writer,)) for writer in range(1, 5)]
     for thread in threads:
         thread.start()
     try:
-        site.open().open("ml.t").delete("writer = 0")
-        compacted = site.catalog.commit_change("ml.t", lambda dataset: dataset.optimize.compact_files() and dataset)
-        assert compacted.version > 1
+        assert catalog.commit_change("t", delete).version > 6
+        assert catalog.commit_change("t", compact).version > 7
     finally:
         stop.set()
         for thread in threads:
             thread.join()
-    assert rows_of(site.catalog, "ml.t", site.options) == Counter(appended)
+    assert rows_of(catalog, "t") == Counter(appended)
 
 
 def append_until_killed(root: str, commit_store: str, writer: int, ledger: str) -> None:

@@ -55,9 +55,9 @@ def busy(pace: Pace, seconds: float, *, met: bool = False) -> tuple[Pace, float]
 def test_a_committer_breathes_more_often_beside_other_writers() -> None:
     pace, now = busy(Pace(), 2)
     assert pace.breath(now, others=0) == 0
-    assert pace.breath(now, others=1) == pytest.approx(0.2)
+    assert pace.breath(now, others=1) == pytest.approx(0.6)
     met, now = busy(Pace(), 2, met=True)
-    assert met.breath(now, others=0) == pytest.approx(0.2)
+    assert met.breath(now, others=0) == pytest.approx(0.6)
     long, now = busy(Pace(), 11)
     assert long.breath(now, others=0) == pytest.approx(0.2)
 
