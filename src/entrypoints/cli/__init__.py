@@ -39,7 +39,7 @@ SECTIONS = {
     ),
     "Servers": (
         Entry("keys", "keys", "Create, list and revoke the API keys of a server."),
-        Entry("serve", "serve", "Serve the catalog by the REST protocol of Lance namespaces."),
+        Entry("serve", "serve", "Serve the catalog at ROOT by the REST protocol of Lance namespaces."),
     ),
     "Stores": (Entry("certify", "certify", "Measure whether the stores are safe for commits."),),
 }
