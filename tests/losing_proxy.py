@@ -38,7 +38,7 @@ class LosingProxy:
                 Thread(target=self._relay, args=(client,), daemon=True).start()
 
     def _relay(self, client: socket.socket) -> None:
-        with client, socket.create_connection(self._target) as server, suppress(OSError):
+        with suppress(OSError), client, socket.create_connection(self._target) as server:
             losing = False
             while True:
                 for ready in select.select([client, server], [], [])[0]:

@@ -1,4 +1,6 @@
-"""Clients of a server that is restarted and killed: nothing is lost, doubled or misreported.
+"""Clients of a server that is restarted, killed, and whose replies are lost.
+
+Nothing is lost, doubled or misreported.
 
 ``LANCEKEEP_SERVER_MINUTES`` sets the duration; `make soak` runs ten minutes. Without it, the clients stop after a
 number of acknowledged rows.
@@ -20,12 +22,16 @@ import lance_namespace as api
 import pyarrow as pa
 import pytest
 from lance_namespace.errors import LanceNamespaceError
+from losing_proxy import LosingProxy
 
 import lancekeep
 
 pytestmark = pytest.mark.slow
 
 MINUTES = float(os.environ.get("LANCEKEEP_SERVER_MINUTES", "0"))
+LOSSES = 20
+"""The replies to changes that are lost between two stops."""
+
 ROUNDS = 40
 """The acknowledged rows between two stops, unless the duration is set."""
 
@@ -133,16 +139,18 @@ def work(clients: list[Client]) -> None:
 
 def test_clients_of_a_server_that_restarts_lose_and_double_nothing(tmp_path: Path) -> None:
     lake = ServedLake(tmp_path)
+    proxy = LosingProxy("127.0.0.1", lake.port, b"idempotency-key: ")
     try:
         first = lancekeep.connect(impl="rest", uri=lake.uri, properties={"rest.retry_seconds": "60"})
         first.create_namespace("soak")
         first.write("soak.t", pa.table({"id": pa.array([], pa.int64())}))
-        clients = [Client(lake.uri, number) for number in range(CLIENTS)]
+        clients = [Client(f"http://127.0.0.1:{proxy.port}", number) for number in range(CLIENTS)]
         stop = Event()
         threads = [Thread(target=client.run, args=(stop,)) for client in clients]
         for thread in threads:
             thread.start()
         for how in STOPS:
+            proxy.losses += LOSSES
             work(clients)
             lake.stop(how)
             lake.start()
@@ -152,6 +160,8 @@ def test_clients_of_a_server_that_restarts_lose_and_double_nothing(tmp_path: Pat
             thread.join()
     finally:
         lake.stop(signal.SIGTERM)
+        proxy.close()
+    assert proxy.lost
     with lancekeep.connect(lake.root, commit_store=lake.store) as catalog:
         stored = Counter(catalog.open("soak.t").to_table()["id"].to_pylist())
         tables = set(catalog.list_tables("soak")) - {"t"}
