@@ -20,6 +20,7 @@ import httpx
 import lance_namespace as api
 import pyarrow as pa
 import pytest
+import uvicorn
 import writers
 from faults import Faulty
 from lance_namespace import errors as api_errors
@@ -524,6 +525,68 @@ def test_a_shutdown_lets_an_operation_finish() -> None:
     asking.join()
     running.join()
     assert answers[0].json() == {"location": "done"}
+
+
+def test_a_shutdown_does_not_wait_longer_for_a_client_that_stalls() -> None:
+    arrived, failed = Event(), Event()
+
+    def insert(reader: pa.RecordBatchReader) -> None:
+        arrived.set()
+        try:
+            reader.read_all()
+        except OSError:
+            failed.set()
+            raise
+
+    settings = ServerSettings(log_level="error", shutdown_seconds=1)
+    server = Server(create_app(Streaming(insert), settings), settings)
+    listener = listen("127.0.0.1", 0)
+    running = Thread(target=server.run, kwargs={"sockets": [listener]})
+    with connection(url_of(listener)) as sending:
+        running.start()
+        sending.putrequest("POST", "/v1/table/t/insert")
+        sending.putheader("content-type", ARROW["content-type"])
+        sending.putheader("content-length", str(len(stream(BATCH))))
+        sending.endheaders()
+        sending.send(stream(BATCH)[:1000])
+        assert arrived.wait(60)
+        server.should_exit = True
+        running.join(60)
+        assert not running.is_alive()
+        assert failed.wait(60)
+
+
+def test_an_operation_that_outlasts_the_shutdown_still_finishes(monkeypatch: pytest.MonkeyPatch) -> None:
+    started, returned, released, finished = Event(), Event(), Event(), Event()
+    run = uvicorn.Server.run
+
+    def run_and_report(*arguments: Any, **options: Any) -> None:
+        run(*arguments, **options)
+        returned.set()
+
+    class Slow(Recorder):
+        def describe_table(self, request: Any) -> Any:
+            started.set()
+            assert released.wait(60)
+            finished.set()
+
+    monkeypatch.setattr(uvicorn.Server, "run", run_and_report)
+    settings = ServerSettings(log_level="error", shutdown_seconds=1)
+    server = Server(create_app(Slow(), settings), settings)
+    listener = listen("127.0.0.1", 0)
+    running = Thread(target=server.run, kwargs={"sockets": [listener]})
+    with connection(url_of(listener)) as asking:
+        running.start()
+        asking.request("POST", "/v1/table/t/describe")
+        assert started.wait(60)
+        server.should_exit = True
+        assert returned.wait(60)
+        running.join(0.5)
+        assert running.is_alive()
+        released.set()
+        running.join(60)
+    assert not running.is_alive()
+    assert finished.is_set()
 
 
 def test_traces_continue_those_of_the_caller(namespace: Recorder) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import io
 from collections.abc import Callable, Sequence
+from threading import Condition
 from typing import Any
 
 import anyio.to_thread
@@ -68,7 +69,8 @@ def create_app(
     settings = settings or ServerSettings()
     telemetry = Telemetry(settings)
     health = Health(namespace)
-    operations: Any = Operations(namespace, settings, around)
+    innermost = Operations(namespace, settings, around)
+    operations: Any = innermost
     for each in reversed(middleware):
         operations = each.cls(operations, *each.args, **each.kwargs)
     app = Starlette(
@@ -82,7 +84,30 @@ def create_app(
     app.router.default = operations  # a route's pattern would not match a path with a line break
     app.router.redirect_slashes = False
     app.state.health = health
+    app.state.running = innermost.running
     return app
+
+
+class Running:
+    """Counts the operations that run in worker threads."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._changed = Condition()
+
+    def __enter__(self) -> None:
+        with self._changed:
+            self._count += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._count -= 1
+            self._changed.notify_all()
+
+    def wait(self) -> None:
+        """Wait until none runs."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._count == 0)
 
 
 class Operations:
@@ -93,6 +118,7 @@ class Operations:
         self._router = Router((*ROUTES, *OLDER_ROUTES))
         self._threads = settings.threads
         self._limiter: anyio.CapacityLimiter | None = None
+        self.running = Running()
         self._perform: Handler = self.call
         wrappers: tuple[Around, ...] = (*around, Idempotency(namespace))
         for wrapper in reversed(wrappers):
@@ -169,7 +195,12 @@ class Operations:
     async def _in_thread(self, act: Callable[..., Any], *arguments: Any) -> Any:
         if self._limiter is None:  # it belongs to the event loop, which exists from the first request on
             self._limiter = anyio.CapacityLimiter(self._threads)
-        return await anyio.to_thread.run_sync(act, *arguments, limiter=self._limiter)
+
+        def run() -> Any:
+            with self.running:
+                return act(*arguments)
+
+        return await anyio.to_thread.run_sync(run, limiter=self._limiter)
 
 
 def _wrapped(wrapper: Around, proceed: Handler) -> Handler:

@@ -47,10 +47,21 @@ class Server(uvicorn.Server):
             InvalidInput: The address cannot be used.
         """
         listener = listen(self._settings.host, self._settings.port)
-        announce(url_of(listener, "https" if self.config.ssl_certfile else "http"))
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, _return)  # uvicorn raises the signal again after its shutdown
+        announce(url_of(listener, "https" if self.config.ssl_certfile else "http"))
         self.run(sockets=[listener])
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve, then wait for operations that outlast the shutdown and its limit.
+
+        A signal ends the process while it waits.
+        """
+        super().run(sockets)
+        for each in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(each) is _return:
+                signal.signal(each, signal.SIG_DFL)
+        self._application.state.running.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._application.state.health.stopping = True
