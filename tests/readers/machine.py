@@ -459,6 +459,8 @@ class Readers(RuleBasedStateMachine):
         heirs = [table for table in self.tables.values() if table.uri == handle.uri and table is not handle.table]
         if handle.native and any(heir.sources & handle.table.sources for heir in heirs):
             return  # two clones of one source name the same files (docs/found-faults.md, "Not fixed")
+        if handle.native and heirs and name == "drop column":
+            return  # pylance gives the latest version at its path the handle's columns (docs/found-faults.md)
         current = (
             self.is_live(handle)
             and handle.dataset.version == handle.history.latest
