@@ -27,7 +27,13 @@ from lancekeep.domain.appends import ATTEMPTS, MOST_BYTES, Pace, Waiting, group_
 from lancekeep.domain.commit import Committed, Conflict
 from lancekeep.domain.commit_token import CommitUnknown
 from lancekeep.domain.dataset_files import DATA
-from lancekeep.domain.errors import ConcurrentModification, LancekeepError, StoreUnavailable, Unsupported
+from lancekeep.domain.errors import (
+    CommitRefused,
+    ConcurrentModification,
+    LancekeepError,
+    StoreUnavailable,
+    Unsupported,
+)
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.naming import NamingScheme
@@ -132,6 +138,7 @@ class Appends:
 
         Raises:
             CommitUnknown: The outcome is unknown.
+            CommitRefused: As `Versions.commit_version`.
             StoreUnavailable: A store did not answer; nothing was committed.
         """
         rows, reader = self._engine.data_files.gather(reader, MOST_BYTES)
@@ -214,12 +221,14 @@ class Appends:
     def _commit(self, line: _Line, group: Sequence[_Append]) -> None:
         """Commit a group and answer its appends.
 
-        A definite refusal sends every append to the engine alone, which commits it or raises its own error.
+        An error before the commit sends every append to the engine alone, which commits it or raises its own error. A
+        refused commit goes to the callers: a rename may have moved the version, and a second commit would double its
+        rows.
         """
         began, before = self._clock(), line.base
         try:
             base = self._publish(line, group)
-        except (CommitUnknown, StoreUnavailable) as error:
+        except (CommitUnknown, CommitRefused, StoreUnavailable) as error:
             line.base, base = None, None
             for append in group:
                 append.error = error
@@ -266,8 +275,8 @@ class Appends:
                     return attrs.evolve(base, version=following)
                 base = self._after(base, found, attempt)
             raise ConcurrentModification(f"{line.table}: other writers committed {ATTEMPTS} versions in between")
-        except (CommitUnknown, StoreUnavailable):
-            raise  # a version may name the file
+        except (CommitUnknown, CommitRefused, StoreUnavailable):
+            raise  # a version may name the file: a rename may have moved it
         except LancekeepError:
             self._discard(written_for, file)
             raise
