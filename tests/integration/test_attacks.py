@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import attrs
 import httpx
@@ -375,6 +375,23 @@ def test_an_idempotency_key_replays_nothing_for_another_principal(site: Site) ->
 
 
 # -- secrets ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_stored_answer_of_a_request_holds_no_credentials(tmp_path: Path) -> None:
+    planted = f"planted-{uuid4().hex}"
+    properties = {"root": str(tmp_path / "lake"), "commit_store": "conditional-put://"}
+    namespace = lancekeep.DirectoryNamespace(
+        **properties, **{"storage.aws_secret_access_key": planted, "vend_input_storage_options": "true"}
+    )
+    client = TestClient(create_app(namespace))
+    for _ in range(2):
+        answer = client.post("/v1/table/t/declare", json={}, headers={"idempotency-key": str(UUID(int=7))})
+        assert answer.status_code == 200
+        assert "storage_options" not in answer.json()
+    assert planted in client.post("/v1/table/t/describe", json={}).text
+    stored = [path.read_bytes() for path in (tmp_path / "lake").rglob("*") if path.is_file()]
+    assert any(b'"response"' in content.replace(b"\\", b"") for content in stored)
+    assert not any(planted.encode() in content for content in stored)
 
 
 def test_credentials_appear_in_no_response_and_no_log(site: Site, capfd: pytest.CaptureFixture[str]) -> None:

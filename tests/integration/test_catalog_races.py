@@ -246,14 +246,14 @@ def between(catalog: lancekeep.Catalog, monkeypatch: pytest.MonkeyPatch, act: Ca
     apply = catalog.ledger.apply
     waiting = [act]
 
-    def meddled(decide: Callable[[Any], Any]) -> Any:
+    def meddled(decide: Callable[[Any], Any], **options: Any) -> Any:
         def decide_slowly(view: Any) -> Any:
             changes = decide(view)
             while waiting:
                 waiting.pop()()
             return changes
 
-        return apply(decide_slowly)
+        return apply(decide_slowly, **options)
 
     monkeypatch.setattr(catalog.ledger, "apply", meddled)
 
@@ -320,9 +320,9 @@ def test_concurrent_migration_and_creation(tmp_path: Path, monkeypatch: pytest.M
     creating, other = arena.catalog, arena.catalog
     apply = creating.ledger.apply
 
-    def late(decide: Callable[[Any], Any]) -> Any:
+    def late(decide: Callable[[Any], Any], **options: Any) -> Any:
         other.migrate()
-        return apply(decide)
+        return apply(decide, **options)
 
     monkeypatch.setattr(creating.ledger, "apply", late)
     creating.write("new", MORE)

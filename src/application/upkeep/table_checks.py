@@ -195,7 +195,8 @@ class TableChecks:
         yield from self._leftovers(history)
         yield from _gaps(branch, history, held)
         if history.finals:
-            yield from self._of_hint(history)
+            if self.commits.rows.guarantees.derived:
+                yield from self._of_hint(history)
             yield from self._of_head(history)
 
     def _of_rows(self, history: _History) -> Iterator[tuple[Finding, Repair | None]]:

@@ -2,6 +2,9 @@
 
 The header ``Idempotency-Key`` holds a UUID. Requests of one client, operation and object with the same key have one
 effect and one answer. The response repeats the header; that is how a client learns that the server keeps keys.
+
+The answer is stored, so it has no storage options: they can hold credentials, and vended ones expire before a repeated
+request. A client asks `describe_table` for them.
 """
 
 from __future__ import annotations
@@ -171,7 +174,7 @@ def _updated_rows(catalog: Catalog, call: Call, version: int) -> int:
 def _encode(response: Any) -> str:
     if not isinstance(response, BaseModel):
         return json.dumps({"response": response})
-    fields = response.model_dump(mode="json", by_alias=True, exclude_none=True)
+    fields = response.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"storage_options"})
     return json.dumps({"model": type(response).__name__, "response": fields}, separators=(",", ":"))
 
 
