@@ -90,9 +90,16 @@ def summaries(path: str, text: str) -> Iterator[Finding]:
             yield Finding(path, line, "leave a blank line after the summary")
 
 
+def conflict_markers(path: str, text: str) -> Iterator[Finding]:
+    """Yield each line that git left in an unresolved conflict."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith(("<" * 7 + " ", ">" * 7 + " ")):
+            yield Finding(path, number, "resolve the conflict")
+
+
 def findings(path: str, text: str) -> list[Finding]:
     """Return what reads badly in a file, in the order of its lines."""
-    found = list(words(path, text))
+    found = [*words(path, text), *conflict_markers(path, text)]
     if path.startswith("src/") and path.endswith(".py"):
         found += summaries(path, text)
     return sorted(found)

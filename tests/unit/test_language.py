@@ -22,6 +22,11 @@ def test_phrases_are_found_across_lines() -> None:
     assert len(CHECK["findings"]("a.py", "# it is under\n    # " + "way now\n")) == 1
 
 
+def test_unresolved_conflicts_are_found() -> None:
+    text = "\n".join(["a", "<" * 7 + " HEAD", "b", "=" * 7, "c", ">" * 7 + " other"])
+    assert [finding.line for finding in CHECK["findings"]("a.md", text)] == [2, 6]
+
+
 @pytest.mark.parametrize("text", ["finalize", "for good reason", "amended", "read it as it is written"])
 def test_similar_words_are_accepted(text: str) -> None:
     assert CHECK["findings"]("a.md", text) == []
