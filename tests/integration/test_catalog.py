@@ -159,11 +159,11 @@ def test_declaration_with_a_commit_of_another_writer_is_kept(
     part, _, method = moment.partition(".")
     act = getattr(getattr(catalog, part), method)
 
-    def behind_another(argument: Any) -> Any:
+    def behind_another(argument: Any, **options: Any) -> Any:
         monkeypatch.undo()
         outcome = other.versions.commit_version(table, None, staged.version, staged.path, staged.size)
         assert isinstance(outcome, Committed)
-        return act(argument)
+        return act(argument, **options)
 
     monkeypatch.setattr(getattr(catalog, part), method, behind_another)
     catalog.abandon_write(plan)
@@ -198,7 +198,7 @@ def test_open_at_a_version_a_tag_or_a_branch(catalog: lancekeep.Catalog) -> None
     assert catalog.open("t", 1).count_rows() == catalog.open("t", tag="first").count_rows() == 3
     with pytest.raises(lancekeep.VersionNotFound):
         catalog.open("t", 9)
-    with pytest.raises(lancekeep.InvalidInput, match="a tag names a version"):
+    with pytest.raises(lancekeep.InvalidInput, match="a tag selects a version"):
         catalog.open("t", 1, tag="first")
     catalog.declare_table("declared")
     with pytest.raises(lancekeep.VersionNotFound, match="only declared"):

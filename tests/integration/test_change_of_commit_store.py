@@ -44,25 +44,37 @@ def test_store_with_rows_of_missing_versions_is_refused(tmp_path: Path, source: 
     assert len(lance.dataset(again.describe_table("t").uri).to_table()) == 3
 
 
+@pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("source", SOURCES[:-1])
-def test_commit_in_flight_during_the_move_is_visible_or_refused(tmp_path: Path, source: str) -> None:
+def test_commit_in_flight_during_the_move_is_visible_or_refused(tmp_path: Path, source: str, shared: bool) -> None:
+    """An append that can share its commit creates the final manifest; a stream commits through the engine."""
     url, new = source.format(tmp_path), f"sqlite:///{tmp_path}/new.db"
     writer = lancekeep.connect(str(tmp_path / "lake"), commit_store=url)
     writer.write("t", rows(1))
-    stored = writer.commits.rows._rows  # type: ignore[attr-defined] # the store itself
-    reserve = stored.reserve
+    stored: Any = writer.commits.rows._rows  # type: ignore[attr-defined] # the store itself
+    objects: Any = writer.commits.objects
+    reserve, put_if_absent = stored.reserve, objects.put_if_absent
+
+    def move() -> None:
+        stored.reserve, objects.put_if_absent = reserve, put_if_absent
+        lancekeep.connect(str(tmp_path / "lake"), commit_store=url).change_commit_store(new)
 
     def late(row: VersionRow, *, first: bool) -> Any:
-        stored.reserve = reserve
-        lancekeep.connect(str(tmp_path / "lake"), commit_store=url).change_commit_store(new)
+        move()
         return reserve(row, first=first)
 
-    stored.reserve = late
+    def put_late(key: str, content: bytes) -> bool:
+        if key.endswith(".manifest"):
+            move()
+        return bool(put_if_absent(key, content))
+
+    stored.reserve, objects.put_if_absent = late, put_late
     acknowledged = True
     try:
-        writer.write("t", rows(2), "append")
+        writer.write("t", rows(2) if shared else rows(2).to_reader(), "append")
     except LancekeepError:
         acknowledged = False
+    assert stored.reserve == reserve
     reader = lancekeep.connect(str(tmp_path / "lake"), commit_store=new)
     assert numbers(reader) == [1] + [2] * acknowledged
     reader.write("t", rows(3), "append")
