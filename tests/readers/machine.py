@@ -238,8 +238,19 @@ class Readers(RuleBasedStateMachine):
     def require_refused(self, act: Callable[[], object], what: str) -> None:
         assert not self.attempt(act, may_refuse=True, what=what), f"{what} was not refused"
 
-    def commit(self, act: Callable[[], object], targets: Sequence[Target], *, must: bool, what: str) -> bool:
-        """Perform a commit. It may be accepted only if each target is still the table that its writer has read."""
+    def commit(
+        self,
+        act: Callable[[], object],
+        targets: Sequence[Target],
+        *,
+        must: bool,
+        what: str,
+        by_name: Names | None = None,
+    ) -> bool:
+        """Perform a commit. It may be accepted only if each target is still the table that its writer has read.
+
+        ``by_name``: the writer has read no version; it adds rows to the table that has this name at the commit.
+        """
         try:
             act()
         except REFUSALS as error:
@@ -255,18 +266,22 @@ class Readers(RuleBasedStateMachine):
                 after = target.change.after(target.history.state, target.seen, target.given)
                 target.history.add(self.stored(target.table, target.branch).version, after)
             else:
-                self.land_in_successor(target, what)
+                self.land_in_successor(target, what, by_name)
         return True
 
-    def land_in_successor(self, target: Target, what: str) -> None:
+    def land_in_successor(self, target: Target, what: str, by_name: Names | None) -> None:
         """Expect an acknowledged commit of a table that is gone in the table which was recreated at its path.
 
         A handle that pylance opened by itself does not say which version it has read, and pylance repeats some changes
         on the latest version at its path (ADR 30). The rows must then be those of the new table with the change.
         """
-        there = [table for table in self.tables.values() if table.uri == target.uri]
+        there = [
+            table
+            for name, table in self.tables.items()
+            if (table.uri == target.uri if by_name is None else name == by_name)
+        ]
         history = there[0].history(target.branch) if there else None
-        rebased = target.change.rebased and target.native and history is not None
+        rebased = (by_name is not None or (target.change.rebased and target.native)) and history is not None
         assert rebased or target.is_without_effect, (
             f"{what}: acknowledged, and its table was dropped, moved out of the catalog, or is another table now"
         )
@@ -579,7 +594,8 @@ class Readers(RuleBasedStateMachine):
                     raise errors[0]
 
         must = concurrently == "write"
-        self.commit(act, [target], must=must, what=f"append during {concurrently}")
+        # The namespace reads a small stream whole before it commits the rows.
+        self.commit(act, [target], must=must, what=f"append during {concurrently}", by_name=name if request else None)
 
     # -- commits that are finished later ----------------------------------------------------------------------------
 
