@@ -29,6 +29,7 @@ STATUSES = (SUCCEEDED, FAILED, RUNNING, "QUEUED", "CANCELED")
 
 _TRANSACTIONS = "_transactions/"
 _VERSION = re.compile("[0-9]{1,18}")
+_UUID = re.compile("[0-9a-f-]{36}")
 _FILE = re.compile(r"(\d+)-([0-9a-f-]{36})\.txn")
 
 
@@ -127,6 +128,8 @@ class TransactionRecords:
             file = self._file(root, name)
             if file is not None:
                 return self._in_history(object_id, root, file)
+        if _UUID.fullmatch(name) and (found := self._without_file(main, name)):
+            return self._committed(object_id, None, *found)
         raise TransactionNotFound(f"the table {object_id} has no transaction {name[:80]!r}")
 
     def _histories(self, root: DatasetRoot) -> Sequence[DatasetRoot]:
@@ -141,6 +144,18 @@ class TransactionRecords:
             return next((name for name in names if (file := _FILE.fullmatch(name)) and file[2] == uuid), None)
 
         return self._ledger.commits.retry.call(look)
+
+    def _without_file(self, root: DatasetRoot, uuid: str) -> tuple[int, str] | None:
+        """Return the version whose manifest names a transaction, and its file's name. It reads the latest first.
+
+        A group of appends writes no transaction file: its manifest holds the transaction.
+        """
+        latest = self._ledger.commits.latest(root)
+        for version in range(latest.version if latest else 0, 0, -1):
+            file = self._file_of(root, version)
+            if file and (named := _FILE.fullmatch(file)) and named[2] == uuid:
+                return version, file
+        return None
 
     def _in_history(self, object_id: ObjectId, root: DatasetRoot, file: str) -> TransactionRecord:
         """Return the record of a transaction. Its version follows the one that it has read, if it has any."""
