@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:lance is not fork-safe"),  # the driver is forked, and executes at once
 ]
 
-KILLS = int(os.environ.get("LANCEKEEP_DRIVER_KILLS", "3"))
+KILLS = int(os.environ.get("LANCEKEEP_DRIVER_KILLS", "2"))
 VICTIMS = ("written", "committing", "committed", "all", "program", "jvm")
 """What ends a driver: a moment of its stream, or the death of so much of it."""
 NOW = timedelta(0)
