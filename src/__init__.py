@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from lancekeep.domain.table import Table
     from lancekeep.domain.transaction import AllCommitted
     from lancekeep.entrypoints.namespace.directory import DirectoryNamespace
+    from lancekeep.entrypoints.namespace.rest import RestNamespace
     from lancekeep.ports.table_engine import VersionDetails, WritePlan
 
 __all__ = [

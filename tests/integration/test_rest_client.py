@@ -525,8 +525,9 @@ def test_a_version_whose_attempt_failed_after_its_commit_is_committed_once(tmp_p
             "create_table": "create_table_stream",
         }
         namespace.lost = {stream_method.get(operation, operation)}
-        data = {"data": tabular(NEW)} if operation in stream_method else {}
-        lancekeep.RestNamespace(uri=running.uri).server.call(operation, {"id": ["t"], **VERSIONED[operation]}, **data)
+        data = tabular(NEW) if operation in stream_method else None
+        request = {"id": ["t"], **VERSIONED[operation]}
+        lancekeep.RestNamespace(uri=running.uri).server.call(operation, request, data=data)
         assert not namespace.lost
         assert running.asked.count(operation) == 2
         assert catalog.describe_table("t").version == 3

@@ -23,7 +23,15 @@ from redis_servers import own_redis
 import lancekeep
 from lancekeep.adapters.lance.native_errors import classified
 from lancekeep.domain.commit_token import CommitUnknown
-from lancekeep.domain.errors import AccessDenied, Damaged, InvalidInput, LancekeepError, StoreUnavailable, Unsupported
+from lancekeep.domain.errors import (
+    AccessDenied,
+    Damaged,
+    InvalidInput,
+    LancekeepError,
+    SchemaMismatch,
+    StoreUnavailable,
+    Unsupported,
+)
 
 SCHEMA = writers.row(0, 0).schema
 
@@ -222,7 +230,7 @@ S3_403 = "LanceError(IO): Generic S3 error: Error performing GET http://h/b/k: C
         ("Retryable commit conflict for version 3", lancekeep.ConcurrentModification),
         ("Not found: x/_versions/3.manifest", lancekeep.VersionNotFound),
         ("Invalid user input: column 'server error' 500 ", InvalidInput),
-        ("Append with different schema: fields did not match", InvalidInput),
+        ("Append with different schema: fields did not match", SchemaMismatch),
         ("LanceError(IO): file size is smaller than the footer", Damaged),
     ],
 )
