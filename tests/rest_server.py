@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from threading import Thread
 from typing import Any
 
@@ -12,11 +13,14 @@ import attrs
 import lance_namespace as api
 from lance_namespace.errors import ServiceUnavailableError
 from starlette.applications import Starlette
+from starlette.types import Receive, Scope, Send
 
 from lancekeep.entrypoints.rest.app import Handler, create_app
 from lancekeep.entrypoints.rest.requests import Call
 from lancekeep.entrypoints.rest.server import Server, listen, url_of
 from lancekeep.entrypoints.rest.settings import ServerSettings
+
+SETTINGS = ServerSettings(log_level="error")
 
 
 @attrs.define
@@ -47,59 +51,55 @@ class Front:
         return answer
 
 
-class Switch(api.LanceNamespace):
-    """Another namespace, which the test may exchange."""
+class Host:
+    """A server in a thread that serves one application after the other, since a server stops slowly."""
 
-    namespace: api.LanceNamespace
+    def __init__(self, app: Starlette) -> None:
+        self.app = app
+        listener = listen("127.0.0.1", 0)
+        self.uri = url_of(listener)
+        self._server = Server(self, SETTINGS)  # type: ignore[arg-type] # stands for the application
+        self._thread = Thread(target=self._server.run, kwargs={"sockets": [listener]}, daemon=True)
+        self._thread.start()
+        atexit.register(self.stop)
 
-    def namespace_id(self) -> str:
-        return "switch"
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.app(scope, receive, send)
 
-    def __getattribute__(self, name: str) -> Any:
-        return getattr(object.__getattribute__(self, "namespace"), name)
+    @property
+    def state(self) -> Any:
+        return self.app.state
+
+    def stop(self) -> None:
+        """Stop the server and wait for its thread."""
+        self._server.should_exit = True
+        self._thread.join()
 
 
-class Pool:
-    """Servers that serve one namespace after the other: starting a server takes longer than most tests."""
-
-    def __init__(self) -> None:
-        self._servers: list[tuple[Switch, Front]] = []
-        self._used = 0
-        self._running = ExitStack()
-
-    def serve(self, namespace: api.LanceNamespace) -> Front:
-        """Serve a namespace by a server that serves none."""
-        if self._used == len(self._servers):
-            switch = Switch()
-            switch.namespace = namespace
-            self._servers.append((switch, self._running.enter_context(serving(switch))))
-        switch, front = self._servers[self._used]
-        switch.namespace = namespace
-        self._used += 1
-        return front
-
-    def release(self) -> None:
-        """Free every server for other namespaces."""
-        self._used = 0
-
-    def close(self) -> None:
-        """Stop the servers."""
-        self._running.close()
+_IDLE: list[Host] = []
 
 
 @contextmanager
-def serving(namespace: api.LanceNamespace, settings: ServerSettings | None = None) -> Iterator[Front]:
+def serving(namespace: api.LanceNamespace, settings: ServerSettings = SETTINGS) -> Iterator[Front]:
     """Serve a namespace from a thread of this process."""
-    settings = settings or ServerSettings(log_level="error")
     front = Front()
     with running(create_app(namespace, settings, around=[front.around]), settings) as front.uri:
         yield front
 
 
 @contextmanager
-def running(app: Starlette, settings: ServerSettings | None = None) -> Iterator[str]:
+def running(app: Starlette, settings: ServerSettings = SETTINGS) -> Iterator[str]:
     """Run an application in a thread of this process; yield its URL."""
-    server = Server(app, settings or ServerSettings(log_level="error"))
+    if settings == SETTINGS:
+        host = _IDLE.pop() if _IDLE else Host(app)
+        host.app = app
+        try:
+            yield host.uri
+        finally:
+            app.state.running.wait()
+            _IDLE.append(host)
+        return
+    server = Server(app, settings)
     listener = listen("127.0.0.1", 0)
     thread = Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()

@@ -74,7 +74,7 @@ def s3_front(endpoint: str, answer: Callable[[Asked], Answer]) -> Iterator[str]:
     for method in ("GET", "PUT", "POST", "HEAD", "DELETE"):
         setattr(Front, f"do_{method}", Front._handle)
     with ThreadingHTTPServer(("127.0.0.1", 0), Front) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         try:
             yield f"http://127.0.0.1:{server.server_address[1]}"
         finally:

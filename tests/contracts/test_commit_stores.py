@@ -532,7 +532,7 @@ def dynamodb_answering(status: int, code: str, operation: bytes, target: str) ->
             """Suppress the log of requests."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Front) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
+        Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         try:
             yield f"http://127.0.0.1:{server.server_address[1]}"
         finally:

@@ -107,7 +107,7 @@ def answering(answer: Callable[[str, dict[str, str], bytes], Answer | None]) -> 
             """Suppress the log of requests."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = Thread(target=server.serve_forever, daemon=True)
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         thread.start()
         try:
             yield f"http://127.0.0.1:{server.server_port}"

@@ -10,7 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ import writers
 from lance.namespace import RestNamespace
 from lance_namespace import errors as api_errors
 from rest_clients import GeneratedNamespace
-from rest_server import Pool, serving
+from rest_server import serving
 
 import lancekeep
 from lancekeep.application.upkeep.fsck import Kind
@@ -35,13 +35,6 @@ from lancekeep.testing.suite import NamespaceBehaviours
 KILLS = int(os.environ.get("LANCEKEEP_KILLS", "10"))
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    pool = Pool()
-    yield pool
-    pool.close()
-
-
 class ThroughServers(NamespaceBehaviours):
     """Each instance has a server of its own, so the servers share nothing but the stores."""
 
@@ -51,10 +44,10 @@ class ThroughServers(NamespaceBehaviours):
         raise NotImplementedError
 
     @pytest.fixture
-    def namespace_factory(self, tmp_path: Path, pool: Pool) -> Iterator[Open]:
+    def namespace_factory(self, tmp_path: Path) -> Iterator[Open]:
         given = {"root": str(tmp_path / "lake"), "storage.fsync": "false", **self.properties}
-        yield lambda: self.connect(pool.serve(lancekeep.DirectoryNamespace(**given)).uri)
-        pool.release()
+        with ExitStack() as servers:
+            yield lambda: self.connect(servers.enter_context(serving(lancekeep.DirectoryNamespace(**given))).uri)
 
 
 class Native(RestNamespace):

@@ -7,6 +7,7 @@ import io
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -670,6 +671,14 @@ def test_settings_have_the_precedence_of_those_of_a_connection(tmp_path: Path) -
     settings = ServerSettings.resolve({"host": "c", "port": None}, environment)
     assert (settings.host, settings.port, settings.threads) == ("c", 2, 3)
     assert lancekeep.config.ConnectionConfig.resolve({}, environment).root == str(tmp_path / "lake")
+
+
+def test_a_response_is_sent_without_waiting_for_an_acknowledgement() -> None:
+    """Nagle's algorithm would add 40 ms to each response."""
+    with listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_an_address_in_use_is_refused() -> None:
