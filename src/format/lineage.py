@@ -13,7 +13,13 @@ from lancekeep.domain.lineage import Change, Difference, Fragment, Operation
 from lancekeep.format.manifest import message_span, parse_section
 from lancekeep.format.messages import DataFragment, Field, ManifestOutline, Transaction, parse
 
-_OPERATIONS = frozenset(Operation) - {Operation.UNKNOWN}
+_OPERATIONS = frozenset(Operation) - {
+    Operation.UNKNOWN,
+    Operation.UPDATE_MEM_WAL_STATE,
+    Operation.CLONE,
+    Operation.UPDATE_BASES,
+}
+"""The operations whose effect on fragments `Change` tells."""
 _AFTER_FRAGMENTS = ("index_section", "transaction_file", "base_paths", "transaction_section")
 
 

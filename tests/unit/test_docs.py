@@ -13,6 +13,11 @@ def test_protocol_page_matches_the_transition_table() -> None:
     assert (DOCS / "commit-protocol.md").read_text() == generator["page"](), "run: python docs/commit_protocol.py"
 
 
+def test_page_about_conflicts_matches_the_rules() -> None:
+    generator = runpy.run_path(str(DOCS / "conflict_rules.py"))
+    assert (DOCS / "conflicts.md").read_text() == generator["page"](), "run: python docs/conflict_rules.py"
+
+
 def test_every_failure_mode_names_existing_tests() -> None:
     generator = runpy.run_path(str(DOCS / "failure_modes.py"))
     assert (DOCS / "failure-modes.md").read_text() == generator["page"](), "run: python docs/failure_modes.py"
