@@ -10,7 +10,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import islice
 from typing import Any
 
 import attrs
@@ -20,7 +19,7 @@ import pyarrow.compute as pc
 from pyroaring import FrozenBitMap
 
 from lancekeep.adapters.manifest_stores.columns import OWN_COLUMNS, REQUIRED, column_of, require_values, with_columns
-from lancekeep.adapters.manifest_stores.lookups import HASH_LENGTH, Lookup, SmallLookup, SortedLookup
+from lancekeep.adapters.manifest_stores.lookups import HASH_LENGTH, STEP, Lookup, Part, SmallLookup, SortedLookup
 from lancekeep.domain.catalog import AddColumns, Change, Put, Remove, SetProperties, ancestors
 from lancekeep.domain.identifiers import MANIFEST_DELIMITER, ObjectId
 from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
@@ -28,6 +27,9 @@ from lancekeep.domain.table import V1_SUFFIX
 
 SMALL = 2048
 """Below this number of rows, Python's dictionaries and lists are faster than Arrow."""
+
+_KEPT = 256
+"""The number of ids of which `Rows` keep the result of a search."""
 
 UNWRITTEN = -1
 
@@ -40,6 +42,7 @@ class Rows:
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self.batch = batch
+        self._found: dict[str, Sequence[tuple[int, ManifestEntry]]] = {}
 
     def __len__(self) -> int:
         return int(self.batch.num_rows)
@@ -51,23 +54,36 @@ class Rows:
         ids, types, locations = (column_of(self.batch, name).to_pylist() for name in OWN_COLUMNS[:3])
         return SmallLookup(zip(ids, types, locations, strict=True))
 
+    def find(self, object_id: str) -> Sequence[tuple[int, ManifestEntry]]:
+        """Return the positions and entries of an id.
+
+        There are several if a foreign writer wrote it twice. Some results are kept: most operations need the entry of
+        their namespace, and search an id more than once.
+        """
+        found = self._found.get(object_id)
+        if found is None:
+            found = [(position, self.entry(position)) for position in self.lookup.positions(object_id)]
+            if len(self._found) >= _KEPT:
+                self._found.clear()
+            self._found[object_id] = found
+        return found
+
     def entry(self, position: int) -> ManifestEntry:
-        own: dict[str, Any] = dict.fromkeys(OWN_COLUMNS)
-        extension: dict[str, Any] = {}
-        for name, column in self._columns:
-            if name in own:
-                own[name] = column[position].as_py()
-            elif column[position].is_valid:
-                extension[name] = _value(column, position)
-        return ManifestEntry(**own, extension=extension)
+        own, others = self._columns
+        texts: list[Any] = [None if column is None else column[position].as_py() for column in own]
+        object_id, object_type, location, metadata = texts
+        extension = {name: _value(column, position) for name, column in others if column[position].is_valid}
+        return ManifestEntry(object_id, object_type, location, metadata, extension)
 
     def texts(self) -> dict[str, list[str | None]] | None:
         """Return the columns with values if the rows are few and all text; else None."""
         return None
 
     @cached_property
-    def _columns(self) -> list[tuple[str, pa.Array]]:
-        return list(zip(self.batch.schema.names, self.batch.columns, strict=True))
+    def _columns(self) -> tuple[list[pa.Array | None], list[tuple[str, pa.Array]]]:
+        """The own columns, None for those without values, and the others with their names."""
+        columns = dict(zip(self.batch.schema.names, self.batch.columns, strict=True))
+        return [columns.pop(name, None) for name in OWN_COLUMNS], list(columns.items())
 
 
 class EntryRows(Rows):
@@ -87,6 +103,9 @@ class EntryRows(Rows):
     @cached_property
     def batch(self) -> pa.RecordBatch:
         return batch_of(self._entries, self._schema)
+
+    def find(self, object_id: str) -> Sequence[tuple[int, ManifestEntry]]:
+        return [(position, self._entries[position]) for position in self.lookup.positions(object_id)]
 
     def entry(self, position: int) -> ManifestEntry:
         return self._entries[position]
@@ -152,14 +171,6 @@ class Fragment:
                 if piece.start + position not in self.deleted:
                     yield piece.rows.entry(position)
 
-    def find(self, object_id: str) -> ManifestEntry | None:
-        """Return the entry of a live row of an id, or None."""
-        for piece in self.pieces:
-            for position in piece.rows.lookup.positions(object_id):
-                if piece.start + position not in self.deleted:
-                    return piece.rows.entry(position)
-        return None
-
     def without(self, ids: Iterable[str]) -> Fragment:
         """Return the fragment with all rows of these ids deleted; itself if it has none."""
         offsets = [
@@ -192,9 +203,10 @@ class IndexedView:
 
     def find(self, object_id: str) -> ManifestEntry | None:
         for fragment in reversed(self.fragments):
-            entry = fragment.find(object_id)
-            if entry is not None:
-                return entry
+            for piece in fragment.pieces:
+                for position, entry in piece.rows.find(object_id):
+                    if piece.start + position not in fragment.deleted:
+                        return entry
         return None
 
     def children(
@@ -203,8 +215,14 @@ class IndexedView:
         prefix, high = _range(parent)
         low = prefix if after is None else f"{prefix}{after}\0"
         kind = (object_type, len(parent.names))
-        found = self._between(kind, low, high)
-        ids = [object_id for object_id, _, _ in (found if limit is None else islice(found, limit + 1))]
+        most = None if limit is None else limit + 1
+        ids = [
+            object_id
+            for fragment in self.fragments
+            for piece in fragment.pieces
+            for object_id in _first(fragment, piece, piece.rows.lookup.between(kind, low, high, most or STEP), most)
+        ]
+        ids.sort()  # Each piece has its own in order already.
         names = [object_id[len(prefix) :] for object_id in ids[:limit]]
         return names, names[-1] if names and len(names) < len(ids) else None
 
@@ -318,11 +336,27 @@ def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     return pa.concat_arrays([value if isinstance(value, pa.Array) else pa.array([value], kind) for value in values])
 
 
-def _live(fragment: Fragment, piece: Piece, found: Iterator[tuple[str, int]]) -> Iterator[tuple[str, Rows, int]]:
+def _live(fragment: Fragment, piece: Piece, parts: Iterator[Part]) -> Iterator[tuple[str, Rows, int]]:
+    """Yield the ids of live rows, with rows and position."""
     rows, start, deleted = piece.rows, piece.start, fragment.deleted
-    if not deleted:
-        return ((object_id, rows, position) for object_id, position in found)
-    return ((object_id, rows, position) for object_id, position in found if start + position not in deleted)
+    for ids, positions in parts:
+        for object_id, position in zip(ids, positions, strict=True):
+            if start + position not in deleted:
+                yield object_id, rows, position
+
+
+def _first(fragment: Fragment, piece: Piece, parts: Iterator[Part], most: int | None) -> list[str]:
+    """Return the first ids of live rows; all of them if ``most`` is None."""
+    found: list[str] = []
+    start, deleted = piece.start, fragment.deleted
+    for ids, positions in parts:
+        if deleted:
+            pairs = zip(ids, positions, strict=True)
+            ids = [object_id for object_id, position in pairs if start + position not in deleted]
+        found += ids
+        if most is not None and len(found) >= most:
+            return found[:most]
+    return found
 
 
 def _id(found: tuple[str, Rows, int]) -> str:

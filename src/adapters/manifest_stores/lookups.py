@@ -6,7 +6,8 @@ A lookup orders the rows in one run per object type and depth, so the children o
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import islice, takewhile
 from typing import Any, Protocol
 
@@ -21,8 +22,13 @@ from lancekeep.domain.table import V1_SUFFIX
 HASH_LENGTH = len("12345678_")
 """Length of the prefix that a location has before the object id."""
 
-_STEP = 64
+STEP = 64
 """Every key at a multiple of it is a Python object: most of a search is one `bisect`."""
+
+_LARGEST = 4096
+
+Part = tuple[Sequence[str], Sequence[int]]
+"""Ids, and the position of each."""
 
 
 class Lookup(Protocol):
@@ -34,10 +40,11 @@ class Lookup(Protocol):
     def kinds(self) -> Iterable[tuple[str, int]]:
         """Return the object types and depths that occur."""
 
-    def between(self, kind: tuple[str, int], low: str, high: str | None) -> Iterator[tuple[str, int]]:
-        """Yield the ids of one type and depth with their positions, in byte order.
+    def between(self, kind: tuple[str, int], low: str, high: str | None, size: int = STEP) -> Iterator[Part]:
+        """Yield the ids of one type and depth with their positions.
 
-        The range includes ``low`` and excludes ``high``.
+        The ids are in byte order. The range includes ``low`` and excludes ``high``. The first part has up to ``size``
+        ids; later parts grow.
         """
 
     def elsewhere(self, low: str, high: str) -> Iterator[int]:
@@ -52,19 +59,26 @@ class SmallLookup:
 
     def __init__(self, rows: Iterable[tuple[str | None, str | None, str | None]]) -> None:
         self._positions: dict[str, list[int]] = {}
-        self._runs: dict[tuple[str, int], list[tuple[str, int]]] = {}
         self._elsewhere: list[tuple[str, int]] = []
+        self._kinds: list[tuple[str, str, int]] = []
         for position, (object_id, object_type, location) in enumerate(rows):
             if object_id is None or object_type is None:
                 continue
             self._positions.setdefault(object_id, []).append(position)
-            kind = (object_type, object_id.count(MANIFEST_DELIMITER))
-            self._runs.setdefault(kind, []).append((object_id, position))
+            self._kinds.append((object_id, object_type, position))
             if location and location not in (object_id + V1_SUFFIX, location[:HASH_LENGTH] + object_id):
                 self._elsewhere.append((location, position))
-        for run in self._runs.values():
-            run.sort()
         self._elsewhere.sort()
+
+    @cached_property
+    def _runs(self) -> dict[tuple[str, int], Part]:
+        """The ids of each type and depth, in order, with their positions."""
+        runs: dict[tuple[str, int], tuple[list[str], list[int]]] = {}
+        for object_id, object_type, position in sorted(self._kinds):
+            ids, positions = runs.setdefault((object_type, object_id.count(MANIFEST_DELIMITER)), ([], []))
+            ids.append(object_id)
+            positions.append(position)
+        return dict(runs)
 
     def positions(self, object_id: str) -> Iterable[int]:
         return self._positions.get(object_id, ())
@@ -72,10 +86,11 @@ class SmallLookup:
     def kinds(self) -> Iterable[tuple[str, int]]:
         return self._runs
 
-    def between(self, kind: tuple[str, int], low: str, high: str | None) -> Iterator[tuple[str, int]]:
-        run = self._runs.get(kind, [])
-        found = islice(run, bisect_left(run, (low, -1)), None)
-        return found if high is None else takewhile(lambda item: item[0] < high, found)
+    def between(self, kind: tuple[str, int], low: str, high: str | None, size: int = STEP) -> Iterator[Part]:
+        ids, positions = self._runs.get(kind, ((), ()))
+        start = bisect_left(ids, low)
+        stop = len(ids) if high is None else bisect_left(ids, high)
+        return ((ids[part], positions[part]) for part in _parts(start, stop, size))
 
     def elsewhere(self, low: str, high: str) -> Iterator[int]:
         found = islice(self._elsewhere, bisect_left(self._elsewhere, (low, -1)), None)
@@ -98,20 +113,23 @@ class SortedLookup:
             for depth in pc.unique(depths.filter(of_type).drop_null()).to_pylist():
                 chosen = pc.indices_nonzero(pc.and_(of_type, pc.equal(depths, depth)))
                 self._runs[object_type, depth] = _Run(self._ids, chosen)
+        self._of_depth: dict[int, list[_Run]] = {}
+        for (_, depth), run in self._runs.items():
+            self._of_depth.setdefault(depth, []).append(run)
         self._elsewhere = self._locations_elsewhere(column_of(batch, "location"))
         pa.default_memory_pool().release_unused()  # Without it, a process holds twice the memory of the rows.
 
     def positions(self, object_id: str) -> Iterable[int]:
         depth = object_id.count(MANIFEST_DELIMITER)
         key = object_id.encode()
-        return [position for kind, run in self._runs.items() if kind[1] == depth for position in run.positions_of(key)]
+        return [position for run in self._of_depth.get(depth, ()) for position in run.positions_of(key)]
 
     def kinds(self) -> Iterable[tuple[str, int]]:
         return self._runs
 
-    def between(self, kind: tuple[str, int], low: str, high: str | None) -> Iterator[tuple[str, int]]:
+    def between(self, kind: tuple[str, int], low: str, high: str | None, size: int = STEP) -> Iterator[Part]:
         run = self._runs.get(kind)
-        return iter(()) if run is None else run.between(low.encode(), None if high is None else high.encode())
+        return iter(()) if run is None else run.between(low.encode(), None if high is None else high.encode(), size)
 
     def elsewhere(self, low: str, high: str) -> Iterator[int]:
         found = islice(self._elsewhere, bisect_left(self._elsewhere, (low, -1)), None)
@@ -139,30 +157,30 @@ class _Run:
         _, offsets, data = ids.buffers()
         self._offsets = memoryview(offsets).cast("i")[ids.offset : ids.offset + len(ids) + 1]
         self._data = memoryview(data)
-        self._marks = [self._key(at) for at in range(0, count, _STEP)]
+        self._marks = [self._key(at) for at in range(0, count, STEP)]
 
     def positions_of(self, key: bytes) -> Iterator[int]:
         at = self._bisect(key)
-        while at < len(self._order) and self._key(at) == key:
+        while at < len(self._positions) and self._key(at) == key:
             yield self._positions[at]
             at += 1
 
-    def between(self, low: bytes, high: bytes | None) -> Iterator[tuple[str, int]]:
+    def between(self, low: bytes, high: bytes | None, size: int) -> Iterator[Part]:
         start = self._bisect(low)
         stop = len(self._order) if high is None else self._bisect(high)
-        size = _STEP
-        while start < stop:
-            positions = self._order[start : min(start + size, stop)]
-            yield from zip(self._ids.take(pa.array(positions)).to_pylist(), positions.tolist(), strict=True)
-            start, size = start + size, min(size * 2, 4096)
+        for part in _parts(start, stop, size):
+            positions = self._order[part]
+            yield self._ids.take(pa.array(positions)).to_pylist(), positions.tolist()
 
     def _bisect(self, key: bytes) -> int:
         """Return the first place whose key is at least ``key``."""
         mark = bisect_left(self._marks, key)
-        low, high = max(0, (mark - 1) * _STEP), min(mark * _STEP, len(self._order))
+        low, high = max(0, (mark - 1) * STEP), min(mark * STEP, len(self._positions))
+        positions, offsets, data = self._positions, self._offsets, self._data
         while low < high:
             middle = (low + high) // 2
-            if self._key(middle) < key:
+            position = positions[middle]
+            if data[offsets[position] : offsets[position + 1]].tobytes() < key:
                 low = middle + 1
             else:
                 high = middle
@@ -171,3 +189,11 @@ class _Run:
     def _key(self, at: int) -> bytes:
         position = self._positions[at]
         return self._data[self._offsets[position] : self._offsets[position + 1]].tobytes()
+
+
+def _parts(start: int, stop: int, size: int) -> Iterator[slice]:
+    """Yield consecutive slices; the first has up to ``size`` elements, later ones more."""
+    while start < stop:
+        end = min(start + size, stop)
+        yield slice(start, end)
+        start, size = end, min(size * 2, _LARGEST)

@@ -121,17 +121,17 @@ class LocalObjectStore:
         self._sync_directory_of(os.path.dirname(path))  # nor may the creator of the directory
         return created
 
-    @_boundary
     def head(self, key: str) -> ObjectInfo | None:
         try:
             status = os.stat(_path(key))
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except (OSError, UnicodeError) as error:
+            raise _understood(error, key) from error
         if not S_ISREG(status.st_mode):
             return None
-        since = max(
-            status.st_mtime, status.st_ctime
-        )  # a hard link to an old file is a new object, which only ctime shows
+        # A hard link to an old file is a new object, which only ctime shows.
+        since = max(status.st_mtime, status.st_ctime)
         return ObjectInfo(key, status.st_size, None, datetime.fromtimestamp(since, UTC))
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:

@@ -88,15 +88,15 @@ def request_of(model: type[Model], given: object) -> Model:
         raise errors.InvalidInput(
             f"the request is of type {type(given).__name__}; expected a {model.__name__} or a dict with its fields"
         )
+    present = {name: value for name, value in fields.items() if value is not None}
     known = _fields_of(model)
-    if not known.issuperset(fields):
-        unknown = [name for name, value in fields.items() if name not in known and value is not None]
-        if unknown:
-            raise errors.InvalidInput(
-                f"{model.__name__} has no field {unknown[0]!r}; its fields are {', '.join(model.model_fields)}"
-            )
+    if not known.issuperset(present):
+        unknown = next(name for name in present if name not in known)
+        raise errors.InvalidInput(
+            f"{model.__name__} has no field {unknown!r}; its fields are {', '.join(model.model_fields)}"
+        )
     try:
-        return model.model_validate({name: value for name, value in fields.items() if value is not None})
+        return model.model_validate(present)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
