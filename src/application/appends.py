@@ -26,7 +26,7 @@ from lancekeep.application.versions import Versions, raise_unless_committed
 from lancekeep.domain.appends import ATTEMPTS, MOST_BYTES, Pace, Waiting, group_of
 from lancekeep.domain.commit import Committed, Conflict
 from lancekeep.domain.commit_token import CommitUnknown
-from lancekeep.domain.dataset_files import DATA
+from lancekeep.domain.dataset_files import DATA, data_file_name
 from lancekeep.domain.errors import (
     CommitRefused,
     ConcurrentModification,
@@ -289,7 +289,7 @@ class Appends:
         if not appends:
             return appends, None
         encoded = files.encode([rows for _, rows in conforming if rows is not None], base.version)
-        file = NewFile(f"{uuid4().hex}.lance", len(encoded.content), encoded.rows, encoded.layout)
+        file = NewFile(data_file_name(uuid4().bytes), len(encoded.content), encoded.rows, encoded.layout)
         commits = self._versions.commits
         commits.prove()
         commits.retry.call(partial(commits.objects.put, f"{base.root.key}/{DATA}/{file.name}", encoded.content))

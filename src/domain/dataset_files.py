@@ -101,6 +101,17 @@ class Reference:
     version: int
 
 
+def data_file_name(random: bytes) -> str:
+    """Return the name of a new data file: 24 binary digits, 26 hexadecimal ones.
+
+    Storage layout, "Data File Naming". The binary digits spread the names over the partitions of an object store.
+
+    Args:
+        random: 16 random bytes.
+    """
+    return f"{int.from_bytes(random[:3]):024b}{random[3:].hex()}.lance"
+
+
 def deletion_file_name(fragment: int, read_version: int, number: int, *, bitmap: bool) -> str:
     """Return the name of a deletion file, a Roaring bitmap or an Arrow file."""
     return f"{fragment}-{read_version}-{number}.{'bin' if bitmap else 'arrow'}"

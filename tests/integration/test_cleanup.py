@@ -94,6 +94,16 @@ def test_cleanup_keeps_only_the_files_and_rows_of_the_latest_version(deployment:
     assert len(numbers(catalog.open("t"))) == len(expected) + 10
 
 
+def test_files_of_shared_appends_are_removed_with_their_versions(deployment: Deployment) -> None:
+    catalog = connect(deployment)
+    for mode in ("create", "append", "append", "overwrite"):
+        catalog.write("t", ROWS, mode)
+    assert len(stored(deployment, "t.lance/data/")) == 4
+    catalog.cleanup(0)
+    assert len(stored(deployment, "t.lance/data/")) == 1
+    assert numbers(catalog.open("t")) == list(range(10))
+
+
 def test_native_engine_reads_a_table_after_cleanup(deployment: Deployment) -> None:
     catalog = connect(deployment)
     fill(catalog)

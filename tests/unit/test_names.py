@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lancekeep.domain.dataset_files import Place, data_file_name
 from lancekeep.domain.errors import Damaged, InvalidInput
 from lancekeep.domain.identifiers import LONGEST, ObjectId
 from lancekeep.domain.naming import U64_MAX, ManifestName, NamingScheme, final_path, final_versions
@@ -107,3 +108,12 @@ def test_new_locations_follow_the_specification() -> None:
     assert new_location(ObjectId.of("ns1.t"), "a1b2c3d4") == "a1b2c3d4_ns1$t"
     assert v1_table("t.lance") == ObjectId.of("t")
     assert [v1_table(place) for place in (".lance", "t", "a/t.lance", "a$b.lance")] == [None] * 4
+
+
+@given(st.binary(min_size=16, max_size=16))
+def test_names_of_new_data_files_are_recognized(random: bytes) -> None:
+    name = data_file_name(random)
+    assert (name[:24], name[24:50]) == (f"{int.from_bytes(random[:3]):024b}", random[3:].hex())
+    place = Place.of(f"data/{name}")
+    assert place is not None
+    assert place.own_name == name.removesuffix(".lance").encode()

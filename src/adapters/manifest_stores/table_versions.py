@@ -33,7 +33,7 @@ from lancekeep.adapters.manifest_stores.table_data import (
     filled,
     schema_of,
 )
-from lancekeep.domain.dataset_files import DATA, DELETIONS, deletion_file_name
+from lancekeep.domain.dataset_files import DATA, DELETIONS, data_file_name, deletion_file_name
 from lancekeep.domain.errors import Damaged, InvalidInput, LancekeepError, Refused
 from lancekeep.domain.layout import VERSIONS
 from lancekeep.format import data_file
@@ -233,7 +233,7 @@ class TableVersions:
 
     def _write_fragment(self, rows: Rows, manifest: Any, keys: list[str]) -> tuple[Fragment, Any]:
         content, file = self._files.encode(rows, schema_of(manifest), manifest)
-        file.path = f"{uuid4().hex}.lance"
+        file.path = data_file_name(uuid4().bytes)
         keys.append(f"{self._key}/{DATA}/{file.path}")
         self._objects.put(keys[-1], content)
         message = DataFragment(id=_next_fragment_id(manifest), physical_rows=len(rows), files=[file])

@@ -83,7 +83,7 @@ class Upkeep:
             InvalidInput: ``grace`` is negative.
         """
         ledger, places = self.ledger, self.places
-        span = grace if isinstance(grace, timedelta) else timedelta(seconds=grace)
+        span = _span(grace)
         fsck = Fsck(ledger, places, self.removal, span, remove_tables)
         checks = TableChecks(
             ledger.commits,
@@ -111,10 +111,10 @@ class Upkeep:
 
     def cleanup(
         self,
-        older_than: timedelta,
+        older_than: timedelta | float,
         *,
         keep: int = 1,
-        grace: timedelta = timedelta(days=7),
+        grace: timedelta | float = timedelta(days=7),
         tables: Iterable[Identifier] | None = None,
         dry_run: bool = False,
         progress: Progress = lambda done, total, name: None,
@@ -135,7 +135,7 @@ class Upkeep:
         interrupted at any point, call it again to complete it.
 
         Args:
-            older_than: Must exceed the longest read or restore of an old version.
+            older_than: A time span, or seconds. Must exceed the longest read or restore of an old version.
             keep: The number of versions of each history that stay; at least 1.
             grace: Must exceed the longest write.
             tables: The tables to clean; by default all, and the manifest table.
@@ -150,11 +150,12 @@ class Upkeep:
         """
         chosen = None if tables is None else [self.tables.find(ObjectId.of(table)).id for table in tables]
         clones = self.removal.clones
-        cleanup = Cleanup(self.ledger, self.places, clones, older_than, keep, grace, chosen, progress)
+        age = _span(older_than)
+        cleanup = Cleanup(self.ledger, self.places, clones, age, keep, _span(grace), chosen, progress)
         report = cleanup.run(dry_run=dry_run)
         if dry_run or chosen is not None:
             return report
-        self.requests.clean_up(max(older_than, KEEP_REQUESTS))
+        self.requests.clean_up(max(age, KEEP_REQUESTS))
         removed = self.ledger.commits.retry.call(self.ledger.manifest.clean_up)
         return attrs.evolve(report, manifest_versions=removed)
 
@@ -218,3 +219,7 @@ class Upkeep:
             Damaged: The new store holds versions that do not exist. Nothing was changed.
         """
         return move_to(self._open_rows(url), self.ledger, self.places)
+
+
+def _span(span: timedelta | float) -> timedelta:
+    return span if isinstance(span, timedelta) else timedelta(seconds=span)
