@@ -29,8 +29,8 @@ _CLASSES = message_classes(
     "lancekeep.data_file",
     {
         "FileDescriptor": "schema=1:bytes length=2:uint64",
-        "ColumnMetadata": "encoding=1:Encoding pages=2:Page*",
-        "Page": "buffer_offsets=1:uint64* buffer_sizes=2:uint64* length=3:uint64 encoding=4:Encoding",
+        "ColumnMetadata": "encoding=1:bytes pages=2:Page*",
+        "Page": "buffer_offsets=1:uint64* buffer_sizes=2:uint64* length=3:uint64 encoding=4:bytes",
         "Encoding": "direct=2:Direct",
         "Direct": "encoding=1:bytes",
         "Any": "type_url=1:string value=2:bytes",
@@ -83,7 +83,7 @@ def encode(columns: Sequence[Column], schema: bytes) -> bytes | None:
         word = _CHUNK_WORD.pack((len(chunk) // _UNIT - 1) << 4)
         places = [_append(file, part, _ALIGNMENT) for part in (word, chunk)]
         metadata.append(_column_metadata(places, rows, nullable=None in column))
-    descriptor = _CLASSES["FileDescriptor"](schema=schema, length=rows).SerializeToString()
+    descriptor = _descriptor(schema, rows)
     globals_table = _RANGE.pack(*_append(file, descriptor, _ALIGNMENT))
     begin = len(file)
     columns_table = b"".join([_RANGE.pack(*_append(file, part)) for part in metadata])
@@ -117,13 +117,18 @@ def _column_metadata(places: Sequence[tuple[int, int]], rows: int, *, nullable: 
     return bytes(_CLASSES["ColumnMetadata"](encoding=_column_encoding(), pages=[page]).SerializeToString())
 
 
+@lru_cache(maxsize=64)
+def _descriptor(schema: bytes, rows: int) -> bytes:
+    return bytes(_CLASSES["FileDescriptor"](schema=schema, length=rows).SerializeToString())
+
+
 @lru_cache(maxsize=1)
-def _column_encoding() -> Any:
+def _column_encoding() -> bytes:
     return _encoding("lance.encodings.ColumnEncoding", _CLASSES["ColumnEncoding"](values=_CLASSES["Empty"]()))
 
 
 @lru_cache(maxsize=64)
-def _layout(rows: int, nullable: bool) -> Any:
+def _layout(rows: int, nullable: bool) -> bytes:
     compression, flat = _CLASSES["Compression"], _CLASSES["Flat"]
     block = _CLASSES["MiniBlock"](num_buffers=1, num_items=rows, has_large_chunk=True)
     block.values.variable.offsets.CopyFrom(compression(flat=flat(bits_per_value=32)))
@@ -133,9 +138,11 @@ def _layout(rows: int, nullable: bool) -> Any:
     return _encoding("lance.encodings21.PageLayout", _CLASSES["PageLayout"](mini_block=block))
 
 
-def _encoding(name: str, message: Any) -> Any:
+def _encoding(name: str, message: Any) -> bytes:
+    """Return an encoding as bytes, because copying bytes into each page is faster than copying messages."""
     described = _CLASSES["Any"](type_url=f"/{name}", value=message.SerializeToString())
-    return _CLASSES["Encoding"](direct=_CLASSES["Direct"](encoding=described.SerializeToString()))
+    direct = _CLASSES["Direct"](encoding=described.SerializeToString())
+    return bytes(_CLASSES["Encoding"](direct=direct).SerializeToString())
 
 
 def _chunk(texts: Sequence[bytes], nulls: Sequence[int]) -> bytes:

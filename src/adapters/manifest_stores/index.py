@@ -95,7 +95,9 @@ class EntryRows(Rows):
     def __init__(self, entries: Sequence[ManifestEntry], schema: pa.Schema) -> None:
         self._entries = entries
         self._schema = schema
-        self.lookup = SmallLookup((entry.object_id, entry.object_type, entry.location) for entry in entries)
+        self._by_id: dict[str, list[tuple[int, ManifestEntry]]] = {}
+        for position, entry in enumerate(entries):
+            self._by_id.setdefault(entry.object_id, []).append((position, entry))
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -104,8 +106,12 @@ class EntryRows(Rows):
     def batch(self) -> pa.RecordBatch:
         return batch_of(self._entries, self._schema)
 
+    @cached_property
+    def lookup(self) -> Lookup:
+        return SmallLookup((entry.object_id, entry.object_type, entry.location) for entry in self._entries)
+
     def find(self, object_id: str) -> Sequence[tuple[int, ManifestEntry]]:
-        return [(position, self._entries[position]) for position in self.lookup.positions(object_id)]
+        return self._by_id.get(object_id, ())
 
     def entry(self, position: int) -> ManifestEntry:
         return self._entries[position]
@@ -177,7 +183,7 @@ class Fragment:
             piece.start + position
             for piece in self.pieces
             for object_id in ids
-            for position in piece.rows.lookup.positions(object_id)
+            for position, _ in piece.rows.find(object_id)
         ]
         return attrs.evolve(self, deleted=self.deleted | FrozenBitMap(offsets)) if offsets else self
 

@@ -188,13 +188,17 @@ class LanceManifestStore:
         found = version.number, info.size, info.modified
         if found == self._kept and info.modified is not None:
             return True
-        try:
-            kept = self._objects.get(self._name(version.number)) == version.content
-        except ObjectNotFound:
-            return False
+        kept = self._is_stored(version)
         if kept:
             self._kept = found
         return kept
+
+    def _is_stored(self, version: Version) -> bool:
+        """Whether the object under the name of a version has its content."""
+        try:
+            return self._objects.get(self._name(version.number)) == version.content
+        except ObjectNotFound:
+            return False
 
     def _is_late(self, base: Version, number: int) -> bool:
         """Whether the version just created has a name that clean-up had freed.
@@ -204,7 +208,7 @@ class LanceManifestStore:
         Raises:
             StoreUnavailable: the version has been cleaned up since.
         """
-        if base.number and self._is_kept(base):
+        if base.number and self._is_stored(base):  # The next commit has another base, so `_is_kept` would save nothing.
             return False
         times = {version: info.modified for version, info in versions_of(self._objects, self._key)}
         if number not in times:

@@ -47,8 +47,8 @@ class Lookup(Protocol):
         ids; later parts grow.
         """
 
-    def elsewhere(self, low: str, high: str) -> Iterator[int]:
-        """Yield the positions of rows whose location does not follow from their id.
+    def elsewhere(self, low: str, high: str) -> Iterable[int]:
+        """Return the positions of rows whose location does not follow from their id.
 
         The range of locations includes ``low`` and excludes ``high``.
         """
@@ -92,7 +92,9 @@ class SmallLookup:
         stop = len(ids) if high is None else bisect_left(ids, high)
         return ((ids[part], positions[part]) for part in _parts(start, stop, size))
 
-    def elsewhere(self, low: str, high: str) -> Iterator[int]:
+    def elsewhere(self, low: str, high: str) -> Iterable[int]:
+        if not self._elsewhere:
+            return ()
         found = islice(self._elsewhere, bisect_left(self._elsewhere, (low, -1)), None)
         return (position for location, position in found if location < high)
 
@@ -131,7 +133,9 @@ class SortedLookup:
         run = self._runs.get(kind)
         return iter(()) if run is None else run.between(low.encode(), None if high is None else high.encode(), size)
 
-    def elsewhere(self, low: str, high: str) -> Iterator[int]:
+    def elsewhere(self, low: str, high: str) -> Iterable[int]:
+        if not self._elsewhere:
+            return ()
         found = islice(self._elsewhere, bisect_left(self._elsewhere, (low, -1)), None)
         return (position for location, position in takewhile(lambda item: item[0] < high, found))
 

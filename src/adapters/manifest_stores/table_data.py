@@ -74,23 +74,20 @@ class DataFiles:
                 columns[roots[number]] = pa.chunked_array([pa.array(texts[at], pa.string())])
         return columns
 
-    def encode(self, rows: Rows, schema: pa.Schema, manifest: Any) -> tuple[bytes, Any]:
+    def encode(self, rows: Rows, stored: StoredColumns) -> tuple[bytes, Any]:
         """Return a data file with these rows, and its message without a path.
 
         Args:
             rows: the rows to write.
-            schema: the schema of the table, as the engine stores it.
-            manifest: the manifest message that the file is for; its fields decide on the field ids.
+            stored: the columns of the table.
         """
-        version = manifest.data_format.version
-        texts = rows.texts() if version == data_file.STORAGE_VERSION else None
-        if texts is not None and all(schema.field(name).type == pa.string() for name in texts):
-            names = [name for name in schema.names if name in texts]
-            example = example_of(pa.schema([schema.field(name) for name in names]), version)
-            content = data_file.encode([texts[name] for name in names], example.columns)
+        texts = rows.texts() if stored.version == data_file.STORAGE_VERSION else None
+        example = None if texts is None else stored.example_of(tuple(texts))
+        if texts is not None and example is not None:
+            content = data_file.encode([texts[name] for name in example.names], example.columns)
             if content is not None:
-                return content, _message(example.manifest, manifest, content)
-        return self._encode_by_engine(filled(conforming(rows.batch, schema)), manifest)
+                return content, sized(example.file, content)
+        return self._encode_by_engine(filled(conforming(rows.batch, stored.schema)), stored)
 
     def _decode_by_engine(
         self, manifest: Any, fragment: Any, contents: Sequence[bytes]
@@ -112,25 +109,25 @@ class DataFiles:
             )
         return dict(zip(table.column_names, table.columns, strict=True))
 
-    def _encode_by_engine(self, batch: pa.RecordBatch, manifest: Any) -> tuple[bytes, Any]:
+    def _encode_by_engine(self, batch: pa.RecordBatch, stored: StoredColumns) -> tuple[bytes, Any]:
         with self._scratch_directory() as directory:
             try:
-                _write_dataset(batch, directory, manifest.data_format.version, rows=batch.num_rows)
+                _write_dataset(batch, directory, stored.version, rows=batch.num_rows)
             except OSError as error:
                 raise Refused(
-                    f"the manifest table cannot hold these rows in Lance file version {manifest.data_format.version}: "
+                    f"the manifest table cannot hold these rows in Lance file version {stored.version}: "
                     f"{error!s:.300}. Give every column of an extension a value that this version can store"
                 ) from error
             [data] = (directory / DATA).iterdir()
             content = data.read_bytes()
-            return content, _message(_manifest_in(directory), manifest, content)
+            return content, sized(stored.file_of(_manifest_in(directory)), content)
 
-    def split(self, rows: Rows, manifest: Any) -> list[Rows]:
+    def split(self, rows: Rows, stored: StoredColumns) -> list[Rows]:
         """Split rows into those that one data file can hold.
 
         Lance file version 2.0 cannot store a null in a column of structs, but a file may leave out the column.
         """
-        if manifest.data_format.version != _WITHOUT_NULL_STRUCTS:
+        if stored.version != _WITHOUT_NULL_STRUCTS:
             return [rows]
         parts = [rows.batch]
         for name in [field.name for field in rows.batch.schema if pa.types.is_struct(field.type)]:
@@ -146,6 +143,63 @@ class DataFiles:
     def _scratch_directory(self) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(dir=self._scratch.name) as directory:
             yield Path(directory)
+
+
+@attrs.frozen(eq=False)
+class TextFile:
+    """How a data file with some columns of text looks.
+
+    names: the columns, in their order in the file. columns: their description in the file. file: the message of such a
+    file, with the field ids of the table.
+    """
+
+    names: Sequence[str]
+    columns: bytes
+    file: Any
+
+
+@attrs.frozen(eq=False)
+class StoredColumns:
+    """The columns of a table, as its manifest describes them.
+
+    Versions with the same fields share this object, because a commit that derived all of it again would take a fifth
+    longer.
+
+    Attributes:
+        schema: the schema that the engine reads from the manifest.
+        version: the version of the table's data files.
+        ids: the field ids, by the names that lead to each field.
+    """
+
+    schema: pa.Schema
+    version: str
+    ids: Mapping[tuple[str, ...], int]
+    _examples: dict[tuple[str, ...], TextFile | None] = attrs.field(factory=dict, init=False)
+
+    @staticmethod
+    def of(manifest: Any) -> StoredColumns:
+        """Return the columns of a manifest message. Raises ValueError."""
+        ids = {path: number for number, path in _paths(manifest).items()}
+        return StoredColumns(schema_of(manifest), manifest.data_format.version, ids)
+
+    def example_of(self, names: tuple[str, ...]) -> TextFile | None:
+        """Return the example of a data file; None if a column is not text."""
+        if names not in self._examples:
+            fields = [field for field in self.schema if field.name in names]
+            example = None
+            if all(field.type == pa.string() for field in fields):
+                written = example_of(pa.schema(fields), self.version)
+                example = TextFile([field.name for field in fields], written.columns, self.file_of(written.manifest))
+            self._examples[names] = example
+        return self._examples[names]
+
+    def file_of(self, written: Any) -> Any:
+        """Return the message of a manifest's only data file, for this table."""
+        file = type(written.fragments[0].files[0])()
+        file.CopyFrom(written.fragments[0].files[0])
+        ids = {number: self.ids[path] for number, path in _paths(written).items()}
+        file.fields[:] = [ids[number] for number in file.fields]
+        return file
 
 
 @attrs.frozen
@@ -243,15 +297,12 @@ def _paths(manifest: Any) -> dict[int, tuple[str, ...]]:
     return paths
 
 
-def _message(written: Any, manifest: Any, content: bytes) -> Any:
-    """Return the message of a data file with the field ids of ``manifest``."""
-    file = type(written.fragments[0].files[0])()
-    file.CopyFrom(written.fragments[0].files[0])
-    numbers = {path: number for number, path in _paths(manifest).items()}
-    ids = {number: numbers[path] for number, path in _paths(written).items()}
-    file.fields[:] = [ids[number] for number in file.fields]
-    file.file_size_bytes = len(content)
-    return file
+def sized(file: Any, content: bytes) -> Any:
+    """Return a copy of the message of a data file, for a file with this content."""
+    copy = type(file)()
+    copy.CopyFrom(file)
+    copy.file_size_bytes = len(content)
+    return copy
 
 
 def _bare(manifest: Any) -> Any:

@@ -27,11 +27,11 @@ from lancekeep.adapters.manifest_stores.index import (
 )
 from lancekeep.adapters.manifest_stores.table_data import (
     DataFiles,
+    StoredColumns,
     clear_version,
     conforming,
     example_of,
     filled,
-    schema_of,
 )
 from lancekeep.domain.dataset_files import DATA, DELETIONS, data_file_name, deletion_file_name
 from lancekeep.domain.errors import Damaged, InvalidInput, LancekeepError, Refused
@@ -48,6 +48,7 @@ _DELETION_FILES = 1
 _READABLE = _DELETION_FILES | 2 | 4 | 8  # stable row ids, the V2 format, table configuration
 _WRITABLE = _DELETION_FILES | 4 | 8
 _ARROW, _BITMAP = 0, 1
+_DELETED_ROWS = pa.schema([pa.field("row_id", pa.uint32(), nullable=False)])
 _MOST_DELETED = 4096
 """A fragment with more deleted rows is rewritten, so that deletion files stay small."""
 
@@ -60,12 +61,14 @@ class Version:
         number: its number.
         content: its manifest file.
         file: the decoded manifest file.
+        columns: its columns.
         view: its entries.
     """
 
     number: int
     content: bytes = attrs.field(repr=False)
     file: ManifestFile
+    columns: StoredColumns
     view: IndexedView
 
 
@@ -119,16 +122,19 @@ class TableVersions:
         properties = _properties(manifest)
         flags = manifest.reader_feature_flags
         self._require_known("reader_feature_flags", flags, _READABLE, properties, READER_FLAGS)
-        schema = in_memory(schema_of(manifest), self._key)
         if previous is not None and list(previous.file.manifest.fields) != list(manifest.fields):
             previous = None
+        same = previous is not None and previous.columns.version == manifest.data_format.version
+        columns = previous.columns if previous is not None and same else StoredColumns.of(manifest)
+        schema = in_memory(columns.schema, self._key)
         known = {} if previous is None else {fragment.paths: fragment for fragment in previous.view.fragments}
         unknown = (fragment for fragment in manifest.fragments if _paths(fragment) not in known)
         read = {fragment.id: self._columns(fragment, manifest) for fragment in unknown}
         fragments = tuple(
             self._fragment(fragment, read.get(fragment.id), schema, known) for fragment in manifest.fragments
         )
-        return Version(manifest.version, content, file, IndexedView(manifest.version, properties, fragments, schema))
+        view = IndexedView(manifest.version, properties, fragments, schema)
+        return Version(manifest.version, content, file, columns, view)
 
     def _fragment(
         self,
@@ -194,11 +200,14 @@ class TableVersions:
         new: list[tuple[Fragment, Any]] = []
         following = type(manifest)()
         following.CopyFrom(manifest)
+        columns = base.columns
         if view.schema is not base.view.schema:
-            enter_columns(following, example_of(view.schema, manifest.data_format.version).manifest)
+            enter_columns(following, example_of(view.schema, columns.version).manifest)
+            columns = StoredColumns.of(following)
         rows = _rows(merged, view.schema)
         if len(rows):
-            new += [self._write_fragment(part, following, keys) for part in self._files.split(rows, following)]
+            parts = self._files.split(rows, columns)
+            new += [self._write_fragment(part, columns, following, keys) for part in parts]
         before = {fragment.id: fragment for fragment in base.view.fragments}
         changed = [fragment for fragment in kept if fragment.deleted != before[fragment.id].deleted]
         replaced = {fragment.id: self._write_deletions(fragment, base, keys) for fragment in changed}
@@ -211,9 +220,8 @@ class TableVersions:
         del following.fragments[:]
         following.fragments.extend(messages[fragment.id] for fragment in fragments)
         _advance(following, base.number + 1, view, deletions=any(fragment.deleted for fragment in fragments))
-        removed = [
-            fragment.id for fragment in base.view.fragments if fragment.id not in {kept.id for kept in fragments}
-        ]
+        remaining = {fragment.id for fragment in fragments}
+        removed = [fragment.id for fragment in base.view.fragments if fragment.id not in remaining]
         transaction = _transaction(
             base,
             following,
@@ -224,15 +232,17 @@ class TableVersions:
         file = ManifestFile(following, base.file.indexes)
         content = file.serialize(transaction)
         after = attrs.evolve(view, version=base.number + 1, fragments=fragments)
-        return Prepared(Version(base.number + 1, content, file, after), content, keys)
+        return Prepared(Version(base.number + 1, content, file, columns, after), content, keys)
 
     def discard(self, prepared: Prepared) -> None:
         """Remove the files of a version that was not published."""
         for key in prepared.keys:
             self._objects.delete(key)
 
-    def _write_fragment(self, rows: Rows, manifest: Any, keys: list[str]) -> tuple[Fragment, Any]:
-        content, file = self._files.encode(rows, schema_of(manifest), manifest)
+    def _write_fragment(
+        self, rows: Rows, columns: StoredColumns, manifest: Any, keys: list[str]
+    ) -> tuple[Fragment, Any]:
+        content, file = self._files.encode(rows, columns)
         file.path = data_file_name(uuid4().bytes)
         keys.append(f"{self._key}/{DATA}/{file.path}")
         self._objects.put(keys[-1], content)
@@ -247,8 +257,9 @@ class TableVersions:
         file.Clear()
         file.file_type, file.read_version, file.id = _ARROW, base.number, random.getrandbits(63)
         file.num_deleted_rows = len(fragment.deleted)
-        offsets = pa.array(list(fragment.deleted), pa.uint32())
-        table = pa.table([offsets], schema=pa.schema([pa.field("row_id", pa.uint32(), nullable=False)]))
+        buffer = pa.py_buffer(fragment.deleted.to_array())
+        offsets = pa.Array.from_buffers(pa.uint32(), len(fragment.deleted), [None, buffer])
+        table = pa.table([offsets], schema=_DELETED_ROWS)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, table.schema) as writer:
             writer.write_table(table)
@@ -280,7 +291,7 @@ def empty_version() -> Version:
     manifest.CopyFrom(example)
     manifest.ClearField("max_fragment_id")
     del manifest.fragments[:]
-    return Version(0, b"", ManifestFile(manifest, None), IndexedView(0, {}, (), SCHEMA))
+    return Version(0, b"", ManifestFile(manifest, None), StoredColumns.of(manifest), IndexedView(0, {}, (), SCHEMA))
 
 
 def _merge(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[Fragment]]:
