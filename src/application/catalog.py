@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from lancekeep.application.clones import Clones
+from lancekeep.application.cloning import Cloning
 from lancekeep.application.idempotency import IdempotentRequests
 from lancekeep.application.ledger import Ledger
 from lancekeep.application.namespaces import Namespaces
@@ -73,6 +74,7 @@ class Catalog(Upkeep):
         self.data = TableData(tables, self._writes, engine)
         self.structure = TableStructure(self._writes, engine)
         self.tags = Tags(ledger, places, tables)
+        self._cloning = Cloning(ledger, places, tables, versions, clones, self.tags)
         self.views = Views(tables, self._writes, engine)
         self.transaction_records = TransactionRecords(ledger, places, tables, versions, self._writes, engine)
         self._renames = Renames(ledger, places, tables, removal)
@@ -268,6 +270,45 @@ class Catalog(Upkeep):
             TableNotFound: The table does not exist.
         """
         return self.removal.readers(self.find_table(identifier))
+
+    def clone(
+        self, source: Identifier, target: Identifier, version: int | str | None = None, *, deep: bool = False
+    ) -> Table:
+        """Clone a version of a table.
+
+        A shallow clone reads the files of its source, and its source cannot be dropped. A deep clone has copies.
+
+        Args:
+            source: The table to clone.
+            target: The new table. It keeps the version number of its source.
+            version: A version or the name of a tag; the latest version by default.
+            deep: Copy all files.
+
+        Raises:
+            TableNotFound, VersionNotFound, TagNotFound: The source, the version or the tag does not exist.
+            TableAlreadyExists: The target exists.
+            Unsupported: The version belongs to a branch, or ``deep`` is set and a file lies in another object store.
+            ConcurrentModification: The source was removed while it was cloned. Nothing was cloned.
+            CommitUnknown: The outcome is unknown.
+        """
+        return self._cloning.clone(ObjectId.of(source), ObjectId.of(target), version, deep=deep)
+
+    def materialize(self, identifier: Identifier) -> Committed | None:
+        """Copy the files that a clone reads from other tables. Idempotent.
+
+        The copies belong to a new version. Older versions read the files of the sources until `cleanup` removes them.
+        Writers that change rows at the same time are asked to read the table again.
+
+        Returns:
+            The new version; None if the latest version reads no files of other tables.
+
+        Raises:
+            TableNotFound: The table does not exist.
+            Unsupported: A file lies in another object store.
+            ConcurrentModification: Other writers commit faster than files are copied. The copies stay.
+            CommitUnknown: The outcome is unknown.
+        """
+        return self._cloning.materialize(ObjectId.of(identifier))
 
     def find_table(self, identifier: Identifier) -> Table:
         """Return a table's entry.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import TypeVar
+from uuid import uuid4
 
 import attrs
 
@@ -20,6 +21,7 @@ from lancekeep.domain.errors import CommitRefused, Refused, VersionTaken
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.lineage import Base
+from lancekeep.domain.naming import NamingScheme
 from lancekeep.domain.partitions import published_version
 from lancekeep.domain.table import Table, find_table, v1_table
 from lancekeep.domain.transaction import AllCommitted, TransactionOutcome
@@ -166,6 +168,24 @@ class Versions:
         if isinstance(outcome, Committed) and self.managed and v1_table(table.location) is not None:
             self._require_unmoved(table, version, before, first=False)
         return outcome, found
+
+    def begin_history(self, table: Table, version: int, content: bytes) -> Outcome:
+        """Commit a manifest that this process has built as a first version.
+
+        The table is declared. Its history may begin with any version.
+
+        Raises:
+            CommitRefused: As `commit_version`.
+        """
+        root = self._places.dataset_root(table)
+        before = self._ledger.recent().version
+        staged = f"{root.manifest_key(version, NamingScheme.V2)}-{uuid4()}"
+        commits = self._ledger.commits
+        commits.retry.call(lambda: self._places.objects.put(staged, content))
+        outcome = commits.commit(root, version, staged, len(content), branch=True)
+        if isinstance(outcome, Committed) and v1_table(table.location) is not None:
+            self._require_unmoved(table, version, before, first=True)
+        return outcome
 
     def commit_versions(self, candidates: Sequence[NewVersion]) -> TransactionOutcome:
         """Make staged manifests the next versions of their tables, all or none.

@@ -15,7 +15,8 @@ _MESSAGES = {
     "Manifest": "fields=1:Field* fragments=2:DataFragment* version=3:uint64 version_aux_data=4:uint64 "
     "schema_metadata=5:Metadata* index_section=6:uint64 timestamp=7:Timestamp tag=8:string "
     "reader_feature_flags=9:uint64 writer_feature_flags=10:uint64 max_fragment_id=11:uint32 transaction_file=12:string "
-    "data_format=15:DataStorageFormat table_metadata=19:Property* transaction_section=23:uint64",
+    "data_format=15:DataStorageFormat base_paths=18:BasePath* table_metadata=19:Property* branch=20:string "
+    "transaction_section=23:uint64",
     "ManifestOutline": "fields=1:bytes* fragments=2:bytes* index_section=6:uint64 transaction_file=12:string "
     "base_paths=18:BasePath* transaction_section=23:uint64",
     "ManifestTail": "fields=1:bytes* fragments=2:bytes* version=3:uint64 version_aux_data=4:uint64 "
@@ -39,8 +40,9 @@ _MESSAGES = {
     "IndexFile": "path=1:string size_bytes=2:uint64",
     "Uuid": "uuid=1:bytes",
     "Transaction": "read_version=1:uint64 uuid=2:string append=100:Append delete=101:Delete overwrite=102:Overwrite "
-    "create_index=103:Empty rewrite=104:Rewrite merge=105:Empty restore=106:Restore reserve_fragments=107:Empty "
-    "update=108:Update project=109:Empty update_config=110:UpdateConfig data_replacement=111:DataReplacement",
+    "create_index=103:Empty rewrite=104:Rewrite merge=105:Merge restore=106:Restore reserve_fragments=107:Empty "
+    "update=108:Update project=109:Empty update_config=110:UpdateConfig data_replacement=111:DataReplacement "
+    "clone=113:Clone",
     "RowIdSequence": "segments=1:RowSegment*",
     "RowSegment": "range=1:RowRange",
     "RowRange": "start=1:uint64 end=2:uint64",
@@ -52,7 +54,9 @@ _MESSAGES = {
     "Overwrite": "fragments=1:DataFragment* schema=2:Field*",
     "Rewrite": "old_fragments=1:DataFragment* new_fragments=2:DataFragment* groups=3:RewriteGroup*",
     "RewriteGroup": "old_fragments=1:DataFragment* new_fragments=2:DataFragment*",
+    "Merge": "fragments=1:DataFragment* schema=2:Field*",
     "Restore": "version=1:uint64",
+    "Clone": "is_shallow=1:bool ref_version=3:uint64 ref_path=4:string",
     "Update": "removed_fragment_ids=1:uint64* updated_fragments=2:DataFragment* new_fragments=3:DataFragment*",
     "UpdateConfig": "table_metadata_updates=7:UpdateMap schema_metadata_updates=8:UpdateMap",
     "UpdateMap": "update_entries=1:Property*",

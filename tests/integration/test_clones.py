@@ -11,11 +11,15 @@ import attrs
 import lance
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 from deployments import bucket, s3_options
 
 import lancekeep
+from lancekeep.application.cloning import Cloning
 from lancekeep.application.tables import Tables
 from lancekeep.application.upkeep.fsck import Kind
+from lancekeep.application.versions import Versions
+from lancekeep.entrypoints.cli import lancekeep as lancekeep_command
 
 KINDS = ("sqlite", "storage-managed", "conditional-put", "sqlite on s3")
 
@@ -313,3 +317,140 @@ def test_fsck_finds_and_repairs_the_records_of_clones(local: Lake) -> None:
     assert catalog.fsck(deep=True, grace=0).findings == ()
     refused(lambda: catalog.drop_table("t"), "c")
     catalog.drop_table("u")
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_clone_of_any_version_has_its_rows_and_indexes(lake: Lake, deep: bool) -> None:
+    catalog = lake.connect()
+    catalog.create_namespace("n")
+    catalog.write("t", rows(*range(10)))
+    catalog.write("t", rows(*range(10, 20)), "append")
+    catalog.open("t").delete("a = 3")
+    catalog.open("t").create_scalar_index("a", "BTREE")
+    catalog.open("t").tags.create("before", 2)
+    latest = [*range(3), *range(4, 20)]
+    for target, version, expected in (("n.c", None, latest), ("d", 3, latest), ("tagged", "before", [*range(20)])):
+        table = catalog.clone("t", target, version, deep=deep)
+        assert lake.rows(table.location) == sorted(catalog.open(target).to_table()["a"].to_pylist()) == expected
+        assert catalog.open(target).to_table(filter="a = 15").num_rows == 1
+        assert catalog.describe_table(target).version == {"n.c": 4, "d": 3, "tagged": 2}[target]
+    assert [index["name"] for index in catalog.open("n.c").list_indices()] == ["a_idx"]
+    assert sorted(catalog.clones_of("t")) == ([] if deep else ["d", "n.c", "tagged"])
+    catalog.write("n.c", rows(100), "append")
+    catalog.open("n.c").delete("a = 4")
+    assert lake.rows(catalog.find_table("n.c").location) == [*range(3), *range(5, 20), 100]
+    assert catalog.fsck(deep=True, grace=0).findings == ()
+    if deep:
+        catalog.drop_table("t")
+        assert lake.rows(catalog.find_table("d").location) == latest
+    else:
+        refused(lambda: catalog.drop_table("t"), "n.c", "d", "tagged")
+
+
+def test_materialized_clone_outlives_its_source(lake: Lake) -> None:
+    catalog = lake.connect()
+    catalog.write("t", rows(*range(10)))
+    catalog.open("t").delete("a = 3")
+    catalog.open("t").create_scalar_index("a", "BTREE")
+    catalog.clone("t", "c")
+    catalog.clone("c", "cc")
+    catalog.write("cc", rows(10), "append")
+    catalog.open("cc").delete("a = 4")
+    committed = catalog.materialize("cc")
+    assert committed is not None
+    assert (committed.version, catalog.materialize("cc")) == (6, None)
+    catalog.write("cc", rows(11), "append")
+    assert catalog.cleanup(timedelta(0)).skipped == ()
+    assert "cc" not in catalog.clones_of("t")
+    catalog.drop_table("c", force=True)
+    catalog.drop_table("t", force=True)
+    assert lake.rows(catalog.find_table("cc").location) == [0, 1, 2, *range(5, 12)]
+    assert catalog.open("cc").to_table(filter="a = 9").num_rows == 1
+    assert catalog.fsck(deep=True, grace=0).findings == ()
+
+
+def test_writers_of_a_clone_continue_while_it_is_materialized(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = lake.connect()
+    catalog.write("t", rows(*range(10)))
+    catalog.clone("t", "c")
+    stale = catalog.open("c")
+    copy, interrupted = Cloning._copy, iter([True])
+
+    def copy_slowly(*given: Any, **options: Any) -> None:
+        copy(*given, **options)
+        if next(interrupted, False):
+            catalog.write("c", rows(10), "append")
+            catalog.open("c").delete("a = 1")
+
+    monkeypatch.setattr(Cloning, "_copy", copy_slowly)
+    committed = catalog.materialize("c")
+    assert committed is not None
+    assert committed.version == 4
+    stale.delete("a = 2")
+    lance.write_dataset(rows(11), stale, mode="append")
+    assert lake.rows("c.lance") == [0, *range(3, 12)]
+
+
+def test_refused_clone_leaves_nothing(local: Lake) -> None:
+    catalog = local.connect()
+    catalog.write("t", rows(1))
+    catalog.write("taken", rows(2))
+    catalog.open("t").create_branch("b")
+    catalog.open("t").tags.create("on-branch", ("b", 1))
+    before = sorted(Path(local.root).rglob("*"))
+    for source, target, version, error in (
+        ("missing", "c", None, lancekeep.TableNotFound),
+        ("t", "taken", None, lancekeep.TableAlreadyExists),
+        ("t", "c", 7, lancekeep.VersionNotFound),
+        ("t", "c", "no-tag", lancekeep.NotFound),
+        ("t", "c", "on-branch", lancekeep.Unsupported),
+    ):
+        with pytest.raises(error):
+            catalog.clone(source, target, version)
+    [fragment] = Path(local.root, "t.lance", "data").iterdir()
+    content = fragment.read_bytes()
+    fragment.unlink()
+    with pytest.raises(lancekeep.Damaged, match="does not exist"):
+        catalog.clone("t", "c", deep=True)
+    fragment.write_bytes(content)
+    assert catalog.list_tables() == ["t", "taken"]
+    assert [path for path in sorted(Path(local.root).rglob("*")) if "__manifest" not in str(path)] == [
+        path for path in before if "__manifest" not in str(path)
+    ]
+
+
+def test_clone_of_a_source_that_is_dropped_concurrently_is_refused(
+    local: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = local.connect()
+    catalog.write("t", rows(1))
+    begin = Versions.begin_history
+
+    def begin_late(versions: Versions, *given: Any) -> Any:
+        local.connect().drop_table("t", force=True)
+        return begin(versions, *given)
+
+    monkeypatch.setattr(Versions, "begin_history", begin_late)
+    with pytest.raises(lancekeep.ConcurrentModification):
+        catalog.clone("t", "c")
+    assert catalog.list_tables() == []
+
+
+def test_commands_clone_and_materialize_print_the_versions(local: Lake) -> None:
+    catalog = local.connect()
+    catalog.write("t", rows(1))
+    catalog.write("t", rows(2), "append")
+
+    def invoke(*arguments: str) -> str:
+        told = CliRunner().invoke(
+            lancekeep_command, [*arguments, "--commit-store", str(local.commit_store)], obj=lancekeep
+        )
+        assert told.exit_code == 0, told.output
+        return told.output
+
+    assert invoke("clone", local.root, "t", "c", "--version", "1") == "Cloned t to c, version 1\n"
+    assert '"version": 2' in invoke("clone", local.root, "t", "d", "--deep", "--json")
+    assert invoke("materialize", local.root, "d") == "d reads no files of other tables\n"
+    assert invoke("materialize", local.root, "c").startswith("Materialized c as version 2; 1 older versions may read")
+    catalog.drop_table("t", force=True)
+    assert (local.rows("c.lance"), local.rows("d.lance")) == ([1], [1, 2])

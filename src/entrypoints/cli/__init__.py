@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 SECTIONS = {
     "Catalog": (
+        Entry("clone", "clone", "Clone a version of a table, without copying its files unless asked to."),
         Entry("deregister", "drop", "Remove a table from the catalog and keep its files."),
         Entry("drop", "drop", "Remove a table from the catalog together with its files."),
+        Entry("materialize", "clone", "Copy the files that a clone reads from other tables into its directory."),
         Entry("migrate", "migrate", "Register the V1 tables of a directory in its manifest table."),
     ),
     "Data": (

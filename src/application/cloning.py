@@ -1,0 +1,188 @@
+"""Clone tables, and end the dependency of a clone on its source.
+
+The methods of `Catalog` with similar names document these.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from uuid import uuid4
+
+from lancekeep.application.clones import Clones
+from lancekeep.application.ledger import Ledger
+from lancekeep.application.places import Places
+from lancekeep.application.tables import Tables
+from lancekeep.application.tags import Tags
+from lancekeep.application.versions import Versions, raise_unless_committed
+from lancekeep.domain.commit import Committed, Conflict
+from lancekeep.domain.commit_token import CommitUnknown
+from lancekeep.domain.dataset_files import DATA, DELETIONS, INDICES, Place
+from lancekeep.domain.errors import (
+    ConcurrentModification,
+    Damaged,
+    LancekeepError,
+    ObjectNotFound,
+    Unsupported,
+    VersionNotFound,
+)
+from lancekeep.domain.file_references import FileReference
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.layout import DatasetRoot
+from lancekeep.domain.table import Table, is_at
+from lancekeep.domain.version_row import VersionRow
+from lancekeep.format.clone import deep_clone, materialized, shallow_clone
+from lancekeep.format.file_references import file_references, names_in
+
+_ATTEMPTS = 20
+"""The most versions of other writers that a materialization follows."""
+
+
+class Cloning:
+    """Creates and materializes clones.
+
+    Args:
+        now: Returns the time in nanoseconds since 1970, for manifests.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        places: Places,
+        tables: Tables,
+        versions: Versions,
+        clones: Clones,
+        tags: Tags,
+        *,
+        now: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._ledger = ledger
+        self._places = places
+        self._tables = tables
+        self._versions = versions
+        self._clones = clones
+        self._tags = tags
+        self._now = now
+
+    def clone(self, source: ObjectId, target: ObjectId, version: int | str | None, *, deep: bool) -> Table:
+        read = self._tables.find(source)
+        root = self._places.dataset_root(read)
+        row = self._row(source, root, version)
+        content = self._content(row)
+        uri, uuid = self._places.uri(read), str(uuid4())
+        build = deep_clone if deep else shallow_clone
+        manifest = build(content, root.base_uri, uri, uuid, self._now())
+        table = self._tables.declare(target, None, None)
+        try:
+            if deep:
+                self._copy(content, root, self._places.dataset_root(table), borrowed=False)
+            raise_unless_committed(self._versions.begin_history(table, row.version, manifest), str(target))
+        except CommitUnknown:
+            raise
+        except LancekeepError:
+            with suppress(LancekeepError):
+                self._tables.take_back(target)
+            raise
+        if not deep and not self._is_present(read, row):
+            self._tables.drop(target, force=True)
+            raise ConcurrentModification(
+                f"{source}: the table, or its version {row.version}, was removed while it was cloned. Nothing was "
+                "cloned"
+            )
+        return table
+
+    def materialize(self, object_id: ObjectId) -> Committed | None:
+        table = self._tables.find(object_id)
+        root = self._places.dataset_root(table)
+        for _ in range(_ATTEMPTS):
+            row = self._row(object_id, root, None)
+            content = self._content(row)
+            manifest = materialized(content, root.base_uri, str(uuid4()), self._now())
+            if manifest is None:
+                return None
+            self._copy(content, root, root, borrowed=True)
+            outcome, _ = self._versions.commit_built(table, row.version + 1, manifest)
+            if not isinstance(outcome, Conflict):
+                return raise_unless_committed(outcome, str(object_id))
+        raise ConcurrentModification(
+            f"{object_id}: other writers committed {_ATTEMPTS} versions while its files were copied. The copies stay; "
+            "materialize it again when fewer writers are active"
+        )
+
+    def _row(self, object_id: ObjectId, root: DatasetRoot, version: int | str | None) -> VersionRow:
+        """Return a final version: by its number, by a tag, or the latest."""
+        commits = self._ledger.commits
+        if isinstance(version, str):
+            tag = self._tags.get(object_id, version)
+            if tag.branch is not None:
+                raise Unsupported(f"{object_id}: the tag {version!r} points at the branch {tag.branch!r}")
+            version = tag.version
+        row = commits.latest(root) if version is None else commits.get(root, version)
+        if row is None:
+            name = "no version" if version is None else f"no version {version}"
+            raise VersionNotFound(f"{object_id} has {name}; nothing was changed")
+        return row
+
+    def _content(self, row: VersionRow) -> bytes:
+        try:
+            return self._ledger.commits.retry.call(partial(self._places.objects.get, row.path))
+        except ObjectNotFound as error:
+            raise Damaged(f"{row.base_uri}: version {row.version} has no manifest at {row.path!r}") from error
+
+    def _is_present(self, source: Table, row: VersionRow) -> bool:
+        """Return whether a table is still at its location and has a version."""
+        head = self._ledger.commits.retry.call(partial(self._places.objects.head, row.path))
+        return head is not None and is_at(self._ledger.fresh(), source.location)
+
+    def _copy(self, content: bytes, root: DatasetRoot, target: DatasetRoot, *, borrowed: bool) -> None:
+        """Copy the files that a version reads to a directory. Idempotent.
+
+        Args:
+            content: The manifest of the version.
+            root: Its dataset.
+            target: The dataset root that receives the files.
+            borrowed: Copy only the files of other datasets.
+
+        Raises:
+            Damaged: A file does not exist.
+            Unsupported: A file lies in another object store.
+        """
+        names = names_in(content, root.base_uri)
+        directories: dict[str, None] = {}
+        copied: set[str] = set()
+        files = [file for file in file_references(content, root.base_uri) if file.base is not None or not borrowed]
+        for file in files:
+            directories[self._directory(root, file)] = None
+        objects, retry = self._places.objects, self._ledger.commits.retry
+        for directory in directories:
+            for path in retry.call(partial(self._needed, directory, names)):
+                retry.call(partial(objects.copy, f"{directory}/{path}", f"{target.key}/{path}"))
+                copied.add(path)
+        held = {path.rpartition("/")[0] + "/" for path in copied} | copied
+        missing = next((file for file in files if file.path not in held), None)
+        if missing is not None:
+            raise Damaged(f"{root.base_uri}: the file {missing.path!r} does not exist; fsck --deep lists such files")
+
+    def _needed(self, directory: str, names: set[bytes]) -> list[str]:
+        """Return the paths, relative to a dataset's directory, of the files that belong to these random names."""
+        found: list[str] = []
+        for part in (DATA, DELETIONS, INDICES):
+            for info in self._places.objects.list(f"{directory}/{part}/"):
+                path = info.key.removeprefix(f"{directory}/")
+                place = Place.of(path)
+                if place is not None and place.own_name in names:
+                    found.append(path)
+        return found
+
+    def _directory(self, root: DatasetRoot, file: FileReference) -> str:
+        """Return the key of the dataset directory that holds a file."""
+        if file.base is None:
+            return root.key
+        if not file.path.startswith((f"{DATA}/", f"{DELETIONS}/", f"{INDICES}/")):
+            raise Unsupported(f"{root.base_uri}: the base path {file.base!r} is not the directory of a dataset")
+        key = self._clones.base_key(root.key, file.base, file.path)
+        if key is None:
+            raise Unsupported(f"{root.base_uri}: the file {file.path!r} lies in another object store: {file.base!r}")
+        return key

@@ -1,0 +1,131 @@
+"""The manifests of clones, and of tables that stop reading files of others.
+
+Storage layout, "Base Path System"; table format, "Clone".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from lancekeep.domain.errors import Unsupported
+from lancekeep.format.manifest import ManifestFile
+from lancekeep.format.messages import IndexSection, Transaction, parse
+
+_BASE_PATHS = 16
+"""The feature flag of tables with base paths."""
+
+
+def shallow_clone(content: bytes, name: str, source: str, uuid: str, now: int) -> bytes:
+    """Return the manifest of a shallow clone, with the version number of its source.
+
+    Every file that the source has in its own directory gets a base path that names the source. Version numbers
+    continue, because rows may record the versions that created them.
+
+    Args:
+        content: the manifest file of the source.
+        name: the source, for messages.
+        source: the URI of the source.
+        uuid: the id of the transaction.
+        now: the time in nanoseconds since 1970.
+
+    Raises:
+        Damaged: the content is not a manifest.
+        Unsupported: the manifest belongs to a branch.
+    """
+    file = _parse_main(content, name)
+    manifest = file.manifest
+    base = max((path.id for path in manifest.base_paths), default=-1) + 1
+    indexes = None if file.indexes is None else parse(IndexSection, file.indexes)
+    for holder in _holders(manifest, indexes):
+        if not holder.HasField("base_id"):
+            holder.base_id = base
+    added = manifest.base_paths.add(is_dataset_root=True, path=source)
+    if base:  # the engine leaves zeros out
+        added.id = base
+    manifest.reader_feature_flags |= _BASE_PATHS
+    manifest.writer_feature_flags |= _BASE_PATHS
+    return _following(manifest, indexes, _cloning(manifest, source, uuid, shallow=True), manifest.version, now)
+
+
+def deep_clone(content: bytes, name: str, source: str, uuid: str, now: int) -> bytes:
+    """Return the manifest of a clone that has every file in its own directory.
+
+    The arguments and errors are those of `shallow_clone`.
+    """
+    file = _parse_main(content, name)
+    indexes = _cut(file)
+    transaction = _cloning(file.manifest, source, uuid, shallow=False)
+    return _following(file.manifest, indexes, transaction, file.manifest.version, now)
+
+
+def materialized(content: bytes, name: str, uuid: str, now: int) -> bytes | None:
+    """Return the manifest of a next version without files of other datasets.
+
+    The transaction is a merge: it conflicts with every concurrent change of rows, which then reads the table again.
+
+    Args:
+        content: the manifest file of the latest version.
+        name: the table, for messages.
+        uuid: the id of the transaction.
+        now: the time in nanoseconds since 1970.
+
+    Returns:
+        None if the version reads no files of other datasets.
+
+    Raises:
+        Damaged: the content is not a manifest.
+        Unsupported: the manifest belongs to a branch.
+    """
+    file = _parse_main(content, name)
+    if not file.manifest.base_paths:
+        return None
+    indexes = _cut(file)
+    transaction = Transaction(read_version=file.manifest.version, uuid=uuid)
+    transaction.merge.fragments.extend(file.manifest.fragments)
+    transaction.merge.schema.extend(file.manifest.fields)
+    return _following(file.manifest, indexes, transaction, file.manifest.version + 1, now)
+
+
+def _parse_main(content: bytes, name: str) -> ManifestFile:
+    file = ManifestFile.parse(content, name)
+    if file.manifest.branch:
+        raise Unsupported(f"{name}: version {file.manifest.version} belongs to the branch {file.manifest.branch!r}")
+    return file
+
+
+def _cut(file: ManifestFile) -> Any:
+    """Remove all base paths from a manifest, and return its decoded index section, if any."""
+    indexes = None if file.indexes is None else parse(IndexSection, file.indexes)
+    for holder in _holders(file.manifest, indexes):
+        holder.ClearField("base_id")
+    file.manifest.ClearField("base_paths")
+    file.manifest.reader_feature_flags &= ~_BASE_PATHS
+    file.manifest.writer_feature_flags &= ~_BASE_PATHS
+    return indexes
+
+
+def _holders(manifest: Any, indexes: Any) -> Iterator[Any]:
+    """Yield each message that may name a base path."""
+    for fragment in manifest.fragments:
+        yield from fragment.files
+        if fragment.HasField("deletion_file"):
+            yield fragment.deletion_file
+    if indexes is not None:
+        yield from indexes.indices
+
+
+def _cloning(manifest: Any, source: str, uuid: str, *, shallow: bool) -> Any:
+    transaction = Transaction(read_version=manifest.version, uuid=uuid)
+    transaction.clone.ref_version, transaction.clone.ref_path = manifest.version, source
+    transaction.clone.is_shallow = shallow
+    return transaction
+
+
+def _following(manifest: Any, indexes: Any, transaction: Any, version: int, now: int) -> bytes:
+    manifest.version = version
+    manifest.timestamp.seconds, manifest.timestamp.nanos = divmod(now, 10**9)
+    manifest.transaction_file = f"{transaction.read_version}-{transaction.uuid}.txn"
+    manifest.ClearField("tag")
+    encoded = None if indexes is None else indexes.SerializeToString()
+    return ManifestFile(manifest, encoded).serialize(transaction)
