@@ -235,10 +235,9 @@ class Appends:
         except LancekeepError:
             line.base, base = None, None
         except Exception as error:  # a fault of this process: whether it came before the commit is not known
-            line.base = None
+            line.base, base = None, None
             for append in group:
                 append.error = error
-            raise
         met = before is not None and base is not None and base.version.version != before.version.version + 1
         line.base = base
         line.pace = line.pace.committed(len(group), began, self._clock(), met=met)

@@ -26,6 +26,7 @@ import lancekeep
 from lancekeep.application.retry import Retry
 from lancekeep.domain.errors import InvalidInput, StoreUnavailable
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.format.append import Appendable
 
 SCHEMA = pa.schema([("writer", pa.int64()), ("number", pa.int64())])
 STORES = ("storage-managed", "conditional-put", "sqlite", "files", "conditional-put-s3")
@@ -125,6 +126,24 @@ def test_a_bad_append_fails_alone(site: Site) -> None:
     answers = all_at_once([partial(site.catalog.write, "ml.t", row(n, 0), "append") for n in range(6)] + bad)
     assert all(isinstance(answer, InvalidInput) for answer in answers[6:]), answers
     assert rows_of(site.catalog, "ml.t", site.options) == Counter([(0, 0), *[(n, 0) for n in range(6)]])
+
+
+def test_a_fault_of_the_process_reaches_its_caller_and_spares_later_appends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = lancekeep.connect(str(tmp_path / "lake"), commit_store="conditional-put://")
+    catalog.write("t", pa.table({"n": [1]}))
+    followed_by = Appendable.followed_by
+
+    def fail(*given: Any) -> Any:
+        monkeypatch.setattr(Appendable, "followed_by", followed_by)
+        raise MemoryError
+
+    monkeypatch.setattr(Appendable, "followed_by", fail)
+    with pytest.raises(MemoryError):
+        catalog.write("t", pa.table({"n": [2]}), "append")
+    catalog.write("t", pa.table({"n": [3]}), "append")
+    assert catalog.open("t").to_table()["n"].to_pylist() == [1, 3]
 
 
 def test_another_schema_and_a_large_append_commit_alone(site: Site) -> None:
