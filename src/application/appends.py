@@ -1,7 +1,7 @@
 """Let appends to one table that wait at the same time share one commit.
 
 `lancekeep.domain.appends` decides which appends form a group and when the committer pauses. The committer of a table is
-a thread that exists while appends wait. For a group it writes one data file, builds the next manifest from the
+a task that runs while appends wait. For a group it writes one data file, builds the next manifest from the
 previous one, and commits it. While the data file is written, it checks that the catalog still has the table and that
 the previous manifest is still the latest. An append that needs the table engine commits alone.
 """
@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from functools import partial
-from threading import Event, Lock, Thread
+from threading import Event, Lock
 from typing import Any, TypeVar
 from uuid import uuid4
 
 import attrs
 
-from lancekeep.application.concurrency import alongside, is_remote
+from lancekeep.application.concurrency import alongside, in_background, is_remote
 from lancekeep.application.table_commits import READ_AHEAD
 from lancekeep.application.versions import Versions, raise_unless_committed
 from lancekeep.domain.appends import ATTEMPTS, MOST_BYTES, Pace, Waiting, group_of
@@ -183,7 +183,7 @@ class Appends:
             if line.is_served:
                 return
             line.is_served = True
-        Thread(target=self._serve, args=(line,), name=f"append {table}", daemon=True).start()
+        in_background(partial(self._serve, line))
 
     def _serve(self, line: _Line) -> None:
         """Commit groups until no append waits."""

@@ -16,7 +16,12 @@ _THREADS = 16
 _pools: list[ThreadPoolExecutor] = []
 """The thread pool of this process, created on first use; threads do not survive a fork."""
 
+_MOST_IN_BACKGROUND = 256
+_background: list[ThreadPoolExecutor] = []
+"""The pool of `in_background`, which is apart because its acts wait for those of the other pool."""
+
 os.register_at_fork(after_in_child=_pools.clear)
+os.register_at_fork(after_in_child=_background.clear)
 
 
 def is_remote(objects: ObjectStore) -> bool:
@@ -32,6 +37,16 @@ def alongside(act: Callable[[], T]) -> Future[T]:
 def all_alongside(act: Callable[[U], T], items: Iterable[U]) -> Iterator[T]:
     """Call ``act`` on several items at a time, and return the results in order."""
     return _pool().map(act, items)
+
+
+def in_background(act: Callable[[], object]) -> None:
+    """Run ``act`` in a thread that is kept for later acts.
+
+    The engine sets up each thread that calls it. On local files that takes as long as an append.
+    """
+    if not _background:
+        _background.append(ThreadPoolExecutor(_MOST_IN_BACKGROUND, "lancekeep-background"))
+    _background[0].submit(act)
 
 
 def _pool() -> ThreadPoolExecutor:
