@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import multiprocessing
 import os
 import shutil
@@ -137,14 +136,14 @@ def operations(tables: int, clients: int) -> dict[str, Callable[[int], Request]]
         writer.write_table(rows)
     data = sink.getvalue()
 
+    page = f"/v1/namespace/{NAMESPACE}/table/list?limit=100&page_token=t"
+
     def table(name: str, operation: str, body: bytes = b"{}", kind: str = JSON) -> Request:
         return Request(f"/v1/table/{NAMESPACE}$" + f"{name}/{operation}", body, kind)
 
     return {
         "describe": lambda number: table(f"t{number * 7919 % tables:07d}", "describe"),
-        "list 100": lambda number: Request(
-            f"/v1/namespace/{NAMESPACE}/table/list?limit=100&page_token=t{number * 7919 % tables:07d}", b"", method="GET"
-        ),
+        "list 100": lambda number: Request(page + f"{number * 7919 % tables:07d}", b"", method="GET"),
         "declare": lambda number: table(f"d{run}-{number}", "declare"),
         "create, 10 rows": lambda number: table(f"c{run}-{number}", "create", data, ARROW),
         "insert 10 rows": lambda number: table(f"c{run}-{number % clients}", "insert", data, ARROW),
@@ -153,7 +152,8 @@ def operations(tables: int, clients: int) -> dict[str, Callable[[int], Request]]
 
 def run(port: int, request: Callable[[int], Request], clients: int, seconds: float, start: int) -> list[float]:
     """Return the seconds of each request of several clients, who take turns at the numbers from ``start``."""
-    together, samples = Barrier(clients), [[] for _ in range(clients)]  # type: list[list[float]]
+    together = Barrier(clients)
+    samples: list[list[float]] = [[] for _ in range(clients)]
 
     def client(place: int) -> None:
         connection, number = Connection(port), start + place
