@@ -156,7 +156,8 @@ class Appendable:
             tail.index_section = 0
         tail.transaction_section = transaction_position(self._indexes)
         head = self._head + ManifestTail(fragments=[fragment.SerializeToString()]).SerializeToString()
-        content = file_of(head + tail.SerializeToString(), self._indexes, transaction)
+        sections = [] if self._indexes is None else [self._indexes]
+        content = file_of(head + tail.SerializeToString(), *sections, transaction.SerializeToString())
         tail.ClearField("transaction_section")
         return attrs.evolve(
             self,

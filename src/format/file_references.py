@@ -21,7 +21,7 @@ from lancekeep.domain.dataset_files import (
 from lancekeep.domain.errors import Damaged
 from lancekeep.domain.file_references import FileReference
 from lancekeep.format.manifest import message_at, not_a_manifest, parse_message, parse_section, section_at
-from lancekeep.format.messages import DataFragment, IndexSection, ManifestOutline, parse
+from lancekeep.format.messages import DataFragment, IndexSection, ManifestOutline, parse, uuid_text
 
 _DATASET_BASE = b'\x18\x01"'
 """The fields before the path in a BasePath of a dataset: ``is_dataset_root`` is true, the path follows."""
@@ -90,7 +90,7 @@ def names_in(content: bytes, name: str) -> set[bytes]:
     names: set[bytes] = set()
     for section in sections:
         names.update(match[1] for match in _NAMES.finditer(section))
-        names.update(_uuid_text(match[1]).encode() for match in _INDEX_UUID.finditer(section))
+        names.update(uuid_text(match[1]).encode() for match in _INDEX_UUID.finditer(section))
         names.update(deletion_name(_varint(match[1])) for match in _DELETION_ID.finditer(section))
     return names
 
@@ -109,7 +109,7 @@ def _files_of(fragment: Any) -> Iterator[tuple[FileReference, Any]]:
 
 def _files_of_index(index: Any) -> Iterator[FileReference]:
     """Yield the files of an index, or its directory if the manifest does not list them."""
-    directory = f"{INDICES}/{_uuid_text(index.uuid.uuid)}"
+    directory = f"{INDICES}/{uuid_text(index.uuid.uuid)}"
     if not index.files:
         yield FileReference(f"{directory}/")
     for file in index.files:
@@ -127,13 +127,6 @@ def _placed(file: FileReference, holder: Any, bases: dict[int, Any], name: str) 
         )
     path = file.path if base.is_dataset_root else file.path.partition("/")[2]
     return FileReference(path, file.size, base.path, file.deleted)
-
-
-def _uuid_text(content: bytes) -> str:
-    digits = content.hex()
-    if len(content) != 16:
-        raise ValueError(f"an index has the UUID {digits!r}; expected 16 bytes")
-    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
 def _varint(content: bytes) -> int:

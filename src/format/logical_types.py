@@ -31,6 +31,11 @@ _PLAIN: Final = {
     "large_binary": pa.large_binary(),
     "date32:day": pa.date32(),
     "date64:ms": pa.date64(),
+    "time32:s": pa.time32("s"),
+    "time32:ms": pa.time32("ms"),
+    "time64:us": pa.time64("us"),
+    "time64:ns": pa.time64("ns"),
+    **{f"duration:{unit}": pa.duration(unit) for unit in ("s", "ms", "us", "ns")},
 }
 _NAMES: Final = {kind: name for name, kind in _PLAIN.items()}
 _NO_ZONE = "-"

@@ -66,8 +66,7 @@ def parse_message(kind: Any, content: bytes) -> Any:
     Raises:
         ValueError: the file has no such message. The error gives its position.
     """
-    begin, end = message_span(content)
-    return _parse(kind, content, begin, end)
+    return parse_span(kind, content, *message_span(content))
 
 
 def parse_section(kind: Any, content: bytes, position: int) -> Any:
@@ -76,7 +75,7 @@ def parse_section(kind: Any, content: bytes, position: int) -> Any:
     Raises:
         ValueError: the section exceeds the file or is no message of this kind. The error gives the position.
     """
-    return _parse(kind, content, *_section_span(content, position))
+    return parse_span(kind, content, *_section_span(content, position))
 
 
 def reads_version_zero(content: bytes) -> bool:
@@ -165,7 +164,8 @@ class ManifestFile:
         if self.indexes is not None:
             self.manifest.index_section = 0
         self.manifest.transaction_section = transaction_position(self.indexes)
-        return file_of(self.manifest.SerializeToString(), self.indexes, transaction)
+        sections = [] if self.indexes is None else [self.indexes]
+        return file_of(self.manifest.SerializeToString(), *sections, transaction.SerializeToString())
 
 
 def transaction_position(indexes: bytes | None) -> int:
@@ -173,10 +173,8 @@ def transaction_position(indexes: bytes | None) -> int:
     return 0 if indexes is None else _LENGTH.size + len(indexes)
 
 
-def file_of(message: bytes, indexes: bytes | None, transaction: Any) -> bytes:
-    """Return a manifest file of these sections; ``indexes`` may be None."""
-    recorded = transaction.SerializeToString()
-    sections = [recorded] if indexes is None else [indexes, recorded]
+def file_of(message: bytes, *sections: bytes) -> bytes:
+    """Return a manifest file of a manifest message, after the other sections."""
     position = sum(_LENGTH.size + len(section) for section in sections)
     parts = [part for section in (*sections, message) for part in (_LENGTH.pack(len(section)), section)]
     return b"".join((*parts, _FOOTER.pack(position, *_FORMAT_VERSION, MAGIC)))
@@ -187,7 +185,11 @@ def not_a_manifest(name: str, error: ValueError) -> Damaged:
     return Damaged(f"{name} is not a manifest of a Lance table: {error}")
 
 
-def _parse(kind: Any, content: bytes, begin: int, end: int) -> Any:
+def parse_span(kind: Any, content: bytes, begin: int, end: int) -> Any:
+    """Decode the message between two positions of a file.
+
+    Raises `ValueError`, which gives the position.
+    """
     try:
         return parse(kind, memoryview(content)[begin:end])
     except ValueError as error:

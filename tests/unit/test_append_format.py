@@ -149,7 +149,7 @@ def test_unknown_fields_and_the_index_section_are_kept(
     message = parse_message(ManifestTail, template)
     message.index_section = 0
     section = wire(99, index)
-    content = file_of(message.SerializeToString() + unknown, section, Transaction())
+    content = file_of(message.SerializeToString() + unknown, section)
     following, written = Appendable.parse(content, "t").followed_by(NewFile("f", 9, rows, b""), UUID, 7)
 
     found = parse_message(ManifestTail, written)
@@ -200,7 +200,7 @@ def test_an_append_that_needs_more_is_left_to_the_engine(template: bytes, change
         message.ClearField(name)
     message.MergeFrom(ManifestTail(**change))
     with pytest.raises(Unsupported, match=reason):
-        Appendable.parse(file_of(message.SerializeToString(), None, Transaction()), "t")
+        Appendable.parse(file_of(message.SerializeToString()), "t")
 
 
 def test_columns_with_metadata_are_left_to_the_engine(tmp_path: Path) -> None:

@@ -1,0 +1,132 @@
+"""The files that describe a version of a table, as values.
+
+Table format, "Manifest" and "Conflict Resolution".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import attrs
+
+from lancekeep.domain.errors import Damaged
+from lancekeep.domain.features import refuse_unknown_features
+from lancekeep.domain.manifest import IndexMetadata, IndexSection, Manifest
+from lancekeep.domain.operations import Transaction
+from lancekeep.format.manifest import file_of, message_span, not_a_manifest, parse_section, parse_span
+from lancekeep.format.messages import MESSAGES, parse
+from lancekeep.format.values import decoded, decoded_manifest, decoded_transaction, encoded, encoded_transaction
+
+T = TypeVar("T")
+
+
+@attrs.frozen
+class TableVersion:
+    """A decoded manifest file.
+
+    Attributes:
+        manifest: the manifest. Its fragments become values when they are read.
+        index_section: the indexes; None if the file has no such section.
+        transaction: the transaction inside the file; None if it has none.
+    """
+
+    manifest: Manifest
+    index_section: IndexSection | None = None
+    transaction: Transaction | None = None
+
+    @property
+    def indices(self) -> tuple[IndexMetadata, ...]:
+        """The indexes of the version."""
+        return self.index_section.indices if self.index_section else ()
+
+    @staticmethod
+    def parse(content: bytes, name: str) -> TableVersion:
+        """Decode a manifest file.
+
+        Args:
+            content: the bytes of the file.
+            name: the file, for messages.
+
+        Raises:
+            Damaged: the bytes are not a manifest file. The message gives the position of the damaged section.
+            Unsupported: readers of the table need a feature that is not known here.
+        """
+        try:
+            begin, end = message_span(content)
+            message = parse_span(MESSAGES["Manifest"], content, begin, end)
+            manifest = _at(begin, lambda: decoded_manifest(message, name))
+            refuse_unknown_features(manifest.reader_feature_flags, name)
+            index_section = None
+            if manifest.index_section is not None:
+                index_section = _section(content, "IndexSection", manifest.index_section, _index_section)
+            transaction = None
+            position = manifest.transaction_position
+            if position is not None:
+                transaction = _section(content, "Transaction", position, decoded_transaction)
+        except ValueError as error:
+            raise not_a_manifest(name, error) from error
+        return TableVersion(manifest, index_section, transaction)
+
+    def serialize(self) -> bytes:
+        """Encode the file, with the positions of its sections.
+
+        Raises:
+            ValueError: an attribute does not fit into its field.
+        """
+        message = encoded(self.manifest)
+        in_older_field = message.HasField("transaction_section_21") and not message.HasField("transaction_section")
+        for field in ("index_section", "transaction_section", "transaction_section_21"):
+            message.ClearField(field)
+        sections = []
+        if self.index_section is not None:
+            message.index_section = 0
+            sections.append(encoded(self.index_section).SerializeToString())
+        if self.transaction is not None:
+            field = "transaction_section_21" if in_older_field else "transaction_section"
+            setattr(message, field, sum(4 + len(section) for section in sections))
+            sections.append(encoded_transaction(self.transaction).SerializeToString())
+        return file_of(message.SerializeToString(), *sections)
+
+
+def parse_transaction(content: bytes, name: str) -> Transaction:
+    """Decode a transaction file, ``_transactions/{read_version}-{uuid}.txn``.
+
+    Args:
+        content: the bytes of the file.
+        name: the file, for messages.
+
+    Raises:
+        Damaged: the bytes are not a transaction.
+    """
+    try:
+        return decoded_transaction(parse(MESSAGES["Transaction"], content))
+    except ValueError as error:
+        raise Damaged(
+            f"{name} is not a transaction of a Lance table: the message of {len(content)} bytes at 0: {error}"
+        ) from error
+
+
+def serialize_transaction(transaction: Transaction) -> bytes:
+    """Encode a transaction file.
+
+    Raises `ValueError` if an attribute does not fit into its field.
+    """
+    return bytes(encoded_transaction(transaction).SerializeToString())
+
+
+def _index_section(message: Any) -> IndexSection:
+    return decoded(IndexSection, message)
+
+
+def _section(content: bytes, kind: str, position: int, decode: Callable[[Any], T]) -> T:
+    message = parse_section(MESSAGES[kind], content, position)
+    return _at(position, lambda: decode(message))
+
+
+def _at(position: int, decode: Callable[[], T]) -> T:
+    """Add the position of a message to the error for its content."""
+    try:
+        return decode()
+    except ValueError as error:
+        raise ValueError(f"the message at {position}: {error}") from error
