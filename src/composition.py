@@ -213,7 +213,13 @@ def _open(config: ConnectionConfig) -> Catalog:
     ledger = Ledger(manifest, commits, places.root_uri, managed=commit_store is not None)
     versions = Versions(ledger, places)
     callbacks = CallbackNamespace(versions)
-    engine = LanceEngine(callbacks, native_options, callbacks.based_on, before_commit=objects.prove)
+    engine = LanceEngine(
+        callbacks,
+        native_options,
+        callbacks.based_on,
+        before_commit=objects.prove,
+        on_open=versions.base_paths.require,
+    )
     catalog = Catalog(places, ledger, versions, engine, open_rows=open_rows)
     rows.latest(objects.root_uri + (root_key or manifest_key))  # fail now, not at the first commit
     manifest.view()

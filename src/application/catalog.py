@@ -63,7 +63,7 @@ class Catalog(Upkeep):
     ) -> None:
         clones = Clones(places.objects, ledger.commits.retry, places.root_key)
         removal = Removal(ledger, places, clones)
-        ledger.commits.on_staged = removal.record_staged
+        ledger.commits.on_staged = (versions.base_paths.require_staged, removal.record_staged)
         tables = Tables(ledger, places, removal)
         self.versions = versions
         requests = IdempotentRequests(ledger, places, versions)

@@ -62,8 +62,8 @@ class TableCommits(Histories):
     ) -> None:
         super().__init__(objects, rows, retry)
         self._committer = committer
-        self.on_staged: Callable[[DatasetRoot, bytes], object] = lambda root, content: None
-        """A function to call with each manifest before it is committed."""
+        self.on_staged: Sequence[Callable[[DatasetRoot, bytes], object]] = ()
+        """Functions to call with each manifest before it is committed. One that raises prevents the commit."""
         self.lineage = Lineage(objects, retry, self.get)
 
     def forget(self) -> None:
@@ -131,7 +131,8 @@ class TableCommits(Histories):
         """
         path = f"{root.manifest_key(version, NamingScheme.V2)}-{uuid4()}"
         staged = StagedManifest(root.base_uri, version, path, len(content), False, self._committer)
-        self.on_staged(root, content)
+        for check in self.on_staged:
+            check(root, content)
         if self.rows.guarantees.derived:
             return self._create_final(root, staged, content)
         descendant = self.lineage.require(root, staged, content, None)
@@ -261,7 +262,8 @@ class TableCommits(Histories):
             ) from error
         refuse_accidental_overwrite(version, from_nothing, root.base_uri)
         self._require_scheme(root, name)
-        self.on_staged(root, content)
+        for check in self.on_staged:
+            check(root, content)
         begins = branch or version == 1
         return StagedManifest(root.base_uri, version, path, len(content), begins, self._committer)
 

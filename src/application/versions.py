@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import attrs
 
+from lancekeep.application.base_paths import BasePaths
 from lancekeep.application.ledger import Ledger
 from lancekeep.application.places import Places
 from lancekeep.application.table_commits import TableCommits
@@ -61,6 +62,7 @@ class Versions:
     def __init__(self, ledger: Ledger, places: Places) -> None:
         self._ledger = ledger
         self._places = places
+        self.base_paths = BasePaths(ledger, places)
         self.tagged_versions: Callable[[str], set[int]] = lambda uri: set()
         """Returns the versions of the table or branch at a URI that a tag points at."""
 

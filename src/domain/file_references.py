@@ -7,6 +7,8 @@ a path relative to its working directory.
 
 from __future__ import annotations
 
+from urllib.parse import unquote
+
 import attrs
 
 from lancekeep.domain.layout import BRANCHES
@@ -41,3 +43,29 @@ def same_dataset(path: str, location: str) -> bool:
         if common and parts[-common:] == wanted[-common:]:
             return True
     return False
+
+
+def certain_location(path: str, store_uri: str, prefix: str) -> str | None:
+    """Return the location below the root of a catalog that a base path names.
+
+    Access depends on the answer, so a spelling that two readers could resolve to different directories has none.
+
+    Args:
+        path: the base path.
+        store_uri: the URI of the object store, which ends in a slash.
+        prefix: the prefix of the keys below the root.
+
+    Returns:
+        None if the base path is outside of the root, or ambiguous.
+    """
+    if path.startswith(store_uri) and not {"?", "#"} & set(path):
+        key = unquote(path.removeprefix(store_uri), errors="replace")
+    elif store_uri == "file:///" and path.startswith("/"):
+        key = path[1:]
+    else:
+        return None
+    key = key.removesuffix("/")
+    ambiguous = not key.isprintable() or {"%", "\\", "\ufffd"} & set(key)
+    if ambiguous or not key.startswith(prefix) or {"", ".", ".."} & set(key.split("/")):
+        return None
+    return key.removeprefix(prefix)

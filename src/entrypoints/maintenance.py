@@ -24,15 +24,16 @@ import socket
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from typing import Any
 
 import attrs
 from lance_namespace import LanceNamespace
 
+from lancekeep.application.base_paths import restricted, within_one_table
 from lancekeep.application.catalog import Catalog
 from lancekeep.application.upkeep.lease import Lease
 from lancekeep.application.upkeep.maintenance import MaintenanceAction
@@ -126,16 +127,26 @@ class MaintenanceWorker:
         plan: What to do.
         clock: Returns monotonic seconds.
         term: After how many seconds without renewal another worker takes over.
+        confined: Whether the thread of `start` refuses to read through base paths that leave a table. It copies rows
+            into tables without a caller who may read the source.
     """
 
     def __init__(
-        self, catalog: Catalog, plan: Plan, *, clock: Callable[[], float] = time.monotonic, term: float = TERM
+        self,
+        catalog: Catalog,
+        plan: Plan,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        term: float = TERM,
+        confined: bool = False,
     ) -> None:
         self._catalog = catalog
         self._plan = plan
         self._clock = clock
         self._term = term
+        self._confined = confined
         self._stopping = Event()
+        self._renewing = Lock()
         self._thread: Thread | None = None
         holder = f"{socket.gethostname()} {os.getpid()}"
         self._lease = Lease(catalog.places.objects, catalog.places.prefix, holder, term)
@@ -145,6 +156,9 @@ class MaintenanceWorker:
         return self._run() if self._lease.acquire(self._clock()) else None
 
     def _run(self) -> Iterator[MaintenanceAction]:
+        done = Event()
+        renewal = Thread(target=self._renew_until, args=(done,), name="maintenance lease", daemon=True)
+        renewal.start()
         try:
             yield from self._catalog.maintain(self._plan.policy, proceed=self._may_proceed)
             if self._plan.refresh_views and self._may_proceed():
@@ -152,10 +166,20 @@ class MaintenanceWorker:
                     failed = isinstance(outcome, LancekeepError)
                     yield MaintenanceAction(str(view), "refresh", str(outcome), failed=failed)
         finally:
+            done.set()
+            renewal.join()
             self._lease.release()
 
     def _may_proceed(self) -> bool:
-        return not self._stopping.is_set() and self._lease.renew()
+        with self._renewing:
+            return not self._stopping.is_set() and self._lease.renew()
+
+    def _renew_until(self, done: Event) -> None:
+        """Renew the lease while an action takes long."""
+        while not done.wait(self._term / 3):
+            with self._renewing, suppress(LancekeepError):  # the next renewal may succeed
+                if not self._lease.renew():
+                    return
 
     def start(self) -> None:
         """Run at the intervals of the policy, in a thread, until `stop`."""
@@ -169,6 +193,10 @@ class MaintenanceWorker:
             self._thread.join()
 
     def _loop(self) -> None:
+        with restricted(within_one_table) if self._confined else nullcontext():
+            self._run_at_intervals()
+
+    def _run_at_intervals(self) -> None:
         wait = 0.0
         while not self._stopping.wait(wait):
             wait = self._plan.policy.every
@@ -185,10 +213,15 @@ class MaintenanceWorker:
 
 
 @contextmanager
-def maintaining(namespace: LanceNamespace, plan: Plan | None) -> Iterator[None]:
+def maintaining(namespace: LanceNamespace, plan: Plan | None, *, confined: bool = False) -> Iterator[None]:
     """Maintain the catalog of a namespace while the block runs.
 
     Without a plan, do nothing.
+
+    Args:
+        namespace: The namespace.
+        plan: What to do.
+        confined: As of `MaintenanceWorker`.
 
     Raises:
         InvalidInput: The namespace is not that of a catalog, so its own server has to maintain it.
@@ -198,7 +231,7 @@ def maintaining(namespace: LanceNamespace, plan: Plan | None) -> Iterator[None]:
         return
     if not isinstance(namespace, CatalogNamespace):
         raise InvalidInput("--maintenance needs a catalog of Lancekeep; maintain the served namespace where it is")
-    worker = MaintenanceWorker(namespace.catalog, plan)
+    worker = MaintenanceWorker(namespace.catalog, plan, confined=confined)
     worker.start()
     try:
         yield

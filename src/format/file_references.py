@@ -66,6 +66,22 @@ def file_references(content: bytes, name: str) -> Iterator[FileReference]:
         raise not_a_manifest(name, error) from error
 
 
+def base_paths(content: bytes, name: str) -> list[str]:
+    """Return the base paths that a manifest defines, whether files use them or not.
+
+    Args:
+        content: the bytes of the manifest file.
+        name: the file, for messages.
+
+    Raises:
+        Damaged: the content is not a manifest.
+    """
+    try:
+        return [str(base.path) for base in parse_message(ManifestOutline, content).base_paths]
+    except ValueError as error:
+        raise not_a_manifest(name, error) from error
+
+
 def names_in(content: bytes, name: str) -> set[bytes]:
     """Return the random names of all files that a version needs.
 

@@ -37,6 +37,11 @@ principals = ["key:reader"]
 role = "write"
 on = "a"
 principals = ["key:writer"]
+
+[[grants]]
+role = "read"
+on = ""
+principals = ["key:auditor"]
 """
 
 
@@ -55,9 +60,10 @@ def permits(policy: Mapping[str, Any], action: str, resource: str, prefix: str |
     for statement in policy["Statement"]:
         actions = statement["Action"] if isinstance(statement["Action"], list) else [statement["Action"]]
         wanted = statement.get("Condition", {}).get("StringLike", {}).get("s3:prefix")
+        resources = statement["Resource"] if isinstance(statement["Resource"], list) else [statement["Resource"]]
         if (
             action in actions
-            and matches(statement["Resource"], resource)
+            and any(matches(each, resource) for each in resources)
             and (wanted is None or (prefix is not None and any(matches(each, prefix) for each in wanted)))
         ):
             return True
@@ -150,7 +156,7 @@ class Lake:
         self.catalog.create_namespace("a")
         self.catalog.write("a.t", pa.table({"id": [1]}))
         keys = KeyFile(folder / "keys.json")
-        self.keys = {name: keys.create(name)[1] for name in ("reader", "writer")}
+        self.keys = {name: keys.create(name)[1] for name in ("reader", "writer", "auditor")}
         (folder / "policy.toml").write_text(POLICY)
         settings = ServerSettings(
             log_level="error",
@@ -158,7 +164,7 @@ class Lake:
             policy=str(folder / "policy.toml"),
             vending={"role_arn": ROLE, "duration": 900, "endpoint": moto_endpoint},
         )
-        security = security_of(settings, self.options)
+        security = security_of(settings, self.options, self.catalog.versions.base_paths)
         namespace = CatalogNamespace(self.catalog)
         self.app = create_app(namespace, settings, around=security.around, middleware=security.middleware)
 
@@ -185,6 +191,39 @@ def test_a_server_vends_credentials_by_role(lake: Lake) -> None:
         assert answer.json()["storage_options"]["aws_session_token"]
 
 
+def test_credentials_reach_the_source_of_a_clone_only_for_its_readers(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The author of a manifest chooses its base paths, so they grant nothing."""
+    lake.catalog.create_namespace("b")
+    lake.catalog.write("b.source", pa.table({"id": [7]}))
+    source, clone = lake.catalog.describe_table("b.source").uri, f"{lake.catalog.root_uri}/clones/c"
+    lance.dataset(source, storage_options=lake.options).shallow_clone(clone, 1, storage_options=lake.options)
+    lake.catalog.register_table("a.clone", "clones/c")
+    policies: dict[str, Any] = {}
+    original = StsVendor._assume
+
+    def noted(self: StsVendor, policy: str, principal: str) -> Any:
+        policies[principal] = json.loads(policy)
+        return original(self, policy, principal)
+
+    monkeypatch.setattr(StsVendor, "_assume", noted)
+    with TestClient(lake.app) as client:
+        for who in lake.keys:
+            assert client.post("/v1/table/a$clone/describe", headers={"x-api-key": lake.keys[who]}).status_code == 200
+    inside, outside = (f"arn:aws:s3:::{uri.removeprefix('s3://')}/data/x.lance" for uri in (clone, source))
+    assert all(permits(policy, "s3:GetObject", inside) for policy in policies.values())
+    readers = [who for who, policy in policies.items() if permits(policy, "s3:GetObject", outside)]
+    assert readers == ["key:auditor"]
+    assert not any(permits(policy, "s3:PutObject", outside) for policy in policies.values())
+
+
+def test_a_session_policy_that_is_too_long_is_refused(moto_endpoint: str) -> None:
+    vendor = StsVendor(Role(arn=ROLE, endpoint=moto_endpoint), s3_options(moto_endpoint))
+    with pytest.raises(InvalidInput, match="vend_credentials"):
+        vendor.vend("s3://lake/t.lance", Action.READ, "key:ada", [f"s3://lake/{'x' * 60}{n}" for n in range(30)])
+
+
 def test_native_clients_read_and_write_with_vended_credentials(lake: Lake) -> None:
     with running(lake.app) as uri:
         namespace = RestNamespace(uri=uri, **{"header.x-api-key": lake.keys["writer"]})
@@ -199,9 +238,9 @@ def test_a_write_outlives_its_credentials(lake: Lake, monkeypatch: pytest.Monkey
     asked: list[float] = []
     original = StsVendor.vend
 
-    def short_lived(self: StsVendor, location: str, action: Action, principal: str) -> Mapping[str, str]:
+    def short_lived(self: StsVendor, *arguments: Any) -> Mapping[str, str]:
         asked.append(1)
-        options = dict(original(self, location, action, principal))
+        options = dict(original(self, *arguments))
         return {**options, "expires_at_millis": "1"} if len(asked) <= 2 else options  # expired at once
 
     monkeypatch.setattr(StsVendor, "vend", short_lived)

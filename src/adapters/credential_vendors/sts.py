@@ -9,7 +9,7 @@ import json
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from types_boto3_sts import STSClient
 
 MOST_REMEMBERED = 4096
+LONGEST_POLICY = 2048
+"""The characters of a session policy that STS accepts."""
 SHORTEST, LONGEST = 900, 43_200
 """The durations that STS permits, in seconds."""
 
@@ -74,7 +76,9 @@ class StsVendor:
         self._role = role
         self._now = now
         self._lock = Lock()
-        self._remembered: OrderedDict[tuple[str, Action, str], tuple[float, Mapping[str, str]]] = OrderedDict()
+        self._remembered: OrderedDict[tuple[str, Action, str, tuple[str, ...]], tuple[float, Mapping[str, str]]] = (
+            OrderedDict()
+        )
         own = {_plain(name): value for name, value in storage_options.items()}
         self._public = {name: value for name, value in storage_options.items() if _plain(name) not in _SECRETS}
         self._sts = _client(role, own)
@@ -82,14 +86,20 @@ class StsVendor:
     def __repr__(self) -> str:
         return f"StsVendor({self._role.arn!r})"
 
-    def vend(self, location: str, action: Action, principal: str) -> Mapping[str, str]:
-        known = (location, action, principal)
+    def vend(self, location: str, action: Action, principal: str, sources: Sequence[str] = ()) -> Mapping[str, str]:
+        known = (location, action, principal, tuple(sources))
         with self._lock:
             until, options = self._remembered.get(known, (0.0, {}))
             if self._now() < until:
                 self._remembered.move_to_end(known)
                 return dict(options)
-        policy = json.dumps(session_policy(location, action, self._role.partition), separators=(",", ":"))
+        policy = json.dumps(session_policy(location, action, self._role.partition, sources), separators=(",", ":"))
+        if len(policy) > LONGEST_POLICY:
+            raise InvalidInput(
+                f"credentials cannot be limited to {location} and the {len(sources)} directories that it reads: the "
+                f"session policy has {len(policy)} characters, and STS accepts {LONGEST_POLICY}. Set vend_credentials "
+                "to false, and read the table through the server"
+            )
         found = self._assume(policy, principal)
         expires = found["Expiration"].timestamp()
         options = {
@@ -124,25 +134,23 @@ class StsVendor:
             raise StoreUnavailable(f"the token service does not answer: {type(error).__name__}") from None
 
 
-def session_policy(location: str, action: Action, partition: str = "aws") -> dict[str, Any]:
-    """Return the session policy for the objects below a location.
+def session_policy(
+    location: str, action: Action, partition: str = "aws", sources: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return the session policy for a location and the sources that it reads.
 
-    Wildcards in the location are escaped: the name of a table may contain them.
+    Wildcards in the locations are escaped: the name of a table may contain them.
 
     Raises:
-        InvalidInput: The location is not a directory in an S3 bucket.
+        InvalidInput: A location is not a directory in an S3 bucket.
     """
-    scheme, _, rest = location.partition("://")
-    bucket, _, key = rest.partition("/")
-    key = unquote(key).strip("/")  # the engine decodes the escapes of a URI
-    if scheme != "s3" or not bucket or not key:
-        raise InvalidInput(f"credentials cannot be limited to {location!r}; it is not a directory in an S3 bucket")
-    prefix = _WILDCARDS.sub(lambda found: f"${{{found[0]}}}", key) + "/"
+    bucket, prefix = _directory(location)
     actions = ["s3:GetObject"]
     if action >= Action.WRITE:
         actions += ["s3:PutObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts"]
     if action >= Action.ADMIN:
         actions.append("s3:DeleteObject")
+    read = [f"arn:{partition}:s3:::{'/'.join(_directory(source))}*" for source in sources]
     return {
         "Version": "2012-10-17",
         "Statement": [
@@ -153,8 +161,19 @@ def session_policy(location: str, action: Action, partition: str = "aws") -> dic
                 "Resource": f"arn:{partition}:s3:::{bucket}",
                 "Condition": {"StringLike": {"s3:prefix": [f"{prefix}*"]}},
             },
+            *([{"Effect": "Allow", "Action": ["s3:GetObject"], "Resource": read}] if read else []),
         ],
     }
+
+
+def _directory(location: str) -> tuple[str, str]:
+    """Return the bucket of a location and the prefix of its objects, as patterns of a policy."""
+    scheme, _, rest = location.partition("://")
+    bucket, _, key = rest.partition("/")
+    key = unquote(key).strip("/")  # the engine decodes the escapes of a URI
+    if scheme != "s3" or not bucket or not key:
+        raise InvalidInput(f"credentials cannot be limited to {location!r}; it is not a directory in an S3 bucket")
+    return bucket, _WILDCARDS.sub(lambda found: f"${{{found[0]}}}", key) + "/"
 
 
 def _plain(name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
 from datetime import UTC
@@ -168,7 +168,8 @@ class LanceEngine:
 
     namespace: its callbacks commit. based_on: returns it for a writer that has read a version. before_commit: called
     before each commit, and raises if commits to the storage are not safe: pylance commits a storage-managed table
-    without a callback.
+    without a callback. on_open: called with the base paths of each version before its rows are read; raises if the
+    caller may not read them.
     """
 
     def __init__(
@@ -178,11 +179,13 @@ class LanceEngine:
         based_on: Callable[[Base], LanceNamespace],
         *,
         before_commit: Callable[[], None] = lambda: None,
+        on_open: Callable[[ObjectId, Iterable[str]], None] = lambda table, base_paths: None,
     ) -> None:
         self._namespace = namespace
         self._based_on = based_on
         self._storage_options = dict(storage_options)
         self._before_commit = before_commit
+        self._on_open = on_open
         self.rows = LanceRows()
         self.structure = LanceStructure()
         self.views = LanceViews()
@@ -342,7 +345,7 @@ class LanceEngine:
         channel = _Channel(self._namespace, after=after, exactly=exactly)
         with _translated(table, channel):
             dataset = self._dataset(channel, table)
-            dataset = dataset if branch is None else dataset.checkout_version((branch, None))
+            dataset = dataset if branch is None else self._opened(table, dataset.checkout_version((branch, None)))
             self._bind(channel, dataset, branch)
             if exactly:
                 channel.after = dataset.version
@@ -360,7 +363,8 @@ class LanceEngine:
             with _translated(table, _Channel(self._namespace), reading=True):
                 handle = _Handle(self._namespace)
                 dataset = self._dataset(handle, table, tag if tag is not None else None if branch else version)
-                dataset = dataset if branch is None else dataset.checkout_version((branch, version))
+                if branch is not None:
+                    dataset = self._opened(table, dataset.checkout_version((branch, version)))
                 if tag is None:
                     self._bind(handle, dataset, branch)
                 return dataset
@@ -404,12 +408,17 @@ class LanceEngine:
         writer.namespace = self._based_on(Base(dataset.version, transaction_name(manifest), branch))
 
     def _dataset(self, namespace: Any, table: ObjectId, version: int | str | None = None) -> Any:
-        return lance.dataset(
+        dataset = lance.dataset(
             namespace_client=namespace,
             table_id=list(table.names),
             version=version,
             storage_options=self._storage_options or None,
         )
+        return self._opened(table, dataset)
+
+    def _opened(self, table: ObjectId, dataset: Any) -> Any:
+        self._on_open(table, [base.path for base in dataset.base_paths().values()])
+        return dataset
 
     def _managed(self, table: ObjectId) -> bool:
         request = DescribeTableRequest(id=list(table.names))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from lancekeep.domain.errors import MissingExtra
 from lancekeep.entrypoints.cli.console import print_line
 from lancekeep.entrypoints.cli.options import Stores, stores
 from lancekeep.entrypoints.maintenance import maintaining, read_plan
+from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
 from lancekeep.entrypoints.namespace.implementations import NATIVE, namespace_of
 
 
@@ -67,7 +69,6 @@ def serve(chosen: Stores, /, mode: str | None, impl: str | None, maintenance: Pa
         raise MissingExtra("the server needs its libraries: pip install 'lancekeep[server]'") from error
     settings = ServerSettings.resolve(options)
     config = ConnectionConfig.resolve(given(**chosen.given, mode=mode, impl=None if impl == NATIVE else impl))
-    security = security_of(settings, config.storage_options)
 
     def announce(url: str) -> None:
         print_line(f"Serving {shown} at {url}")
@@ -75,6 +76,10 @@ def serve(chosen: Stores, /, mode: str | None, impl: str | None, maintenance: Pa
         print_line("Stop: Ctrl-C or SIGTERM; requests in progress finish first.")
 
     plan = None if maintenance is None else read_plan(maintenance)
-    with namespace_of(config, native=impl == NATIVE) as (namespace, shown), maintaining(namespace, plan):
+    with ExitStack() as stack:
+        namespace, shown = stack.enter_context(namespace_of(config, native=impl == NATIVE))
+        base_paths = namespace.catalog.versions.base_paths if isinstance(namespace, CatalogNamespace) else None
+        security = security_of(settings, config.storage_options, base_paths)
+        stack.enter_context(maintaining(namespace, plan, confined=bool(settings.policy)))
         app = create_app(namespace, settings, around=security.around, middleware=security.middleware)
         Server(app, settings).serve_on(announce)

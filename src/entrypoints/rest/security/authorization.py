@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
 from lance_namespace import errors as api_errors
 
+from lancekeep.application.base_paths import restricted
 from lancekeep.domain.authorization import Action, Decision, Principal
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import MANIFEST_DELIMITER, ObjectId
@@ -28,7 +30,8 @@ class Authorization:
 
     An object that the principal may not read looks absent: the error is that of a missing object, and equal to it,
     because the errors of missing objects are written here, too. A listing is filtered before it is cut into pages, so
-    neither its length nor its page token reveals a hidden name.
+    neither its length nor its page token reveals a hidden name. A base path in a manifest is permitted if the principal
+    may read the table that it leads into.
     """
 
     authorizer: Authorizer
@@ -41,9 +44,10 @@ class Authorization:
         for need in required:
             self._require(principal, need, required)
         try:
-            if call.operation in _NAMES:
-                return self._listing(call, principal, proceed)
-            return proceed(call)
+            with restricted(partial(self._may_read, principal)):
+                if call.operation in _NAMES:
+                    return self._listing(call, principal, proceed)
+                return proceed(call)
         except api_errors.TableNotFoundError as error:
             raise absence(required, of_table=True) from error
         except api_errors.NamespaceNotFoundError as error:
@@ -65,6 +69,11 @@ class Authorization:
         raise api_errors.PermissionDeniedError(
             f"{principal.name} needs the role {need.action.role} on {need.object_id}; ask an administrator for it"
         )
+
+    def _may_read(self, principal: Principal, _: ObjectId | None, source: ObjectId | None) -> bool:
+        """Return whether a base path may lead into a table; None is a place like a location that a request chooses."""
+        action, where = (Action.ADMIN, ObjectId()) if source is None else (Action.READ, source)
+        return self.authorizer.decide(principal, action, where) is Decision.ALLOWED
 
     def _listing(self, call: Call, principal: Principal, proceed: Callable[[Call], Any]) -> Any:
         request: Any = call.request

@@ -13,6 +13,7 @@ from starlette.middleware import Middleware
 from lancekeep.adapters.authentication.api_keys import ApiKeys
 from lancekeep.adapters.authentication.tokens import Issuer, Tokens
 from lancekeep.adapters.authorization.policy_file import PolicyFile
+from lancekeep.application.base_paths import BasePaths
 from lancekeep.domain.errors import InvalidInput, MissingExtra
 from lancekeep.entrypoints.rest.app import Around
 from lancekeep.entrypoints.rest.security.authentication import (
@@ -42,12 +43,17 @@ class Security:
     middleware: tuple[Middleware, ...]
 
 
-def security_of(settings: ServerSettings, storage_options: Mapping[str, str]) -> Security:
+def security_of(
+    settings: ServerSettings,
+    storage_options: Mapping[str, str],
+    base_paths: BasePaths | None = None,
+) -> Security:
     """Return the security that the settings of a server describe.
 
     Args:
         settings: The settings.
         storage_options: The storage options of the catalog, from which credentials are vended.
+        base_paths: The base paths of the catalog; None if the server cannot check those of the served namespace.
 
     Raises:
         InvalidInput: A setting or a file is not valid, or the server would be open to other machines.
@@ -72,7 +78,7 @@ def security_of(settings: ServerSettings, storage_options: Mapping[str, str]) ->
     around: list[Around] = [without_identity]
     if policy is not None:
         around.append(Authorization(policy))
-    around.append(Vending(_vendor(settings, storage_options), policy))
+    around.append(Vending(_vendor(settings, storage_options), policy, base_paths))
     authentication = Middleware(Authentication, keys=keys, tokens=tokens)
     return Security(tuple(around), (*limits, authentication, *rate, transfer))
 

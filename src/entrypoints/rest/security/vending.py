@@ -9,6 +9,7 @@ import attrs
 from lance_namespace import errors as api_errors
 
 from lancekeep.adapters.lance.namespace_errors import translating
+from lancekeep.application.base_paths import BasePaths
 from lancekeep.domain.authorization import Action, Decision, Principal
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.rest.requests import Call
@@ -26,15 +27,18 @@ class Vending:
     No answer contains them.
 
     The credentials permit what the principal may do with the table: read, write, or for administrators also delete.
+    They also read the directories that the table reads by base paths, if the principal may read those.
     They are vended unless the request has ``vend_credentials=false``, because native clients do not set it.
 
     Attributes:
         vendor: Issues credentials; None if the server vends none.
         authorizer: Decides what a principal may do; None if every principal may do everything.
+        base_paths: The base paths of the catalog; None if credentials reach none.
     """
 
     vendor: CredentialVendor | None
     authorizer: Authorizer | None
+    base_paths: BasePaths | None = None
 
     def __call__(self, call: Call, proceed: Callable[[Call], Any]) -> Any:
         request: Any = call.request
@@ -56,7 +60,9 @@ class Vending:
     @translating
     def _vend(self, vendor: CredentialVendor, location: str, call: Call) -> dict[str, str]:
         principal = call.principal if isinstance(call.principal, Principal) else Principal("anonymous")
-        return dict(vendor.vend(location, self._action(principal, ObjectId.of(call.object_id)), principal.name))
+        table = ObjectId.of(call.object_id)
+        sources = () if self.base_paths is None else self.base_paths.sources(table)
+        return dict(vendor.vend(location, self._action(principal, table), principal.name, sources))
 
     def _action(self, principal: Principal, table: ObjectId) -> Action:
         if self.authorizer is None:
