@@ -170,7 +170,8 @@ class _Transfer:
             return await self._receive()
         start = time.monotonic()
         try:
-            message = await asyncio.wait_for(self._receive(), self._seconds - self._waited)
+            async with asyncio.timeout(self._seconds - self._waited):  # unlike wait_for, it starts no task
+                message = await self._receive()
         except TimeoutError:
             self.refusal = HttpError(
                 408, f"The body did not arrive within {self._seconds:g} seconds.", headers={"connection": "close"}
@@ -195,6 +196,7 @@ class _Transfer:
 
 async def _within(sending: Awaitable[None], seconds: float) -> None:
     try:
-        await asyncio.wait_for(sending, seconds)
+        async with asyncio.timeout(seconds):
+            await sending
     except TimeoutError:
         raise OSError("the client does not read the response") from None
