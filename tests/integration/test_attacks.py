@@ -198,8 +198,10 @@ def test_a_stranger_finds_nothing(site: Site) -> None:
         "/v1/namespace/secret/describe",
         "/v1/namespace/secret/drop",
         "/DescribeTable",
+        "/AlterTable",
+        "/CreateEmptyTable",
     ):
-        body = {"id": ["secret", "plans"]} if path == "/DescribeTable" else None
+        body = {"id": ["secret", "plans"]} if "/v1/" not in path else None
         assert site.ask("stranger", path, body).status_code == 404
     for path in ("/v1/namespace/$/list", "/v1/namespace/secret/table/list", "/v1/table"):
         assert site.get("stranger", path).status_code == 404
@@ -239,6 +241,10 @@ def test_roles_are_no_more_than_they_say(site: Site) -> None:
         ("reader", "/v1/table/ml$new/declare", {}),
         ("reader", "/v1/namespace/ml$new/create", {}),
         ("reader", f"{table}/drop", None),
+        ("reader", "/AlterTable", {"id": ["ml", "features"], "properties": {"a": "1"}}),
+        ("reader", "/AlterNamespace", {"id": ["ml"], "properties": {"a": "1"}}),
+        ("writer", "/AlterTable", {"id": ["ml", "features"], "properties": {"materialized_view": "{}"}}),
+        ("writer", "/AlterTable", {"id": ["ml", "features"], "properties": {"materialized_view": None}}),
         ("writer", f"{table}/drop", None),
         ("writer", f"{table}/deregister", {}),
         ("writer", f"{table}/rename", {"new_table_name": "x"}),

@@ -27,11 +27,13 @@ from faults import Faulty
 from lance_namespace import errors as api_errors
 from rest_server import serving
 from starlette.testclient import TestClient
+from starlette.websockets import WebSocketDisconnect
 
 import lancekeep
 from lancekeep.application.retry import Retry
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain.errors import StoreUnavailable
+from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
 from lancekeep.entrypoints.rest.app import create_app
 from lancekeep.entrypoints.rest.server import Server, listen, url_of
 from lancekeep.entrypoints.rest.settings import ServerSettings
@@ -221,6 +223,78 @@ def test_fields_beside_an_arrow_body_are_in_query_and_headers(client: TestClient
 def test_the_older_routes_have_every_field_in_the_body(client: TestClient, namespace: Recorder, name: str) -> None:
     assert client.post(f"/{name}", json={"id": ["ml", "t"], "version": 1}).json() == {"location": "/lake/t"}
     assert (namespace.requests[0].id, namespace.requests[0].version) == (["ml", "t"], 1)
+
+
+def test_the_older_operations_have_routes(tmp_path: Path) -> None:
+    with lancekeep.connect(str(tmp_path / "lake"), commit_store="conditional-put://") as catalog:
+        catalog.create_namespace("ml")
+        client = TestClient(create_app(CatalogNamespace(catalog), QUIET))
+
+        def ask(name: str, **fields: Any) -> Any:
+            answer = client.post(f"/{name}", json=fields)
+            assert answer.status_code == 200, answer.text
+            return answer.json()
+
+        assert {"AlterTable", "CreateEmptyTable", "DescribeTable"} <= set(ask("ListOperations")["operations"])
+        assert ask("CreateEmptyTable", id=["ml", "t"])["location"] == catalog.describe_table("ml.t").uri
+        for name, object_id in (("AlterNamespace", ["ml"]), ("AlterTable", ["ml", "t"])):
+            assert ask(name, id=object_id, properties={"a": "1", "b": "2"})["properties"] == {"a": "1", "b": "2"}
+            changed = ask(name, id=object_id, properties={"a": None, "b": "3"}, context={"x": "y"})
+            assert changed == {"id": object_id, "properties": {"b": "3"}}
+            refused(client.post(f"/{name}", json={"id": object_id}), 400)
+            refused(client.post(f"/{name}", json={"id": object_id, "properties": {"lancekeep.x": "1"}}), 400)
+        assert catalog.describe_namespace("ml").properties == {"b": "3"}
+        assert catalog.describe_table("ml.t").properties == {"b": "3"}
+        key = {"idempotency-key": "8a2f1c1e-6b0d-4a53-9a51-0d7d1f2f6a01"}
+        body = {"id": ["ml"], "properties": {"c": "4"}}
+        first, again = (client.post("/AlterNamespace", json=body, headers=key).json() for _ in range(2))
+        assert first == again == {"id": ["ml"], "properties": {"b": "3", "c": "4"}}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("POST", "/healthz", 405),
+        ("DELETE", "/readyz", 405),
+        ("PUT", "/metrics", 405),
+        ("OPTIONS", "/healthz", 405),
+        ("GET", "/healthz%0a", 404),
+        ("GET", "/healthz/", 404),
+        ("GET", "/%0a", 404),
+        ("GET", "/", 404),
+        ("POST", "/v1/table/a%0ab/describ", 404),
+        ("GET", "/v1/table/t/describe", 405),
+        ("PATCH", "/v1/table/t/describe", 405),
+        ("GET", "/DescribeTable", 405),
+        ("POST", "/NoSuchOperation", 404),
+        ("POST", "/v1/table/%ff/describe", 400),
+    ],
+)
+def test_every_refusal_has_the_form_of_an_error(client: TestClient, method: str, path: str, status: int) -> None:
+    answer = client.request(method, path)
+    refused(answer, status, 13 if status == 400 else 0)
+    assert ("allow" in answer.headers) == (status == 405)
+
+
+def test_a_defect_outside_of_the_operations_has_the_form_of_an_error(
+    namespace: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = create_app(namespace, QUIET)
+
+    async def broken(*_: object) -> None:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr("lancekeep.entrypoints.rest.app.Operations.__call__", broken)
+    with TestClient(app, raise_server_exceptions=False) as client:
+        answer = client.post("/v1/table/t/describe")
+        refused(answer, 500, 18)
+        assert "planted" not in answer.text
+        assert answer.headers["x-request-id"] == answer.json()["instance"]
+
+
+def test_a_web_socket_is_refused(client: TestClient) -> None:
+    with pytest.raises(WebSocketDisconnect), client.websocket_connect("/v1/table/t/describe"):
+        pass
 
 
 def test_the_older_route_of_an_arrow_body_has_every_field_in_the_query(client: TestClient, namespace: Recorder) -> None:

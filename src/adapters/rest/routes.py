@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import attrs
 import lance_namespace as api
+from lance_namespace_urllib3_client.models.identity import Identity
 from pydantic import BaseModel
 
 GET, POST = "GET", "POST"
@@ -65,7 +66,8 @@ class Route:
     @functools.cached_property
     def model(self) -> type[BaseModel]:
         """The request model."""
-        return typing.cast(type[BaseModel], getattr(api, f"{_MODELS.get(self.operation, self.operation_id)}Request"))
+        name = f"{_MODELS.get(self.operation, self.operation_id)}Request"
+        return typing.cast(type[BaseModel], getattr(api, name, None) or globals()[name])
 
     @functools.cached_property
     def kinds(self) -> Mapping[str, type]:
@@ -119,7 +121,26 @@ class Router:
         return None
 
 
-_MODELS = {"list_all_tables": "ListTables", "create_table_scalar_index": "CreateTableIndex"}
+class ListOperationsRequest(BaseModel):
+    """The request of ``ListOperations``, which has no model in `lance_namespace`."""
+
+    identity: Identity | None = None
+    context: dict[str, str] | None = None
+
+
+class AlterRequest(ListOperationsRequest):
+    """The request of ``AlterNamespace`` and ``AlterTable``; null removes a property."""
+
+    id: list[str] | None = None
+    properties: dict[str, str | None] | None = None
+
+
+_MODELS = {
+    "list_all_tables": "ListTables",
+    "create_table_scalar_index": "CreateTableIndex",
+    "alter_namespace": "Alter",
+    "alter_table": "Alter",
+}
 """The operations whose request model has the name of another operation."""
 
 _PAGE = ("page_token", "limit")
@@ -258,12 +279,16 @@ _BY_OPERATION = {route.operation: route for route in ROUTES}
 OLDER_ROUTES: tuple[Route, ...] = (
     *(_older(route, route.operation_id) for route in ROUTES),
     *(_older(_BY_OPERATION[operation], name) for name, operation in _RENAMED.items()),
+    _post("list_operations", "/ListOperations"),
+    _post("alter_namespace", "/AlterNamespace"),
+    _post("alter_table", "/AlterTable"),
+    _post("create_empty_table", "/CreateEmptyTable"),
 )
 """``POST /<operationId>`` for every operation, as an older version of the specification has it."""
 
 READS = frozenset(
     route.operation
-    for route in ROUTES
+    for route in (*ROUTES, *OLDER_ROUTES)
     if route.operation.startswith(("describe_", "list_", "get_", "query_", "count_", "explain_", "analyze_"))
     or route.operation.endswith("_exists")
 )

@@ -1,7 +1,7 @@
 """The older names of operations ("Namespace Operations" of the specification).
 
 No request model exists for ``ListOperations``, ``AlterNamespace`` and ``AlterTable``. Their requests and answers are
-dicts.
+dicts; the server's requests are models of its routes.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import lance_namespace as api
+from pydantic import BaseModel
 
 from lancekeep.adapters.lance.namespace_errors import translating
 from lancekeep.domain.errors import InvalidInput
@@ -25,7 +26,7 @@ class OlderOperations(NamespaceOperations, TableOperations):
     """The operations of earlier versions of the specification."""
 
     @translating
-    def list_operations(self, request: Mapping[str, Any] | None = None) -> dict[str, list[str]]:
+    def list_operations(self, request: Mapping[str, Any] | BaseModel | None = None) -> dict[str, list[str]]:
         """Return the names of the supported operations as ``operations``."""
         _require_known(request or {}, ())
         names = [name for name in dir(api.LanceNamespace) if not name.startswith("_") and name not in _NO_OPERATIONS]
@@ -44,7 +45,7 @@ class OlderOperations(NamespaceOperations, TableOperations):
         return self.describe_table(request)
 
     @translating
-    def alter_namespace(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def alter_namespace(self, request: Mapping[str, Any] | BaseModel) -> dict[str, Any]:
         """Set properties of a namespace; null as a value removes the property.
 
         Args:
@@ -58,26 +59,30 @@ class OlderOperations(NamespaceOperations, TableOperations):
         return {"id": list(namespace.id.names), "properties": dict(namespace.properties)}
 
     @translating
-    def alter_table(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def alter_table(self, request: Mapping[str, Any] | BaseModel) -> dict[str, Any]:
         """Set properties of a table, as `alter_namespace` does."""
         object_id, values, removed = _changes(request)
         table = self._catalog.alter_table(object_id, values, removed)
         return {"id": list(table.id.names), "properties": dict(table.properties)}
 
 
-def _changes(request: Mapping[str, Any]) -> tuple[ObjectId, dict[str, str], list[str]]:
+def _changes(request: Mapping[str, Any] | BaseModel) -> tuple[ObjectId, dict[str, str], list[str]]:
     """Return the object of a request, the properties to set and those to remove."""
-    _require_known(request, _FIELDS)
-    properties = request.get("properties")
+    fields = _require_known(request, _FIELDS)
+    properties = fields.get("properties")
     if not isinstance(properties, Mapping) or not properties:
         raise InvalidInput("properties is an object of the properties to set, with null for those to remove")
     values = {name: value for name, value in properties.items() if value is not None}
-    return ObjectId.of(request.get("id") or []), values, [name for name in properties if name not in values]
+    return ObjectId.of(fields.get("id") or []), values, [name for name in properties if name not in values]
 
 
-def _require_known(request: Any, fields: tuple[str, ...]) -> None:
+def _require_known(request: Any, fields: tuple[str, ...]) -> Mapping[str, Any]:
+    """Return the fields of a request. Raises `InvalidInput` if it has others."""
+    if isinstance(request, BaseModel):  # of the server's route
+        request = vars(request)
     if not isinstance(request, Mapping):
         raise InvalidInput(f"the request is of type {type(request).__name__}; expected a dict")
     unknown = [name for name in request if name not in (*fields, "identity", "context")]
     if unknown:
         raise InvalidInput(f"the request has no field {unknown[0]!r}; its fields are {', '.join(fields) or 'none'}")
+    return request

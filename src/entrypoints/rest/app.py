@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from threading import Condition
 from typing import Any
 
 import anyio.to_thread
+import attrs
 import lance_namespace as api
 import pyarrow as pa
 from lance_namespace.errors import ErrorCode
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.responses import JSONResponse
-from starlette.routing import Route as Endpoint
-from starlette.types import Message, Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocketClose
 
 from lancekeep.adapters.rest.routes import OLDER_ROUTES, ROUTES, Body, Route, Router
 from lancekeep.domain.errors import InvalidInput
@@ -28,9 +30,9 @@ from lancekeep.entrypoints.rest.channel import PART, Loop, RequestBody, Response
 from lancekeep.entrypoints.rest.errors import HttpError, Problem
 from lancekeep.entrypoints.rest.health import Health
 from lancekeep.entrypoints.rest.idempotency import Idempotency
-from lancekeep.entrypoints.rest.observation import Observation, Telemetry
+from lancekeep.entrypoints.rest.observation import REQUEST_ID, Observation, Telemetry
 from lancekeep.entrypoints.rest.requests import Call, call_of, route_of
-from lancekeep.entrypoints.rest.responses import ARROW_FILE, response_of, write_file
+from lancekeep.entrypoints.rest.responses import ARROW_FILE, refusal_of, response_of, write_file
 from lancekeep.entrypoints.rest.settings import ServerSettings
 
 Handler = Callable[[Call], Any]
@@ -73,19 +75,49 @@ def create_app(
     operations: Any = innermost
     for each in reversed(middleware):
         operations = each.cls(operations, *each.args, **each.kwargs)
-    app = Starlette(
-        routes=[
-            Endpoint("/healthz", health.alive),
-            Endpoint("/readyz", health.ready),
-            Endpoint("/metrics", telemetry.metrics),
-        ],
-        middleware=[Middleware(Observation, telemetry=telemetry)],
-    )
-    app.router.default = operations  # a route's pattern would not match a path with a line break
+    endpoints = {"/healthz": health.alive, "/readyz": health.ready, "/metrics": telemetry.metrics}
+    app = Starlette(middleware=[Middleware(Observation, telemetry=telemetry)], exception_handlers={Exception: _failure})
+    app.router.default = Endpoints(endpoints, operations)  # Starlette's routes answer errors as plain text
     app.router.redirect_slashes = False
     app.state.health = health
     app.state.running = innermost.running
     return app
+
+
+async def _failure(request: Request, error: Exception) -> Response:
+    """Answer a defect outside of the operations; Starlette raises the error again, for the log."""
+    request_id = getattr(request.state, "request_id", "")
+    response = refusal_of(Problem.of(error), request_id)
+    response.headers[REQUEST_ID] = request_id  # the handler is outside of `Observation`
+    return response
+
+
+@attrs.frozen
+class Endpoints:
+    """The ASGI application of the paths that name no operation.
+
+    Every other path belongs to the operations.
+    """
+
+    endpoints: Mapping[str, Callable[[Request], Awaitable[Response]]]
+    operations: ASGIApp
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await WebSocketClose()(scope, receive, send)
+            return
+        endpoint = self.endpoints.get(scope["path"])
+        if endpoint is None:
+            await self.operations(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        if request.method in ("GET", "HEAD"):
+            response = await endpoint(request)
+        else:
+            message = f"{request.url.path} has the methods GET and HEAD."
+            refused = HttpError(405, message, ErrorCode.UNSUPPORTED, {"allow": "GET, HEAD"})
+            response = refusal_of(Problem.of(refused), request.state.request_id)
+        await response(scope, receive, send)
 
 
 class Running:
@@ -151,7 +183,7 @@ class Operations:
             state["error"], state["problem"] = error, problem
             if rows is not None and rows.started:
                 return  # without an end of the body, the client learns that it is incomplete
-            response = JSONResponse(problem.body(state.get("request_id", "")), problem.status, problem.headers)
+            response = refusal_of(problem, state.get("request_id", ""))
             await body.discard(UNREAD)
         await response(scope, receive, send)
 

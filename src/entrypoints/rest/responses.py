@@ -10,10 +10,11 @@ import lance_namespace as api
 import pyarrow as pa
 from pydantic import BaseModel
 from pydantic_core import to_json
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from lancekeep.adapters.rest.routes import Body
 from lancekeep.entrypoints.rest.channel import ResponseBody
+from lancekeep.entrypoints.rest.errors import Problem
 from lancekeep.entrypoints.rest.requests import DELIMITER, JSON, Call
 
 ARROW_FILE = "application/vnd.apache.arrow.file"
@@ -45,6 +46,11 @@ def response_of(call: Call, answer: Any) -> Response:
             fields["tables"] = [name.replace(DELIMITER, call.delimiter) for name in fields["tables"]]
         content = to_json(fields)
     return Response(content, status, headers, JSON)
+
+
+def refusal_of(problem: Problem, request_id: str) -> JSONResponse:
+    """Return an error as an HTTP response."""
+    return JSONResponse(problem.body(request_id), problem.status, problem.headers)
 
 
 def write_file(reader: pa.RecordBatchReader, body: ResponseBody) -> None:

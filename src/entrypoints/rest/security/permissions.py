@@ -85,10 +85,12 @@ SIMPLE: Mapping[str, tuple[Action, Kind]] = {
     "list_tables": (READ, Kind.LISTING),
     "list_all_tables": (READ, Kind.LISTING),
     "describe_namespace": (READ, Kind.NAMESPACE),
+    "alter_namespace": (WRITE, Kind.NAMESPACE),
     "namespace_exists": (READ, Kind.NAMESPACE),
     "create_namespace": (WRITE, Kind.NEW),
     "drop_namespace": (ADMIN, Kind.NAMESPACE),
     "describe_table": (READ, Kind.TABLE),
+    "alter_table": (WRITE, Kind.TABLE),
     "table_exists": (READ, Kind.TABLE),
     "drop_table": (ADMIN, Kind.TABLE),
     "deregister_table": (ADMIN, Kind.TABLE),
@@ -197,6 +199,7 @@ def _transaction(action: Action) -> Callable[[Any], list[Need]]:
 
 
 _SPECIAL: Mapping[str, Callable[[Any], list[Need]]] = {
+    "list_operations": lambda _: [Need(READ, ObjectId(), Kind.LISTING)],
     **dict.fromkeys(CREATING, _creation),
     "register_table": _registration,
     "rename_table": _rename,
