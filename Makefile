@@ -9,6 +9,8 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --root-user-
 # Spark's workers run the interpreter of this environment.
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
+# Keep bytecode: the tests start hundreds of processes, and each would compile Lancekeep.
+export PYTHONDONTWRITEBYTECODE :=
 
 MAKEFLAGS += --no-print-directory
 .DELETE_ON_ERROR:

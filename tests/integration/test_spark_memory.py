@@ -10,6 +10,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import lance
@@ -133,8 +134,15 @@ class Lake:
 
 
 @pytest.fixture(scope="module")
-def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
-    made = Lake(spark, tmp_path_factory.mktemp("memory"))
+def on_disk() -> Iterator[Path]:
+    """A directory for gigabytes: other files of the tests may be in memory."""
+    with TemporaryDirectory() as directory:
+        yield Path(directory)
+
+
+@pytest.fixture(scope="module")
+def lake(spark: SparkSession, on_disk: Path) -> Iterator[Lake]:
+    made = Lake(spark, on_disk)
     before = spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 50)
     for size in (SMALL, LARGE):
