@@ -65,6 +65,15 @@ if TYPE_CHECKING:
     from lancekeep.domain.transaction import AllCommitted
     from lancekeep.entrypoints.namespace.directory import DirectoryNamespace
     from lancekeep.entrypoints.namespace.rest import RestNamespace
+    from lancekeep.entrypoints.verification import (
+        LostRows,
+        Problem,
+        Verification,
+        VerifiedTable,
+        drop_fragments,
+        lost_rows,
+        verify,
+    )
     from lancekeep.ports.table_engine import VersionDetails, WritePlan
 
 __all__ = [
@@ -95,6 +104,7 @@ __all__ = [
     "IndexNotFound",
     "InvalidInput",
     "LancekeepError",
+    "LostRows",
     "MigrationProgress",
     "MigrationReport",
     "MissingExtra",
@@ -111,6 +121,7 @@ __all__ = [
     "PartitionField",
     "PartitionSpec",
     "PartitionedNamespace",
+    "Problem",
     "Refused",
     "RestNamespace",
     "Result",
@@ -132,12 +143,17 @@ __all__ = [
     "UnsafeStore",
     "UnsafeStoreWarning",
     "Unsupported",
+    "Verification",
+    "VerifiedTable",
     "VersionDetails",
     "VersionNotFound",
     "VersionTaken",
     "WritePlan",
     "certify",
     "connect",
+    "drop_fragments",
+    "lost_rows",
+    "verify",
 ]
 
 _HOMES = {
@@ -162,6 +178,7 @@ _HOMES = {
     "lancekeep.domain.table": "Table",
     "lancekeep.entrypoints.namespace.directory": "DirectoryNamespace",
     "lancekeep.entrypoints.namespace.rest": "RestNamespace",
+    "lancekeep.entrypoints.verification": "LostRows Problem Verification VerifiedTable drop_fragments lost_rows verify",
     "lancekeep.ports.table_engine": "VersionDetails WritePlan",
 }
 _HOME = dict.fromkeys(__all__, "lancekeep.domain.errors")

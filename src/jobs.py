@@ -17,7 +17,8 @@ from lancekeep.entrypoints.spark.jobs.ingest import ingest
 from lancekeep.entrypoints.spark.jobs.session import columns_of, session, ship
 from lancekeep.entrypoints.spark.jobs.tasks import Summary
 from lancekeep.entrypoints.spark.jobs.upsert import changes_in, upsert
-from lancekeep.entrypoints.spark.jobs.verify import Problem, Verification, VerifiedTable, verify
+from lancekeep.entrypoints.spark.jobs.verify import verify
+from lancekeep.entrypoints.verification import Problem, Verification, VerifiedTable
 
 __all__ = [
     "Problem",

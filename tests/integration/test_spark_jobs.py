@@ -423,7 +423,7 @@ def test_job_without_pyspark_names_extra_to_install(tmp_path: Path) -> None:
         "import sys; sys.modules['pyspark'] = None; sys.argv[0] = 'lancekeep'\n"
         "from lancekeep.__main__ import main; main()"
     )
-    command = [sys.executable, "-c", program, "verify", str(tmp_path)]
+    command = [sys.executable, "-c", program, "compact", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.strip().endswith("pip install 'lancekeep[spark]'")

@@ -21,13 +21,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
 import lancekeep
+from lancekeep.entrypoints.scanning import batch_rows
 from lancekeep.entrypoints.spark.jobs import tasks
 from lancekeep.entrypoints.spark.jobs.index import sample_rate
 from lancekeep.entrypoints.spark.reading import (
     MOST_PARTITIONS,
     Fragment,
     Part,
-    batch_rows,
     entries,
     first_rows,
     partitions,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TextIO, TypeVar
 
 import attrs
 import click
@@ -18,6 +18,9 @@ from lancekeep.application.catalog import Catalog
 from lancekeep.application.certification import Certificate
 from lancekeep.config import ConnectionConfig, given
 from lancekeep.domain.errors import NotFound
+
+if TYPE_CHECKING:  # pylance loads only when a command reads files
+    from lancekeep.entrypoints.verification import LostRows, Verification
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -31,6 +34,15 @@ class Doors(Protocol):
 
     @property
     def certify(self) -> Callable[..., Certificate]: ...
+
+    @property
+    def verify(self) -> Callable[..., Verification]: ...
+
+    @property
+    def lost_rows(self) -> Callable[[Catalog, Verification], list[LostRows]]: ...
+
+    @property
+    def drop_fragments(self) -> Callable[[Catalog, Verification], list[LostRows]]: ...
 
     @property
     def jobs(self) -> Any: ...  # the module `lancekeep.jobs`; asking for it needs PySpark

@@ -8,33 +8,42 @@ import attrs
 import click
 
 from lancekeep.entrypoints.cli.commands import WRONG
-from lancekeep.entrypoints.cli.console import print_json, print_line, print_table
-from lancekeep.entrypoints.cli.jobs import Surroundings, on_spark
+from lancekeep.entrypoints.cli.console import print_json, print_line, print_table, progress
+from lancekeep.entrypoints.cli.options import Doors, Stores, as_json, stores
+from lancekeep.entrypoints.cli.upkeep import mode
 
 
 @click.command()
-@on_spark
-@click.argument("tables", nargs=-1)
-@click.option("--deep", is_flag=True, help="Read every value.")
+@as_json
+@click.option("--threads", type=click.IntRange(min=1), help="The number of files to read at a time.")
 @click.option(
     "--digests", metavar="FILE", help="Compare contents with the digests in this file, and add missing digests."
 )
+@click.option("--deep", is_flag=True, help="Read every value.")
+@mode
+@stores
+@click.argument("tables", nargs=-1)
 @click.pass_context
 def verify(
     context: click.Context,
-    chosen: Surroundings,
+    chosen: Stores,
     tables: tuple[str, ...],
+    mode: str,
     deep: bool,
     digests: str | None,
+    threads: int | None,
     as_json: bool,
 ) -> None:
     """Check that the files and rows of tables are complete.
 
-    Checks that every file of TABLES exists and every row is counted; by default for all tables of the catalog at ROOT.
-    Changes nothing. Exit code 1: a table is incomplete.
+    Checks that every file of TABLES exists and that its footer can be read; by default for all tables of the catalog at
+    ROOT. Changes nothing. Exit code 1: a table is incomplete; `lancekeep repair --drop-fragments` shows what is lost.
     """
-    with chosen.running("verify", tables) as job:
-        report = job.jobs.verify(*job.given, tables or None, deep=deep, digests=digests, progress=job.report)
+    doors: Doors = context.obj
+    with chosen.catalog(doors, mode=mode) as catalog, progress("verify") as report_progress:
+        report = doors.verify(
+            catalog, tables or None, deep=deep, digests=digests, threads=threads, progress=report_progress
+        )
     if as_json:
         print_json(attrs.asdict(report))
     else:
@@ -47,7 +56,8 @@ def _print(report: Any) -> None:
     columns = ("table", "version", "rows", "fragments", "files", "bytes", "digests compared")
     print_table("Tables", columns, [_row(attrs.astuple(table)) for table in report.tables])
     if report.problems:
-        print_table("Problems", ("table", "object", "reason"), map(attrs.astuple, report.problems))
+        problems = [(problem.table, problem.object, problem.reason) for problem in report.problems]
+        print_table("Problems", ("table", "object", "reason"), problems)
     print_line(str(report))
 
 

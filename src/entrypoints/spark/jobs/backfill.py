@@ -21,9 +21,10 @@ from lancekeep.application.catalog import Catalog
 from lancekeep.application.upkeep.fsck import Progress
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput
 from lancekeep.domain.identifiers import Identifier, ObjectId
+from lancekeep.entrypoints.scanning import READ_AHEAD, batch_rows
 from lancekeep.entrypoints.spark.jobs.files import absolute, place
 from lancekeep.entrypoints.spark.jobs.tasks import Clock, Summary, commit_transaction, quiet, run
-from lancekeep.entrypoints.spark.reading import READ_AHEAD, Snapshot, batch_rows
+from lancekeep.entrypoints.spark.reading import Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,8 +12,9 @@ from lancekeep.application.catalog import Catalog
 from lancekeep.application.upkeep.fsck import Progress
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput
 from lancekeep.domain.identifiers import Identifier, ObjectId
+from lancekeep.entrypoints.scanning import BATCH_BYTES, BATCH_ROWS
 from lancekeep.entrypoints.spark.jobs.tasks import Clock, Summary, quiet, run
-from lancekeep.entrypoints.spark.reading import BATCH_BYTES, BATCH_ROWS, Snapshot, stored_fragments
+from lancekeep.entrypoints.spark.reading import Snapshot, stored_fragments
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,10 +11,10 @@ import pyarrow as pa
 from lance.file import LanceFileSession
 from pyspark.sql import functions as sql
 
+from lancekeep.entrypoints.scanning import BATCH_BYTES, BATCH_ROWS
 from lancekeep.entrypoints.spark.arrow_types import as_spark_sees, as_spark_takes, fit, spark_schema
 from lancekeep.entrypoints.spark.failures import translated
 from lancekeep.entrypoints.spark.ingest import collected
-from lancekeep.entrypoints.spark.reading import BATCH_BYTES, BATCH_ROWS
 from lancekeep.entrypoints.spark.writing import write_batches
 from lancekeep.ports.table_engine import WritePlan
 

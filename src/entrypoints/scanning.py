@@ -1,0 +1,47 @@
+"""How much a scan reads at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+
+READ_AHEAD: dict[str, Any] = {"io_buffer_size": 32 << 20, "batch_readahead": 4}
+"""Bytes and batches that a scan reads ahead; the engine's defaults are two gigabytes and 16 batches."""
+BATCH_ROWS, BATCH_BYTES = 8192, 2 << 20
+
+
+def batch_rows(stored: pa.Schema, names: Iterable[str], fragments: Iterable[Any]) -> int:
+    """Return the number of rows in a batch of about 2 MB, at most 8,192.
+
+    Values of variable size, such as images, count as the average row of the fragments: the engine decodes several
+    whole batches at a time, regardless of ``batch_size_bytes``.
+    """
+    bits = [_bits(stored.field(name).type) for name in names]
+    width = sum(filter(None, bits)) // 8
+    if None in bits:
+        width = max([width, *map(_average_row, fragments)])
+    return max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, width)))
+
+
+def _bits(kind: pa.DataType) -> int | None:
+    """Return the size of a value in bits; None if it varies."""
+    if pa.types.is_fixed_size_list(kind):
+        bits = _bits(kind.value_type)
+        return None if bits is None else bits * kind.list_size
+    if pa.types.is_struct(kind):
+        inner = [_bits(field.type) for field in kind]
+        return None if None in inner else sum(filter(None, inner))
+    if pa.types.is_dictionary(kind):
+        return None
+    try:
+        return int(kind.bit_width)
+    except ValueError:
+        return None
+
+
+def _average_row(fragment: Any) -> int:
+    metadata = fragment.metadata
+    size = sum(file.file_size_bytes or 0 for file in metadata.files)
+    return int(size // max(1, metadata.physical_rows))
