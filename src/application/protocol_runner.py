@@ -37,7 +37,7 @@ from lancekeep.domain.errors import (
     StoreUnavailable,
 )
 from lancekeep.domain.naming import ManifestName, final_path
-from lancekeep.domain.version_row import VersionRow
+from lancekeep.domain.version_row import NotReady, Taken, VersionRow, may_claim
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.object_store import ObjectStore
 
@@ -154,10 +154,31 @@ class ProtocolRunner:
 
     # -- effects ------------------------------------------------------------------------------------------------
 
-    def _reserve(self, progress: Progress, _: bytes | None) -> Event:
+    def _reserve(self, progress: Progress, content: bytes | None) -> Event:
         assert progress.staged is not None
+        if self.rows.guarantees.derived:
+            return self._create_final(progress, progress.staged, content)
         reservation = self.rows.reserve(progress.row, first=progress.first)
         return understand(progress.staged, reservation, repeated=progress.repeated)
+
+    def _create_final(self, progress: Progress, staged: StagedManifest, content: bytes | None) -> Event:
+        """Claim a version whose row is derived from its final manifest, by creating this manifest.
+
+        ``reserve`` of such a store does the same, but it would read the staged manifest, which this process holds, and
+        the effects after it would check again what the creation has proved.
+        """
+        row = progress.row
+        latest = self.rows.latest(row.base_uri)
+        copied = self._copy(progress, content) if may_claim(row, latest, first=progress.first) else EXISTS
+        if copied is DONE:
+            return Event(Reply.FINAL)
+        final = self.objects.head(final_path(row.path))
+        if final is not None:
+            held = VersionRow(row.base_uri, row.version, final.key, final.size)
+            return understand(staged, Taken(held), repeated=progress.repeated)
+        if copied is ABSENT:
+            raise ObjectNotFound(f"{row.base_uri}: the staged manifest {row.path!r} does not exist")
+        return understand(staged, NotReady(latest), repeated=progress.repeated)
 
     def _finalize_met(self, progress: Progress, _: bytes | None) -> Event:
         assert progress.met is not None

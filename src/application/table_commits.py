@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from functools import partial
+from typing import TypeVar
 from uuid import uuid4
 
 import attrs
@@ -36,10 +38,13 @@ from lancekeep.domain.errors import (
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.lineage import Base, refuse_accidental_overwrite
 from lancekeep.domain.naming import ManifestName, NamingScheme, final_path
+from lancekeep.domain.transaction import AllCommitted
 from lancekeep.domain.version_row import Reserved, VersionRow, scheme_of
 from lancekeep.format.manifest import reads_version_zero
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.object_store import ObjectStore
+
+Success = TypeVar("Success", Committed, AllCommitted)
 
 READ_AHEAD = 4
 """How many manifests are read at once after a conflict."""
@@ -82,6 +87,8 @@ class TableCommits(Histories):
         *,
         branch: bool,
         base: Base | None = None,
+        ahead: Future[bytes] | None = None,
+        confirm: Callable[[], object] = lambda: None,
     ) -> Outcome:
         """Commit a staged manifest as a version of a dataset.
 
@@ -94,6 +101,8 @@ class TableCommits(Histories):
             size: Its size in bytes, as a check, if the caller knows it.
             branch: Whether the history may begin with any version.
             base: The version that the writer read, if the caller knows it.
+            ahead: A request for the staged manifest that has begun.
+            confirm: Raises if the committed version may be missing. If it cannot decide, the outcome is `Unknown`.
 
         Raises:
             CommitRefused: The path is not a staged manifest of this dataset and version, the version would leave a
@@ -104,23 +113,26 @@ class TableCommits(Histories):
             UnsafeStore: The object store violates the condition that commits depend on; nothing was committed.
             AccessDenied, Unsupported: The commit store refused the reservation; the staged manifest was removed.
         """
-        staged, content = self.read_staged(root, version, path, size, branch=branch)
+        staged, content = self.read_staged(root, version, path, size, branch=branch, ahead=ahead)
         descendant = self.lineage.require(root, staged, content, base)
         if (request := current_request()) is not None:
             request.claim(lambda: CommitToken(recognizable(staged, content)))
-        outcome = self._settle(begin_commit(staged), content)
+        outcome = self._settle(begin_commit(staged), content, cleans_later=self._is_remote)
         if isinstance(outcome, Committed):
             self.lineage.keep(descendant)
-            return attrs.evolve(outcome, transaction=descendant.transaction)
+            row = Committed(outcome.version, outcome.path, outcome.size, descendant.transaction)
+            return confirmed(row, confirm, lambda: CommitToken(recognizable(staged, content)))
         return outcome
 
-    def commit_built(self, root: DatasetRoot, version: int, content: bytes) -> tuple[Outcome, Sequence[bytes]]:
+    def commit_built(
+        self, root: DatasetRoot, version: int, content: bytes, *, confirm: Callable[[], object] = lambda: None
+    ) -> tuple[Outcome, Sequence[bytes]]:
         """Commit a manifest that this process has built, by the naming scheme V2.
 
         If rows are derived from the final manifests, creating the final manifest commits the version: nothing is
         staged and nothing is read before. The caller must know that version ``version - 1`` is the latest. Otherwise
         the manifest is staged and committed by the protocol. A request without a reply is repeated with the same
-        bytes.
+        bytes. ``confirm`` is that of `commit`.
 
         Returns:
             The outcome. After a conflict also the manifests of the version and of those after it, as far as they are
@@ -133,16 +145,20 @@ class TableCommits(Histories):
         staged = StagedManifest(root.base_uri, version, path, len(content), False, self._committer)
         for check in self.on_staged:
             check(root, content)
+        found: Sequence[bytes] = ()
         if self.rows.guarantees.derived:
-            return self._create_final(root, staged, content)
-        descendant = self.lineage.require(root, staged, content, None)
-        self.retry.call(lambda: self.objects.put(path, content))
-        outcome = self._settle(begin_commit(staged), content, cleans_later=is_remote(self.objects))
+            outcome, found = self._create_built(root, staged, content)
+        else:
+            descendant = self.lineage.require(root, staged, content, None)
+            self.retry.call(lambda: self.objects.put(path, content))
+            outcome = self._settle(begin_commit(staged), content, cleans_later=self._is_remote)
+            if isinstance(outcome, Committed):
+                self.lineage.keep(descendant)
         if isinstance(outcome, Committed):
-            self.lineage.keep(descendant)
-        return outcome, ()
+            outcome = confirmed(outcome, confirm, lambda: CommitToken(recognizable(staged, content)))
+        return outcome, found
 
-    def _create_final(
+    def _create_built(
         self, root: DatasetRoot, staged: StagedManifest, content: bytes
     ) -> tuple[Outcome, Sequence[bytes]]:
         self.prove()
@@ -225,7 +241,14 @@ class TableCommits(Histories):
         return self._settle(begin_resolve(token), None)
 
     def read_staged(
-        self, root: DatasetRoot, version: int, path: str, size: int | None, *, branch: bool
+        self,
+        root: DatasetRoot,
+        version: int,
+        path: str,
+        size: int | None,
+        *,
+        branch: bool,
+        ahead: Future[bytes] | None = None,
     ) -> tuple[StagedManifest, bytes]:
         """Read and check a staged manifest, with the arguments of `commit`."""
         directory, _, file_name = path.rpartition("/")
@@ -238,7 +261,10 @@ class TableCommits(Histories):
                 + (": detached versions are not part of a managed history." if version < 0 else ".")
             )
         try:
-            content = self.retry.call(lambda: self.objects.get(path))
+            if ahead is not None and not isinstance(ahead.exception(), StoreUnavailable):
+                content = ahead.result()
+            else:
+                content = self.retry.call(partial(self.objects.get, path))
         except ObjectNotFound as error:
             raise CommitRefused(f"{root.base_uri}: the staged manifest {path!r} does not exist") from error
         if size is not None and size != len(content):
@@ -316,6 +342,10 @@ class TableCommits(Histories):
         self._know(row)
         return Committed(row.version, row.path, row.size)
 
+    @property
+    def _is_remote(self) -> bool:
+        return is_remote(self.objects)
+
     def prove(self) -> None:
         """Raise `UnsafeStore` unless the object store keeps the condition of commits."""
         self.retry.call(self.objects.prove)
@@ -387,6 +417,8 @@ class TableCommits(Histories):
         """
         self.retry.call(lambda: self._fence(root, target.rows.url))
         rows = [row for row in self._all_rows(root) if row.is_final]
+        if target.rows.guarantees.derived:  # it searches from the hint up to a gap, which deletions may have left
+            self.retry.call(partial(self.objects.delete, root.hint_key))
         stale = target.rows.latest(root.base_uri)
         if stale is not None and stale.moved_to is not None:
             target.rows.delete(root.base_uri)  # left by an earlier move in the other direction
@@ -434,3 +466,21 @@ class TableCommits(Histories):
             fence = VersionRow.fence(root.base_uri, latest.version + 1 if latest else 1, new_store)
             if isinstance(self.rows.reserve(fence, first=latest is None), Reserved):
                 return
+
+
+def confirmed(committed: Success, confirm: Callable[[], object], token: Callable[[], CommitToken]) -> Success | Unknown:
+    """Return a committed outcome that ``confirm`` accepts.
+
+    Returns:
+        The outcome; `Unknown` if ``confirm`` could not decide, because the version exists all the same.
+
+    Raises:
+        CommitRefused: ``confirm`` raised it.
+    """
+    try:
+        confirm()
+    except CommitRefused:
+        raise
+    except LancekeepError as error:
+        return Unknown(token(), f"the version was created, but whether its table moved is not known: {error}")
+    return committed

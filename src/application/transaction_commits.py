@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 
 from lancekeep.application.keyed_requests import current_request
 from lancekeep.application.protocol_runner import recognizable, refusal
-from lancekeep.application.table_commits import TableCommits
+from lancekeep.application.table_commits import TableCommits, confirmed
 from lancekeep.domain.commit import Unknown
 from lancekeep.domain.commit_token import CommitToken, StagedManifest
 from lancekeep.domain.errors import Damaged, LancekeepError, StoreUnavailable
@@ -48,10 +48,13 @@ class TransactionCommits:
     def __init__(self, commits: TableCommits) -> None:
         self._commits = commits
 
-    def commit(self, candidates: Sequence[Candidate]) -> TransactionOutcome:
+    def commit(
+        self, candidates: Sequence[Candidate], *, confirm: Callable[[], object] = lambda: None
+    ) -> TransactionOutcome:
         """Commit every staged manifest as the version that it names, or none of them.
 
-        Idempotent for the same staged manifests. Nothing is removed unless the outcome is definite.
+        Idempotent for the same staged manifests. Nothing is removed unless the outcome is definite. ``confirm`` is that
+        of `TableCommits.commit`.
 
         Raises:
             Unsupported: The commit store cannot reserve that many versions in one step; nothing was committed.
@@ -76,6 +79,7 @@ class TransactionCommits:
         if isinstance(outcome, AllCommitted):
             for descendant in descendants:
                 self._commits.lineage.keep(descendant)
+            return confirmed(outcome, confirm, lambda: _token(staged, contents))
         return outcome
 
     def resolve(self, token: CommitToken) -> TransactionOutcome:

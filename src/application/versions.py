@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import TypeVar
@@ -11,6 +13,7 @@ from uuid import uuid4
 import attrs
 
 from lancekeep.application.base_paths import BasePaths
+from lancekeep.application.concurrency import alongside, is_remote
 from lancekeep.application.ledger import Ledger
 from lancekeep.application.places import Places
 from lancekeep.application.table_commits import TableCommits
@@ -18,7 +21,7 @@ from lancekeep.application.tokens import parse_token
 from lancekeep.application.transaction_commits import Candidate, TransactionCommits
 from lancekeep.domain.commit import Committed, Conflict, Outcome, Unknown
 from lancekeep.domain.commit_token import CommitToken, CommitUnknown
-from lancekeep.domain.errors import CommitRefused, Refused, VersionTaken
+from lancekeep.domain.errors import CommitRefused, LancekeepError, Refused, VersionTaken
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.lineage import Base
@@ -124,6 +127,42 @@ class Versions:
 
     # -- committing ---------------------------------------------------------------------------------------------
 
+    def commit_to(
+        self,
+        object_id: ObjectId,
+        branch: str | None,
+        version: int,
+        manifest_path: str,
+        size: int | None,
+        *,
+        base: Base | None = None,
+    ) -> Outcome:
+        """Find a table and commit its next version; see `commit_version`.
+
+        On remote storage, the staged manifest is read while the table is looked up.
+
+        Raises:
+            TableNotFound: The table does not exist.
+        """
+        ahead = self._read_ahead(object_id, branch, manifest_path)
+        table = self.find_table(object_id)
+        return self.commit_version(table, branch, version, manifest_path, size, base=base, ahead=ahead)
+
+    def _read_ahead(self, object_id: ObjectId, branch: str | None, manifest_path: str) -> Future[bytes] | None:
+        """Begin to read a staged manifest.
+
+        Returns:
+            The request; None if local, or if the file is not in the last known directory of the table.
+        """
+        objects = self._ledger.commits.objects
+        if not is_remote(objects):
+            return None
+        with suppress(LancekeepError):  # the current entry decides
+            root = self.dataset_root(find_table(self._ledger.recent(), object_id)).branch(branch)
+            if manifest_path.rpartition("/")[0] + "/" == root.versions_key:
+                return alongside(partial(objects.get, manifest_path))
+        return None
+
     def commit_version(
         self,
         table: Table,
@@ -133,6 +172,7 @@ class Versions:
         size: int | None,
         *,
         base: Base | None = None,
+        ahead: Future[bytes] | None = None,
     ) -> Outcome:
         """Make a staged manifest the next version of a table or branch.
 
@@ -145,17 +185,21 @@ class Versions:
             manifest_path: The key of the staged manifest.
             size: The size of the staged manifest, as a check, if the caller knows it.
             base: The version that the writer read, if the caller knows it.
+            ahead: A request for the staged manifest that has begun.
 
         Raises:
             CommitRefused: As `TableCommits.commit`, or a rename moved the table's files during the commit.
         """
-        root = self._places.dataset_root(table).branch(branch)
-        before = self._ledger.recent().version
-        read = _base_at(table, branch, base)
-        outcome = self._ledger.commits.commit(root, version, manifest_path, size, branch=branch is not None, base=read)
-        if isinstance(outcome, Committed) and v1_table(table.location) is not None:
-            self._require_unmoved(table, version, before, first=branch is not None or version == 1)
-        return outcome
+        return self._ledger.commits.commit(
+            self._places.dataset_root(table).branch(branch),
+            version,
+            manifest_path,
+            size,
+            branch=branch is not None,
+            base=_base_at(table, branch, base),
+            ahead=ahead,
+            confirm=self._confirming(table, version, first=branch is not None or version == 1),
+        )
 
     def commit_built(self, table: Table, version: int, content: bytes) -> tuple[Outcome, Sequence[bytes]]:
         """Make a manifest that this process has built the next version of a table.
@@ -165,11 +209,8 @@ class Versions:
         Raises:
             CommitRefused: As `commit_version`.
         """
-        before = self._ledger.recent().version
-        outcome, found = self._ledger.commits.commit_built(self._places.dataset_root(table), version, content)
-        if isinstance(outcome, Committed) and self.managed and v1_table(table.location) is not None:
-            self._require_unmoved(table, version, before, first=False)
-        return outcome, found
+        confirm = self._confirming(table, version, first=False) if self.managed else _nothing
+        return self._ledger.commits.commit_built(self._places.dataset_root(table), version, content, confirm=confirm)
 
     def begin_history(self, table: Table, version: int, content: bytes) -> Outcome:
         """Commit a manifest that this process has built as a first version.
@@ -180,14 +221,11 @@ class Versions:
             CommitRefused: As `commit_version`.
         """
         root = self._places.dataset_root(table)
-        before = self._ledger.recent().version
+        confirm = self._confirming(table, version, first=True)
         staged = f"{root.manifest_key(version, NamingScheme.V2)}-{uuid4()}"
         commits = self._ledger.commits
         commits.retry.call(lambda: self._places.objects.put(staged, content))
-        outcome = commits.commit(root, version, staged, len(content), branch=True)
-        if isinstance(outcome, Committed) and v1_table(table.location) is not None:
-            self._require_unmoved(table, version, before, first=True)
-        return outcome
+        return commits.commit(root, version, staged, len(content), branch=True, confirm=confirm)
 
     def commit_versions(self, candidates: Sequence[NewVersion]) -> TransactionOutcome:
         """Make staged manifests the next versions of their tables, all or none.
@@ -197,21 +235,25 @@ class Versions:
         Raises:
             CommitRefused: As `TransactionCommits.commit`, or a rename moved the files of a table during the commit.
         """
-        before = self._ledger.recent().version
-        outcome = TransactionCommits(self._ledger.commits).commit(
+        checks = [
+            self._confirming(each.table, each.version, first=each.branch is not None or each.version == 1)
+            for each in candidates
+        ]
+        return TransactionCommits(self._ledger.commits).commit(
             [
                 attrs.evolve(each, base=_base_at(each.table, each.branch, each.base)).at(
                     self._places.dataset_root(each.table)
                 )
                 for each in candidates
-            ]
+            ],
+            confirm=lambda: [check() for check in checks],
         )
-        if isinstance(outcome, AllCommitted):
-            for each in candidates:
-                if v1_table(each.table.location) is not None:
-                    first = each.branch is not None or each.version == 1
-                    self._require_unmoved(each.table, each.version, before, first=first)
-        return outcome
+
+    def _confirming(self, table: Table, version: int, *, first: bool) -> Callable[[], object]:
+        """Return the check of a new version that follows its commit; only V1 names are reused."""
+        if v1_table(table.location) is None:
+            return _nothing
+        return partial(self._require_unmoved, table, version, self._ledger.recent().version, first=first)
 
     def _require_unmoved(self, table: Table, version: int, before: int, *, first: bool) -> None:
         """Raise `CommitRefused` if a rename may have missed a new version.
@@ -290,6 +332,10 @@ def raise_unless_committed(outcome: Success | Conflict | Unknown, name: str) -> 
         winner = "another" if outcome.winner is None else f"{outcome.winner.path} ({outcome.winner.committer})"
         raise VersionTaken(f"{name}: the version is taken by {winner}; nothing was committed")
     return outcome
+
+
+def _nothing() -> None:
+    """Check nothing."""
 
 
 def _base_at(table: Table, branch: str | None, base: Base | None) -> Base | None:

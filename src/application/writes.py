@@ -20,7 +20,7 @@ from lancekeep.application.removal import Removal
 from lancekeep.application.tables import DEFINITE, Tables
 from lancekeep.application.versions import Versions, raise_unless_committed
 from lancekeep.domain.catalog import CatalogView, Change
-from lancekeep.domain.commit import Committed, Conflict, Unknown
+from lancekeep.domain.commit import Committed, Conflict
 from lancekeep.domain.commit_token import CommitUnknown
 from lancekeep.domain.errors import (
     AlreadyExists,
@@ -247,13 +247,16 @@ class Writes:
         try:
             return write()
         except CommitUnknown as unknown:
-            outcome = self._ledger.commits.resolve(unknown.token)
+            try:
+                outcome = self._versions.resolve(unknown.token)
+            except StoreUnavailable:
+                raise unknown from None
             if isinstance(outcome, Conflict):
                 raise VersionTaken(
                     f"{object_id}: version {unknown.token.staged.version} went to another writer; nothing was "
                     "committed. Write again."
                 ) from unknown
-            if isinstance(outcome, Unknown):
+            if not isinstance(outcome, Committed):
                 raise
             return outcome
 

@@ -103,6 +103,7 @@ class Reply(_Symbol):
 TRANSITIONS: Final[Mapping[tuple[State, Reply], State]] = {
     # The claim decides which writer gets the version.
     (State.RESERVE, Reply.RESERVED): State.COPY,
+    (State.RESERVE, Reply.FINAL): State.CLEAN,  # the row is derived from the final manifest, which the claim created
     (State.RESERVE, Reply.TAKEN): State.ABANDON,
     (State.RESERVE, Reply.PERHAPS_OWN): State.RECOGNIZE,
     (State.RESERVE, Reply.OVERTAKEN): State.OVERTAKEN,

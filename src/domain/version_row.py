@@ -114,6 +114,16 @@ class NotReady:
 Reservation = Reserved | Taken | NotReady
 
 
+def may_claim(row: VersionRow, latest: VersionRow | None, *, first: bool) -> bool:
+    """Return whether a free version may be reserved.
+
+    It must begin an empty history, or follow the latest row, which must be final.
+    """
+    if latest is None:
+        return first
+    return not first and latest.version == row.version - 1 and latest.is_final
+
+
 @attrs.frozen
 class Claim:
     """A request to reserve a row.

@@ -53,10 +53,13 @@ def test_commit_in_flight_during_the_move_is_visible_or_refused(tmp_path: Path, 
     writer.write("t", rows(1))
     stored: Any = writer.commits.rows._rows  # type: ignore[attr-defined] # the store itself
     objects: Any = writer.commits.objects
-    reserve, put_if_absent = stored.reserve, objects.put_if_absent
+    reserve, put_if_absent, copy_if_absent = stored.reserve, objects.put_if_absent, objects.copy_if_absent
+    derived = stored.guarantees.derived
+    moves: list[str] = []
 
     def move() -> None:
-        stored.reserve, objects.put_if_absent = reserve, put_if_absent
+        stored.reserve, objects.put_if_absent, objects.copy_if_absent = reserve, put_if_absent, copy_if_absent
+        moves.append(new)
         lancekeep.connect(str(tmp_path / "lake"), commit_store=url).change_commit_store(new)
 
     def late(row: VersionRow, *, first: bool) -> Any:
@@ -68,13 +71,18 @@ def test_commit_in_flight_during_the_move_is_visible_or_refused(tmp_path: Path, 
             move()
         return bool(put_if_absent(key, content))
 
-    stored.reserve, objects.put_if_absent = late, put_late
+    def copy_late(source: str, target: str) -> bool:
+        if derived:  # the copy is the claim
+            move()
+        return bool(copy_if_absent(source, target))
+
+    stored.reserve, objects.put_if_absent, objects.copy_if_absent = late, put_late, copy_late
     acknowledged = True
     try:
         writer.write("t", rows(2) if shared else rows(2).to_reader(), "append")
     except LancekeepError:
         acknowledged = False
-    assert stored.reserve == reserve
+    assert moves == [new]
     reader = lancekeep.connect(str(tmp_path / "lake"), commit_store=new)
     assert numbers(reader) == [1] + [2] * acknowledged
     reader.write("t", rows(3), "append")
@@ -115,3 +123,24 @@ def test_registration_of_a_table_left_in_another_store_says_what_to_do(tmp_path:
         catalog.change_commit_store(stores[0])
         catalog.write("t", pa.table({"n": [2]}), "append")
         assert catalog.open("t").to_table().to_pydict() == {"n": [1, 2]}
+
+
+@pytest.mark.parametrize("branch", [None, "b"])
+def test_stale_version_hint_does_not_hide_versions_after_the_move(tmp_path: Path, branch: str | None) -> None:
+    """A store that derives rows searches from the hint upwards, and would stop at the gap of the deleted versions."""
+    with lancekeep.connect(str(tmp_path / "lake"), commit_store=f"sqlite://{tmp_path}/old.db") as catalog:
+        catalog.write("t", rows(1))
+        dataset = catalog.open("t")
+        if branch is not None:
+            dataset = dataset.create_branch(branch)
+        for number in range(2, 6):
+            dataset.insert(rows(number), mode="append")
+        root = catalog.dataset_root(catalog.find_table("t")).branch(branch)
+        latest = dataset.version
+        catalog.versions.delete_versions(root, [latest - 1, latest - 2])
+        catalog.commits.objects.put(root.hint_key, b'{"version":%d}' % (latest - 3))
+        catalog.change_commit_store("conditional-put://")
+        found = catalog.commits.latest(root)
+        assert found is not None
+        assert found.version == latest
+        assert sorted(catalog.open("t", branch=branch).to_table()["x"].to_pylist()) == [1, 2, 3, 4, 5]

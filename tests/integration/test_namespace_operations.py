@@ -515,6 +515,37 @@ def test_append_that_ends_after_a_drop_is_refused(tmp_path: Path, monkeypatch: p
         catalog.write("t", TABLE, "append")
 
 
+@pytest.mark.parametrize("built", [True, False])
+def test_outage_after_a_commit_leaves_its_outcome_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, built: bool
+) -> None:
+    """The version exists, but the catalog cannot say whether a rename has missed it."""
+    catalog = lancekeep.connect(
+        str(tmp_path / "lake"), commit_store=f"sqlite://{tmp_path}/commits.db", mode="compatible"
+    )
+    catalog.write("t", TABLE)
+    catalog.write("t", TABLE, "append")
+    ledger: Any = catalog.ledger
+    fresh, finalize = ledger.fresh, catalog.commits.rows.finalize
+
+    def down() -> Any:
+        raise lancekeep.StoreUnavailable("the catalog does not answer")
+
+    def finalize_and_fail(row: Any) -> bool:
+        monkeypatch.setattr(ledger, "fresh", down)
+        return finalize(row)
+
+    monkeypatch.setattr(catalog.commits.rows, "finalize", finalize_and_fail)
+    with pytest.raises(lancekeep.CommitUnknown, match="does not answer") as unknown:
+        catalog.write("t", TABLE if built else TABLE.to_reader(), "append")
+    monkeypatch.setattr(ledger, "fresh", fresh)
+    monkeypatch.setattr(catalog.commits.rows, "finalize", finalize)
+    settled = catalog.resolve(str(unknown.value.token))
+    assert isinstance(settled, lancekeep.Committed)
+    assert settled.version == catalog.describe_table("t").version == 3
+    assert catalog.open("t").count_rows() == 3 * len(TABLE)
+
+
 def test_of_renames_that_race_one_wins(tmp_path: Path) -> None:
     first, second = connect(tmp_path).catalog, connect(tmp_path).catalog
     lost = (lancekeep.TableNotFound, lancekeep.TableAlreadyExists, lancekeep.ConcurrentModification)

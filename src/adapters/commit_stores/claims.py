@@ -15,20 +15,11 @@ from lancekeep.domain.version_row import (
     Taken,
     VersionRow,
 )
+from lancekeep.domain.version_row import may_claim as may_claim
 from lancekeep.ports.commit_store import ExternalCommitStore, require_atomic
 
 ATTEMPTS = 20
 """Maximum number of attempts to read rows that change concurrently."""
-
-
-def may_claim(row: VersionRow, latest: VersionRow | None, *, first: bool) -> bool:
-    """Return whether a free version may be reserved.
-
-    It must begin an empty history, or follow the latest row, which must be final.
-    """
-    if latest is None:
-        return first
-    return not first and latest.version == row.version - 1 and latest.is_final
 
 
 def answer(row: VersionRow, held: VersionRow) -> Reservation:

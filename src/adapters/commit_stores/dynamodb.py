@@ -26,11 +26,19 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from lancekeep.adapters.commit_stores.boundary import boundary
-from lancekeep.adapters.commit_stores.claims import ATTEMPTS, answer, answer_all, may_claim
+from lancekeep.adapters.commit_stores.claims import ATTEMPTS, answer, answer_all
 from lancekeep.adapters.commit_stores.dynamodb_errors import code_of, reasons_of, understood
 from lancekeep.adapters.commit_stores.options import StoreUrl
 from lancekeep.domain.errors import Damaged, InvalidInput, LancekeepError, Refused, StoreUnavailable
-from lancekeep.domain.version_row import BatchReservation, Claim, NotReady, Reservation, Reserved, VersionRow
+from lancekeep.domain.version_row import (
+    BatchReservation,
+    Claim,
+    NotReady,
+    Reservation,
+    Reserved,
+    VersionRow,
+    may_claim,
+)
 from lancekeep.ports.commit_store import CommitStoreGuarantees, require_atomic
 from lancekeep.ports.object_store import ObjectStore
 

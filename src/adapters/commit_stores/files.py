@@ -21,10 +21,18 @@ from typing import ClassVar
 from urllib.parse import quote
 
 from lancekeep.adapters.commit_stores.boundary import boundary
-from lancekeep.adapters.commit_stores.claims import answer, latest_agreed, may_claim, may_finalize, reserve_alone
+from lancekeep.adapters.commit_stores.claims import answer, latest_agreed, may_finalize, reserve_alone
 from lancekeep.adapters.commit_stores.options import StoreUrl
 from lancekeep.domain.errors import AccessDenied, Damaged, InvalidInput, LancekeepError, StoreUnavailable, UnsafeStore
-from lancekeep.domain.version_row import BatchReservation, Claim, NotReady, Reservation, Reserved, VersionRow
+from lancekeep.domain.version_row import (
+    BatchReservation,
+    Claim,
+    NotReady,
+    Reservation,
+    Reserved,
+    VersionRow,
+    may_claim,
+)
 from lancekeep.ports.commit_store import CommitStoreGuarantees
 from lancekeep.ports.object_store import ObjectStore
 

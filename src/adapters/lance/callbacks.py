@@ -111,9 +111,9 @@ class CallbackNamespace(api.LanceNamespace):
 
         Native code ignores the answer: no exception means committed.
         """
-        table, branch = self._table(request), request.get("branch")
+        table, branch = ObjectId.of(request["id"]), request.get("branch")
         check_staged(request["manifest_path"], request.get("naming_scheme"), request.get("metadata"))
-        outcome = self._versions.commit_version(
+        outcome = self._versions.commit_to(
             table,
             branch,
             request["version"],
@@ -121,7 +121,7 @@ class CallbackNamespace(api.LanceNamespace):
             request.get("manifest_size"),
             base=self._base,
         )
-        committed = raise_unless_committed(outcome, str(table.id))
+        committed = raise_unless_committed(outcome, str(table))
         if self._base is not None and self._base.branch == branch and committed.transaction:
             # Garbage collection may remove the version that the writer read before its next commit.
             self._base = Base(committed.version, committed.transaction, branch)

@@ -31,12 +31,12 @@ class VersionOperations(Operations):
 
         ``e_tag`` is not stored: a copy may have another one, so it is no identity.
         """
-        table = self._catalog.find_table(id_of(request))
+        table = id_of(request)
         check_staged(request.manifest_path, request.naming_scheme, request.metadata)
-        outcome = self._catalog.versions.commit_version(
+        outcome = self._catalog.versions.commit_to(
             table, request.branch, request.version, request.manifest_path, request.manifest_size
         )
-        return api.CreateTableVersionResponse(version=_version(raise_unless_committed(outcome, str(table.id))))
+        return api.CreateTableVersionResponse(version=_version(raise_unless_committed(outcome, str(table))))
 
     @version_operation
     def batch_create_table_versions(

@@ -1,0 +1,163 @@
+"""The requests of one commit on S3, for each commit store; docs/performance.md has the same table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import attrs
+import lance
+import pyarrow as pa
+import pytest
+from deployments import bucket, s3_options
+from faults import Faulty
+from s3_front import Answer, Asked, s3_front
+
+import lancekeep
+from lancekeep.application import concurrency
+from lancekeep.application.table_commits import TableCommits
+
+ROW = pa.table({"a": pa.array([1], pa.int64())})
+
+
+@attrs.frozen
+class Site:
+    """A catalog on S3 with one table, and the requests since the last `settled`."""
+
+    namespace: lancekeep.DirectoryNamespace
+    seen: list[tuple[str, str]]
+    rows: Faulty
+
+    def settled(self) -> None:
+        """Wait for requests that follow an answer."""
+        for pool in concurrency._pools:
+            pool.shutdown()
+        concurrency._pools.clear()
+
+    def count(self, act: Callable[[], Any]) -> str:
+        """Return the requests of an act, after one that has opened and read what this process keeps."""
+        for _ in range(2):
+            act()
+        self.settled()
+        self.seen.clear()
+        self.rows.calls.clear()
+        act()
+        self.settled()
+        own = Counter(name for client, name in self.seen if client == "own")
+        engine = Counter(name for client, name in self.seen if client == "engine")
+        return "; ".join(filter(None, (_listed(own), _listed(Counter(self.rows.calls)), _listed(engine))))
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(name if count == 1 else f"{count} {name}" for name, count in sorted(counts.items()))
+
+
+@pytest.fixture
+def site(request: pytest.FixtureRequest, tmp_path: Path, moto_endpoint: str, redis_url: str) -> Iterator[Site]:
+    stores = {
+        "storage-managed": None,
+        "conditional-put": "conditional-put://",
+        "sqlite": f"sqlite://{tmp_path}/commits.db",
+        "files": f"file://{tmp_path}/commits",
+        "redis": redis_url,
+        "dynamodb": f"dynamodb://commits-{uuid4().hex[:12]}?region=us-east-1&endpoint_url={moto_endpoint}",
+    }
+    seen: list[tuple[str, str]] = []
+
+    def answer(asked: Asked) -> Answer:
+        told = asked.forward()
+        method = "LIST" if "list-type=2" in asked.path else asked.method
+        client = "own" if "boto" in asked.headers.get("User-Agent", "").lower() else "engine"
+        seen.append((client, method if told.status < 400 else f"{method} {told.status}"))
+        return told
+
+    with s3_front(moto_endpoint, answer) as front:
+        storage = {f"storage.{name}": value for name, value in s3_options(front).items()}
+        store = stores[request.param]
+        namespace = lancekeep.DirectoryNamespace(
+            root=f"s3://{bucket(moto_endpoint)}/lake",
+            **({} if store is None else {"commit_store": store}),
+            **storage,
+            vend_input_storage_options="true",
+        )
+        catalog = namespace.catalog
+        catalog.create_namespace("b")
+        catalog.write("b.t", ROW)
+        commits: Any = catalog.commits
+        commits.rows._rows = Faulty(commits.rows._rows)
+        yield Site(namespace, seen, commits.rows._rows)
+        catalog.close()
+
+
+LISTED = "conditional-put", "storage-managed"
+RESERVED = "sqlite", "files", "redis", "dynamodb"
+
+
+@pytest.mark.parametrize(
+    ("site", "requests"),
+    [
+        *((store, "HEAD 404, LIST, 2 PUT; latest") for store in LISTED),
+        *((store, "DELETE, HEAD 404, 3 PUT; finalize, reserve") for store in RESERVED),
+    ],
+    indirect=["site"],
+)
+def test_requests_of_an_append_through_the_catalog(site: Site, requests: str) -> None:
+    """The DELETE follows the answer."""
+    assert site.count(lambda: site.namespace.catalog.write("b.t", ROW, "append")) == requests
+
+
+@pytest.mark.parametrize(
+    ("site", "requests"),
+    [
+        ("storage-managed", "LIST, 3 PUT"),
+        ("conditional-put", "DELETE, GET, HEAD 404, LIST, PUT; latest; LIST, 3 PUT"),
+        *((store, "DELETE, GET, HEAD 404, PUT; finalize, reserve; LIST, 3 PUT") for store in RESERVED),
+    ],
+    indirect=["site"],
+)
+def test_requests_of_a_native_append(site: Site, requests: str) -> None:
+    """The last part is that of pylance; the GET reads its staged manifest, and the DELETE follows the answer."""
+    dataset = lance.dataset(namespace_client=site.namespace, table_id=["b", "t"])
+    assert site.count(lambda: dataset.insert(ROW, mode="append")) == requests
+
+
+@pytest.mark.parametrize("site", ["sqlite"], indirect=True)
+def test_staged_manifest_is_read_while_the_table_is_looked_up(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = lance.dataset(namespace_client=site.namespace, table_id=["b", "t"])
+    dataset.insert(ROW, mode="append")
+    versions: Any = site.namespace.catalog.versions
+    begun: list[object] = []
+    read_ahead, find_table = versions._read_ahead, versions.find_table
+
+    def reading(*arguments: Any) -> Any:
+        begun.append(read_ahead(*arguments))
+        return begun[-1]
+
+    def finding(*arguments: Any) -> Any:
+        assert begun.pop() is not None
+        return find_table(*arguments)
+
+    monkeypatch.setattr(versions, "_read_ahead", reading)
+    monkeypatch.setattr(versions, "find_table", finding)
+    dataset.insert(ROW, mode="append")
+    assert not begun
+    assert lance.dataset(dataset.uri, storage_options=dict(site.namespace.catalog.storage_options)).count_rows() == 3
+
+
+@pytest.mark.parametrize("site", ["sqlite"], indirect=True)
+def test_native_commit_is_answered_while_its_staged_manifest_is_deleted(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits: TableCommits = site.namespace.catalog.commits
+    dataset = lance.dataset(namespace_client=site.namespace, table_id=["b", "t"])
+    later: list[Callable[[], object]] = []
+    monkeypatch.setattr("lancekeep.application.table_commits.alongside", later.append)
+    dataset.insert(ROW, mode="append")
+    root = site.namespace.catalog.dataset_root(site.namespace.catalog.find_table("b.t"))
+    staged = [info.key for info in commits.objects.list(root.versions_key) if ".manifest-" in info.key]
+    assert len(staged) == len(later) == 1
+    later[0]()
+    assert commits.objects.head(staged[0]) is None
