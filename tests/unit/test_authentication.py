@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from joserfc import jwk, jwt
+from joserfc.jwk import KeySet
 
 import lancekeep
 from lancekeep.adapters.authentication import api_keys
 from lancekeep.adapters.authentication.api_keys import ApiKeys, KeyFile
-from lancekeep.adapters.authentication.tokens import Issuer, Tokens
+from lancekeep.adapters.authentication.tokens import ALGORITHMS, Issuer, Tokens
 from lancekeep.domain.authorization import Principal
 from lancekeep.domain.errors import InvalidInput, NotFound, StoreUnavailable
 from lancekeep.entrypoints.cli import lancekeep as command
@@ -158,6 +159,29 @@ def test_a_valid_token_names_its_principal(issuer: IssuerOfTests) -> None:
         "jwt:ada", frozenset({"engineers"})
     )
     assert issuer.tokens().authenticate(issuer.token(aud=["other", AUDIENCE])) is not None
+
+
+KEYS: dict[str, Any] = {"RS": ("RSA", 2048), "PS": ("RSA", 2048), "Ed": ("OKP", "Ed25519")}
+CURVES = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_each_asymmetric_algorithm_is_accepted(issuer: IssuerOfTests, algorithm: str) -> None:
+    kind, size = KEYS.get(algorithm[:2]) or ("EC", CURVES[algorithm])
+    issuer.keys.append(jwk.generate_key(kind, size, {"kid": "two"}))
+    assert issuer.tokens().authenticate(issuer.token(algorithm)) == Principal("jwt:ada")
+
+
+@pytest.mark.parametrize("algorithm", ["HS256", "HS384", "HS512", "none"])
+def test_the_algorithms_are_refused_even_if_the_key_set_permits_them(
+    issuer: IssuerOfTests, algorithm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list of algorithms protects on its own; that symmetric keys are left out is a second protection."""
+    secret = jwk.OctKey.generate_key(512, {"kid": "secret"})
+    monkeypatch.setattr("lancekeep.adapters.authentication.tokens.parse_keys", lambda content: KeySet([secret]))
+    token = issuer.token(algorithm, secret, {"kid": "secret"})
+    jwt.decode(token, secret, algorithms=[algorithm])  # the token is otherwise valid
+    assert issuer.tokens().authenticate(token) is None
 
 
 @pytest.mark.parametrize(
