@@ -7,13 +7,18 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
 
+import boto3
 import lance
 import pyarrow as pa
 import pytest
+from botocore.exceptions import ClientError
 from deployments import bucket, s3_options
 from lance.namespace import RestNamespace
+from lance_namespace import DescribeTableRequest
 from rest_server import running
+from s3_front import Answer, Asked, s3_front
 from starlette.testclient import TestClient
 
 import lancekeep
@@ -148,9 +153,8 @@ def test_invalid_roles_are_refused(role: dict[str, Any]) -> None:
 class Lake:
     """A catalog on S3 whose server vends credentials."""
 
-    def __init__(self, moto_endpoint: str, folder: Path) -> None:
-        self.endpoint = moto_endpoint
-        self.options = s3_options(moto_endpoint)
+    def __init__(self, moto_endpoint: str, folder: Path, *, through: str | None = None) -> None:
+        self.options = s3_options(through or moto_endpoint)
         root = f"s3://{bucket(moto_endpoint)}/lake"
         self.catalog = lancekeep.connect(root, storage_options=self.options, commit_store=f"sqlite:///{folder}/c.db")
         self.catalog.create_namespace("a")
@@ -233,22 +237,143 @@ def test_native_clients_read_and_write_with_vended_credentials(lake: Lake) -> No
     assert lake.catalog.open("a.t").count_rows() == 2
 
 
-def test_a_write_outlives_its_credentials(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Credentials that expire during the write are renewed by describe_table."""
-    asked: list[float] = []
-    original = StsVendor.vend
+DENIED = r"AccessDenied|403"
+
+
+class Enforcing:
+    """An S3 endpoint that permits what the session policy of the credentials permits, and refuses expired ones.
+
+    moto itself ignores session policies, also with authorization enabled.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.policies: dict[str, Mapping[str, Any]] = {}
+        self.expired: set[str] = set()
+        self.refused: list[str] = []
+        assume = StsVendor._assume
+
+        def noted(vendor: StsVendor, policy: str, principal: str) -> Any:
+            found = assume(vendor, policy, principal)
+            self.policies[found["AccessKeyId"]] = json.loads(policy)
+            return found
+
+        monkeypatch.setattr(StsVendor, "_assume", noted)
+
+    def answer(self, asked: Asked) -> Answer:
+        key = re.search(
+            "Credential=([^/]+)/", asked.headers.get("Authorization", asked.headers.get("authorization", ""))
+        )
+        policy = self.policies.get(key[1]) if key else None
+        if policy is None:  # the credentials of the catalog
+            return asked.forward()
+        allowed = (
+            key is not None
+            and key[1] not in self.expired
+            and all(permits(policy, *needed) for needed in needed_for(asked))
+        )
+        if allowed:
+            return asked.forward()
+        self.refused.append(f"{asked.method} {asked.path}")
+        return Answer(403, {"Content-Type": "application/xml"}, b"<Error><Code>AccessDenied</Code></Error>")
+
+
+def needed_for(asked: Asked) -> list[tuple[str, str, str | None]]:
+    """Return the actions that a request needs, each with its resource and, for a listing, its prefix."""
+    url = urlsplit(asked.path)
+    query = dict(parse_qsl(url.query, keep_blank_values=True))
+    path = f"arn:aws:s3:::{unquote(url.path).lstrip('/')}"
+    if "/" not in path:
+        return [("s3:ListBucket" if asked.method in ("GET", "HEAD") else "s3:Other", path, query.get("prefix"))]
+    upload = "uploadId" in query
+    actions = {
+        "GET": "s3:ListMultipartUploadParts" if upload else "s3:GetObject",
+        "HEAD": "s3:GetObject",
+        "PUT": "s3:PutObject",
+        "POST": "s3:PutObject",
+        "DELETE": "s3:AbortMultipartUpload" if upload else "s3:DeleteObject",
+    }
+    found: list[tuple[str, str, str | None]] = [(actions[asked.method], path, None)]
+    source = {name.lower(): value for name, value in asked.headers.items()}.get("x-amz-copy-source")
+    return found if source is None else [*found, ("s3:GetObject", f"arn:aws:s3:::{unquote(source).lstrip('/')}", None)]
+
+
+def test_vended_credentials_reach_one_table_of_an_enforcing_server(
+    moto_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enforcing = Enforcing(monkeypatch)
+    with s3_front(moto_endpoint, enforcing.answer) as endpoint:
+        lake = Lake(moto_endpoint, tmp_path, through=endpoint)
+        lake.catalog.write("a.neighbour", pa.table({"id": [9]}))
+        neighbour = lake.catalog.describe_table("a.neighbour").uri
+        with running(lake.app) as uri:
+            vended: dict[str, dict[str, str]] = {}
+            for who in ("reader", "writer"):
+                namespace = RestNamespace(uri=uri, **{"header.x-api-key": lake.keys[who]})
+                dataset = lance.dataset(namespace_client=namespace, table_id=["a", "t"])
+                assert dataset.to_table()["id"].to_pylist() == [1]
+                described = namespace.describe_table(DescribeTableRequest(id=["a", "t"]))
+                vended[who] = described.storage_options or {}
+                with pytest.raises((OSError, ValueError), match=DENIED):
+                    lance.dataset(neighbour, storage_options=vended[who]).to_table()
+                with pytest.raises((OSError, ValueError), match=DENIED):
+                    lance.write_dataset(pa.table({"id": [6]}), neighbour, mode="append", storage_options=vended[who])
+            assert enforcing.refused
+            append: dict[str, Any] = {"table_id": ["a", "t"], "mode": "append"}
+            namespace = RestNamespace(uri=uri, **{"header.x-api-key": lake.keys["reader"]})
+            with pytest.raises((OSError, ValueError), match=DENIED):
+                lance.write_dataset(pa.table({"id": [2]}), namespace_client=namespace, **append)
+            namespace = RestNamespace(uri=uri, **{"header.x-api-key": lake.keys["writer"]})
+            lance.write_dataset(pa.table({"id": [3]}), namespace_client=namespace, **append)
+            objects = boto3.client(
+                "s3",
+                endpoint_url=endpoint,
+                region_name="us-east-1",
+                aws_access_key_id=vended["writer"]["aws_access_key_id"],
+                aws_secret_access_key=vended["writer"]["aws_secret_access_key"],
+                aws_session_token=vended["writer"]["aws_session_token"],
+            )
+            bucket_name, _, prefix = neighbour.removeprefix("s3://").partition("/")
+            own = lake.catalog.describe_table("a.t").uri.removeprefix(f"s3://{bucket_name}/")
+            with pytest.raises(ClientError, match=DENIED):
+                objects.list_objects_v2(Bucket=bucket_name, Prefix=prefix)
+            [listed, *_] = objects.list_objects_v2(Bucket=bucket_name, Prefix=f"{own}/data/")["Contents"]
+            with pytest.raises(ClientError, match=DENIED):
+                objects.delete_object(Bucket=bucket_name, Key=listed["Key"])
+        rows = {
+            name: lance.dataset(lake.catalog.describe_table(name).uri, storage_options=lake.options).to_table()["id"]
+            for name in ("a.t", "a.neighbour")
+        }
+        assert {name: sorted(found.to_pylist()) for name, found in rows.items()} == {"a.t": [1, 3], "a.neighbour": [9]}
+        lake.catalog.close()
+
+
+def test_a_write_that_outlives_its_credentials_continues_with_new_ones(
+    moto_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The storage refuses the first credentials while the rows are written."""
+    enforcing = Enforcing(monkeypatch)
+    vend = StsVendor.vend
+    vended: list[str] = []
 
     def short_lived(self: StsVendor, *arguments: Any) -> Mapping[str, str]:
-        asked.append(1)
-        options = dict(original(self, *arguments))
-        return {**options, "expires_at_millis": "1"} if len(asked) <= 2 else options  # expired at once
+        options = dict(vend(self, *arguments))
+        self._remembered.clear()
+        vended.append(options["aws_access_key_id"])
+        return options if enforcing.expired else {**options, "expires_at_millis": "1"}
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number in range(5):
+            yield pa.record_batch({"id": [number]})
+        enforcing.expired.update(vended)
 
     monkeypatch.setattr(StsVendor, "vend", short_lived)
-    with running(lake.app) as uri:
-        namespace = RestNamespace(uri=uri, **{"header.x-api-key": lake.keys["writer"]})
-        batches = pa.RecordBatchReader.from_batches(
-            pa.schema([("id", pa.int64())]), (pa.record_batch({"id": [number]}) for number in range(5))
-        )
-        lance.write_dataset(batches, namespace_client=namespace, table_id=["a", "t"], mode="append")
-    assert len(asked) > 2
-    assert lake.catalog.open("a.t").count_rows() == 6
+    with s3_front(moto_endpoint, enforcing.answer) as endpoint:
+        lake = Lake(moto_endpoint, tmp_path, through=endpoint)
+        with running(lake.app) as uri:
+            namespace = RestNamespace(uri=uri, **{"header.x-api-key": lake.keys["writer"]})
+            rows = pa.RecordBatchReader.from_batches(pa.schema([("id", pa.int64())]), batches())
+            lance.write_dataset(rows, namespace_client=namespace, table_id=["a", "t"], mode="append")
+        assert set(vended) > enforcing.expired > set()
+        found = lance.dataset(lake.catalog.describe_table("a.t").uri, storage_options=lake.options).to_table()
+        assert sorted(found["id"].to_pylist()) == [0, 1, 1, 2, 3, 4]
+        lake.catalog.close()

@@ -162,11 +162,13 @@ def test_a_valid_token_names_its_principal(issuer: IssuerOfTests) -> None:
 
 
 KEYS: dict[str, Any] = {"RS": ("RSA", 2048), "PS": ("RSA", 2048), "Ed": ("OKP", "Ed25519")}
-CURVES = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
+CURVES: dict[str, Any] = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_each_asymmetric_algorithm_is_accepted(issuer: IssuerOfTests, algorithm: str) -> None:
+    kind: Any
+    size: Any
     kind, size = KEYS.get(algorithm[:2]) or ("EC", CURVES[algorithm])
     issuer.keys.append(jwk.generate_key(kind, size, {"kid": "two"}))
     assert issuer.tokens().authenticate(issuer.token(algorithm)) == Principal("jwt:ada")
