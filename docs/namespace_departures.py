@@ -27,7 +27,13 @@ MODES: Mapping[str, Mapping[str, str]] = {
 }
 """The modes by their native properties. The second and third are one mode of Lancekeep."""
 
-ABSENT_IN_V1 = {Capability.NAMESPACES, Capability.PROPERTIES, Capability.LOCATIONS, Capability.RENAME}
+ABSENT_IN_V1 = {
+    Capability.NAMESPACES,
+    Capability.PROPERTIES,
+    Capability.LOCATIONS,
+    Capability.RENAME,
+    Capability.TRANSACTIONS,
+}
 CAPABILITIES = {mode: tuple(Capability) for mode in MODES} | {"V1": tuple(set(Capability) - ABSENT_IN_V1)}
 """What a mode can hold: V1 has one level, no properties, and directories named after their tables."""
 

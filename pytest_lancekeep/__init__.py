@@ -29,5 +29,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--lance-namespace-without",
         default="",
         metavar="CAPABILITIES",
-        help="capabilities to leave out: namespaces,properties,locations,register,rename,versions",
+        help="capabilities to leave out: namespaces,properties,locations,register,rename,versions,data,tags,branches,"
+        "indexes,schema,transactions,views",
     )

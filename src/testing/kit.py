@@ -43,6 +43,10 @@ class Capability(StrEnum):
     INDEXES = "indexes"
     SCHEMA = "schema"
     """Changing columns and metadata of tables."""
+    TRANSACTIONS = "transactions"
+    """Describing transactions, and batches that are committed as one. V1 directories have no batches."""
+    VIEWS = "views"
+    """Materialized views of kind ``query``. They need properties."""
 
 
 class Outcome(StrEnum):

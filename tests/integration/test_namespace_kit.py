@@ -19,7 +19,14 @@ from lancekeep.testing.kit import Behaviour, Capability, Contents, Open, Outcome
 from lancekeep.testing.suite import NamespaceBehaviours
 
 DOCS = Path(__file__).parents[2] / "docs"
-V1 = tuple(set(Capability) - {Capability.NAMESPACES, Capability.PROPERTIES, Capability.LOCATIONS, Capability.RENAME})
+ABSENT_IN_V1 = {
+    Capability.NAMESPACES,
+    Capability.PROPERTIES,
+    Capability.LOCATIONS,
+    Capability.RENAME,
+    Capability.TRANSACTIONS,
+}
+V1 = tuple(set(Capability) - ABSENT_IN_V1)
 
 
 def opening(directory: Path, **properties: str) -> Open:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lancekeep.testing.behaviours import (
+    commits,
     data,
     indexes,
     listings,
@@ -19,6 +20,7 @@ from lancekeep.testing.behaviours import (
     registration,
     schema,
     tables,
+    views,
 )
 from lancekeep.testing.kit import Behaviour
 
@@ -31,5 +33,7 @@ BEHAVIOURS: Sequence[Behaviour] = (
     *references.BEHAVIOURS,
     *indexes.BEHAVIOURS,
     *schema.BEHAVIOURS,
+    *commits.BEHAVIOURS,
+    *views.BEHAVIOURS,
     *races.BEHAVIOURS,
 )

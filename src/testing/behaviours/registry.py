@@ -8,7 +8,21 @@ from lance_namespace import errors
 
 from lancekeep.testing.kit import Behaviour, Bench, Capability, Departure, rows_at
 
-NAMESPACES, PROPERTIES, LOCATIONS, REGISTER, RENAME, VERSIONS, DATA, TAGS, BRANCHES, INDEXES, SCHEMA = Capability
+(
+    NAMESPACES,
+    PROPERTIES,
+    LOCATIONS,
+    REGISTER,
+    RENAME,
+    VERSIONS,
+    DATA,
+    TAGS,
+    BRANCHES,
+    INDEXES,
+    SCHEMA,
+    TRANSACTIONS,
+    VIEWS,
+) = Capability
 
 CHILD = ("parent",)
 TAKEN = errors.TableAlreadyExistsError, errors.NamespaceAlreadyExistsError
