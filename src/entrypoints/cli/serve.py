@@ -70,9 +70,13 @@ def serve(chosen: Stores, /, mode: str | None, impl: str | None, maintenance: Pa
     settings = ServerSettings.resolve(options)
     config = ConnectionConfig.resolve(given(**chosen.given, mode=mode, impl=None if impl == NATIVE else impl))
 
+    credential = (
+        "-H 'x-api-key: KEY' " if settings.keys else "-H 'authorization: Bearer TOKEN' " if settings.tokens else ""
+    )
+
     def announce(url: str) -> None:
         print_line(f"Serving {shown} at {url}")
-        print_line(f"Try:  curl '{url}/v1/namespace/$/table/list'")
+        print_line(f"Try:  curl {credential}'{url}/v1/namespace/$/table/list'")
         print_line("Stop: Ctrl-C or SIGTERM; requests in progress finish first.")
 
     plan = None if maintenance is None else read_plan(maintenance)
