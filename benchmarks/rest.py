@@ -1,6 +1,7 @@
 """Operations through `lancekeep serve`, beside pylance's `RestAdapter` on a copy of the same directory.
 
     python benchmarks/rest.py [--tables 10000 100000] [--seconds 1.5] [--clients 8] [--lakes DIRECTORY]
+                              [--disk DIRECTORY]
 
 Each server is a process of its own, and every client keeps one connection. The clients are threads of this process that
 send prepared bytes, so most of the time is the server's; the two servers are measured alternately. One client shows the
@@ -177,8 +178,9 @@ def run(port: int, request: Callable[[int], Request], clients: int, seconds: flo
     return [each for of_client in samples for each in of_client]
 
 
-def compare(tables: int, lake: Path, scratch: Path, seconds: float, clients: int) -> None:
-    roots = {name: scratch / f"{name}-{tables}" for name in ("native", "ours", "durable")}
+def compare(tables: int, lake: Path, scratch: Path, disk: Path, seconds: float, clients: int) -> None:
+    roots = {name: scratch / f"{name}-{tables}" for name in ("native", "ours")}
+    roots["durable"] = disk / f"durable-{tables}"
     for root in roots.values():
         shutil.copytree(lake, root)
     with ExitStack() as stack:
@@ -222,18 +224,19 @@ def compare(tables: int, lake: Path, scratch: Path, seconds: float, clients: int
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", type=int, nargs="*", default=[10_000, 100_000])
-    parser.add_argument("--seconds", type=float, default=3.0, help="per row and number of clients")
+    parser.add_argument("--seconds", type=float, default=1.5, help="per row and number of clients")
     parser.add_argument("--clients", type=int, default=CLIENTS)
     parser.add_argument("--lakes", type=Path, help="where seeded catalogs are kept")
+    parser.add_argument("--disk", type=Path, help="where the catalog is that syncs; left out, beside the others")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryDirectory(dir=arguments.disk) as durable:
         scratch = Path(directory)
         lakes = arguments.lakes or scratch / "lakes"
         for tables in arguments.tables:
             lake = lakes / f"lake-{tables}"
             if not lake.exists():
                 seed({"root": str(lake), "dir_listing_enabled": "false", "storage.fsync": "false"}, tables)
-            compare(tables, lake, scratch, arguments.seconds, arguments.clients)
+            compare(tables, lake, scratch, Path(durable), arguments.seconds, arguments.clients)
 
 
 if __name__ == "__main__":
