@@ -208,7 +208,7 @@ class LanceManifestStore:
         Raises:
             StoreUnavailable: the version has been cleaned up since.
         """
-        if base.number and self._is_stored(base):  # The next commit has another base, so `_is_kept` would save nothing.
+        if base.number and self._is_kept(base):
             return False
         times = {version: info.modified for version, info in versions_of(self._objects, self._key)}
         if number not in times:

@@ -96,7 +96,8 @@ def request_of(model: type[Model], given: object) -> Model:
             f"{model.__name__} has no field {unknown!r}; its fields are {', '.join(model.model_fields)}"
         )
     try:
-        return model.model_validate(present)
+        # Every operation passes here, and `model_validate` takes a microsecond more than the validator that it calls.
+        return cast(Model, model.__pydantic_validator__.validate_python(present))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
