@@ -9,6 +9,7 @@ from typing import Any, Self
 from lancekeep.application.clones import Clones
 from lancekeep.application.cloning import Cloning
 from lancekeep.application.idempotency import IdempotentRequests
+from lancekeep.application.inspection import Inspection
 from lancekeep.application.ledger import Ledger
 from lancekeep.application.namespaces import Namespaces
 from lancekeep.application.partitions.namespace import PartitionedNamespace
@@ -74,6 +75,7 @@ class Catalog(Upkeep):
         self.data = TableData(tables, self._writes, engine)
         self.structure = TableStructure(self._writes, engine)
         self.tags = Tags(ledger, places, tables)
+        self._inspection = Inspection(ledger, places, tables, self.tags)
         self._cloning = Cloning(ledger, places, tables, versions, clones, self.tags)
         self.views = Views(tables, self._writes, engine)
         self.transaction_records = TransactionRecords(ledger, places, tables, versions, self._writes, engine)
@@ -461,6 +463,37 @@ class Catalog(Upkeep):
     ) -> VersionDetails:
         """Return the schema and the counts of a version, chosen as by `open`."""
         return self._writes.describe_version(ObjectId.of(identifier), version, tag, branch)
+
+    def inspect(
+        self,
+        identifier: Identifier,
+        version: int | str | None = None,
+        *,
+        file: str | None = None,
+        fragment: int | None = None,
+        most_fragments: int = 10,
+    ) -> dict[str, Any]:
+        """Describe the stored metadata of a table, without the Lance engine.
+
+        Args:
+            identifier: The table.
+            version: A version or the name of a tag; the latest version by default.
+            file: A file to describe instead, by its path below the table: a manifest, also a staged one, a transaction,
+                a data file or a deletion file.
+            fragment: A fragment of the version to describe instead.
+            most_fragments: The most fragments to list.
+
+        Returns:
+            Plain values, as ``lancekeep inspect --json`` prints them.
+
+        Raises:
+            TableNotFound, VersionNotFound, TagNotFound: The table, the version or the tag does not exist.
+            ObjectNotFound: The file does not exist.
+            InvalidInput: The path names no such file, or the version has no such fragment.
+            Damaged: The metadata cannot be decoded.
+            Unsupported: Readers of the table need a feature that is not known here, or the file exceeds 1 GiB.
+        """
+        return self._inspection.inspect(ObjectId.of(identifier), version, file, fragment, most_fragments)
 
     def history(self, identifier: Identifier, limit: int | None = None) -> list[HistoryEntry]:
         """Return the versions of a table, newest first; at most ``limit`` of them.

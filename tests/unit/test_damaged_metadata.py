@@ -8,13 +8,17 @@ from __future__ import annotations
 import resource
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import lance
+import pyarrow as pa
 import pytest
 
 from lancekeep.domain.errors import Damaged, Unsupported
 from lancekeep.domain.manifest import DeletionFile, DeletionFileType, Fragment
+from lancekeep.format.data_footer import read_footer
 from lancekeep.format.deletions import decode_bitmap, read
 from lancekeep.format.file_references import file_references
 from lancekeep.format.json_files import parse_reference
@@ -103,6 +107,17 @@ def test_damaged_file_is_named_with_a_position(path: str) -> None:
     assert all(NAME in message for message in messages)
     assert len(messages) > 20
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kB
+
+
+def test_damaged_data_file_is_named_with_a_position(tmp_path: Path) -> None:
+    columns: dict[str, Any] = {"a": range(3), "s": [{"x": [1]}, None, {"x": []}]}
+    lance.write_dataset(pa.table(columns), str(tmp_path / "t"))
+    content = next((tmp_path / "t" / "data").iterdir()).read_bytes()
+    footer = read_footer(content, NAME)
+    assert ([field.name for field in footer.fields], footer.rows) == (["a", "s", "x", "item"], 3)
+    messages = [message for each in damaged(content) if (message := refusal(partial(read_footer, name=NAME), each))]
+    assert all(NAME in message for message in messages)
+    assert len(messages) > 20
 
 
 def test_every_kind_of_file_is_damaged() -> None:

@@ -1,0 +1,156 @@
+"""`catalog.inspect` and `lancekeep inspect` describe the files of a table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import attrs
+import lance
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+import lancekeep
+from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound, VersionNotFound
+from lancekeep.entrypoints.cli import lancekeep as commands
+from lancekeep.format.table_version import TableVersion
+
+ROWS = pa.table({"a": range(50), "b": [str(number) for number in range(50)]})
+
+
+class Lake:
+    """A catalog with one table: two fragments, deletions and an index."""
+
+    def __init__(self, directory: Path, commit_store: str | None) -> None:
+        self.root = str(directory / "lake")
+        self.options = ["--commit-store", commit_store] if commit_store else []
+        self.catalog = lancekeep.connect(self.root, commit_store=commit_store)
+        self.catalog.write("t", ROWS)
+        self.catalog.write("t", ROWS, "append")
+        dataset = self.catalog.open("t")
+        dataset.delete("a in (3, 4)")
+        dataset.create_scalar_index("a", "BTREE")
+        self.directory = Path(self.catalog.uri(self.catalog.find_table("t")).removeprefix("file://"))
+
+    def inspect(self, **how: Any) -> dict[str, Any]:
+        return self.catalog.inspect("t", **how)
+
+    def printed(self, *arguments: str) -> str:
+        done = CliRunner().invoke(commands, ["inspect", self.root, "t", *self.options, *arguments], obj=lancekeep)
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    def names(self, directory: str) -> list[str]:
+        return sorted(f"{directory}/{path.name}" for path in (self.directory / directory).iterdir())
+
+
+@pytest.fixture(scope="module", params=["sqlite", "storage"])
+def lake(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    directory = tmp_path_factory.mktemp("inspect")
+    return Lake(directory, f"sqlite://{directory}/commits.db" if request.param == "sqlite" else None)
+
+
+def test_version_is_described_as_pylance_reports_it(lake: Lake) -> None:
+    found = lake.inspect()
+    dataset = lake.catalog.open("t")
+    assert (found["kind"], found["version"]) == ("manifest", dataset.version)
+    assert found["totals"] == {
+        "fragments": 2, "rows": dataset.count_rows(), "deleted_rows": 4, "data_files": 2,
+        "data_bytes": sum(path.stat().st_size for path in (lake.directory / "data").iterdir()),
+    }  # fmt: skip
+    assert found["transaction"]["operation"] == "create_index"
+    assert [index["covers"] for index in found["indices"]] == [{"count": 2, "first": [0, 1]}]
+    assert [field["name"] for field in found["schema"]] == ["a", "b"]
+    assert found["commit_row"]["path"].endswith(found["file"])
+    assert found["reader_features"] == ["deletion_files"]
+    assert json.loads(lake.printed("--json")) == found
+    assert [lake.inspect(version=number)["transaction"]["operation"] for number in (1, 2, 3)] == [
+        "overwrite", "append", "delete",
+    ]  # fmt: skip
+
+
+def test_tree_shows_whole_names(lake: Lake) -> None:
+    printed = lake.printed()
+    assert printed.startswith("t: manifest _versions/")
+    assert "totals: fragments 2, rows 96, deleted rows 4" in printed
+    assert all(name.removeprefix("data/") in printed for name in lake.names("data"))
+    assert "├── 0\n" not in lake.printed("--fragments", "0").partition("fragments")[2].partition("indices")[0]
+
+
+def test_files_are_described(lake: Lake) -> None:
+    for name in lake.names("data"):
+        found = lake.inspect(file=name)
+        assert (found["kind"], found["rows"], found["format"]) == ("data file", 50, "2.2")
+        assert [column["rows"] for column in found["columns"]] == [50, 50]
+    for name in lake.names("_deletions"):
+        assert lake.inspect(file=name)["rows"] == [3, 4]
+    operations = [lake.inspect(file=name)["operation"] for name in lake.names("_transactions")]
+    assert operations == ["overwrite", "delete", "create_index"]  # the append is recorded in its manifest alone
+    manifest = lake.inspect()
+    assert lake.inspect(file=manifest["file"])["totals"] == manifest["totals"]
+
+
+def test_staged_manifest_is_listed_and_described(lake: Lake) -> None:
+    name = f"{lake.inspect()['file']}-7b1e5eaa-8371-4c00-912e-00784d3391fc"
+    staged = lake.directory / name
+    staged.write_bytes((lake.directory / lake.inspect()["file"]).read_bytes())
+    try:
+        assert lake.inspect()["staged"] == [name]
+        assert lake.inspect(file=name)["version"] == 4
+    finally:
+        staged.unlink()
+
+
+def test_fragment_is_described_with_its_row_ids(tmp_path: Path) -> None:
+    catalog = lancekeep.connect(str(tmp_path / "lake"))
+    source = lance.write_dataset(ROWS, str(tmp_path / "lake" / "s.lance"), enable_stable_row_ids=True)
+    catalog.register_table("s", "s.lance")
+    found = catalog.inspect("s", fragment=0)
+    assert (found["kind"], found["live_rows"], found["row_ids"]["count"]) == ("fragment", 50, source.count_rows())
+    assert found["row_ids"]["first"] == list(range(50))
+    with pytest.raises(InvalidInput, match="has no fragment 9"):
+        catalog.inspect("s", fragment=9)
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "message"),
+    [
+        ({"version": 99}, VersionNotFound, "has no version 99"),
+        ({"file": "data/none.lance"}, ObjectNotFound, "has no file 'data/none.lance'"),
+        ({"file": "data/../../../secret"}, InvalidInput, "no path of a file below the table"),
+        ({"file": "/etc/passwd"}, InvalidInput, "is no file that can be described"),
+        ({"file": "_versions/../../s"}, InvalidInput, "no path of a file below the table"),
+        ({"file": "data/x", "fragment": 1}, InvalidInput, "not both"),
+    ],
+)
+def test_what_cannot_be_described_is_refused(
+    lake: Lake, how: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        lake.inspect(**how)
+
+
+def test_damaged_file_is_reported(lake: Lake) -> None:
+    path = lake.directory / "data" / "broken.lance"
+    path.write_bytes(b"LANC")
+    try:
+        with pytest.raises(Damaged, match=r"data/broken\.lance is not a data file"):
+            lake.inspect(file="data/broken.lance")
+    finally:
+        path.unlink()
+
+
+def test_large_manifest_is_counted_in_full_and_listed_in_part(tmp_path: Path) -> None:
+    catalog = lancekeep.connect(str(tmp_path / "lake"))
+    catalog.write("t", ROWS)
+    name = catalog.inspect("t")["file"]
+    path = Path(catalog.uri(catalog.find_table("t")).removeprefix("file://"), name)
+    version = TableVersion.parse(path.read_bytes(), name)
+    [fragment] = version.manifest.fragments
+    many = [attrs.evolve(fragment, id=number) for number in range(2000)]
+    path.write_bytes(attrs.evolve(version, manifest=attrs.evolve(version.manifest, fragments=many)).serialize())
+    found = catalog.inspect("t", file=name, most_fragments=3)
+    assert (found["totals"]["fragments"], found["totals"]["rows"]) == (2000, 100_000)
+    assert [fragment["id"] for fragment in found["fragments"]] == [0, 1, 2]
