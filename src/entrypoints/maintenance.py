@@ -163,8 +163,11 @@ class MaintenanceWorker:
             yield from self._catalog.maintain(self._plan.policy, proceed=self._may_proceed)
             if self._plan.refresh_views and self._may_proceed():
                 for view, outcome in self._catalog.views.refresh_due().items():
-                    failed = isinstance(outcome, LancekeepError)
-                    yield MaintenanceAction(str(view), "refresh", str(outcome), failed=failed)
+                    if isinstance(outcome, LancekeepError):
+                        yield MaintenanceAction(str(view), "refresh", str(outcome), failed=True)
+                    else:
+                        detail = f"version {outcome.version} from version {outcome.source.version} of its source"
+                        yield MaintenanceAction(str(view), "refresh", detail)
         finally:
             done.set()
             renewal.join()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Event
+from threading import Event, Semaphore
 
+import lance
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
@@ -17,6 +18,7 @@ from lancekeep.application.upkeep.maintenance import MaintenanceAction
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.maintenance import MaintenancePolicy, MaintenanceRule
+from lancekeep.domain.view import ViewDefinition
 from lancekeep.entrypoints.cli import lancekeep as commands
 from lancekeep.entrypoints.maintenance import MaintenanceWorker, Plan, read_plan
 
@@ -143,6 +145,85 @@ def test_a_worker_that_loses_its_lease_stops(catalog: lancekeep.Catalog) -> None
     assert thief.acquire(60)
     assert list(found) == []
     assert len(catalog.open("ml.t").get_fragments()) == 5
+
+
+def test_each_action_keeps_the_rows_of_plain_pylance(catalog: lancekeep.Catalog) -> None:
+    """Each action runs alone, in a dry run first, which writes no object."""
+    catalog.commit_change("ml.t", lambda dataset: _indexed(dataset))
+    catalog.write("ml.t", pa.table({"id": [9]}), "append")
+    uri = catalog.describe_table("ml.t").uri
+    alone = {
+        "index": MaintenanceRule(refresh_indexes=True),
+        "compact": MaintenanceRule(target_rows=1000, small_fragments=4),
+        "clean up": MaintenanceRule(older_than=0, grace=0, keep=1),
+    }
+    for action, rule in alone.items():
+        before = files(catalog)
+        planned = [each.action for each in catalog.maintain(policy(rule), dry_run=True)]
+        assert files(catalog) == before
+        done = [each.action for each in catalog.maintain(policy(rule))]
+        assert (planned, done) == ([action], [action])
+        dataset = lance.dataset(uri)
+        assert sorted(dataset.to_table()["id"].to_pylist()) == [0, 1, 2, 3, 4, 9]
+        assert dataset.to_table(filter="id = 9")["id"].to_pylist() == [9]
+        assert list(catalog.maintain(policy(rule))) == []
+    assert len(lance.dataset(uri).versions()) == 1
+
+
+def files(catalog: lancekeep.Catalog) -> set[str]:
+    return {info.key for info in catalog.places.objects.list(catalog.places.prefix)}
+
+
+def test_views_that_are_due_are_refreshed(catalog: lancekeep.Catalog) -> None:
+    schema = pa.schema([("id", pa.int64())])
+    for name, auto_refresh in (("due", True), ("manual", False), ("broken", True)):
+        source = ["other"] if name == "broken" else ["ml", "t"]
+        query = json.dumps({"table": source, "columns": {"id": "id"}, "filter": "id > 1"})
+        definition = ViewDefinition.parse(query, auto_refresh=auto_refresh)
+        catalog.views.create(ObjectId.of(name), definition, schema)
+    catalog.drop_table("other")
+    worker = MaintenanceWorker(catalog, Plan(MaintenancePolicy(()), refresh_views=True))
+
+    def run() -> list[tuple[str, str, bool]]:
+        found = worker.run_once()
+        assert found is not None
+        return sorted((each.table, each.action, each.failed) for each in found)
+
+    def rows(name: str) -> list[int]:
+        found: list[int] = lance.dataset(catalog.describe_table(name).uri).to_table()["id"].to_pylist()
+        return sorted(found)
+
+    broken = ("broken", "refresh", True)
+    assert run() == [broken, ("due", "refresh", False)]
+    assert (rows("due"), rows("manual")) == ([2, 3, 4], [])
+    assert run() == [broken]  # the view is up to date
+    catalog.write("ml.t", pa.table({"id": [7]}), "append")
+    assert run() == [broken, ("due", "refresh", False)]
+    assert rows("due") == [2, 3, 4, 7]
+
+
+def test_the_lease_is_renewed_during_a_long_action(catalog: lancekeep.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The action lasts until the lease has been renewed three times, so no other worker takes it."""
+    renewed = Semaphore(0)
+    renew = Lease.renew
+
+    def noted(lease: Lease) -> bool:
+        kept = renew(lease)
+        renewed.release()
+        return kept
+
+    def long_action(*_: object, **__: object) -> Iterator[MaintenanceAction]:
+        for _renewal in range(3):
+            assert renewed.acquire(timeout=120)
+        yield MaintenanceAction("t", "compact", "")
+
+    monkeypatch.setattr(Lease, "renew", noted)
+    monkeypatch.setattr(catalog, "maintain", long_action)
+    worker = MaintenanceWorker(catalog, Plan(policy()), term=0.03)
+    found = worker.run_once()
+    assert found is not None
+    assert [each.action for each in found] == ["compact"]
+    assert worker.run_once() is not None  # the lease was released
 
 
 def test_a_server_maintains_in_a_thread(catalog: lancekeep.Catalog) -> None:
