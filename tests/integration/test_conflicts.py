@@ -18,6 +18,8 @@ from lance.fragment import DataFile, write_fragments
 
 from lancekeep.domain.conflicts import Effect, Outcome, conflict
 from lancekeep.domain.lineage import Operation
+from lancekeep.format.effects import effect_of
+from lancekeep.format.table_version import TableVersion
 
 ID, X, Y = 0, 1, 2
 ALL = frozenset(range(4))
@@ -232,6 +234,20 @@ def test_native_decides_as_the_table_of_conflicts(
     lance.LanceDataset.commit(uri, built[first], read_version=READ)
     found = {second: outcome(uri, built[second]) for second in CASES}
     assert found == {second: conflict(CASES[second].effect, [CASES[first].effect]).outcome for second in CASES}
+
+
+def test_effects_of_recorded_transactions_are_those_of_the_table(
+    operations: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    base, built = operations
+    for number, (name, case) in enumerate(CASES.items()):
+        uri = tmp_path / f"{number}.lance"
+        shutil.copytree(base, uri)
+        version = lance.LanceDataset.commit(uri, built[name], read_version=READ).version
+        [manifest] = (uri / "_versions").glob(f"{2**64 - 1 - version}.manifest")
+        transaction = TableVersion.parse(manifest.read_bytes(), str(manifest)).transaction
+        assert transaction is not None
+        assert effect_of(transaction) == case.effect, name
 
 
 def test_native_merges_deletions_of_different_rows_as_the_table_of_conflicts(tmp_path: Path) -> None:
