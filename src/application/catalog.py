@@ -18,6 +18,7 @@ from lancekeep.application.removal import Removal
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.application.table_data import TableData
 from lancekeep.application.table_structure import TableStructure
+from lancekeep.application.table_transactions import TableTransactions
 from lancekeep.application.tables import Description, Tables
 from lancekeep.application.tags import Tags
 from lancekeep.application.transaction_records import TransactionRecords
@@ -35,6 +36,7 @@ from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.manifest_entry import NAMESPACE
 from lancekeep.domain.namespace import Namespace
+from lancekeep.domain.operations import Transaction as TableTransaction
 from lancekeep.domain.partitioning import PartitionBy
 from lancekeep.domain.table import Table
 from lancekeep.domain.transaction import AllCommitted
@@ -77,6 +79,7 @@ class Catalog(Upkeep):
         self.tags = Tags(ledger, places, tables)
         self._inspection = Inspection(ledger, places, tables, self.tags)
         self._cloning = Cloning(ledger, places, tables, versions, clones, self.tags)
+        self._table_transactions = TableTransactions(ledger, tables, versions)
         self.views = Views(tables, self._writes, engine)
         self.transaction_records = TransactionRecords(ledger, places, tables, versions, self._writes, engine)
         self._renames = Renames(ledger, places, tables, removal)
@@ -436,6 +439,23 @@ class Catalog(Upkeep):
             VersionNotFound: The table is only declared.
         """
         return self._writes.commit_change(ObjectId.of(identifier), act, after, branch=branch)
+
+    def commit(self, identifier: Identifier, transaction: TableTransaction) -> Committed:
+        """Commit a transaction of one table without the Lance engine.
+
+        The transaction is compared with those committed since the version that it read, and its manifest is built on
+        the latest version ([conflicts](conflicts.md)). It appends, deletes, overwrites, restores, or changes the
+        configuration.
+
+        Raises:
+            TableNotFound, VersionNotFound: The table or a version does not exist.
+            InvalidInput: The transaction read a version that the table does not have.
+            ConcurrentModification: It conflicts with another one; read the table again and repeat the operation.
+            CommitRefused: It conflicts, and repeating it could mean something else.
+            Unsupported: The operation or the table needs the Lance engine.
+            CommitUnknown: The outcome is unknown.
+        """
+        return self._table_transactions.commit(ObjectId.of(identifier), transaction)
 
     def abandon_write(self, plan: WritePlan) -> None:
         """Undo `begin_write`. Idempotent. Fragments stay until `cleanup`."""

@@ -147,7 +147,7 @@ class Appendable:
         if number:  # the engine leaves zeros out
             fragment.id = number
         if tail.reader_feature_flags & _STABLE_ROW_IDS:
-            _number_rows(fragment, tail.next_row_id, version)
+            number_rows(fragment, tail.next_row_id, version)
             tail.next_row_id += file.rows
         tail.version, tail.max_fragment_id = version, number
         tail.timestamp.seconds, tail.timestamp.nanos = divmod(now, 10**9)
@@ -229,7 +229,7 @@ def _obstacle(tail: Any, indexes: bytes | None) -> str:
     return ""
 
 
-def _number_rows(fragment: Any, first: int, version: int) -> None:
+def number_rows(fragment: Any, first: int, version: int) -> None:
     """Give the rows of a fragment their ids, and the version that created them."""
     rows = fragment.physical_rows
     ids = RowIdSequence()
