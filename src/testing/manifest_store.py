@@ -125,6 +125,19 @@ class ManifestStoreContract:
         assert dict(store.view().properties) == {"y": "2", "z": "3"}
         assert ids(store.view()) == ["a"]
 
+    def test_pages_leave_out_removed_objects(self, store: ManifestStore, other: ManifestStore) -> None:
+        names = [f"n{number:02}" for number in range(12)]
+        change(store, lambda view: [Put(namespace(name)) for name in names])
+        change(other, lambda view: [Remove(name) for name in names[::3]])
+        create(store, "n03")
+        kept = sorted({*names} - {*names[::3]} | {"n03"})
+        found: list[str] = []
+        after = None
+        while after is not None or not found:
+            page, after = other.view().children(ObjectId(), NAMESPACE, after, 2)
+            found += page
+        assert found == kept == other.view().children(ObjectId(), NAMESPACE)[0]
+
     def test_one_of_racing_creators_of_a_name_wins(self, store: ManifestStore, other: ManifestStore) -> None:
         for number in range(5):
             self._race([store, other, store, other], f"n{number}")
