@@ -9,7 +9,6 @@ from typing import Any, Self
 from lancekeep.application.clones import Clones
 from lancekeep.application.cloning import Cloning
 from lancekeep.application.idempotency import IdempotentRequests
-from lancekeep.application.inspection import Inspection
 from lancekeep.application.ledger import Ledger
 from lancekeep.application.namespaces import Namespaces
 from lancekeep.application.partitions.namespace import PartitionedNamespace
@@ -77,7 +76,6 @@ class Catalog(Upkeep):
         self.data = TableData(tables, self._writes, engine)
         self.structure = TableStructure(self._writes, engine)
         self.tags = Tags(ledger, places, tables)
-        self._inspection = Inspection(ledger, places, tables, self.tags)
         self._cloning = Cloning(ledger, places, tables, versions, clones, self.tags)
         self._table_transactions = TableTransactions(ledger, tables, versions)
         self.views = Views(tables, self._writes, engine)
@@ -513,7 +511,10 @@ class Catalog(Upkeep):
             Damaged: The metadata cannot be decoded.
             Unsupported: Readers of the table need a feature that is not known here, or the file exceeds 1 GiB.
         """
-        return self._inspection.inspect(ObjectId.of(identifier), version, file, fragment, most_fragments)
+        from lancekeep.application.inspection import Inspection  # loads classes that no other operation needs
+
+        inspection = Inspection(self.ledger, self.places, self.tables, self.tags)
+        return inspection.inspect(ObjectId.of(identifier), version, file, fragment, most_fragments)
 
     def history(self, identifier: Identifier, limit: int | None = None) -> list[HistoryEntry]:
         """Return the versions of a table, newest first; at most ``limit`` of them.

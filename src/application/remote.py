@@ -65,7 +65,7 @@ class RestCatalog(Catalog):
         self.ledger = self.places = self.removal = self.versions = absent
         self.engine = self.requests = self._open_rows = absent
         self.tags = self.views = self.transaction_records = absent
-        self._cloning = self._inspection = self._table_transactions = absent
+        self._cloning = self._table_transactions = absent
         self._server = server
         self.tables = tables = RestTables(server)
         self._namespaces = RestNamespaces(server)

@@ -127,6 +127,8 @@ def _sorted(ids: Ids, addresses: Ids) -> tuple[Ids, Ids]:
     if size <= _DENSE * len(ids):
         table = np.full(size, _NOWHERE)
         table[ids - first] = addresses
+        if size == len(ids) and (table != _NOWHERE).all():
+            return np.arange(size, dtype=np.uint64) + first, table
         present = np.flatnonzero(table != _NOWHERE)
         if len(present) == len(ids):  # otherwise an id occurs twice
             return present.astype(np.uint64) + first, table[present]
