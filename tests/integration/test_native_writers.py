@@ -21,7 +21,7 @@ import lancekeep
 from lancekeep.domain.naming import ManifestName
 from lancekeep.testing.concurrency import PROCESSES
 
-KILLS = int(os.environ.get("LANCEKEEP_KILLS", "10"))
+KILLS = int(os.environ.get("LANCEKEEP_KILLS", "5"))
 
 
 @pytest.fixture(params=ALL)
@@ -60,7 +60,7 @@ def assert_sound(catalog: lancekeep.Catalog, name: str = "hot.t", *, staged: boo
 
 @pytest.mark.slow
 def test_four_processes_of_two_threads_append_to_one_table(place: Deployment) -> None:
-    processes, threads, appends = 4, 2, 20
+    processes, threads, appends = 4, 2, 10
     catalog = with_table(place)
     start, failures = PROCESSES.Barrier(processes), PROCESSES.Queue()
     running = [

@@ -32,7 +32,7 @@ from lancekeep.testing.concurrency import PROCESSES
 from lancekeep.testing.kit import Open
 from lancekeep.testing.suite import NamespaceBehaviours
 
-KILLS = int(os.environ.get("LANCEKEEP_KILLS", "10"))
+KILLS = int(os.environ.get("LANCEKEEP_KILLS", "5"))
 
 
 class ThroughServers(NamespaceBehaviours):
