@@ -52,7 +52,10 @@ def read(content: bytes, file: DeletionFile, physical_rows: int, name: str) -> R
             raise ValueError(f"it marks {len(rows)} rows from byte 0 on; the manifest says {file.num_deleted_rows}")
     except (ValueError, OverflowError, struct.error, pa.ArrowException, OSError) as error:
         kind = file.file_type.name
-        raise Damaged(f"{name} is not a deletion file of the kind {kind}: {_one_line(error)}") from error
+        raise Damaged(
+            f"{name} is not a deletion file of the kind {kind}: {_one_line(error)}. Restore the file, or an earlier "
+            "version of the table"
+        ) from error
     return rows
 
 

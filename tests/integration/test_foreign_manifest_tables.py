@@ -15,6 +15,7 @@ from typing import Any, cast
 import attrs
 import lance
 import lance_namespace as api
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -26,7 +27,10 @@ import lancekeep
 from lancekeep.adapters.manifest_stores.columns import SCHEMA
 from lancekeep.application.upkeep.fsck import Kind
 from lancekeep.domain.catalog import AddColumns
+from lancekeep.domain.errors import Damaged
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.manifest import DeletionFileType
+from lancekeep.format.deletions import write
 
 
 def foreign_table(
@@ -512,3 +516,16 @@ TestForeignTables.settings = settings(
     report_multiple_bugs=False,
     suppress_health_check=list(HealthCheck),
 )
+
+
+def test_deletion_file_of_the_manifest_table_that_contradicts_its_manifest_is_damaged(tmp_path: Path) -> None:
+    root = str(tmp_path / "lake")
+    catalog = lancekeep.connect(root)
+    for name in ("a", "b", "c"):
+        catalog.create_namespace(name)
+    catalog.drop_namespace("b")
+    [path] = (tmp_path / "lake" / "__manifest" / "_deletions").iterdir()
+    rows = np.array([0, 1], np.uint32)  # the manifest says that one row is deleted
+    path.write_bytes(write(rows, DeletionFileType.ARROW_ARRAY))
+    with pytest.raises(Damaged, match=rf"{path.name} .* it marks 2 rows from byte 0 on; the manifest says 1"):
+        lancekeep.connect(root).list_namespaces()

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import attrs
 import pyarrow as pa
-from pyroaring import BitMap, FrozenBitMap
+from pyroaring import FrozenBitMap
 
 from lancekeep.adapters.manifest_stores.columns import REQUIRED, SCHEMA, column_of, enter_columns, in_memory
 from lancekeep.adapters.manifest_stores.index import (
@@ -36,9 +36,12 @@ from lancekeep.adapters.manifest_stores.table_data import (
 from lancekeep.domain.dataset_files import DATA, DELETIONS, data_file_name, deletion_file_name
 from lancekeep.domain.errors import Damaged, InvalidInput, LancekeepError, Refused
 from lancekeep.domain.layout import VERSIONS
+from lancekeep.domain.manifest import DeletionFile
 from lancekeep.format import data_file
+from lancekeep.format.deletions import read
 from lancekeep.format.manifest import ManifestFile
 from lancekeep.format.messages import DataFragment, Transaction
+from lancekeep.format.values import decoded
 from lancekeep.ports.object_store import ObjectStore
 
 READER_FLAGS = "lance.namespace.manifest.reader_feature_flags"
@@ -179,10 +182,9 @@ class TableVersions:
         if not fragment.HasField("deletion_file"):
             return FrozenBitMap()
         file = fragment.deletion_file
-        content = self._objects.get(self._deletion_key(fragment.id, file))
-        if file.file_type == _BITMAP:
-            return FrozenBitMap(BitMap.deserialize(content))
-        return FrozenBitMap(pa.ipc.open_file(pa.py_buffer(content)).read_all().column(0).to_pylist())
+        key = self._deletion_key(fragment.id, file)
+        content = self._objects.get(key)
+        return FrozenBitMap(read(content, decoded(DeletionFile, file), fragment.physical_rows, key))
 
     # -- writing ------------------------------------------------------------------------------------------------
 
