@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from lancekeep.domain.manifest import IndexMetadata
+from lancekeep.domain.dataset_files import deletion_file_name
+from lancekeep.domain.manifest import DeletionFileType, IndexMetadata
 from lancekeep.domain.naming import ManifestName
+from lancekeep.format.deletions import read
+from lancekeep.format.row_ids import decode_row_ids
 from lancekeep.format.schema import arrow_schema, primary_key
 from lancekeep.format.table_version import TableVersion, parse_transaction, serialize_transaction
 
@@ -55,3 +58,24 @@ def test_transactions_of_older_releases_decode(table: tuple[str, dict[str, bytes
             assert serialize_transaction(transaction) == content
             operations.add(type(transaction.operation).__name__)
     assert operations == OPERATIONS
+
+
+def test_deletion_files_and_row_ids_of_older_releases_decode(table: tuple[str, dict[str, bytes]]) -> None:
+    release, files = table
+    kinds, sequences = set(), 0
+    for path, content in files.items():
+        if not path.endswith(".manifest"):
+            continue
+        for fragment in TableVersion.parse(content, path).manifest.fragments:
+            file = fragment.deletion_file
+            if file is not None:
+                bitmap = file.file_type is DeletionFileType.BITMAP
+                name = f"_deletions/{deletion_file_name(fragment.id, file.read_version, file.id, bitmap=bitmap)}"
+                rows = read(files[name], file, fragment.physical_rows, name)
+                assert len(rows) == fragment.physical_rows - fragment.live_rows
+                kinds.add(file.file_type)
+            if fragment.inline_row_ids is not None:
+                ids = decode_row_ids(fragment.inline_row_ids, fragment.physical_rows, path)
+                sequences += len(ids) == len(set(ids.tolist())) == fragment.physical_rows
+    assert kinds == set(DeletionFileType)
+    assert bool(sequences) == (release != "0.30.0")  # which had no stable row ids by default
