@@ -426,6 +426,32 @@ class Readers(RuleBasedStateMachine):
             self.catalogs[at % 2].register_table(goal, chosen)
         self.enter(goal, state, sources)
 
+    @operation(has_tables, at=FEW, into=FEW, version=FEW, deep=FLAG)
+    def clone_by_name(self, at: int, into: int, version: int, deep: bool) -> None:
+        """Clone a version through the catalog."""
+        name, goal = self.named(at), self.free(into)
+        if name is None or goal is None:
+            return
+        table = self.tables[name]
+        reference = self.pick(sorted(table.main.kept), version)
+        act = lambda: self.catalogs[at % 2].clone(name, goal, reference, deep=deep)  # noqa: E731 - as in `register`
+        if self.attempt(act, may_refuse=self.is_occupied(goal), what="clone by name"):
+            sources = frozenset() if deep else table.sources | {table}
+            self.sources |= sources
+            self.enter(goal, table.main.versions[reference], sources)
+
+    @operation(has_tables, at=FEW)
+    def materialize(self, at: int) -> None:
+        """Copy what a clone reads from other tables; its rows stay."""
+        name = self.named(at)
+        if name is None:
+            return
+        table = self.tables[name]
+        committed = self.catalogs[at % 2].materialize(name)
+        assert committed is None or table.sources, "a table that is no clone was materialized"
+        if committed is not None:
+            table.main.add(committed.version, table.main.state)
+
     # -- handles ----------------------------------------------------------------------------------------------------
 
     @operation(has_tables, at=FEW, branch=FEW, native=FLAG, old=FLAG, weight=2)
