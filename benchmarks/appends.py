@@ -6,7 +6,8 @@
 An S3 server (moto, in a process of its own) runs after a proxy that delays each request by ``--latency`` milliseconds
 and counts it. Each client appends ``--rows`` rows, waits for the answer, and appends again. After each run plain
 pylance reads the table: every acknowledged row is there once, and no other. ``--server`` measures the same through
-`lancekeep serve` in a process of its own, with one HTTP connection per client.
+`lancekeep serve` in a process of its own, with one HTTP connection per client; all clients are one thread of another
+process. ``--keyed`` sends an idempotency key with each append.
 
 Times belong to the machine. The requests per append do not.
 """
@@ -16,8 +17,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import io
-import json
 import multiprocessing
+import re
+import selectors
+import socket
 import statistics
 import subprocess
 import sys
@@ -26,8 +29,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -241,10 +244,11 @@ def native(clients: int, proxy: Proxy, endpoint: str, args: Any) -> None:
 
 
 @contextmanager
-def served(root: str, store: str | None, options: dict[str, str]) -> Iterator[tuple[str, int]]:
+def served(root: str, store: str | None, options: dict[str, str], threads: int) -> Iterator[tuple[str, int]]:
     """Run `lancekeep serve` in a process of its own."""
     command = [sys.executable, "-m", "lancekeep", "serve", root, "--port", "0"]
     command += ["--commit-store", store] if store else []
+    command += ["--threads", str(threads), "--log-level", "warning"]
     command += [part for key, value in options.items() for part in ("--storage-option", f"{key}={value}")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
         try:
@@ -262,43 +266,80 @@ def served(root: str, store: str | None, options: dict[str, str]) -> Iterator[tu
             server.terminate()
 
 
+def drive(
+    host: str, port: int, clients: int, seconds: float, rows: int, first: int, keyed: bool
+) -> tuple[list[float], list[tuple[int, int]], float]:
+    """Append through HTTP connections of one thread, because the clients share the cores with the server.
+
+    Returns:
+        As `run_clients`. The first client has the number ``first``; each one appends at least once.
+    """
+    latencies: list[float] = []
+    acknowledged: list[tuple[int, int]] = []
+    began = time.monotonic()
+    stop = began + seconds
+    with selectors.DefaultSelector() as selector:
+
+        def send(client: int, number: int, connection: socket.socket) -> None:
+            started = time.perf_counter()
+            connection.sendall(insertion(rows_of(client, number, rows), keyed))
+            selector.register(connection, selectors.EVENT_READ, (client, number, started, bytearray(), connection))
+
+        for client in range(first, first + clients):
+            connection = socket.create_connection((host, port), 60)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            send(client, 0, connection)
+        while selector.get_map():
+            for ready, _ in selector.select():
+                client, number, started, answer, connection = ready.data
+                answer += connection.recv(1 << 16)
+                head, separator, body = bytes(answer).partition(b"\r\n\r\n")
+                length = re.search(rb"content-length: *(\d+)", head, re.IGNORECASE)
+                if not separator or length is None or len(body) < int(length[1]):
+                    continue
+                if not head.startswith(b"HTTP/1.1 200"):
+                    raise RuntimeError(f"{head[:200]!r} {body[:500]!r}")
+                latencies.append(time.perf_counter() - started)
+                if client >= 0:
+                    acknowledged.append((client, number))
+                selector.unregister(connection)
+                if time.monotonic() < stop:
+                    send(client, number + 1, connection)
+                else:
+                    connection.close()
+    return latencies, acknowledged, time.monotonic() - began
+
+
+def insertion(table: pa.Table, keyed: bool) -> bytes:
+    """Return the HTTP request that inserts a table."""
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, SCHEMA) as writer:
+        writer.write_table(table)
+    body = sink.getvalue()
+    key = f"Idempotency-Key: {uuid4()}\r\n" if keyed else ""
+    head = (
+        f"POST /v1/table/ml$t/insert?mode=append HTTP/1.1\r\nHost: 127.0.0.1\r\n{key}"
+        f"Content-Type: application/vnd.apache.arrow.stream\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
 def through_server(name: str, store: str | None, clients: int, proxy: Proxy, endpoint: str, args: Any) -> None:
     options = options_of(proxy.url)
     root = f"s3://{new_bucket(endpoint)}/lake"
     catalog = lancekeep.connect(root, commit_store=store, storage_options=options)
     catalog.create_namespace("ml")
     catalog.write("ml.t", rows_of(-1, 0, 1))
-    with served(root, store, options) as (host, port):
-
-        def client() -> Append:
-            connection = HTTPConnection(host, port, timeout=60)
-
-            def append(table: pa.Table) -> Any:
-                sink = io.BytesIO()
-                with pa.ipc.new_stream(sink, SCHEMA) as writer:
-                    writer.write_table(table)
-                connection.request(
-                    "POST",
-                    "/v1/table/ml$t/insert?mode=append",
-                    sink.getvalue(),
-                    {"Content-Type": "application/vnd.apache.arrow.stream"},
-                )
-                answer = connection.getresponse()
-                body = answer.read()
-                if answer.status != 200:
-                    raise RuntimeError(f"{answer.status}: {body[:500]!r}")
-                return json.loads(body or b"{}")
-
-            return append
-
-        appends = [client() for _ in range(clients)]
-        appends[0](rows_of(-1, 1, 1))
+    with served(root, store, options, max(64, clients)) as (host, port), ProcessPoolExecutor(1, SPAWN) as process:
+        process.submit(drive, host, port, 1, 0.0, args.rows, -2, args.keyed).result()
         proxy.requests.clear()
-        latencies, acknowledged, took = run_clients(appends, args.seconds, args.rows)
+        done = process.submit(drive, host, port, clients, args.seconds, args.rows, 0, args.keyed)
+        latencies, acknowledged, took = done.result()
         counted = Counter(proxy.requests)
     fragments = check(catalog.open("ml.t").uri, options_of(endpoint), acknowledged, args.rows)
     proxy.requests = counted
-    report(f"{name}, server", clients, latencies, took, proxy, fragments)
+    kind = "server, keys" if args.keyed else "server"
+    report(f"{name}, {kind}", clients, latencies, took, proxy, fragments)
 
 
 def main() -> None:
@@ -311,6 +352,7 @@ def main() -> None:
     parser.add_argument("--stores", nargs="*", default=["storage", "conditional-put", "sqlite"])
     parser.add_argument("--redis", default="redis://127.0.0.1:6379/0")
     parser.add_argument("--server", action="store_true", help="through `lancekeep serve` instead of threads")
+    parser.add_argument("--keyed", action="store_true", help="with a new idempotency key for each append")
     args = parser.parse_args()
     print("| writers | clients | appends/s | p50 ms | p99 ms | requests/append | fragments | requests |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")

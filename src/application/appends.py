@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from functools import partial
+from queue import SimpleQueue
 from threading import Event, Lock
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -21,11 +22,12 @@ from uuid import uuid4
 import attrs
 
 from lancekeep.application.concurrency import alongside, in_background, is_remote
+from lancekeep.application.keyed_requests import KeyedRequest, current_request
 from lancekeep.application.table_commits import READ_AHEAD
 from lancekeep.application.versions import Versions, raise_unless_committed
 from lancekeep.domain.appends import ATTEMPTS, MOST_BYTES, Pace, Waiting, group_of
 from lancekeep.domain.commit import Committed, Conflict
-from lancekeep.domain.commit_token import CommitUnknown
+from lancekeep.domain.commit_token import CommitToken, CommitUnknown
 from lancekeep.domain.dataset_files import DATA, data_file_name
 from lancekeep.domain.errors import (
     CommitRefused,
@@ -65,16 +67,55 @@ class Alone:
 
 @attrs.define(eq=False)
 class _Append:
-    """An append that waits. Once ``answered`` is set: committed, failed, or to commit alone."""
+    """An append that waits. Once it is answered: committed, failed, or to commit alone.
+
+    Attributes:
+        request: the keyed request whose effect it is. Its own thread claims each commit, so all appends of a group
+            claim at the same time.
+    """
 
     rows: Rows
-    answered: Event = attrs.field(factory=Event)
+    request: KeyedRequest | None = None
     committed: Committed | None = None
     error: Exception | None = None
+    _tokens: SimpleQueue[CommitToken | None] = attrs.field(factory=SimpleQueue)
+    _claims: SimpleQueue[bool] = attrs.field(factory=SimpleQueue)
 
     @property
     def waiting(self) -> Waiting:
         return Waiting(self.rows.schema, self.rows.size)
+
+    def wait(self) -> None:
+        """Wait for the answer, and claim the commits that the committer names until then."""
+        try:
+            while (token := self._tokens.get()) is not None:
+                self._claims.put(self._claim(token))
+        finally:
+            self._claims.put(False)  # a committer must not wait for a thread that was interrupted
+
+    def _claim(self, token: CommitToken) -> bool:
+        assert self.request is not None
+        try:
+            self.request.claim(lambda: token)
+        except LancekeepError as error:
+            self.error = error
+        return self.error is None
+
+    def ask(self, token: CommitToken) -> None:
+        """Let the append's thread claim a commit."""
+        self._tokens.put(token)
+
+    def claimed(self) -> bool:
+        """Wait until the commit is claimed; return False if it cannot be."""
+        return self._claims.get()
+
+    def answer(self) -> None:
+        """Let the append's thread continue."""
+        self._tokens.put(None)
+
+
+class _Unclaimed(LancekeepError):
+    """Another attempt of a keyed append has taken over, so the group has to commit without it."""
 
 
 @attrs.frozen
@@ -103,6 +144,34 @@ class _Line:
     enough: Event = attrs.field(factory=Event)
     pace: Pace = attrs.field(factory=Pace)
     base: _Base | None = None
+
+
+@attrs.define
+class _Claims:
+    """The claims of one commit by the keyed appends of its group."""
+
+    appends: Sequence[_Append]
+    _token: CommitToken | None = None
+
+    def claim(self, token: CommitToken) -> None:
+        """Let every append claim the commit.
+
+        Raises:
+            _Unclaimed: An append cannot claim it; the append has the error.
+        """
+        self._token = token
+        for append in self.appends:
+            append.ask(token)
+        claimed = [append.claimed() for append in self.appends]
+        if not all(claimed):
+            self.lost()
+            raise _Unclaimed
+
+    def lost(self) -> None:
+        """Withdraw the claims: the manifest will never be a version."""
+        for append in self.appends:
+            if append.request is not None and self._token is not None:
+                append.request.lost(self._token)
 
 
 class Appends:
@@ -144,9 +213,13 @@ class Appends:
         rows, reader = self._engine.data_files.gather(reader, MOST_BYTES)
         if rows is None:
             return Alone(reader)
-        append = _Append(rows)
+        append = _Append(rows, current_request())
+        if append.request is not None:
+            if not self._versions.commits.objects.guarantees.atomic_create:
+                return Alone(reader)  # an unstaged claim would not exclude another manifest of the version
+            append.request.prepare()
         self._enter(table, append)
-        append.answered.wait()
+        append.wait()
         if append.error is not None:
             raise copy(append.error) from append.error  # several threads raise it
         return Alone(reader) if append.committed is None else append.committed
@@ -201,7 +274,7 @@ class Appends:
                 self._commit(line, group)
             finally:
                 for append in group:
-                    append.answered.set()
+                    append.answer()
 
     def _pause(self, line: _Line) -> None:
         breath = line.pace.breath(self._clock(), line.others)
@@ -231,13 +304,13 @@ class Appends:
         except (CommitUnknown, CommitRefused, StoreUnavailable) as error:
             line.base, base = None, None
             for append in group:
-                append.error = error
+                append.error = append.error or error
         except LancekeepError:
             line.base, base = None, None
         except Exception as error:  # a fault of this process: whether it came before the commit is not known
             line.base, base = None, None
             for append in group:
-                append.error = error
+                append.error = append.error or error
         met = before is not None and base is not None and base.version.version != before.version.version + 1
         line.base = base
         line.pace = line.pace.committed(len(group), began, self._clock(), met=met)
@@ -263,15 +336,25 @@ class Appends:
                 if file is None:
                     return None
                 following, content = base.version.followed_by(file, str(uuid4()), self._now())
-                outcome, found = self._versions.commit_built(base.table, following.version, content)
+                claims = _Claims([append for append in appends if append.request is not None])
+                try:
+                    outcome, found = self._versions.commit_built(
+                        base.table, following.version, content, claims.claim if claims.appends else None
+                    )
+                except _Unclaimed:
+                    self._discard(written_for, file)
+                    group = [append for append in group if append.error is None]
+                    appends, file = self._write(base, group)
+                    written_for = base
+                    continue
                 if not isinstance(outcome, Conflict):
                     committed = raise_unless_committed(outcome, str(line.table))
                     for append in appends:
                         append.committed = attrs.evolve(
                             committed, transaction=following.transaction, rows=append.rows.count
                         )
-                        append.answered.set()
                     return attrs.evolve(base, version=following)
+                claims.lost()
                 base = self._after(base, found, attempt)
             raise ConcurrentModification(f"{line.table}: other writers committed {ATTEMPTS} versions in between")
         except (CommitUnknown, CommitRefused, StoreUnavailable):

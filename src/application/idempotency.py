@@ -255,6 +255,10 @@ class _Log:
             return text
         raise Superseded("another attempt of the request has taken over; repeat the request with its key")
 
+    def read_body(self) -> None:
+        """Read the rest of the request's data."""
+        self._body()
+
     def claim(self, token: CommitToken) -> Entry | None:
         return self.append(Claimed(token, self._body()))
 
@@ -318,9 +322,19 @@ class _Running:
 
     def claim(self, members: Callable[[], CommitToken]) -> None:
         self.settle()
-        if self.committed is None and self._log.claim(members()) is None:
-            return
+        if self.committed is None:
+            token = members()
+            # Only one manifest can become the version, so a claim that is not settled excludes this one.
+            exclusive = all(_same_version(claimed.token, token) for claimed in self._log.claimed)
+            if exclusive and self._log.claim(token) is None:
+                return
         raise Superseded("another attempt of the request has taken over or has committed; repeat it with its key")
+
+    def prepare(self) -> None:
+        self._log.read_body()
+
+    def lost(self, token: CommitToken) -> None:
+        self._log.claimed = [claimed for claimed in self._log.claimed if claimed.token != token]
 
     @property
     def is_only_attempt(self) -> bool:
@@ -354,25 +368,36 @@ class _Running:
     def settle(self) -> Committed | AllCommitted | None:
         """Return the commit of an earlier claim; None if none was committed.
 
-        A claimed version that is still free is committed by this call.
+        A claimed version that is still free is committed by this call if its manifest is staged. Otherwise the claim
+        stays, and only a commit of the same version may follow it.
 
         Raises:
             CommitUnknown: The outcome cannot be determined.
         """
+        free: list[Claimed] = []
         while self._log.claimed and self.committed is None:
             token = self._log.claimed[-1].token
             outcome = self._versions.resolve(token)
-            if isinstance(outcome, Unknown):
+            if isinstance(outcome, Unknown) and self._versions.is_free(token):
+                free.insert(0, self._log.claimed.pop())
+            elif isinstance(outcome, Unknown):
                 raise CommitUnknown(
                     f"whether an attempt of the request was committed cannot be determined: {outcome.reason}. Repeat "
                     "the request with its key later",
                     outcome.token,
                 )
-            if isinstance(outcome, Committed | AllCommitted):
+            elif isinstance(outcome, Committed | AllCommitted):
                 self.committed = outcome
             else:
                 self._log.claimed.pop()
+        self._log.claimed = [*free, *self._log.claimed]
         return self.committed
+
+
+def _same_version(one: CommitToken, other: CommitToken) -> bool:
+    """Return whether two commits exclude each other."""
+    versions = [{(member.base_uri, member.version) for member in token.members} for token in (one, other)]
+    return bool(versions[0] & versions[1])
 
 
 def _another_request() -> InvalidInput:

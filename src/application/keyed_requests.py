@@ -34,6 +34,12 @@ class KeyedRequest(Protocol):
             CommitUnknown: Whether another attempt has committed cannot be determined.
         """
 
+    def prepare(self) -> None:
+        """Read the rest of the request's data, so that `claim` waits for stores only."""
+
+    def lost(self, token: CommitToken) -> None:
+        """Forget a claim: another writer has committed the version."""
+
 
 _current: ContextVar[KeyedRequest | None] = ContextVar("keyed_request", default=None)
 

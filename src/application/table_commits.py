@@ -125,7 +125,13 @@ class TableCommits(Histories):
         return outcome
 
     def commit_built(
-        self, root: DatasetRoot, version: int, content: bytes, *, confirm: Callable[[], object] = lambda: None
+        self,
+        root: DatasetRoot,
+        version: int,
+        content: bytes,
+        *,
+        claim: Callable[[CommitToken], object] | None = None,
+        confirm: Callable[[], object] = lambda: None,
     ) -> tuple[Outcome, Sequence[bytes]]:
         """Commit a manifest that this process has built, by the naming scheme V2.
 
@@ -133,6 +139,13 @@ class TableCommits(Histories):
         staged and nothing is read before. The caller must know that version ``version - 1`` is the latest. Otherwise
         the manifest is staged and committed by the protocol. A request without a reply is repeated with the same
         bytes. ``confirm`` is that of `commit`.
+
+        Args:
+            root: The dataset.
+            version: The version.
+            content: The manifest.
+            claim: Called with the token of the commit before anything is written. From then on another process may
+                settle the token. An error ends the commit.
 
         Returns:
             The outcome. After a conflict also the manifests of the version and of those after it, as far as they are
@@ -145,12 +158,21 @@ class TableCommits(Histories):
         staged = StagedManifest(root.base_uri, version, path, len(content), False, self._committer)
         for check in self.on_staged:
             check(root, content)
+        derived = self.rows.guarantees.derived
+        descendant = None if derived else self.lineage.require(root, staged, content, None)
+        token = CommitToken(staged if claim is None else recognizable(staged, content))
+        if claim is not None:
+            claim(token)
         found: Sequence[bytes] = ()
-        if self.rows.guarantees.derived:
+        if descendant is None:
             outcome, found = self._create_built(root, staged, content)
         else:
-            descendant = self.lineage.require(root, staged, content, None)
-            self.retry.call(lambda: self.objects.put(path, content))
+            try:
+                self.retry.call(lambda: self.objects.put(path, content))
+            except StoreUnavailable as error:
+                if claim is None:
+                    raise
+                return Unknown(token, str(error)), ()  # it may be staged, so another process may commit it by its claim
             outcome = self._settle(begin_commit(staged), content, cleans_later=self._is_remote)
             if isinstance(outcome, Committed):
                 self.lineage.keep(descendant)

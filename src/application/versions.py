@@ -201,7 +201,9 @@ class Versions:
             confirm=self._confirming(table, version, first=branch is not None or version == 1),
         )
 
-    def commit_built(self, table: Table, version: int, content: bytes) -> tuple[Outcome, Sequence[bytes]]:
+    def commit_built(
+        self, table: Table, version: int, content: bytes, claim: Callable[[CommitToken], object] | None = None
+    ) -> tuple[Outcome, Sequence[bytes]]:
         """Make a manifest that this process has built the next version of a table.
 
         See `TableCommits.commit_built`.
@@ -210,7 +212,8 @@ class Versions:
             CommitRefused: As `commit_version`.
         """
         confirm = self._confirming(table, version, first=False) if self.managed else _nothing
-        return self._ledger.commits.commit_built(self._places.dataset_root(table), version, content, confirm=confirm)
+        root = self._places.dataset_root(table)
+        return self._ledger.commits.commit_built(root, version, content, claim=claim, confirm=confirm)
 
     def begin_history(self, table: Table, version: int, content: bytes) -> Outcome:
         """Commit a manifest that this process has built as a first version.
@@ -283,6 +286,18 @@ class Versions:
             return Unknown(known, gone)
         commits = self._ledger.commits
         return TransactionCommits(commits).resolve(known) if known.others else commits.resolve(known)
+
+    def is_free(self, token: CommitToken) -> bool:
+        """Return whether the version of an unknown commit is the next one of its table.
+
+        Then either this commit or another one becomes the version, if the final manifest is created by put-if-absent.
+        """
+        places, commits = self._places, self._ledger.commits
+        known, gone = parse_token(token, self._ledger.view(), places.base_uri, places.dataset_root)
+        if gone or not commits.objects.guarantees.atomic_create:
+            return False
+        latest = commits.retry.call(lambda: commits.rows.latest(known.staged.base_uri))
+        return latest is not None and latest.version == known.staged.version - 1
 
     # -- deleting -----------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import attrs
 
 from lancekeep.application.appends import Appends
-from lancekeep.application.keyed_requests import current_request, performing
+from lancekeep.application.keyed_requests import performing
 from lancekeep.application.ledger import Ledger
 from lancekeep.application.places import Places
 from lancekeep.application.removal import Removal
@@ -96,9 +96,7 @@ class Writes:
         replaces = write_mode is WriteMode.OVERWRITE and properties is not None
         if properties and replaces and self._ledger.view().flat:
             raise Unsupported(f"{object_id}: a V1 directory has no properties; open the catalog with its manifest")
-        # The commit of a keyed request also claims its key, so no other append may share it.
-        shares = write_mode is WriteMode.APPEND and not properties and current_request() is None
-        if shares and not _is_stream(data):
+        if write_mode is WriteMode.APPEND and not properties and not _is_stream(data):
             return self._append(object_id, reader)
         declared = self._declare_for(object_id, write_mode, properties, replaces=replaces)
         engine_mode = WriteMode.CREATE if declared else write_mode

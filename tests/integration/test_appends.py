@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
@@ -18,6 +18,7 @@ import attrs
 import lance
 import pyarrow as pa
 import pytest
+from appending import all_at_once, held_back
 from deployments import Deployment, bucket, deployment, s3_options
 from faults import Faulty, lost_replies
 from s3_front import Answer, Asked, s3_front
@@ -40,36 +41,6 @@ def rows_of(catalog: lancekeep.Catalog, table: str, options: Mapping[str, str] |
     """Return the rows that plain pylance reads, without any catalog."""
     dataset = lance.dataset(catalog.open(table).uri, storage_options=dict(options or {}) or None)
     return Counter(zip(*(column.to_pylist() for column in dataset.to_table(columns=["writer", "number"])), strict=True))
-
-
-def all_at_once(acts: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Call each act in a thread of its own, and return results or errors in order."""
-    barrier = threading.Barrier(len(acts))
-
-    def call(act: Callable[[], Any]) -> Any:
-        barrier.wait()
-        try:
-            return act()
-        except lancekeep.LancekeepError as error:
-            return error
-
-    with ThreadPoolExecutor(len(acts)) as pool:
-        return list(pool.map(call, acts))
-
-
-def held_back(catalog: lancekeep.Catalog, until: int) -> None:
-    """Let the committer wait before its first group until so many appends wait."""
-    appends = catalog._writes._appends
-    pause = appends._pause
-    rounds = count()
-
-    def wait(line: Any) -> None:
-        if next(rounds) == 0:
-            while len(line.waiting) < until:
-                threading.Event().wait(0.001)
-        pause(line)
-
-    appends._pause = wait  # type: ignore[method-assign]
 
 
 @attrs.frozen

@@ -1,0 +1,300 @@
+"""Keyed appends share commits: each request has one effect, over crashes, retries and attempts at the same time."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+from uuid import NAMESPACE_URL, uuid4, uuid5
+
+import attrs
+import lance
+import pyarrow as pa
+import pytest
+from appending import all_at_once, held_back
+from deployments import Deployment, deployment
+from faults import Crash, Faulty, lost_replies
+
+import lancekeep
+from lancekeep.application.idempotency import Answer, Attempt
+from lancekeep.domain.commit import Committed
+from lancekeep.domain.errors import StoreUnavailable
+from lancekeep.domain.idempotency import RequestKey, Superseded
+
+STORES = ("sqlite", "files", "conditional-put", "conditional-put-s3")
+
+
+def connect(at: Deployment) -> lancekeep.Catalog:
+    return lancekeep.connect(at.root, commit_store=at.commit_store, storage_options=at.storage_options)
+
+
+@attrs.frozen
+class Site:
+    at: Deployment
+
+    def open(self) -> lancekeep.Catalog:
+        return connect(self.at)
+
+    def rows(self) -> Counter[int]:
+        """Return the rows that plain pylance reads."""
+        uri = self.open().open("t").uri
+        dataset = lance.dataset(uri, storage_options=self.at.storage_options or None)
+        return Counter(dataset.to_table()["number"].to_pylist())
+
+
+@pytest.fixture(params=STORES)
+def site(request: pytest.FixtureRequest, tmp_path: Path, moto_endpoint: str) -> Site:
+    site = Site(deployment(request.param, tmp_path, "", moto_endpoint))
+    catalog = site.open()
+    catalog.write("t", table(0))
+    return site
+
+
+def table(number: int) -> pa.Table:
+    return pa.table({"number": pa.array([number], pa.int64())})
+
+
+def append(catalog: lancekeep.Catalog, number: int, key: str, after: Callable[[], object] = lambda: None) -> Any:
+    """Append a row as a server does for a keyed request, and return the version that is answered."""
+
+    def act() -> Answer:
+        committed = catalog.write("t", table(number), "append")
+        after()
+        return Answer(json.dumps(committed.version))
+
+    def committed(outcome: Any) -> Answer:
+        assert isinstance(outcome, Committed)
+        return Answer(json.dumps(outcome.version))
+
+    request = RequestKey.of("ann", "insert_into_table", ("t",), key)
+    return json.loads(catalog.requests.perform(request, Attempt(fingerprint=str(number), act=act, committed=committed)))
+
+
+def at_manifests(catalog: lancekeep.Catalog, act: Callable[[], tuple[str, BaseException] | None]) -> None:
+    """Call ``act`` before each creation of a final manifest of a version of the table."""
+    commits = catalog.versions.commits
+    objects = commits.objects
+
+    class Watched(Faulty):
+        def __getattr__(self, name: str) -> Any:
+            value = getattr(objects, name)
+            if name not in ("put_if_absent", "copy_if_absent"):
+                return value
+
+            def call(*arguments: Any) -> Any:
+                fate = act() if any("_versions/" in str(each) for each in arguments) else None
+                if fate and fate[0] == "before":
+                    raise fate[1]
+                result = value(*arguments)
+                if fate:
+                    raise fate[1]
+                return result
+
+            return call
+
+    commits.objects = Watched(objects)
+
+
+def new_key() -> str:
+    return str(uuid4())
+
+
+def test_keyed_appends_share_a_commit_and_repeat_their_answers(site: Site) -> None:
+    catalog, keys = site.open(), [new_key() for _ in range(8)]
+    held_back(catalog, until=10)
+    answers = all_at_once(
+        [partial(append, catalog, number, key) for number, key in enumerate(keys, 1)]
+        + [partial(catalog.write, "t", table(number), "append") for number in (9, 10)]
+    )
+    assert answers[:8] == [2] * 8
+    assert {answer.version for answer in answers[8:]} == {2}
+    other = site.open()
+    assert [append(other, number, key) for number, key in enumerate(keys, 1)] == [2] * 8
+    assert site.rows() == Counter(range(11))
+
+
+def test_two_attempts_in_one_group_have_one_effect(site: Site) -> None:
+    catalog, key = site.open(), new_key()
+    held_back(catalog, until=3)
+    answers = all_at_once(
+        [partial(append, catalog, 1, key), partial(append, catalog, 1, key), partial(append, catalog, 2, new_key())]
+    )
+    assert site.rows() == Counter(range(3))
+    assert any(not isinstance(answer, Exception) for answer in answers[:2])
+    assert all(isinstance(answer, int | Superseded) for answer in answers), answers
+    assert append(catalog, 1, key) in answers
+
+
+def test_a_request_whose_answer_was_lost_is_answered_with_its_commit(site: Site) -> None:
+    catalog, key = site.open(), new_key()
+
+    def crash() -> None:
+        raise Crash
+
+    with pytest.raises(Crash):
+        append(catalog, 1, key, crash)
+    catalog.write("t", table(2), "append")
+    other = site.open()
+    assert append(other, 1, key) == 2
+    assert append(site.open(), 1, key) == 2
+    assert site.rows() == Counter(range(3))
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_process_that_ends_at_its_commit_leaves_a_request_that_can_be_repeated(site: Site, when: str) -> None:
+    """The claim exists; the manifest exists or does not."""
+    catalog, keys = site.open(), [new_key(), new_key()]
+    at_manifests(catalog, lambda: (when, RuntimeError("the process ends here")))
+    held_back(catalog, until=2)
+    ended: list[BaseException] = []
+
+    def attempt(number: int) -> None:
+        try:
+            append(catalog, number, keys[number - 1])
+        except RuntimeError as error:
+            ended.append(error)
+
+    all_at_once([partial(attempt, 1), partial(attempt, 2)])
+    assert len(ended) == 2
+    other = site.open()
+    answers = [append(other, number, keys[number - 1]) for number in (1, 2)]
+    assert [append(site.open(), number, keys[number - 1]) for number in (1, 2)] == answers
+    assert site.rows() == Counter(range(3))
+
+
+def test_a_repeated_request_overtakes_the_first_before_its_commit(site: Site) -> None:
+    """The repetition commits in another process while the first attempt is about to create its manifest."""
+    first, second, key = site.open(), site.open(), new_key()
+    answers: list[Any] = []
+
+    def overtake() -> None:
+        if not answers:
+            answers.append(None)
+            try:
+                answers[0] = append(second, 1, key)
+            except lancekeep.CommitUnknown as error:  # the first attempt holds the version
+                answers[0] = error
+
+    at_manifests(first, overtake)
+    held_back(first, until=2)
+    found = all_at_once([partial(append, first, 1, key), partial(append, first, 2, new_key())])
+    assert isinstance(found[0], int | Superseded), found
+    assert isinstance(found[1], int), found
+    assert site.rows() == Counter(range(3))
+    answer = append(site.open(), 1, key)
+    assert isinstance(answers[0], lancekeep.CommitUnknown) or answer == answers[0]
+
+
+def test_a_repeated_request_finds_the_first_at_its_own_commit(site: Site) -> None:
+    """The first attempt commits while the repetition is about to create its manifest."""
+    first, second, key = site.open(), site.open(), new_key()
+    may_commit, repeated = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        repeated.set()
+        may_commit.wait()
+
+    at_manifests(first, hold)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(append, first, 1, key)
+        repeated.wait()
+
+        def release() -> None:
+            may_commit.set()
+            running.exception()
+
+        at_manifests(second, release)
+        try:
+            answer = append(second, 1, key)
+        finally:
+            may_commit.set()
+        assert isinstance(running.exception(), Superseded | None)
+    assert site.rows() == Counter(range(2))
+    assert append(site.open(), 1, key) == answer
+
+
+@pytest.mark.parametrize("method", ["put", "put_if_absent", "copy_if_absent"])
+def test_lost_replies_neither_lose_nor_double_keyed_appends(site: Site, method: str) -> None:
+    catalog = site.open()
+    commits = catalog.versions.commits
+    commits.objects = Faulty(commits.objects, lost_replies(method, 6))
+    keys = [new_key() for _ in range(6)]
+    answers = all_at_once([partial(append, catalog, number, key) for number, key in enumerate(keys, 1)])
+    assert not [answer for answer in answers if isinstance(answer, Exception)], answers
+    assert [append(site.open(), number, key) for number, key in enumerate(keys, 1)] == answers
+    assert site.rows() == Counter(range(7))
+
+
+def test_a_staged_manifest_without_reply_is_settled_for_its_whole_group(tmp_path: Path) -> None:
+    """Its claim lets another process commit the group, so no append of it may count as failed."""
+    site = Site(deployment("sqlite", tmp_path, "", ""))
+    catalog, key = site.open(), new_key()
+    catalog.write("t", table(0))
+    commits, honest = catalog.versions.commits, catalog.versions.commits.objects
+    held_back(catalog, until=2)
+    puts = count()
+
+    def decide(name: str, _: int) -> tuple[str, BaseException] | None:
+        lost = name == "put" and next(puts) > 0  # the first one is the data file
+        return ("after", StoreUnavailable("no answer")) if lost else None
+
+    commits.objects = Faulty(honest, decide)
+    commits.retry = attrs.evolve(commits.retry, patience=0.0)
+    answers = all_at_once([partial(append, catalog, 1, key), partial(catalog.write, "t", table(2), "append")])
+    assert answers[0] == answers[1].version == 2
+    assert append(site.open(), 1, key) == 2
+    assert site.rows() == Counter(range(3))
+
+
+def key_of(number: int) -> str:
+    return str(uuid5(NAMESPACE_URL, str(number)))
+
+
+def append_until_killed(at: Deployment, writer: int, ledger: str) -> None:
+    """Append from four threads; record each request before it begins."""
+    catalog = connect(at)
+    with open(ledger, "a", buffering=1) as begun:
+
+        def many(thread: int) -> None:
+            for each in count():
+                number = (writer * 10 + thread) * 1_000_000 + each
+                begun.write(f"{number}\n")
+                append(catalog, number, key_of(number))
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(many, range(4)))
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "conditional-put"])
+def test_repeated_requests_of_killed_processes_have_one_effect(tmp_path: Path, kind: str) -> None:
+    site = Site(deployment(kind, tmp_path, "", ""))
+    site.open().write("t", table(0))
+    context = multiprocessing.get_context("spawn")
+    ledgers = [tmp_path / f"ledger-{writer}" for writer in (1, 2)]
+    processes = [
+        context.Process(target=append_until_killed, args=(site.at, writer, str(ledger)))
+        for writer, ledger in enumerate(ledgers, 1)
+    ]
+    for process in processes:
+        process.start()
+    while not all(ledger.exists() and ledger.read_text().count("\n") > 12 for ledger in ledgers):
+        assert all(process.is_alive() for process in processes)
+        threading.Event().wait(0.01)
+    for process in processes:
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+    begun = [int(line) for ledger in ledgers for line in ledger.read_text().splitlines()]
+    catalog = site.open()
+    for number in begun:
+        append(catalog, number, key_of(number))
+    assert site.rows() == Counter([0, *begun])
