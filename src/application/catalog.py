@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from lancekeep.application.clones import Clones
 from lancekeep.application.cloning import Cloning
@@ -17,7 +17,6 @@ from lancekeep.application.removal import Removal
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.application.table_data import TableData
 from lancekeep.application.table_structure import TableStructure
-from lancekeep.application.table_transactions import TableTransactions
 from lancekeep.application.tables import Description, Tables
 from lancekeep.application.tags import Tags
 from lancekeep.application.transaction_records import TransactionRecords
@@ -35,12 +34,14 @@ from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.manifest_entry import NAMESPACE
 from lancekeep.domain.namespace import Namespace
-from lancekeep.domain.operations import Transaction as TableTransaction
 from lancekeep.domain.partitioning import PartitionBy
 from lancekeep.domain.table import Table
 from lancekeep.domain.transaction import AllCommitted
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.table_engine import TableEngine, VersionDetails, WritePlan
+
+if TYPE_CHECKING:
+    from lancekeep.domain.operations import Transaction as TableTransaction
 
 
 class Catalog(Upkeep):
@@ -77,7 +78,6 @@ class Catalog(Upkeep):
         self.structure = TableStructure(self._writes, engine)
         self.tags = Tags(ledger, places, tables)
         self._cloning = Cloning(ledger, places, tables, versions, clones, self.tags)
-        self._table_transactions = TableTransactions(ledger, tables, versions)
         self.views = Views(tables, self._writes, engine)
         self.transaction_records = TransactionRecords(ledger, places, tables, versions, self._writes, engine)
         self._renames = Renames(ledger, places, tables, removal)
@@ -453,7 +453,9 @@ class Catalog(Upkeep):
             Unsupported: The operation or the table needs the Lance engine.
             CommitUnknown: The outcome is unknown.
         """
-        return self._table_transactions.commit(ObjectId.of(identifier), transaction)
+        from lancekeep.application.table_transactions import TableTransactions  # loads classes as `inspect` does
+
+        return TableTransactions(self.ledger, self.tables, self.versions).commit(ObjectId.of(identifier), transaction)
 
     def abandon_write(self, plan: WritePlan) -> None:
         """Undo `begin_write`. Idempotent. Fragments stay until `cleanup`."""

@@ -64,8 +64,7 @@ class RestCatalog(Catalog):
         absent: Any = _Absent(server.uri)
         self.ledger = self.places = self.removal = self.versions = absent
         self.engine = self.requests = self._open_rows = absent
-        self.tags = self.views = self.transaction_records = absent
-        self._cloning = self._table_transactions = absent
+        self.tags = self.views = self.transaction_records = self._cloning = absent
         self._server = server
         self.tables = tables = RestTables(server)
         self._namespaces = RestNamespaces(server)
