@@ -24,6 +24,8 @@ from lancekeep.ports.object_store import ObjectStore
 
 _REMEMBERED = 64 << 20
 """The bytes of manifests to keep in memory; one of 100,000 fragments has about 14 MB."""
+_PER_HISTORY = 8
+"""The versions of a history to keep: more would slow garbage collection, and only stale writers read old ones."""
 
 
 @attrs.frozen
@@ -179,9 +181,11 @@ class Lineage:
         with self._lock:
             if generation != self._generation or manifest.size > _REMEMBERED:
                 return
-            replaced = self._held.pop((base_uri, version), None)
+            for number in (version, version - _PER_HISTORY):
+                if (replaced := self._held.pop((base_uri, number), None)) is not None:
+                    self._bytes -= replaced.size
             self._held[base_uri, version] = manifest
-            self._bytes += manifest.size - (0 if replaced is None else replaced.size)
+            self._bytes += manifest.size
             while self._bytes > _REMEMBERED:
                 _, oldest = self._held.popitem(last=False)
                 self._bytes -= oldest.size
