@@ -33,7 +33,7 @@ SECTIONS = {
         Entry("cleanup", "cleanup", "Remove old versions of tables and the files that only they need."),
         Entry("compact", "compact", "Merge small fragments of tables and remove deleted rows."),
         Entry("fsck", "fsck", "Check the catalog for inconsistencies; change nothing."),
-        Entry("inspect", "inspect", "Show the stored metadata of a table: manifests, transactions, fragments, files."),
+        Entry("inspect", "inspect", "Show the stored metadata of a table."),
         Entry("maintain", "maintain", "Compact, index and clean up tables by a policy, once."),
         Entry("optimize", "optimize", "Remove old versions of the manifest table and build its indexes."),
         Entry("repair", "repair", "Repair the inconsistencies that fsck finds, without losing data."),
