@@ -313,7 +313,7 @@ class Appends:
                 append.error = append.error or error
         met = before is not None and base is not None and base.version.version != before.version.version + 1
         line.base = base
-        line.pace = line.pace.committed(len(group), began, self._clock(), met=met)
+        line.pace = line.pace.committed(len(group), began, self._clock(), left=len(line.waiting), met=met)
         if base is not None:
             self._hint(base)
 

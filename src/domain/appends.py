@@ -18,7 +18,7 @@ MOST_APPENDS = 4096
 ATTEMPTS = 30
 """How often a group is built again after another writer's commit."""
 
-_LONGEST_LINGER = 0.02
+_LONGEST_LINGER = 0.05
 _REST = 0.5
 """Seconds without a commit after which no writer is starved."""
 _ALONE, _SHARED = (10.0, 2, 0.5), (1.0, 6, 1.0)
@@ -65,6 +65,7 @@ class Pace:
 
     Attributes:
         appends: the number of appends in the last group.
+        left: the number of appends that waited when it was committed.
         took: how long its commit took.
         ended: when it was committed.
         busy_since: when the uninterrupted sequence of groups began.
@@ -72,6 +73,7 @@ class Pace:
     """
 
     appends: int = 0
+    left: int = 0
     took: float = 0.0
     ended: float = float("-inf")
     busy_since: float = float("-inf")
@@ -81,11 +83,11 @@ class Pace:
         """Return how many appends to wait for, and how long at most.
 
         Clients of the last group return within a moment. Without a pause, the first one would commit alone and the
-        others would wait for it. A client that appends alone never waits.
+        others would wait for it, or the clients would stay split into two groups that wait for each other. A client
+        that appends alone never waits.
         """
-        if self.appends < 2:
-            return 0, 0.0
-        return self.appends, min(self.took / 8, _LONGEST_LINGER)
+        clients = self.appends + self.left
+        return (clients, min(self.took / 4, _LONGEST_LINGER)) if clients > 1 else (0, 0.0)
 
     def breath(self, now: float, others: int) -> float:
         """Return how long to commit nothing, so that other writers can.
@@ -103,15 +105,16 @@ class Pace:
         every, groups, longest = _SHARED if shared else _ALONE
         return min(groups * self.took, longest) if now - self.busy_since > every else 0.0
 
-    def committed(self, appends: int, began: float, now: float, *, met: bool) -> Pace:
+    def committed(self, appends: int, began: float, now: float, *, left: int = 0, met: bool) -> Pace:
         """Return the pace after a group.
 
         Args:
             appends: the number of its appends.
             began: when its commit began.
             now: the time.
+            left: the number of appends that wait.
             met: whether it met a commit of another writer.
         """
         rested = began - self.ended > _REST
         busy_since = began if rested else self.busy_since
-        return Pace(appends, now - began, now, busy_since, now if met else self.met)
+        return Pace(appends, left, now - began, now, busy_since, now if met else self.met)
