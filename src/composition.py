@@ -29,8 +29,8 @@ from lancekeep.application.remote import RestCatalog
 from lancekeep.application.retry import Retry
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.application.versions import Versions
-from lancekeep.config import V1, V2, ConnectionConfig, given
-from lancekeep.domain.errors import InvalidInput, LancekeepError, UnsafeStore, UnsafeStoreWarning
+from lancekeep.config import V1, V2, ConnectionConfig, given, public_url
+from lancekeep.domain.errors import InvalidInput, LancekeepError, UnsafeStore, UnsafeStoreWarning, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.manifest_store import ManifestStore
@@ -270,6 +270,11 @@ def certify(
         )
     )
     place, options = config.require_root(), config.storage_options
+    if config.impl == "rest":
+        raise Unsupported(
+            f"{public_url(place)}: the REST protocol has no operation that measures the stores of a server. Give the "
+            "root of the catalog's storage, with its commit store"
+        )
     _, root_key = open_object_store(place, options)
 
     def open_objects() -> ObjectStore:

@@ -35,6 +35,7 @@ from lancekeep.domain.errors import (
     LancekeepError,
     ObjectNotFound,
     StoreUnavailable,
+    Unsupported,
 )
 from lancekeep.domain.naming import ManifestName, final_path
 from lancekeep.domain.version_row import NotReady, Taken, VersionRow, may_claim
@@ -229,6 +230,11 @@ class ProtocolRunner:
             final = self.objects.get(progress.final_row.path)
         except ObjectNotFound:
             return ABSENT
+        if content is None and not progress.staged.digest and len(final) == progress.staged.size:
+            raise Unsupported(  # a client of a server makes such tokens: it cannot read what it commits
+                f"{progress.staged.base_uri}: version {progress.staged.version} is committed, and the token has no "
+                "digest to recognize it by. Resolve the token through the server that the commit was sent to"
+            )
         own = final == content if content is not None else _digest(final) == progress.staged.digest
         if own:
             return Event(Reply.SAME)

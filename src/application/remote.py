@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 from uuid import NAMESPACE_URL, uuid5
 
 from lancekeep.application.catalog import Catalog
 from lancekeep.application.namespaces import Namespaces
+from lancekeep.application.remote_records import RestTags, RestTransactionRecords, RestViews
 from lancekeep.application.table_data import TableData
 from lancekeep.application.table_structure import TableStructure
 from lancekeep.application.tables import Description, Tables
@@ -41,6 +42,8 @@ from lancekeep.domain.transaction import AllCommitted
 from lancekeep.ports.catalog_server import CatalogServer
 from lancekeep.ports.table_engine import TableEngine, VersionDetails, WriteMode, WritePlan
 
+Result = TypeVar("Result")
+
 Engines = Callable[[ObjectId, Mapping[str, str]], TableEngine]
 """Returns the engine for a table and the storage options that the server vends for it."""
 
@@ -64,7 +67,7 @@ class RestCatalog(Catalog):
         absent: Any = _Absent(server.uri)
         self.ledger = self.places = self.removal = self.versions = absent
         self.engine = self.requests = self._open_rows = absent
-        self.tags = self.views = self.transaction_records = self._cloning = absent
+        self._cloning = absent
         self._server = server
         self.tables = tables = RestTables(server)
         self._namespaces = RestNamespaces(server)
@@ -73,6 +76,9 @@ class RestCatalog(Catalog):
         engine = engines(ObjectId(()), {})
         self.data = TableData(tables, self._writes, engine)
         self.structure = TableStructure(self._writes, engine)
+        self.tags = RestTags(server)
+        self.views = RestViews(server, tables, self._writes, engine)
+        self.transaction_records = RestTransactionRecords(server, self._served.resolve)
 
     @property
     def root_uri(self) -> str:
@@ -116,8 +122,8 @@ class _Absent:
 
     def __getattr__(self, name: str) -> Any:
         raise Unsupported(
-            f"{self._uri}: a server offers the operations of the REST protocol, and this is none of them. Run it where "
-            "the catalog's storage and commit store are configured"
+            f"{self._uri}: the REST protocol of Lance namespaces has no operation for this. Run it where the catalog's "
+            "storage and commit store are configured. Nothing was changed"
         )
 
 
@@ -303,6 +309,20 @@ class RestWrites(Writes):
         return self._resolved(
             lambda: engine.change(object_id, act, after, branch=branch, exactly=exactly, admits=admits)
         )
+
+    def examine(
+        self, object_id: ObjectId, act: Callable[[Any], Result], version: int | None, branch: str | None
+    ) -> Result:
+        engine, _ = self._opened(object_id)
+        return engine.examine(object_id, act, version, branch)
+
+    def with_version(self, object_id: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Table:
+        if tag is None:
+            wanted = {"id": list(object_id.names), "version": version, "branch": branch}
+            self._server.call("describe_table_version", {name: each for name, each in wanted.items() if each})
+        else:
+            self._server.call("get_table_tag_version", {"id": list(object_id.names), "tag": tag})
+        return self._entries.find(object_id)
 
     def abandon(self, plan: WritePlan) -> None:
         if plan.declared and self._entries.exists(plan.table) and self._entries.latest(plan.table) is None:

@@ -42,13 +42,13 @@ class Refreshed:
 
     Attributes:
         version: The version of the view.
-        source: The version of the source that it holds.
+        source: The version of the source that it holds; None if a server does not know it.
         how: What the refresh did.
         job: The id of the transaction that holds the refresh; None if it is not known.
     """
 
     version: int
-    source: SourceVersion
+    source: SourceVersion | None
     how: Refresh
     job: str | None
 

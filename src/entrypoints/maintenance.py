@@ -166,7 +166,9 @@ class MaintenanceWorker:
                     if isinstance(outcome, LancekeepError):
                         yield MaintenanceAction(str(view), "refresh", str(outcome), failed=True)
                     else:
-                        detail = f"version {outcome.version} from version {outcome.source.version} of its source"
+                        source = outcome.source
+                        read = "" if source is None else f" from version {source.version} of its source"
+                        detail = f"version {outcome.version}{read}"
                         yield MaintenanceAction(str(view), "refresh", detail)
         finally:
             done.set()

@@ -156,6 +156,7 @@ def verify_by(
     ``run`` yields the result of each task in order; ``source`` makes an opened version one for tasks.
     """
     began = monotonic()
+    _ = catalog.commits  # a catalog over a server has none, and raises Unsupported
     chosen = list(map(ObjectId.of, tables)) if tables is not None else list(catalog.list_all_tables())
     known = _recorded(digests)
     report = _Report(known)

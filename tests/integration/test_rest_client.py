@@ -20,6 +20,7 @@ from rest_server import Front, serving
 
 import lancekeep
 from lancekeep.config import ConnectionConfig
+from lancekeep.domain.view import Refresh, ViewDefinition
 from lancekeep.entrypoints.namespace.implementations import namespace_of
 from lancekeep.testing.kit import Contents, Open
 from lancekeep.testing.suite import NamespaceBehaviours
@@ -538,3 +539,83 @@ def tabular(table: pa.Table) -> bytes:
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     return bytes(sink.getvalue().to_pybytes())
+
+
+# -- tags, branches, views and transactions ----------------------------------------------------------------------
+
+
+def test_tags_and_branches_of_a_served_catalog(front: Front) -> None:
+    catalog = lancekeep.connect(front.uri)
+    catalog.write("t", ROWS)
+    catalog.write("t", pa.table({"id": [3]}), "append")
+    table = lancekeep.ObjectId.of("t")
+    catalog.tags.create(table, "first", 1, None)
+    catalog.tags.create(table, "moved", 1, None)
+    catalog.tags.update(table, "moved", 2, None)
+    with pytest.raises(lancekeep.TagAlreadyExists):
+        catalog.tags.create(table, "first", 2, None)
+    assert {name: tag.version for name, tag in catalog.tags.list(table).items()} == {"first": 1, "moved": 2}
+    assert catalog.tags.get(table, "moved").version == 2
+    location = catalog.find_table("t").location
+    assert lance.dataset(location, version="first").count_rows() == 2
+    assert catalog.open("t", tag="first").count_rows() == 2
+    catalog.tags.delete(table, "first")
+    with pytest.raises(lancekeep.TagNotFound):
+        catalog.tags.get(table, "first")
+    catalog.structure.create_branch(table, "side", None, 1)
+    assert catalog.structure.branches(table)["side"].version == 1
+    assert lance.dataset(location).checkout_version(("side", None)).count_rows() == 2
+    catalog.structure.delete_branch(table, "side")
+    assert catalog.structure.branches(table) == {}
+
+
+def test_views_of_a_served_catalog(front: Front) -> None:
+    catalog = lancekeep.connect(front.uri)
+    catalog.write("t", ROWS)
+    view = lancekeep.ObjectId.of("v")
+    definition = ViewDefinition.parse('{"table": ["t"], "filter": "id > 1"}', auto_refresh=False)
+    assert catalog.views.create(view, definition, ROWS.schema).version == 1
+    refreshed = catalog.views.refresh(view)
+    assert (refreshed.how, refreshed.version) == (Refresh.FULL, 2)
+    assert refreshed.source is not None
+    assert refreshed.source.version == 1
+    assert catalog.views.refresh(view).how is Refresh.NOTHING
+    catalog.write("t", pa.table({"id": [3]}), "append")
+    assert catalog.views.refresh(view).how is Refresh.APPEND
+    assert sorted(lance.dataset(catalog.find_table("v").location).to_table()["id"].to_pylist()) == [2, 3]
+    assert catalog.views.definition(view).query == definition.query
+    with pytest.raises(lancekeep.Unsupported, match="worker of the server"):
+        catalog.views.refresh_due()
+    job = str(refreshed.job)
+    record = catalog.transaction_records.describe(["v", job])
+    assert (record.status, record.properties["version"]) == ("SUCCEEDED", "2")
+    with pytest.raises(lancekeep.TransactionNotFound):
+        catalog.transaction_records.describe(["v", "7c1b7c5e-2d5f-4a4c-9d0e-4f8f0a6f3f11"])
+
+
+def test_a_transaction_of_unknown_outcome_is_settled_through_the_server(front: Front) -> None:
+    catalog = lancekeep.connect(front.uri, properties={"rest.retry_seconds": "0.3"})
+    catalog.write("t", ROWS)
+    front.losses["create_table_version"] = front.losses["describe_table_version"] = 1000
+    with pytest.raises(lancekeep.CommitUnknown) as unknown:
+        catalog.write("t", pa.table({"id": [3]}), "append")
+    front.losses.clear()
+    assert catalog.transaction_records.settle([str(unknown.value.token)]).status == "SUCCEEDED"
+    assert rows(catalog, "t") == [1, 2, 3]
+
+
+def test_the_token_of_a_client_is_never_a_conflict_where_its_commit_succeeded(front: Front, tmp_path: Path) -> None:
+    """The client cannot read its staged manifest, so the token lacks the digest to recognize the final one by."""
+    catalog = lancekeep.connect(front.uri, properties={"rest.retry_seconds": "0.3"})
+    catalog.write("t", ROWS)
+    front.losses["create_table_version"] = front.losses["describe_table_version"] = 1000
+    with pytest.raises(lancekeep.CommitUnknown) as unknown:
+        catalog.write("t", pa.table({"id": [3]}), "append")
+    front.losses.clear()
+    with lancekeep.connect(str(tmp_path / "lake"), commit_store=f"sqlite://{tmp_path}/commits.db") as local:
+        outcome = local.resolve(unknown.value.token)
+        assert isinstance(outcome, lancekeep.Unknown)
+        assert "through the server" in outcome.reason
+    assert catalog.transaction_records.describe([str(unknown.value.token)]).status == "RUNNING"
+    assert isinstance(catalog.resolve(unknown.value.token), lancekeep.Committed)
+    assert rows(catalog, "t") == [1, 2, 3]

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
+from rest_server import serving
 
 import lancekeep
 from lancekeep.entrypoints.cli import lancekeep as commands
@@ -427,3 +428,16 @@ def test_job_without_pyspark_names_extra_to_install(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.strip().endswith("pip install 'lancekeep[spark]'")
+
+
+def test_jobs_write_through_a_server(spark: SparkSession, catalog: lancekeep.Catalog) -> None:
+    served = lancekeep.DirectoryNamespace(root=catalog.root_uri, commit_store=catalog.commits.rows.url)
+    with serving(served) as front:
+        over = lancekeep.connect(front.uri)
+        backfill(spark, over, "t", "twice", lambda batch: pc.multiply(batch["id"], 2), reads=["id"])
+        compact(spark, over, "t")
+    read = plain(catalog).to_table(columns=["id", "twice"])
+    assert sorted(read["id"].to_pylist()) == list(range(FRAGMENTS * ROWS))
+    assert read["twice"].to_pylist() == [2 * number for number in read["id"].to_pylist()]
+    assert len(plain(catalog).get_fragments()) == 1
+    assert recorded(catalog)[-1] == plain(catalog).version

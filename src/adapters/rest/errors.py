@@ -21,11 +21,11 @@ _BY_CODE: Mapping[int, type[errors.LancekeepError]] = {
     3: errors.NamespaceNotEmpty,
     4: errors.TableNotFound,
     5: errors.TableAlreadyExists,
-    6: errors.NotFound,
-    7: errors.AlreadyExists,
+    6: errors.IndexNotFound,
+    7: errors.IndexAlreadyExists,
     8: errors.TagNotFound,
-    9: errors.AlreadyExists,
-    10: errors.NotFound,
+    9: errors.TagAlreadyExists,
+    10: errors.TransactionNotFound,
     11: errors.VersionNotFound,
     12: errors.ColumnNotFound,
     13: errors.InvalidInput,
@@ -38,7 +38,7 @@ _BY_CODE: Mapping[int, type[errors.LancekeepError]] = {
     20: errors.SchemaMismatch,
     21: errors.StoreUnavailable,
     22: errors.BranchNotFound,
-    23: errors.AlreadyExists,
+    23: errors.BranchAlreadyExists,
 }
 """The error of each error code of the specification."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from lancekeep.application.catalog import Catalog
+from lancekeep.domain.errors import Unsupported
 from lancekeep.entrypoints.cli.commands import WRONG
 from lancekeep.entrypoints.cli.console import print_json, print_line
 from lancekeep.entrypoints.cli.options import Doors, Stores, as_json, assume_yes, stores
@@ -29,7 +30,7 @@ def drop(
     """
     doors: Doors = context.obj
     with chosen.catalog(doors, mode=mode) as catalog:
-        clones = catalog.clones_of(table)
+        clones = _clones(catalog, table)
         document = {**_described(catalog, table), "clones": clones, "applied": assume_yes}
         if assume_yes:
             catalog.drop_table(table, force=force)
@@ -39,6 +40,8 @@ def drop(
         print_line(f"{'Dropped' if assume_yes else 'Would drop'} {table} and the files at {document['location']}")
         if clones:
             print_line(f"Shallow clones that read these files: {', '.join(clones)}")
+        if clones is None:
+            print_line("Only the server knows which shallow clones read these files.")
         if not assume_yes:
             print_line(f"Nothing was changed. Run it again with --yes{' --force' if clones else ''} to apply.")
     if clones and not assume_yes and not force:
@@ -70,6 +73,15 @@ def deregister(context: click.Context, chosen: Stores, table: str, mode: str, as
     )
     if not assume_yes:
         print_line("Nothing was changed. Run it again with --yes to apply.")
+
+
+def _clones(catalog: Catalog, table: str) -> list[str] | None:
+    """Return the clones that read files of a table; None if the catalog is that of a server."""
+    catalog.find_table(table)
+    try:
+        return catalog.clones_of(table)
+    except Unsupported:
+        return None
 
 
 def _described(catalog: Catalog, table: str) -> dict[str, object]:

@@ -70,7 +70,7 @@ def ingest(
     below it. A run skips files that an earlier run ingested, so it is safe to repeat.
     """
     vectors = {name: _dimension(name, size) for name, size in vector.items()}
-    with chosen.running("ingest", sources=sources, new=True) as job:
+    with chosen.running("ingest", sources=sources, new=True, storage=True) as job:
         stored = job.jobs.columns_of(columns) if columns else None
         summary = job.jobs.ingest(
             *job.given, table, sources, mode=write_mode, columns=stored, vectors=vectors, progress=job.report, **options

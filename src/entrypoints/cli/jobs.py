@@ -52,7 +52,13 @@ class Surroundings:
 
     @contextmanager
     def running(
-        self, title: str, tables: Iterable[str] = (), sources: Iterable[str] = (), *, new: bool = False
+        self,
+        title: str,
+        tables: Iterable[str] = (),
+        sources: Iterable[str] = (),
+        *,
+        new: bool = False,
+        storage: bool = False,
     ) -> Iterator[Running]:
         """Check the catalog, tables and sources, then start Spark.
 
@@ -61,15 +67,19 @@ class Surroundings:
             tables: Tables that must exist.
             sources: Sources that must exist.
             new: Whether the job may create the catalog.
+            storage: Whether the job needs the catalog's storage, which a catalog over a server does not have.
 
         Raises:
             NotFound: The catalog, one of ``tables`` or one of ``sources`` does not exist.
+            Unsupported: ``storage`` is set, and the catalog is that of a server.
         """
         with progress(title) as report, warnings.catch_warnings():
             warnings.filterwarnings("ignore", "lance is not fork-safe")  # PySpark forks, then calls exec at once
             warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")
             jobs = self.doors.jobs
             with self.stores.catalog(self.doors, new=new, mode=self.mode) as catalog:
+                if storage:
+                    _ = catalog.commits  # refuse before Spark starts
                 for table in tables:
                     catalog.find_table(table)
                 jobs.require_sources(sources)

@@ -1,0 +1,80 @@
+"""Every command against the catalog of a server works, or says what to do instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from rest_server import serving
+
+import lancekeep
+from lancekeep.entrypoints.cli import SECTIONS
+from lancekeep.entrypoints.cli import lancekeep as command
+
+ELSEWHERE = "Run it where the catalog's storage and commit store are configured"
+WORKS = {
+    "drop": "drop {uri} ns.t --yes",
+    "deregister": "deregister {uri} ns.t --yes",
+}
+REFUSED = {
+    "clone": ("clone {uri} ns.t ns.u", ELSEWHERE),
+    "materialize": ("materialize {uri} ns.t", ELSEWHERE),
+    "migrate": ("migrate {uri}", ELSEWHERE),
+    "cleanup": ("cleanup {uri} --older-than 7d", ELSEWHERE),
+    "fsck": ("fsck {uri}", ELSEWHERE),
+    "repair": ("repair {uri} --yes", ELSEWHERE),
+    "maintain": ("maintain {uri} --policy {directory}/policy.toml", ELSEWHERE),
+    "optimize": ("optimize {uri}", ELSEWHERE),
+    "verify": ("verify {uri}", ELSEWHERE),
+    "certify": ("certify {uri}", "Give the root of the catalog's storage"),
+    "ingest": ("ingest {uri} ns.t {directory}/policy.toml", ELSEWHERE),
+    "inspect": ("inspect {uri} ns.t", ELSEWHERE),
+}
+TESTED_ELSEWHERE = {
+    "resolve": "test_an_unknown_commit_is_settled_by_its_token commits it",
+    "serve": "test_any_implementation_can_be_served serves a server",
+    "keys": "works on a file, not on a catalog",
+    **dict.fromkeys(("backfill", "compact", "index", "upsert"), "test_jobs_write_through_a_server"),
+}
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> Iterator[str]:
+    namespace = lancekeep.DirectoryNamespace(
+        **{"root": str(tmp_path / "lake"), "storage.fsync": "false", "commit_store": f"sqlite://{tmp_path}/commits.db"}
+    )
+    (tmp_path / "policy.toml").write_text('every = "1h"\n')
+    with serving(namespace) as running:
+        catalog = lancekeep.connect(running.uri)
+        catalog.create_namespace("ns")
+        catalog.write("ns.t", pa.table({"id": [1, 2]}))
+        yield running.uri
+
+
+def test_every_command_is_tested_over_a_server() -> None:
+    commands = {entry.name for entries in SECTIONS.values() for entry in entries}
+    assert commands <= {*WORKS, *REFUSED, *TESTED_ELSEWHERE}
+
+
+@pytest.mark.parametrize("name", WORKS)
+def test_command_works_over_a_server(uri: str, tmp_path: Path, name: str) -> None:
+    result = CliRunner().invoke(command, WORKS[name].format(uri=uri).split(), obj=lancekeep)
+    assert result.exit_code == 0, result.output
+    assert not lancekeep.connect(uri).table_exists("ns.t")
+    kept = list((tmp_path / "lake").rglob("*.manifest"))
+    assert [lance.dataset(str(each.parents[1])).count_rows() for each in kept if "ns$t" in str(each)] == (
+        [2] if name == "deregister" else []
+    )
+
+
+@pytest.mark.parametrize("name", set(REFUSED) & {entry.name for entries in SECTIONS.values() for entry in entries})
+def test_command_without_an_operation_says_where_to_run_it(uri: str, tmp_path: Path, name: str) -> None:
+    line, message = REFUSED[name]
+    result = CliRunner().invoke(command, line.format(uri=uri, directory=tmp_path).split(), obj=lancekeep)
+    assert result.exit_code == 1, result.output
+    assert message in " ".join(result.output.split())
+    assert lancekeep.connect(uri).open("ns.t").count_rows() == 2
