@@ -103,6 +103,16 @@ class Lineage:
         manifest = self._manifest(root, row.path, row.version)
         return None if manifest is None else Base(row.version, manifest.transaction)
 
+    def keeps_files(self, root: DatasetRoot, row: VersionRow) -> bool:
+        """Return whether the first data file of a version exists.
+
+        Returns:
+            True also if the version has no data file of its own.
+        """
+        manifest = self._manifest(root, row.path, row.version)
+        file = None if manifest is None else manifest.first_file()
+        return file is None or self._retry.call(partial(self._objects.head, f"{root.key}/data/{file}")) is not None
+
     def keep(self, committed: Descendant) -> None:
         """Keep a committed manifest, to compare the next commit with it."""
         if committed.manifest is not None:

@@ -263,7 +263,8 @@ class Versions:
 
         A rename copies versions that are committed while the entry names the old location. If the catalog has changed
         since version ``before``, the entry may belong to a new table in the same directory, or the new version may have
-        turned a dropped table into a V1 table again. In both cases, the predecessor of the new version is missing.
+        turned a dropped table into a V1 table again. In both cases, the predecessor of the new version is missing, or
+        it is such a version itself: then its older data files are missing.
         """
         view = self._ledger.fresh()
         entry = view.find(table.id.key)
@@ -271,7 +272,9 @@ class Versions:
         if entry is not None and entry.location == table.location:
             if first or (view.version == before and not entry.listed):
                 return
-            if commits.retry.call(partial(commits.final_object, self._places.dataset_root(table), version - 1)):
+            root = self._places.dataset_root(table)
+            row = commits.retry.call(partial(commits.final_object, root, version - 1))
+            if row is not None and commits.lineage.keeps_files(root, row):
                 return
         raise CommitRefused(
             f"the table {table.id} was renamed or dropped while version {version} was committed at "

@@ -85,6 +85,14 @@ class Manifest:
         """Return the encoded fragments."""
         return self._outline(0).fragments  # type: ignore[no-any-return]  # protobuf classes made at run time
 
+    def first_file(self) -> str | None:
+        """Return the data file of the first fragment.
+
+        Returns:
+            None if it has none in the table's own directory.
+        """
+        return next((_fragment(entry).own_file for entry in self.fragments()[:1]), None)
+
     def fragments_after(self, previous: Manifest) -> Sequence[bytes]:
         """Return the encoded fragments after those of a manifest that this one continues."""
         if self._added is not None and self._shared == previous._head:
