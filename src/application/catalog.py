@@ -71,7 +71,7 @@ class Catalog(Upkeep):
         self.versions = versions
         requests = IdempotentRequests(ledger, places, versions)
         super().__init__(ledger, places, tables, removal, engine, requests, open_rows)
-        versions.tagged_versions = lambda uri: engine.tagged_versions(uri)
+        versions.tagged_versions = lambda uri, branch: engine.tagged_versions(uri, branch)
         self._namespaces = Namespaces(ledger, removal)
         self._writes = Writes(ledger, places, versions, tables, removal, engine)
         self.data = TableData(tables, self._writes, engine)

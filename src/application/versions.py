@@ -23,7 +23,7 @@ from lancekeep.domain.commit import Committed, Conflict, Outcome, Unknown
 from lancekeep.domain.commit_token import CommitToken, CommitUnknown
 from lancekeep.domain.errors import CommitRefused, LancekeepError, Refused, VersionTaken
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.domain.layout import DatasetRoot
+from lancekeep.domain.layout import BRANCHES, DatasetRoot
 from lancekeep.domain.lineage import Base
 from lancekeep.domain.naming import NamingScheme
 from lancekeep.domain.partitions import published_version
@@ -66,8 +66,8 @@ class Versions:
         self._ledger = ledger
         self._places = places
         self.base_paths = BasePaths(ledger, places)
-        self.tagged_versions: Callable[[str], set[int]] = lambda uri: set()
-        """Returns the versions of the table or branch at a URI that a tag points at."""
+        self.tagged_versions: Callable[[str, str | None], set[int]] = lambda uri, branch: set()
+        """Returns the versions of a branch of the table at a URI that a tag points at."""
 
     # -- tables -------------------------------------------------------------------------------------------------
 
@@ -317,10 +317,20 @@ class Versions:
         """
         doomed = set(versions)
         self._refuse_published(root, doomed)
-        tagged = doomed & self.tagged_versions(self._places.uri_at(root))
+        tagged = doomed & self._tagged(root)
         if tagged:
             raise Refused(f"{root.base_uri}: a tag points at version {min(tagged)}; delete the tag first")
         return self._ledger.commits.delete(root, doomed)
+
+    def _tagged(self, root: DatasetRoot) -> set[int]:
+        """Return the tagged versions of a history. Histories share numbers, and a tag names one of them."""
+        location = self._places.location(root)
+        owner = self._ledger.view().owner_of(location)
+        if owner is None or not root.is_branch:
+            return self.tagged_versions(self._places.uri_at(root), None)
+        table = Table.from_entry(owner)
+        branch = location.removeprefix(f"{table.location}/{BRANCHES}/")
+        return self.tagged_versions(self._places.uri(table), branch)
 
     def _refuse_published(self, root: DatasetRoot, doomed: set[int]) -> None:
         owner = self._ledger.view().owner_of(self._places.location(root))

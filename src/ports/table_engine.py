@@ -244,5 +244,8 @@ class TableEngine(Protocol):
         Versions that were cleaned up are left out.
         """
 
-    def tagged_versions(self, uri: str) -> set[int]:
-        """Return the tagged versions of the table or branch at ``uri``."""
+    def tagged_versions(self, uri: str, branch: str | None) -> set[int]:
+        """Return the tagged versions of a branch of a table.
+
+        ``branch`` None is the main history of the table at ``uri``.
+        """

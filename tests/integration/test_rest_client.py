@@ -619,3 +619,27 @@ def test_the_token_of_a_client_is_never_a_conflict_where_its_commit_succeeded(fr
     assert catalog.transaction_records.describe([str(unknown.value.token)]).status == "RUNNING"
     assert isinstance(catalog.resolve(unknown.value.token), lancekeep.Committed)
     assert rows(catalog, "t") == [1, 2, 3]
+
+
+@pytest.mark.parametrize("tagged", [None, "side"])
+def test_a_tag_protects_the_version_of_its_own_history_only(front: Front, tagged: str | None) -> None:
+    catalog = lancekeep.connect(front.uri)
+    catalog.write("t", ROWS)
+    table = lancekeep.ObjectId.of("t")
+    catalog.structure.create_branch(table, "side", None, 1)
+    catalog.write("t", pa.table({"id": [3]}), "append")
+    catalog.commit_change("t", lambda dataset: (dataset.insert(ROWS, mode="append"), dataset)[1], branch="side")
+    catalog.tags.create(table, "x", 1, tagged)
+    namespace = lancekeep.RestNamespace(uri=front.uri)
+    ranges: Any = [{"start_version": 1, "end_version": 2}]
+    for branch in (None, "side"):
+        request = api.BatchDeleteTableVersionsRequest(id=["t"], branch=branch, ranges=ranges)
+        if branch == tagged:
+            with pytest.raises(api_errors.LanceNamespaceError, match="a tag points at version 1"):
+                namespace.batch_delete_table_versions(request)
+        else:
+            assert namespace.batch_delete_table_versions(request).deleted_count == 1
+    read = lance.dataset(catalog.find_table("t").location)
+    assert read.checkout_version("x").to_table()["id"].to_pylist() == [1, 2]
+    assert read.count_rows() == 3
+    assert read.checkout_version(("side", None)).count_rows() == 4

@@ -398,9 +398,9 @@ class LanceEngine:
                     when = summary["timestamp"].astimezone(UTC)  # pylance gives local time without a zone
                     yield VersionSummary(version, when, operation_of(dataset, version), rows)
 
-    def tagged_versions(self, uri: str) -> set[int]:
+    def tagged_versions(self, uri: str, branch: str | None) -> set[int]:
         dataset = lance.dataset(uri, storage_options=self._storage_options or None)
-        return {tag["version"] for tag in dataset.tags.list().values()}
+        return {tag["version"] for tag in dataset.tags.list().values() if tag["branch"] == branch}
 
     def _bind(self, writer: _Channel | _Handle, dataset: Any, branch: str | None = None) -> None:
         """Bind a writer's commits to the version that it has read, and to its successors."""
