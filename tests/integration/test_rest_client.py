@@ -643,3 +643,18 @@ def test_a_tag_protects_the_version_of_its_own_history_only(front: Front, tagged
     assert read.checkout_version("x").to_table()["id"].to_pylist() == [1, 2]
     assert read.count_rows() == 3
     assert read.checkout_version(("side", None)).count_rows() == 4
+
+
+@pytest.mark.parametrize(
+    ("given", "native", "message"),
+    [
+        ({"root": "/tmp/lake", "impl": "rest"}, False, "must be http"),
+        ({"root": "http://127.0.0.1:1"}, True, "is the URI of a server"),
+    ],
+)
+def test_a_root_that_does_not_fit_the_implementation_is_refused(
+    given: dict[str, Any], native: bool, message: str
+) -> None:
+    config = ConnectionConfig.resolve(given)
+    with pytest.raises(lancekeep.InvalidInput, match=message), namespace_of(config, native=native):
+        pass

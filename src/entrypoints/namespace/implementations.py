@@ -7,6 +7,7 @@ from contextlib import closing, contextmanager
 
 import lance_namespace as api
 
+from lancekeep.adapters.rest.settings import RestSettings
 from lancekeep.composition import open_catalog
 from lancekeep.config import ConnectionConfig, public_url
 from lancekeep.domain.errors import InvalidInput
@@ -35,11 +36,14 @@ def namespace_of(config: ConnectionConfig, *, native: bool = False) -> Iterator[
     if native:
         from lance.namespace import DirectoryNamespace
 
-        if config.impl != "dir" or config.commit_store is not None:
+        if config.impl != "dir":
+            raise InvalidInput(f"impl 'native' serves a directory, and {public_url(root)} is the URI of a server")
+        if config.commit_store is not None:
             raise InvalidInput("impl 'native' serves a directory without a commit store; leave commit_store out")
         storage = {f"storage.{name}": value for name, value in config.storage_options.items()}
         yield DirectoryNamespace(root=root, **storage), public_url(root)
     elif config.impl == "rest":
+        RestSettings.of({**config.rest_options, "uri": root})  # a malformed URI is an error of this package here
         namespace = RestNamespace(uri=root, **config.rest_options)
         with closing(namespace.server):
             namespace.server.honours_keys()  # fail now, not at the first request
