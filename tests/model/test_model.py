@@ -57,6 +57,8 @@ LARGE = {
 }
 
 OUTSIDE: set[Transition] = {
+    # The store of the model keeps rows. The simulator runs the store that derives them.
+    (State.RESERVE, Reply.FINAL),
     # No history moves to another commit store in the model.
     (State.RESERVE, Reply.MOVED),
     # No store of the model refuses permanently: credentials, rights and capabilities do not change there.
