@@ -16,6 +16,7 @@ from lancekeep.entrypoints.cli import SECTIONS
 from lancekeep.entrypoints.cli import lancekeep as command
 
 ELSEWHERE = "Run it where the catalog's storage and commit store are configured"
+COMMANDS = {entry.name for entries in SECTIONS.values() for entry in entries}
 WORKS = {
     "drop": "drop {uri} ns.t --yes",
     "deregister": "deregister {uri} ns.t --yes",
@@ -56,8 +57,7 @@ def uri(tmp_path: Path) -> Iterator[str]:
 
 
 def test_every_command_is_tested_over_a_server() -> None:
-    commands = {entry.name for entries in SECTIONS.values() for entry in entries}
-    assert commands <= {*WORKS, *REFUSED, *TESTED_ELSEWHERE}
+    assert not COMMANDS - {*WORKS, *REFUSED, *TESTED_ELSEWHERE}
 
 
 @pytest.mark.parametrize("name", WORKS)
@@ -71,7 +71,7 @@ def test_command_works_over_a_server(uri: str, tmp_path: Path, name: str) -> Non
     )
 
 
-@pytest.mark.parametrize("name", set(REFUSED) & {entry.name for entries in SECTIONS.values() for entry in entries})
+@pytest.mark.parametrize("name", [name for name in REFUSED if name in COMMANDS])
 def test_command_without_an_operation_says_where_to_run_it(uri: str, tmp_path: Path, name: str) -> None:
     line, message = REFUSED[name]
     result = CliRunner().invoke(command, line.format(uri=uri, directory=tmp_path).split(), obj=lancekeep)
