@@ -130,13 +130,14 @@ class Tables:
     def _is_created(self, view: CatalogView, object_id: ObjectId) -> bool:
         """Return whether a table has a version.
 
-        A table that is being dropped has none; a damaged one has.
+        A table that is being dropped has none. A damaged one has, and so has one whose versions another commit store
+        manages: neither hides the other tables of a list.
         """
         try:
             return self._ledger.commits.has_versions(self._places.dataset_root(find_table(view, object_id)))
         except TableNotFound:
             return False
-        except Damaged:
+        except (CommitStoreMismatch, Damaged):
             return True
 
     # -- entering -----------------------------------------------------------------------------------------------

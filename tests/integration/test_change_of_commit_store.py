@@ -107,6 +107,23 @@ def test_table_dropped_under_another_store_does_not_block_the_return(tmp_path: P
         assert catalog.open("b").to_table().to_pydict() == {"n": [3]}
 
 
+def test_directory_that_pylance_creates_behind_a_fence_hides_no_other_table(tmp_path: Path) -> None:
+    root, stores = str(tmp_path / "lake"), (f"sqlite:///{tmp_path}/a.db", f"file://{tmp_path}/b")
+    catalog = lancekeep.connect(root, mode="v1", commit_store=stores[0])
+    for name in ("t", "gone"):
+        catalog.write(name, rows(1))
+    catalog.change_commit_store(stores[1])
+    catalog = lancekeep.connect(root, mode="v1", commit_store=stores[1])
+    catalog.drop_table("gone")
+    catalog.change_commit_store(stores[0])
+    catalog = lancekeep.connect(root, mode="v1", commit_store=stores[0])
+    lance.write_dataset(rows(2), f"{root}/gone.lance")
+    assert catalog.list_tables(include_declared=False) == ["gone", "t"]
+    assert numbers(catalog) == [1]
+    with pytest.raises(CommitStoreMismatch, match="moved to"):
+        catalog.open("gone")
+
+
 def test_registration_of_a_table_left_in_another_store_says_what_to_do(tmp_path: Path) -> None:
     stores = [f"sqlite://{tmp_path}/{name}.db" for name in ("first", "second")]
     with lancekeep.connect(str(tmp_path / "lake"), mode="v2", commit_store=stores[0]) as catalog:
