@@ -22,7 +22,6 @@ import pyarrow.compute as pc
 import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
-from rest_server import serving
 
 import lancekeep
 from lancekeep.entrypoints.cli import lancekeep as commands
@@ -431,6 +430,8 @@ def test_job_without_pyspark_names_extra_to_install(tmp_path: Path) -> None:
 
 
 def test_jobs_write_through_a_server(spark: SparkSession, catalog: lancekeep.Catalog) -> None:
+    from rest_server import serving  # not above: Spark's workers import this module to find the functions in it
+
     served = lancekeep.DirectoryNamespace(root=catalog.root_uri, commit_store=catalog.commits.rows.url)
     with serving(served) as front:
         over = lancekeep.connect(front.uri)
