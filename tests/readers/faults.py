@@ -38,11 +38,10 @@ def _nothing(*_: Any, **__: Any) -> tuple[()]:
     return ()
 
 
-def _by_position(written: Any, manifest: Any, content: bytes) -> Any:
-    """As ``table_data._message``, but columns are numbered in the order in which they were written."""
+def _by_position(stored: Any, written: Any) -> Any:
+    """As ``StoredColumns.file_of``, but columns are numbered in the order in which they were written."""
     file = type(written.fragments[0].files[0])()
     file.CopyFrom(written.fragments[0].files[0])
-    file.file_size_bytes = len(content)
     return file
 
 
@@ -114,6 +113,6 @@ FAULTS: Mapping[str, Fault] = {
     ),
     "columns of the manifest table are mapped by position": Fault(
         Walk("v2", "conditional-put", ("create(at=3, value=0, native=False)",), foreign=True),
-        {"lancekeep.adapters.manifest_stores.table_data._message": _by_position},
+        {"lancekeep.adapters.manifest_stores.table_data.StoredColumns.file_of": _by_position},
     ),
 }
