@@ -238,7 +238,7 @@ class Actor:
         except Damaged as error:
             if operation.kind == "rename" and "moved from" in str(error):
                 operation.outcome, operation.error = "unknown", error
-            elif "cannot be read" in str(error) and world.model.may_be_unreadable(operation):
+            elif "neither that staged manifest" in str(error) and world.model.may_be_unreadable(operation):
                 operation.outcome, operation.error = "refused", error
             else:
                 raise Violation(f"{operation} raised {error!r}") from error
