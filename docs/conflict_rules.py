@@ -54,7 +54,8 @@ pylance 14 decides otherwise in these cases, and the table follows it:
 - A data replacement after an update conflicts only if both replace the same field; the documentation asks only for a
   common fragment. After a delete that removed its fragment, a data replacement is incompatible.
 - `LanceDataset.delete`, `update` and `merge_insert` rebase deletions of different rows of one fragment.
-  `LanceDataset.commit` does not know the deleted rows, so they are retryable there.
+  `LanceDataset.commit` does not know the deleted rows, so they are retryable there. `catalog.commit` reads them from
+  the deletion files and merges them.
 """
 
 LETTERS = {Outcome.REBASABLE: "B", Outcome.RETRYABLE: "R", Outcome.INCOMPATIBLE: "X"}

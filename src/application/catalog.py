@@ -438,12 +438,18 @@ class Catalog(Upkeep):
         """
         return self._writes.commit_change(ObjectId.of(identifier), act, after, branch=branch)
 
-    def commit(self, identifier: Identifier, transaction: TableTransaction) -> Committed:
+    def commit(self, identifier: Identifier, transaction: TableTransaction, *, detached: bool = False) -> Committed:
         """Commit a transaction of one table without the Lance engine.
 
         The transaction is compared with those committed since the version that it read, and its manifest is built on
         the latest version ([conflicts](conflicts.md)). It appends, deletes, overwrites, restores, or changes the
-        configuration.
+        configuration. Idempotent for one UUID of a transaction, unless it is detached.
+
+        Args:
+            identifier: The table.
+            transaction: The transaction.
+            detached: Build the version on the one that the transaction read, with a random number, outside of the
+                history. Readers see it only if they name its number.
 
         Raises:
             TableNotFound, VersionNotFound: The table or a version does not exist.
@@ -455,7 +461,8 @@ class Catalog(Upkeep):
         """
         from lancekeep.application.table_transactions import TableTransactions  # loads classes as `inspect` does
 
-        return TableTransactions(self.ledger, self.tables, self.versions).commit(ObjectId.of(identifier), transaction)
+        transactions = TableTransactions(self.ledger, self.tables, self.versions)
+        return transactions.commit(ObjectId.of(identifier), transaction, detached=detached)
 
     def abandon_write(self, plan: WritePlan) -> None:
         """Undo `begin_write`. Idempotent. Fragments stay until `cleanup`."""

@@ -13,7 +13,7 @@ from lancekeep.application.concurrency import all_alongside, alongside, is_remot
 from lancekeep.application.protocol_runner import REMEMBERED, ProtocolRunner, moved
 from lancekeep.application.retry import Retry
 from lancekeep.domain.layout import BRANCHES, VERSIONS, DatasetRoot
-from lancekeep.domain.naming import NamingScheme
+from lancekeep.domain.naming import NamingScheme, detached_name, detached_version
 from lancekeep.domain.version_row import VersionRow
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
@@ -118,7 +118,9 @@ class Histories(ProtocolRunner):
         return any(all_alongside(follows, rows) if is_remote(self.objects) else map(follows, rows))
 
     def get(self, root: DatasetRoot, version: int) -> VersionRow | None:
-        """Return the final row of a version; None if the version does not exist."""
+        """Return the final row of a version, or None; the version may be detached."""
+        if (detached := detached_version(version)) is not None:
+            return self.retry.call(partial(self._row_at, root, detached, root.versions_key + detached_name(detached)))
         remembered = self._final.get((root.base_uri, version))
         if remembered is not None:
             return remembered
@@ -182,11 +184,14 @@ class Histories(ProtocolRunner):
     def final_object(self, root: DatasetRoot, version: int) -> VersionRow | None:
         """Return a version as a row from its final manifest; None without a manifest."""
         for scheme in (NamingScheme.V2, NamingScheme.V1):
-            key = root.manifest_key(version, scheme)
-            info = self.objects.head(key)
-            if info is not None:
-                return VersionRow(root.base_uri, version, key, info.size)
+            row = self._row_at(root, version, root.manifest_key(version, scheme))
+            if row is not None:
+                return row
         return None
+
+    def _row_at(self, root: DatasetRoot, version: int, key: str) -> VersionRow | None:
+        info = self.objects.head(key)
+        return None if info is None else VersionRow(root.base_uri, version, key, info.size)
 
     def histories(self, root: DatasetRoot) -> list[DatasetRoot]:
         """Return the roots of the dataset and of its branches that have versions."""

@@ -130,10 +130,11 @@ class TableCommits(Histories):
         version: int,
         content: bytes,
         *,
+        scheme: NamingScheme = NamingScheme.V2,
         claim: Callable[[CommitToken], object] | None = None,
         confirm: Callable[[], object] = lambda: None,
     ) -> tuple[Outcome, Sequence[bytes]]:
-        """Commit a manifest that this process has built, by the naming scheme V2.
+        """Commit a manifest that this process has built.
 
         If rows are derived from the final manifests, creating the final manifest commits the version: nothing is
         staged and nothing is read before. The caller must know that version ``version - 1`` is the latest. Otherwise
@@ -144,6 +145,7 @@ class TableCommits(Histories):
             root: The dataset.
             version: The version.
             content: The manifest.
+            scheme: How to name it. The caller must know that the version before it has such a name.
             claim: Called with the token of the commit before anything is written. From then on another process may
                 settle the token. An error ends the commit.
 
@@ -154,7 +156,7 @@ class TableCommits(Histories):
         Raises:
             CommitRefused, UnsafeStore, AccessDenied, Unsupported: Nothing was committed.
         """
-        path = f"{root.manifest_key(version, NamingScheme.V2)}-{uuid4()}"
+        path = f"{root.manifest_key(version, scheme)}-{uuid4()}"
         staged = StagedManifest(root.base_uri, version, path, len(content), False, self._committer)
         for check in self.on_staged:
             check(root, content)
@@ -198,7 +200,7 @@ class TableCommits(Histories):
         try:
             if self.retry.call(create):
                 return self._known(row), ()
-            found = self._finals_from(root, row.version)
+            found = self._finals_from(root, row)
         except LancekeepError as error:
             if not unanswered and not isinstance(error, StoreUnavailable):
                 raise
@@ -210,16 +212,17 @@ class TableCommits(Histories):
             return self._known(row), ()
         return Conflict(attrs.evolve(row, size=len(found[0]), committer="")), found
 
-    def _finals_from(self, root: DatasetRoot, version: int) -> Sequence[bytes]:
+    def _finals_from(self, root: DatasetRoot, row: VersionRow) -> Sequence[bytes]:
         """Return the final manifests of a version and of those after it, up to a gap."""
+        scheme = scheme_of(row) or NamingScheme.V2
 
         def read(number: int) -> bytes | None:
             try:
-                return self.retry.call(partial(self.objects.get, root.manifest_key(number, NamingScheme.V2)))
+                return self.retry.call(partial(self.objects.get, root.manifest_key(number, scheme)))
             except ObjectNotFound:
                 return None
 
-        numbers = range(version, version + READ_AHEAD)
+        numbers = range(row.version, row.version + READ_AHEAD)
         read_all = all_alongside(read, numbers) if is_remote(self.objects) else map(read, numbers)
         found: list[bytes] = []
         for content in read_all:
@@ -279,8 +282,7 @@ class TableCommits(Histories):
             raise CommitRefused(
                 f"{root.base_uri}: {path!r} is not a staged manifest of version {version} of this table; expected "
                 f"{root.versions_key + NamingScheme.V2.final_name(version) if version >= 0 else root.versions_key}"
-                "-<uuid>. Nothing was committed"
-                + (": detached versions are not part of a managed history." if version < 0 else ".")
+                "-<uuid>. Nothing was committed."
             )
         try:
             if ahead is not None and not isinstance(ahead.exception(), StoreUnavailable):

@@ -5,39 +5,31 @@ Table format, "Conflict Resolution Flow". `Catalog.commit` documents the operati
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable
 from functools import partial
 
 import attrs
 
+from lancekeep.application.detached_versions import DetachedVersions
 from lancekeep.application.ledger import Ledger
+from lancekeep.application.rebase import CommittedVersions, Rebase
 from lancekeep.application.tables import Tables
 from lancekeep.application.versions import Versions, raise_unless_committed
 from lancekeep.domain.commit import Committed, Conflict
-from lancekeep.domain.conflicts import Clash, Outcome, conflict
 from lancekeep.domain.dataset_files import TRANSACTIONS
-from lancekeep.domain.errors import (
-    CommitRefused,
-    ConcurrentModification,
-    Damaged,
-    InvalidInput,
-    ObjectNotFound,
-    Unsupported,
-    VersionNotFound,
-)
+from lancekeep.domain.errors import ConcurrentModification, InvalidInput, VersionNotFound
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
-from lancekeep.domain.naming import NamingScheme
+from lancekeep.domain.naming import DETACHED
 from lancekeep.domain.operations import Restore, Transaction
 from lancekeep.domain.version_row import VersionRow, scheme_of
-from lancekeep.format.effects import effect_of
 from lancekeep.format.next_version import next_version
-from lancekeep.format.table_version import TableVersion, parse_transaction
+from lancekeep.format.table_version import TableVersion, serialize_transaction
 
 _ATTEMPTS = 20
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
-_STABLE_ROW_IDS = 2
 
 
 class TableTransactions:
@@ -45,31 +37,47 @@ class TableTransactions:
 
     Args:
         now: Returns the time in nanoseconds since 1970, for manifests.
+        random_bits: Returns a random number of so many bits, for deletion files and detached versions.
     """
 
     def __init__(
-        self, ledger: Ledger, tables: Tables, versions: Versions, *, now: Callable[[], int] = time.time_ns
+        self,
+        ledger: Ledger,
+        tables: Tables,
+        versions: Versions,
+        *,
+        now: Callable[[], int] = time.time_ns,
+        random_bits: Callable[[int], int] = secrets.randbits,
     ) -> None:
         self._ledger = ledger
         self._tables = tables
         self._versions = versions
         self._now = now
+        self._random_bits = random_bits
 
-    def commit(self, object_id: ObjectId, transaction: Transaction) -> Committed:
+    def commit(self, object_id: ObjectId, transaction: Transaction, *, detached: bool = False) -> Committed:
         table = self._tables.find(object_id)
-        root = self._versions.dataset_root(table)
+        root, commits = self._versions.dataset_root(table), self._ledger.commits
+        known = CommittedVersions(commits, root)
+        if detached:
+            return self._commit_detached(object_id, root, known, transaction)
         pause = _FIRST_PAUSE
         for _ in range(_ATTEMPTS):
             latest = self._latest(object_id, root, transaction)
-            base = self._read(latest)
-            self._require_compatible(object_id, root, transaction, base)
-            restored = self._restored(object_id, root, transaction)
-            following = next_version(base, transaction, self._now(), str(object_id), restored)
-            outcome, _ = self._versions.commit_built(table, latest.version + 1, following.serialize())
+            base = known.read(latest)
+            if (committed := _committed_before(known, transaction, latest.version)) is not None:
+                return committed
+            rebase = Rebase(str(object_id), known, base, self._write, partial(self._random_bits, 64))
+            rebased = rebase.apply(transaction)
+            restored = self._restored(object_id, known, transaction)
+            following = next_version(base, rebased, self._now(), str(object_id), restored)
+            self._record(root, rebased)
+            scheme = scheme_of(latest)
+            outcome, _ = self._versions.commit_built(table, latest.version + 1, following.serialize(), scheme=scheme)
             if not isinstance(outcome, Conflict):
-                committed = raise_unless_committed(outcome, str(object_id))
-                return attrs.evolve(committed, transaction=following.manifest.transaction_file)
-            self._ledger.commits.retry.sleep(pause)
+                made = raise_unless_committed(outcome, str(object_id))
+                return attrs.evolve(made, transaction=following.manifest.transaction_file)
+            commits.retry.sleep(pause * (0.5 + commits.retry.jitter() / 2))
             pause = min(2 * pause, _LONGEST_PAUSE)
         raise ConcurrentModification(
             f"{object_id}: other writers committed {_ATTEMPTS} versions in between; nothing was committed. Repeat it "
@@ -85,62 +93,48 @@ class TableTransactions:
                 f"{object_id}: the transaction read version {transaction.read_version}; the table has versions 1 to "
                 f"{latest.version}"
             )
-        if scheme_of(latest) is not NamingScheme.V2:
-            raise Unsupported(f"{object_id}: its manifests have V1 names; commit with the Lance engine")
         return latest
 
-    def _require_compatible(
-        self, object_id: ObjectId, root: DatasetRoot, transaction: Transaction, base: TableVersion
-    ) -> None:
-        """Compare a transaction with those after the version that it read.
+    def _commit_detached(
+        self, object_id: ObjectId, root: DatasetRoot, known: CommittedVersions, transaction: Transaction
+    ) -> Committed:
+        """Commit a transaction on the version that it read; it conflicts with nothing."""
+        base = known.get(transaction.read_version)
+        if base is None:
+            raise VersionNotFound(f"{object_id} has no version {transaction.read_version} to begin with")
+        number = DETACHED | self._random_bits(63)
+        restored = self._restored(object_id, known, transaction)
+        version = next_version(base, transaction, self._now(), str(object_id), restored, detached=number)
+        self._record(root, transaction)
+        made = DetachedVersions(self._ledger.commits).create(root, number, version.serialize())
+        return attrs.evolve(made, transaction=version.manifest.transaction_file)
 
-        Raises:
-            ConcurrentModification: They conflict; the writer reads the table again and repeats the operation.
-            CommitRefused: They conflict, and a repetition could mean something else.
-        """
-        stable = bool(base.manifest.reader_feature_flags & _STABLE_ROW_IDS)
-        own = effect_of(transaction, stable_row_ids=stable)
-        for version in range(transaction.read_version + 1, base.manifest.version + 1):
-            other = base if version == base.manifest.version else self._version(root, version)
-            clash = conflict(own, [effect_of(self._transaction(root, other), stable_row_ids=stable)])
-            if clash.outcome is not Outcome.COMPATIBLE:
-                raise _refusal(object_id, clash, version)
+    def _record(self, root: DatasetRoot, transaction: Transaction) -> None:
+        """Write the transaction file (step 2 of the flow)."""
+        self._write(f"{root.key}/{TRANSACTIONS}/{_name_of(transaction)}", serialize_transaction(transaction))
 
-    def _restored(self, object_id: ObjectId, root: DatasetRoot, transaction: Transaction) -> TableVersion | None:
+    def _write(self, key: str, content: bytes) -> None:
+        commits = self._ledger.commits
+        commits.retry.call(lambda: commits.objects.put(key, content))
+
+    def _restored(self, object_id: ObjectId, known: CommittedVersions, transaction: Transaction) -> TableVersion | None:
         if not isinstance(transaction.operation, Restore):
             return None
-        restored = self._version(root, transaction.operation.version)
+        restored = known.get(transaction.operation.version)
         if restored is None:
             raise VersionNotFound(f"{object_id} has no version {transaction.operation.version} to restore")
         return restored
 
-    def _version(self, root: DatasetRoot, version: int) -> TableVersion | None:
-        row = self._ledger.commits.get(root, version)
-        return None if row is None else self._read(row)
 
-    def _read(self, row: VersionRow) -> TableVersion:
-        commits = self._ledger.commits
-        try:
-            return TableVersion.parse(commits.retry.call(partial(commits.objects.get, row.path)), row.path)
-        except ObjectNotFound as error:
-            raise ConcurrentModification(f"{row.base_uri}: version {row.version} was removed; read it again") from error
-
-    def _transaction(self, root: DatasetRoot, version: TableVersion | None) -> Transaction | None:
-        """Return the transaction of a version, from its manifest or its file; None if it is missing."""
-        if version is None or version.transaction is not None or not version.manifest.transaction_file:
-            return None if version is None else version.transaction
-        commits = self._ledger.commits
-        key = f"{root.key}/{TRANSACTIONS}/{version.manifest.transaction_file}"
-        try:
-            return parse_transaction(commits.retry.call(partial(commits.objects.get, key)), key)
-        except (ObjectNotFound, Damaged):
-            return None
+def _committed_before(known: CommittedVersions, transaction: Transaction, latest: int) -> Committed | None:
+    """Return the version that an earlier attempt at the same transaction committed, if any."""
+    for version in range(transaction.read_version + 1, latest + 1):
+        row = known.row(version)
+        found = None if row is None else known.read(row).manifest.transaction_file
+        if row is not None and found is not None and found.endswith(f"-{transaction.uuid}.txn"):
+            return Committed(version, row.path, row.size, found)
+    return None
 
 
-def _refusal(object_id: ObjectId, clash: Clash, version: int) -> ConcurrentModification | CommitRefused:
-    met = "unknown" if clash.committed is None else clash.committed.operation.name.lower().replace("_", " ")
-    why = "" if clash.rule is None else f" ({clash.rule.when})"
-    said = f"{object_id}: version {version}, {met}, was committed since the transaction read the table{why}"
-    if clash.outcome is Outcome.INCOMPATIBLE:
-        return CommitRefused(f"{said}. The two are incompatible; nothing was committed")
-    return ConcurrentModification(f"{said}. Read the table again and repeat the operation; nothing was committed")
+def _name_of(transaction: Transaction) -> str:
+    return f"{transaction.read_version}-{transaction.uuid}.txn"

@@ -14,6 +14,7 @@ import attrs
 
 from lancekeep.application.base_paths import BasePaths
 from lancekeep.application.concurrency import alongside, is_remote
+from lancekeep.application.detached_versions import DetachedVersions
 from lancekeep.application.ledger import Ledger
 from lancekeep.application.places import Places
 from lancekeep.application.table_commits import TableCommits
@@ -25,7 +26,7 @@ from lancekeep.domain.errors import CommitRefused, LancekeepError, Refused, Vers
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import BRANCHES, DatasetRoot
 from lancekeep.domain.lineage import Base
-from lancekeep.domain.naming import NamingScheme
+from lancekeep.domain.naming import NamingScheme, detached_version
 from lancekeep.domain.partitions import published_version
 from lancekeep.domain.table import Table, find_table, v1_table
 from lancekeep.domain.transaction import AllCommitted, TransactionOutcome
@@ -144,6 +145,9 @@ class Versions:
         Raises:
             TableNotFound: The table does not exist.
         """
+        if (detached := detached_version(version)) is not None:
+            root = self.dataset_root(self.find_table(object_id)).branch(branch)
+            return DetachedVersions(self._ledger.commits).commit_staged(root, detached, manifest_path, size)
         ahead = self._read_ahead(object_id, branch, manifest_path)
         table = self.find_table(object_id)
         return self.commit_version(table, branch, version, manifest_path, size, base=base, ahead=ahead)
@@ -202,7 +206,13 @@ class Versions:
         )
 
     def commit_built(
-        self, table: Table, version: int, content: bytes, claim: Callable[[CommitToken], object] | None = None
+        self,
+        table: Table,
+        version: int,
+        content: bytes,
+        claim: Callable[[CommitToken], object] | None = None,
+        *,
+        scheme: NamingScheme | None = None,
     ) -> tuple[Outcome, Sequence[bytes]]:
         """Make a manifest that this process has built the next version of a table.
 
@@ -213,7 +223,9 @@ class Versions:
         """
         confirm = self._confirming(table, version, first=False) if self.managed else _nothing
         root = self._places.dataset_root(table)
-        return self._ledger.commits.commit_built(root, version, content, claim=claim, confirm=confirm)
+        return self._ledger.commits.commit_built(
+            root, version, content, scheme=scheme or NamingScheme.V2, claim=claim, confirm=confirm
+        )
 
     def begin_history(self, table: Table, version: int, content: bytes) -> Outcome:
         """Commit a manifest that this process has built as a first version.

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import attrs
 
@@ -34,6 +34,13 @@ class Outcome(IntEnum):
     """Give up the transaction. Read the table again, and repeat the operation."""
     INCOMPATIBLE = 3
     """Give up the operation. Repeating it could mean something else than its caller wanted."""
+
+
+class Rows(Protocol):
+    """A set of rows of a fragment, as offsets: a frozenset, or a bitmap."""
+
+    def isdisjoint(self, other: Any, /) -> bool:
+        """Return whether the sets have no common row."""
 
 
 @attrs.frozen(kw_only=True)
@@ -59,7 +66,7 @@ class Effect:
     changed: frozenset[int] = frozenset()
     removed: frozenset[int] = frozenset()
     rewritten: frozenset[int] = frozenset()
-    deleted: Mapping[int, frozenset[int]] | None = None
+    deleted: Mapping[int, Rows] | None = None
     fields: frozenset[int] | None = frozenset()
     indexes: frozenset[str] = frozenset()
     covered: frozenset[int] = frozenset()

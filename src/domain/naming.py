@@ -7,10 +7,11 @@ name                                       meaning
 =========================================  ==============================================================
 ``{version}.manifest``                     V1, final
 ``{u64::MAX - version:020}.manifest``      V2, final: names sort from the newest version to the oldest
-either, followed by ``-{uuid}``            staged: written, but not yet a version of the table
+``d{version}.manifest``                    detached: a version of no history, with the highest bit set
+each, followed by ``-{uuid}``              staged: written, but not yet a version of the table
 =========================================  ==============================================================
 
-All other files in the directory (version hints, detached manifests, temporary files) are not versions.
+All other files in the directory (version hints, temporary files) are not manifests.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ import attrs
 from lancekeep.domain.errors import Damaged
 
 U64_MAX = 2**64 - 1
+DETACHED = 2**63
+"""The bit that the numbers of detached versions have set."""
 _NAME = re.compile(r"(?P<number>[0-9]{1,20})\.manifest(?:-(?P<uuid>[0-9A-Za-z-]+))?")
 _UUID = re.compile("[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}")
 
@@ -81,6 +84,20 @@ class ManifestName:
     def is_generated(self) -> bool:
         """Whether the name is a generated one of a staged manifest, not that of a copy."""
         return self.uuid is not None and _UUID.fullmatch(self.uuid) is not None
+
+
+def detached_name(version: int) -> str:
+    """Return the name of the final manifest of a detached version."""
+    return f"d{version}.manifest"
+
+
+def detached_version(version: int) -> int | None:
+    """Return the number of a detached version as its name has it.
+
+    Returns None for a version of a history. Requests of the engine have numbers of 64 bits with a sign.
+    """
+    number = version % (U64_MAX + 1)
+    return number if number & DETACHED else None
 
 
 def final_path(path: str) -> str:

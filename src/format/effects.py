@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from lancekeep.domain import operations
-from lancekeep.domain.conflicts import Effect
+from lancekeep.domain.conflicts import Effect, Rows
 from lancekeep.domain.lineage import Operation
 from lancekeep.domain.manifest import BasePath, Fragment, IndexMetadata
 from lancekeep.domain.operations import Transaction, UpdateMode
@@ -18,7 +18,7 @@ from lancekeep.format.deletions import decode_bitmap
 _MOST_FRAGMENTS = 1 << 24
 """A bitmap of more fragments is damaged: a manifest of so many has gigabytes."""
 
-Deleted = Mapping[int, frozenset[int]]
+Deleted = Mapping[int, Rows]
 
 
 def effect_of(

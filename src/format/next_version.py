@@ -26,7 +26,13 @@ _CLEANS_UP = "lance.auto_cleanup."
 
 
 def next_version(
-    base: TableVersion, transaction: Transaction, now: int, name: str, restored: TableVersion | None = None
+    base: TableVersion,
+    transaction: Transaction,
+    now: int,
+    name: str,
+    restored: TableVersion | None = None,
+    *,
+    detached: int | None = None,
 ) -> TableVersion:
     """Return the version that follows ``base``.
 
@@ -36,6 +42,7 @@ def next_version(
         now: the time in nanoseconds since 1970.
         name: the table, for messages.
         restored: the version that a restore returns to.
+        detached: the number of the new version, if it belongs to no history.
 
     Raises:
         CommitRefused: the transaction names a fragment that the table does not have.
@@ -58,7 +65,7 @@ def next_version(
             raise Unsupported(f"{name}: {type(operation).__name__} is committed by the Lance engine only")
     changed = attrs.evolve(
         after.manifest,
-        version=manifest.version + 1,
+        version=manifest.version + 1 if detached is None else detached,
         timestamp=Timestamp(*divmod(now, 10**9)),
         transaction_file=f"{transaction.read_version}-{transaction.uuid}.txn",
         tag=transaction.tag,

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import attrs
 import lance
@@ -15,8 +16,11 @@ from lance import LanceOperation
 from lance.fragment import write_fragments
 
 import lancekeep
+from lancekeep.domain.dataset_files import deletion_file_name
+from lancekeep.domain.manifest import DeletionFile, DeletionFileType
 from lancekeep.domain.operations import Transaction
-from lancekeep.format.table_version import TableVersion
+from lancekeep.format import deletions
+from lancekeep.format.table_version import TableVersion, parse_transaction
 
 
 def rows(*values: int) -> pa.Table:
@@ -130,14 +134,176 @@ def test_transactions_follow_compatible_ones_and_refuse_others(lake: Path) -> No
     catalog.write("t", rows(200), "append")
     assert catalog.commit("t", built["set configuration"]).version == before + 4
     assert catalog.commit("t", built["delete a fragment"]).version == before + 5
-    with pytest.raises(lancekeep.ConcurrentModification, match=f"version {before + 1}, delete, .* common fragment"):
-        catalog.commit("t", built["delete rows"])
-    expected = [*range(3), *range(4, 12), *range(14, 20), 100, 101, 200]
+    assert catalog.commit("t", built["delete rows"]).version == before + 6
+    expected = [*range(3), *range(4, 11), *range(14, 20), 100, 101, 200]
     assert sorted(lance.dataset(lake / "t.lance").to_table()["a"].to_pylist()) == expected
     catalog.commit("t", built["overwrite"])
     with pytest.raises(lancekeep.CommitRefused, match=r"overwrite, .* incompatible"):
-        catalog.commit("t", built["append"])
+        catalog.commit("t", attrs.evolve(built["append"], uuid=str(uuid4())))
     assert lance.dataset(lake / "t.lance").to_table()["a"].to_pylist() == [7, 8]
+
+
+def delete(predicate: str) -> Callable[[Any], Any]:
+    return lambda table: table.delete(predicate)
+
+
+def commit(name: str) -> Callable[[Any], Any]:
+    return lambda table: lance.LanceDataset.commit(table.uri, BUILD[name](table), read_version=table.version)
+
+
+def change(table: Any) -> Any:
+    return table.update({"b": "'new'"}, where="a = 11")
+
+
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "delete a row": delete("a = 11"),
+    "delete rows of two fragments": delete("a in (12, 22)"),
+    "delete all other rows of a fragment": delete("a >= 10 and a < 20 and a != 11"),
+    "delete a fragment": delete("a >= 20"),
+    "update a row": change,
+    **{
+        name: commit(name) for name in ("append", "set configuration", "set schema metadata", "set metadata of a field")
+    },
+}
+PAIRS = [
+    ("delete a row", "delete rows of two fragments"),
+    ("delete a row", "delete all other rows of a fragment"),
+    ("update a row", "delete rows of two fragments"),
+    ("update a row", "delete all other rows of a fragment"),
+    ("delete rows of two fragments", "delete a row"),
+    ("delete a fragment", "delete a row"),
+    ("append", "delete a row"),
+    ("delete a row", "append"),
+    ("append", "append"),
+    ("set configuration", "delete a row"),
+    ("update a row", "set configuration"),
+    ("delete a row", "set schema metadata"),
+    ("update a row", "append"),
+    ("set schema metadata", "append"),
+    ("append", "set metadata of a field"),
+]
+
+
+def without_random_names(version: TableVersion, uri: Path) -> tuple[Any, ...]:
+    """Return what a version says, with the rows of its deletion files instead of their names."""
+    described, indices = plain(version)
+    for fragment in described["fragments"]:
+        if file := fragment["deletion_file"]:
+            bitmap = file["file_type"] is DeletionFileType.BITMAP
+            name = deletion_file_name(fragment["id"], file["read_version"], file.pop("id"), bitmap=bitmap)
+            marked = DeletionFile(file["file_type"], num_deleted_rows=file["num_deleted_rows"])
+            content = (uri / "_deletions" / name).read_bytes()
+            file["rows"] = deletions.read(content, marked, fragment["physical_rows"], name).tolist()
+    return described, indices
+
+
+@pytest.mark.parametrize(("first", "second"), PAIRS)
+def test_concurrent_transactions_are_merged_as_pylance_merges_them(lake: Path, first: str, second: str) -> None:
+    uri, copy, alone = lake / "t.lance", lake.parent / "copy.lance", lake.parent / "alone.lance"
+    shutil.copytree(uri, copy)
+    stale = lance.dataset(copy)
+    CHANGES[first](lance.dataset(copy))
+    shutil.copytree(copy, lake / "twice.lance")  # the same first transaction, with the same names
+    shutil.copytree(uri, alone)
+    CHANGES[second](lance.dataset(alone))
+    CHANGES[second](stale)
+    native = lance.dataset(copy)
+    own = read(alone, stale_version := lance.dataset(uri).version + 1).transaction
+    assert own is not None
+    for directory in ("_deletions", "data"):
+        shutil.copytree(alone / directory, lake / "twice.lance" / directory, dirs_exist_ok=True)
+    committed = lancekeep.connect(str(lake)).commit("twice", own)
+    assert committed.version == native.version == stale_version + 1
+    made, expected = read(lake / "twice.lance", committed.version), read(copy, native.version)
+    if second not in {"append", "set configuration", "set schema metadata", "set metadata of a field"}:
+        assert without_random_names(made, lake / "twice.lance") == without_random_names(expected, copy)
+    ours = lance.dataset(lake / "twice.lance")
+    assert ours.to_table(with_row_id=True) == native.to_table(with_row_id=True)
+    recorded = lake / "twice.lance" / "_transactions" / committed.transaction
+    assert parse_transaction(recorded.read_bytes(), recorded.name) == made.transaction
+
+
+def test_deletes_of_a_common_row_are_retryable(lake: Path) -> None:
+    built = transactions(lake, "delete rows")
+    catalog = managed(lake)
+    catalog.open("t").delete("a in (11, 12)")
+    with pytest.raises(lancekeep.ConcurrentModification, match="common fragment"):
+        catalog.commit("t", built["delete rows"])
+
+
+def test_repeated_transaction_is_committed_once(lake: Path) -> None:
+    built = transactions(lake, "append")
+    catalog = managed(lake)
+    committed = catalog.commit("t", built["append"])
+    catalog.open("t").delete("a = 12")
+    again = catalog.commit("t", built["append"])
+    assert (again.version, again.path, again.transaction) == (committed.version, committed.path, committed.transaction)
+    assert catalog.open("t").count_rows("a = 100") == 1
+
+
+@pytest.mark.parametrize("name", [name for name in BUILD if name != "restore"])
+def test_detached_version_equals_that_of_pylance(lake: Path, name: str) -> None:
+    uri, copy = lake / "t.lance", lake.parent / "copy.lance"
+    table = lance.dataset(uri)
+    operation = BUILD[name](table)
+    shutil.copytree(uri, copy)
+    native = lance.LanceDataset.commit(copy, operation, read_version=table.version, detached=True)
+    [path] = (copy / "_versions").glob("d*.manifest")
+    expected = TableVersion.parse(path.read_bytes(), str(path))
+    assert expected.transaction is not None
+    catalog = managed(lake)
+    files = sorted((uri / "_versions").iterdir())
+    committed = catalog.commit("t", expected.transaction, detached=True)
+    assert committed.version >= 2**63
+    made = uri / "_versions" / f"d{committed.version}.manifest"
+    assert [each for each in sorted((uri / "_versions").iterdir()) if each not in files] == [made]
+    described, indices = plain(TableVersion.parse(made.read_bytes(), str(made)))
+    described["version"] = native.version
+    assert (described, indices) == plain(expected)
+    for dataset in (lance.dataset(uri).checkout_version(committed.version), catalog.open("t", committed.version)):
+        assert dataset.to_table(with_row_id=True) == native.to_table(with_row_id=True)
+    assert lance.dataset(uri).version == catalog.describe_table("t").version == table.version
+
+
+def test_native_writer_commits_detached_versions_through_the_catalog(lake: Path) -> None:
+    catalog = managed(lake)
+    table = catalog.open("t")
+    operation = BUILD["delete rows"](table)
+    detached = lance.LanceDataset.commit(table, operation, read_version=table.version, detached=True)
+    assert detached.version >= 2**63
+    again = lance.LanceDataset.commit(
+        detached, BUILD["set configuration"](detached), read_version=detached.version, detached=True
+    )
+    directory = lake / "t.lance" / "_versions"
+    assert sorted(each.name for each in directory.glob("d*")) == sorted(
+        f"d{each.version}.manifest" for each in (detached, again)
+    )
+    for dataset in (lance.dataset(lake / "t.lance").checkout_version(again.version), catalog.open("t", again.version)):
+        assert dataset.count_rows("a = 11") == 0
+    assert catalog.open("t").count_rows("a = 11") == 1
+    catalog.write("t", rows(500), "append")
+    assert [entry.version for entry in catalog.history("t", limit=2)] == [table.version + 1, table.version]
+    catalog.cleanup(0, grace=0)
+    assert catalog.open("t", detached.version).count_rows() == 27  # clean-up keeps the files that it names
+    assert catalog.fsck(deep=True, grace=0).findings == ()
+
+
+def test_transactions_keep_v1_names(tmp_path: Path) -> None:
+    uri = tmp_path / "lake" / "t.lance"
+    table = lance.write_dataset(rows(1, 2), uri, enable_v2_manifest_paths=False)
+    append = LanceOperation.Append(fragments(table, 3))
+    shutil.copytree(uri, tmp_path / "copy.lance")
+    lance.LanceDataset.commit(tmp_path / "copy.lance", append, read_version=1)
+    path = tmp_path / "copy.lance" / "_versions" / "2.manifest"
+    transaction = TableVersion.parse(path.read_bytes(), str(path)).transaction
+    assert transaction is not None
+    connections: list[Callable[[Path], lancekeep.Catalog]] = [lambda lake: lancekeep.connect(str(lake)), managed]
+    for connect in connections:
+        catalog = connect(tmp_path / "lake")
+        read_version = catalog.describe_table("t").version or 0
+        catalog.commit("t", attrs.evolve(transaction, read_version=read_version, uuid=str(uuid4())))
+    assert {each.name for each in (uri / "_versions").glob("*.manifest")} == {f"{n}.manifest" for n in (1, 2, 3)}
+    assert lance.dataset(uri).to_table()["a"].to_pylist() == [1, 2, 3, 3]
 
 
 def test_transaction_of_a_version_without_record_is_incompatible(lake: Path) -> None:

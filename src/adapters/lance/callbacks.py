@@ -21,7 +21,7 @@ from lancekeep.domain.errors import InvalidInput, LancekeepError, Refused, Table
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.lineage import Base
-from lancekeep.domain.naming import ManifestName
+from lancekeep.domain.naming import DETACHED, ManifestName
 from lancekeep.domain.table import Table
 from lancekeep.domain.version_row import VersionRow
 
@@ -195,4 +195,12 @@ def _last_version(token: str | None) -> int | None:
 
 
 def _plain(row: VersionRow | Committed) -> Answer:
-    return {"version": row.version, "manifest_path": row.path, "manifest_size": row.size}
+    return {"version": signed(row.version), "manifest_path": row.path, "manifest_size": row.size}
+
+
+def signed(version: int) -> int:
+    """Return the number of a version as the interface has it.
+
+    It has 64 bits and a sign. Only detached versions are negative there.
+    """
+    return version - (version & DETACHED) * 2

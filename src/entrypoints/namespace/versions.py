@@ -10,7 +10,7 @@ from datetime import datetime
 
 import lance_namespace as api
 
-from lancekeep.adapters.lance.callbacks import check_staged, page
+from lancekeep.adapters.lance.callbacks import check_staged, page, signed
 from lancekeep.application.versions import NewVersion, raise_unless_committed
 from lancekeep.domain import errors
 from lancekeep.domain.commit import Committed
@@ -109,7 +109,7 @@ class VersionOperations(Operations):
 
 def _version(row: VersionRow | Committed, timestamp_millis: int | None = None) -> api.TableVersion:
     return api.TableVersion(
-        version=row.version, manifest_path=row.path, manifest_size=row.size, timestamp_millis=timestamp_millis
+        version=signed(row.version), manifest_path=row.path, manifest_size=row.size, timestamp_millis=timestamp_millis
     )
 
 

@@ -1,0 +1,200 @@
+"""Rebase a transaction on the versions committed since it read its table.
+
+Table format, "Conflict Resolution Flow", step 3. `lancekeep.domain.conflicts` decides; this module reads what the
+decision needs, and merges the deletions of two transactions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import attrs
+import numpy as np
+from pyroaring import BitMap
+
+from lancekeep.application.table_commits import TableCommits
+from lancekeep.domain.conflicts import Clash, Effect, Outcome, conflict
+from lancekeep.domain.dataset_files import DELETIONS, TRANSACTIONS, deletion_file_name
+from lancekeep.domain.errors import CommitRefused, ConcurrentModification, Damaged, ObjectNotFound
+from lancekeep.domain.layout import DatasetRoot
+from lancekeep.domain.lineage import Operation
+from lancekeep.domain.manifest import DeletionFile, DeletionFileType, Fragment
+from lancekeep.domain.operations import Delete, Transaction, Update
+from lancekeep.domain.version_row import VersionRow
+from lancekeep.format import deletions
+from lancekeep.format.effects import effect_of
+from lancekeep.format.table_version import TableVersion, parse_transaction
+
+_STABLE_ROW_IDS = 2
+_DELETES = frozenset({Operation.DELETE, Operation.UPDATE})
+
+
+class CommittedVersions:
+    """Reads the versions of one table, each once."""
+
+    def __init__(self, commits: TableCommits, root: DatasetRoot) -> None:
+        self._commits = commits
+        self.root = root
+        self._rows: dict[int, VersionRow] = {}
+        self._read: dict[int, TableVersion] = {}
+
+    def row(self, version: int) -> VersionRow | None:
+        """Return the row of a version; None if it does not exist."""
+        if version not in self._rows:
+            found = self._commits.get(self.root, version)
+            if found is None:
+                return None
+            self._rows[version] = found
+        return self._rows[version]
+
+    def get(self, version: int) -> TableVersion | None:
+        """Return a version; None if it does not exist."""
+        row = self.row(version)
+        return None if row is None else self.read(row)
+
+    def read(self, row: VersionRow) -> TableVersion:
+        """Return the version of a row.
+
+        Raises:
+            ConcurrentModification: Garbage collection removed the version in between.
+        """
+        if row.version not in self._read:
+            self._rows[row.version] = row
+            try:
+                self._read[row.version] = TableVersion.parse(self._content(row.path), row.path)
+            except ObjectNotFound as error:
+                raise ConcurrentModification(
+                    f"{row.base_uri}: version {row.version} was removed; read it again"
+                ) from error
+        return self._read[row.version]
+
+    def transaction(self, version: TableVersion | None) -> Transaction | None:
+        """Return the transaction of a version, or None.
+
+        It is in the manifest or in its file.
+        """
+        if version is None or version.transaction is not None or not version.manifest.transaction_file:
+            return None if version is None else version.transaction
+        key = f"{self.root.key}/{TRANSACTIONS}/{version.manifest.transaction_file}"
+        try:
+            return parse_transaction(self._content(key), key)
+        except (ObjectNotFound, Damaged):
+            return None
+
+    def deleted(self, fragment: Fragment) -> BitMap:
+        """Return the deleted rows of a fragment, as offsets.
+
+        Raises:
+            Damaged: The deletion file is damaged.
+            ObjectNotFound: The deletion file does not exist.
+        """
+        file = fragment.deletion_file
+        if file is None:
+            return BitMap()
+        bitmap = file.file_type is DeletionFileType.BITMAP
+        key = self.deletion_key(deletion_file_name(fragment.id, file.read_version, file.id, bitmap=bitmap))
+        return BitMap(deletions.read(self._content(key), file, fragment.physical_rows, key))
+
+    def deletion_key(self, name: str) -> str:
+        """Return the key of a deletion file of the table."""
+        return f"{self.root.key}/{DELETIONS}/{name}"
+
+    def _content(self, key: str) -> bytes:
+        content: bytes = self._commits.retry.call(partial(self._commits.objects.get, key))
+        return content
+
+
+@attrs.frozen
+class Rebase:
+    """One transaction, to be committed after the latest version.
+
+    Attributes:
+        name: The table, for messages.
+        versions: The versions of the table.
+        latest: The latest version.
+        write: Writes a deletion file.
+        number: Returns the random number of a deletion file.
+    """
+
+    name: str
+    versions: CommittedVersions
+    latest: TableVersion
+    write: Callable[[str, bytes], object]
+    number: Callable[[], int]
+
+    def apply(self, transaction: Transaction) -> Transaction:
+        """Return the transaction as it follows the latest version.
+
+        Raises:
+            ConcurrentModification: It conflicts with another one; read the table again and repeat the operation.
+            CommitRefused: It conflicts, and a repetition could mean something else.
+        """
+        merges = False
+        for version in range(transaction.read_version + 1, self.latest.manifest.version + 1):
+            clash = self._compare(transaction, version)
+            if clash.outcome not in (Outcome.COMPATIBLE, Outcome.REBASABLE):
+                raise _refusal(self.name, clash, version)
+            merges = merges or clash.outcome is Outcome.REBASABLE
+        return self._merged(transaction) if merges else transaction
+
+    def _compare(self, transaction: Transaction, version: int) -> Clash:
+        other = self.versions.transaction(self.versions.get(version))
+        stable = bool(self.latest.manifest.reader_feature_flags & _STABLE_ROW_IDS)
+        mine, theirs = effect_of(transaction, stable_row_ids=stable), effect_of(other, stable_row_ids=stable)
+        clash = conflict(mine, [theirs])
+        if clash.outcome is Outcome.RETRYABLE and mine.operation is Operation.DELETE and theirs.operation in _DELETES:
+            mine = self._with_rows(mine, transaction, transaction.read_version, theirs)
+            theirs = self._with_rows(theirs, other, version - 1, mine)
+            return conflict(mine, [theirs])
+        return clash
+
+    def _with_rows(self, effect: Effect, transaction: Transaction | None, before: int, other: Effect) -> Effect:
+        """Add the rows that a transaction deletes in the fragments that another one changes, if they can be read."""
+        assert transaction is not None  # a missing one has no operation that deletes rows
+        assert isinstance(transaction.operation, Delete | Update)
+        previous = self._fragments(before, other.changed)
+        rows = {}
+        for fragment in transaction.operation.updated_fragments:
+            if fragment.id in other.changed:
+                files = fragment.deletion_file, previous[fragment.id].deletion_file if fragment.id in previous else None
+                if fragment.id not in previous or any(file and file.base_id is not None for file in files):
+                    return effect
+                rows[fragment.id] = self.versions.deleted(fragment) - self.versions.deleted(previous[fragment.id])
+        return attrs.evolve(effect, deleted=rows)
+
+    def _fragments(self, version: int, ids: frozenset[int]) -> Mapping[int, Fragment]:
+        found = self.versions.get(version)
+        return {} if found is None else {each.id: each for each in found.manifest.fragments if each.id in ids}
+
+    def _merged(self, transaction: Transaction) -> Transaction:
+        """Return a delete that also marks the rows that others have deleted since, as the engine records it."""
+        delete, version = transaction.operation, self.latest.manifest.version
+        assert isinstance(delete, Delete)
+        ids = frozenset(fragment.id for fragment in delete.updated_fragments)
+        before, after = self._fragments(transaction.read_version, ids), self._fragments(version, ids)
+        updated, emptied = [], list(delete.deleted_fragment_ids)
+        for fragment in delete.updated_fragments:
+            if after[fragment.id] == before[fragment.id]:
+                updated.append(fragment)
+                continue
+            rows = self.versions.deleted(fragment) | self.versions.deleted(after[fragment.id])
+            if len(rows) == fragment.physical_rows:
+                emptied.append(fragment.id)
+                continue
+            kind = DeletionFileType.BITMAP
+            file = DeletionFile(kind, read_version=version, id=self.number(), num_deleted_rows=len(rows))
+            name = deletion_file_name(fragment.id, version, file.id, bitmap=True)
+            self.write(self.versions.deletion_key(name), deletions.write(np.array(rows.to_array(), np.uint32), kind))
+            updated.append(attrs.evolve(after[fragment.id], deletion_file=file))
+        merged = attrs.evolve(delete, updated_fragments=tuple(updated), deleted_fragment_ids=tuple(emptied))
+        return attrs.evolve(transaction, read_version=version, operation=merged)
+
+
+def _refusal(name: str, clash: Clash, version: int) -> ConcurrentModification | CommitRefused:
+    met = "unknown" if clash.committed is None else clash.committed.operation.name.lower().replace("_", " ")
+    why = "" if clash.rule is None else f" ({clash.rule.when})"
+    said = f"{name}: version {version}, {met}, was committed since the transaction read the table{why}"
+    if clash.outcome is Outcome.INCOMPATIBLE:
+        return CommitRefused(f"{said}. The two are incompatible; nothing was committed")
+    return ConcurrentModification(f"{said}. Read the table again and repeat the operation; nothing was committed")
