@@ -25,7 +25,7 @@ from lancekeep.application.concurrency import alongside, in_background, is_remot
 from lancekeep.application.keyed_requests import KeyedRequest, current_request
 from lancekeep.application.table_commits import READ_AHEAD
 from lancekeep.application.versions import Versions, raise_unless_committed
-from lancekeep.domain.appends import ATTEMPTS, MOST_BYTES, Pace, Waiting, group_of
+from lancekeep.domain.appends import ATTEMPTS, MOST_BYTES, Pace, Waiting, group_of, turn
 from lancekeep.domain.commit import Committed, Conflict
 from lancekeep.domain.commit_token import CommitToken, CommitUnknown
 from lancekeep.domain.dataset_files import DATA, data_file_name
@@ -134,12 +134,22 @@ class _Base:
 
 @attrs.define(eq=False)
 class _Line:
-    """The appends of one table, in order of arrival, and its committer's memory."""
+    """The appends of one table, in order of arrival, and its committer's memory.
+
+    Attributes:
+        others: the other writers of this process that are known.
+        lost: the commits that other writers of this process have lost since one of them won.
+        is_owed: whether one of them has lost a commit since the committer last waited for it.
+        won: set when another writer has won a commit.
+    """
 
     table: ObjectId
     waiting: list[_Append] = attrs.field(factory=list)
     is_served: bool = False
     others: int = 0
+    lost: int = 0
+    is_owed: bool = False
+    won: Event = attrs.field(factory=Event)
     expected: int = 0
     enough: Event = attrs.field(factory=Event)
     pace: Pace = attrs.field(factory=Pace)
@@ -198,6 +208,7 @@ class Appends:
         self._now = now
         self._lock = Lock()
         self._lines: OrderedDict[ObjectId, _Line] = OrderedDict()
+        versions.after_commit = self._note_other
 
     def append(self, table: ObjectId, reader: Any) -> Committed | Alone:
         """Append a stream of batches, together with the appends that wait.
@@ -235,6 +246,16 @@ class Appends:
         finally:
             with self._lock:
                 line.others -= 1
+
+    def _note_other(self, table: ObjectId, won: bool) -> None:
+        """Note that another writer of this process has won or lost a commit."""
+        with self._lock:
+            line = self._lines.get(table)
+            if line is None:
+                return
+            line.lost, line.is_owed = (0, False) if won else (line.lost + 1, True)
+        if won:
+            line.won.set()
 
     # -- the line of a table ------------------------------------------------------------------------------------
 
@@ -281,6 +302,7 @@ class Appends:
         if breath:
             self._versions.commits.retry.sleep(breath)
             line.pace = attrs.evolve(line.pace, busy_since=self._clock())
+        self._give_turn(line)
         expected, longest = line.pace.linger()
         with self._lock:
             if len(line.waiting) >= expected:
@@ -288,6 +310,15 @@ class Appends:
             line.expected = expected
             line.enough.clear()
         line.enough.wait(longest)
+
+    def _give_turn(self, line: _Line) -> None:
+        """Wait until another writer that keeps losing has won, but not for long."""
+        with self._lock:
+            longest = turn(line.lost) if line.is_owed else 0.0
+            line.is_owed = False
+            line.won.clear()
+        if longest:
+            line.won.wait(longest)
 
     # -- one group ----------------------------------------------------------------------------------------------
 

@@ -60,7 +60,7 @@ class Versions:
     """The versions of every table of one catalog.
 
     The table engine calls this object while it reads and writes, so this object must not need the engine. The catalog
-    sets `tagged_versions` once it has an engine.
+    sets `tagged_versions` once it has an engine, and `Appends` sets `after_commit`.
     """
 
     def __init__(self, ledger: Ledger, places: Places) -> None:
@@ -69,6 +69,8 @@ class Versions:
         self.base_paths = BasePaths(ledger, places)
         self.tagged_versions: Callable[[str, str | None], set[int]] = lambda uri, branch: set()
         """Returns the versions of a branch of the table at a URI that a tag points at."""
+        self.after_commit: Callable[[ObjectId, bool], None] = lambda table, won: None
+        """Called after a commit of a table's main history by `commit_version`: whether it won its version."""
 
     # -- tables -------------------------------------------------------------------------------------------------
 
@@ -194,7 +196,7 @@ class Versions:
         Raises:
             CommitRefused: As `TableCommits.commit`, or a rename moved the table's files during the commit.
         """
-        return self._ledger.commits.commit(
+        outcome = self._ledger.commits.commit(
             self._places.dataset_root(table).branch(branch),
             version,
             manifest_path,
@@ -204,6 +206,9 @@ class Versions:
             ahead=ahead,
             confirm=self._confirming(table, version, first=branch is not None or version == 1),
         )
+        if branch is None:
+            self.after_commit(table.id, not isinstance(outcome, Conflict))
+        return outcome
 
     def commit_built(
         self,

@@ -26,6 +26,10 @@ _ALONE, _SHARED = (10.0, 2, 0.5), (1.0, 6, 1.0)
 and its longest duration in seconds."""
 _REMEMBERED = 10.0
 """Seconds for which a commit of another writer counts."""
+_PATIENCE = 2
+"""How many commits another writer of this process may lose in a row before the committer waits for it."""
+_LONGEST_TURN = 1.0
+"""How long the committer waits for such a writer. A native writer that has lost twice tries again within a second."""
 
 
 @attrs.frozen
@@ -57,6 +61,18 @@ def group_of(waiting: Sequence[Waiting]) -> list[int]:
         chosen.append(at)
         size += each.size
     return chosen
+
+
+def turn(lost: int) -> float:
+    """Return how long to commit nothing after another writer has lost so many commits in a row.
+
+    A native writer waits longer after each commit that it loses, and reads more versions. A breath of the committer is
+    soon too short for it, and often ends before it tries again.
+
+    Args:
+        lost: the commits that the other writers of the table in this process have lost since one of them won.
+    """
+    return _LONGEST_TURN if lost >= _PATIENCE else 0.0
 
 
 @attrs.frozen

@@ -25,8 +25,11 @@ from s3_front import Answer, Asked, s3_front
 
 import lancekeep
 from lancekeep.application.retry import Retry
+from lancekeep.application.versions import Versions
+from lancekeep.domain import appends as domain_appends
 from lancekeep.domain.errors import InvalidInput, StoreUnavailable
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.table import Table
 from lancekeep.format.append import Appendable
 
 SCHEMA = pa.schema([("writer", pa.int64()), ("number", pa.int64())])
@@ -385,6 +388,40 @@ def test_native_changes_progress_beside_saturating_appends(tmp_path: Path, commi
         for thread in threads:
             thread.join()
     assert rows_of(catalog, "t") == Counter(appended)
+
+
+def test_a_writer_that_keeps_losing_gets_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The committer waits for a writer that has lost two commits and is slower than any breath."""
+    monkeypatch.setattr(domain_appends, "_LONGEST_TURN", 60.0)
+    catalog = lancekeep.connect(str(tmp_path / "lake"), commit_store=f"sqlite://{tmp_path}/commits.db")
+    catalog.write("t", row(0, 0))
+    stop, attempts = threading.Event(), []
+    commit = Versions.commit_version
+
+    def commit_late(versions: Versions, table: Table, branch: Any, version: int, *others: Any, **more: Any) -> Any:
+        attempts.append(version)
+        for _ in range(30):  # as long as this, appends may take the version
+            if catalog.history("t")[0].version >= version:
+                break
+            threading.Event().wait(0.01)
+        return commit(versions, table, branch, version, *others, **more)
+
+    def appender() -> None:
+        while not stop.is_set():
+            catalog.write("t", row(1, 1), "append")
+
+    monkeypatch.setattr(Versions, "commit_version", commit_late)
+    threads = [threading.Thread(target=appender) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        catalog.open("t").update({"number": "2"}, where="writer = 0")
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert rows_of(catalog, "t")[0, 2] == 1
+    assert 2 < len(attempts) < 6
 
 
 def append_until_killed(root: str, commit_store: str, writer: int, ledger: str) -> None:
