@@ -12,12 +12,13 @@ from threading import Lock
 
 import attrs
 
+from lancekeep.application.concurrency import all_alongside, is_remote
 from lancekeep.application.retry import Retry
 from lancekeep.domain.commit_token import StagedManifest
 from lancekeep.domain.errors import CommitRefused, ObjectNotFound
 from lancekeep.domain.layout import DatasetRoot
-from lancekeep.domain.lineage import Base, Change, Operation, require_descent
-from lancekeep.domain.naming import ManifestName
+from lancekeep.domain.lineage import Base, Change, Operation, require_descent, versions_to_compare
+from lancekeep.domain.naming import ManifestName, NamingScheme
 from lancekeep.domain.version_row import VersionRow
 from lancekeep.format.lineage import Manifest, difference
 from lancekeep.ports.object_store import ObjectStore
@@ -93,8 +94,8 @@ class Lineage:
             except CommitRefused as error:
                 raise CommitRefused(
                     f"{root.base_uri}: version {staged.version} does not descend from version {staged.version - 1}: "
-                    f"{error}. The table or branch was dropped and recreated since the writer opened it: open it "
-                    "again and repeat the write. Nothing was committed."
+                    f"{error}. The table or branch was dropped and recreated, or cleaned up, since the writer opened "
+                    "it: open it again and repeat the write. Nothing was committed."
                 ) from None
         return descendant
 
@@ -142,7 +143,25 @@ class Lineage:
         number = change.restored if change.operation is Operation.RESTORE else before
         previous = self._manifest(root, staged.path, number)
         if previous is not None:
-            self._require_file(root, require_descent(difference(manifest, previous), change))
+            differs = difference(manifest, previous)
+            self._require_file(root, require_descent(differs, change))
+            self._require_versions(root, versions_to_compare(differs, change, staged.version))
+
+    def _require_versions(self, root: DatasetRoot, between: range) -> None:
+        """Raise `CommitRefused` if a version that the writer had to compare its transaction with was cleaned up."""
+        exists = partial(self._exists, root)
+        several = len(between) > 1 and is_remote(self._objects)
+        found = all_alongside(exists, between) if several else map(exists, between)
+        gone = next((version for version, is_there in zip(between, found, strict=True) if not is_there), None)
+        if gone is not None:
+            raise CommitRefused(
+                f"the writer read version {between[0] - 1}, and version {gone} was cleaned up since, so the writer "
+                "could not compare its changes with those of that version"
+            )
+
+    def _exists(self, root: DatasetRoot, version: int) -> bool:
+        keys = (root.manifest_key(version, scheme) for scheme in (NamingScheme.V2, NamingScheme.V1))
+        return any(self._retry.call(partial(self._objects.head, key)) is not None for key in keys)
 
     def _manifest(self, root: DatasetRoot, beside: str, version: int) -> Manifest | None:
         """Read the manifest of a version, with the naming scheme of the path ``beside``.

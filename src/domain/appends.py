@@ -64,7 +64,7 @@ def group_of(waiting: Sequence[Waiting]) -> list[int]:
 
 
 def turn(lost: int) -> float:
-    """Return how long to commit nothing after another writer has lost so many commits in a row.
+    """Return how long to wait for another writer that has lost several commits.
 
     A native writer waits longer after each commit that it loses, and reads more versions. A breath of the committer is
     soon too short for it, and often ends before it tries again.

@@ -54,10 +54,29 @@ _KEEPS_FRAGMENTS = _KEEPS_EVERYTHING | {Operation.MERGE}
 _KEEPS_COLUMNS = (_KEEPS_EVERYTHING - {Operation.PROJECT}) | {Operation.DELETE, Operation.UPDATE}
 """Operations that remove no data file from a fragment unless they add another one."""
 
+_DELETES_ROWS = {Operation.DELETE, Operation.UPDATE}
+
+_REPLACES_EVERYTHING = {Operation.OVERWRITE, Operation.RESTORE}
+"""Operations that have the same result whatever others have committed since the version that the writer read."""
+
 _NAMES_WHAT_IT_REMOVES = {Operation.DELETE, Operation.UPDATE, Operation.REWRITE}
 
 _NAMES_WHAT_IT_CREATES = _KEEPS_EVERYTHING | {Operation.DELETE, Operation.REWRITE}
 """Operations whose transaction lists every data file that they write."""
+
+
+class Deletions(NamedTuple):
+    """The deletion file of a fragment.
+
+    Attributes:
+        read_version: the version that its writer read.
+        id: a random number.
+        rows: the number of deleted rows; 0 if the manifest does not tell.
+    """
+
+    read_version: int
+    id: int
+    rows: int
 
 
 class Fragment(NamedTuple):
@@ -67,11 +86,13 @@ class Fragment(NamedTuple):
         id: its id.
         files: the paths of its data files.
         own_file: the first of them that lies in the table's own directory, or None.
+        deletions: its deletion file, or None.
     """
 
     id: int
     files: frozenset[str]
     own_file: str | None
+    deletions: Deletions | None
 
 
 @attrs.frozen
@@ -84,6 +105,7 @@ class Change:
         removed: the ids of removed fragments.
         replaced: the fragments that a compaction replaced.
         restored: the version that a restore returns to.
+        read_version: the version that the writer read, or a later one with whose changes it has merged its own.
     """
 
     operation: Operation = Operation.UNKNOWN
@@ -91,6 +113,7 @@ class Change:
     removed: frozenset[int] = frozenset()
     replaced: Sequence[Fragment] = ()
     restored: int = 0
+    read_version: int = 0
 
 
 @attrs.frozen
@@ -167,14 +190,16 @@ def require_descent(difference: Difference, change: Change) -> str | None:
     """
     if difference.other_bases and change.operation is not Operation.UNKNOWN:
         raise CommitRefused("it names files of a shallow clone's source, which that version does not read")
-    before = {fragment.id: fragment.files for fragment in difference.lost}
+    before = {fragment.id: fragment for fragment in difference.lost}
     gone = dict(before)
     created = frozenset(change.created)
     unexplained = []
     for fragment in difference.added:
-        if fragment.files & gone.get(fragment.id, frozenset()):
-            if change.operation in _KEEPS_COLUMNS and fragment.files < gone[fragment.id]:
+        earlier = gone.get(fragment.id)
+        if earlier is not None and fragment.files & earlier.files:
+            if change.operation in _KEEPS_COLUMNS and fragment.files < earlier.files:
                 raise CommitRefused(f"fragment {fragment.id} lacks a data file that it has in that version")
+            _require_deletions(change.operation, fragment, earlier)
             del gone[fragment.id]  # The fragment was changed in place: it gained a deletion file or a column.
         elif not fragment.files <= created:
             unexplained.append(fragment)
@@ -190,10 +215,43 @@ def require_descent(difference: Difference, change: Change) -> str | None:
     return next((fragment.own_file for fragment in unexplained if fragment.own_file), None)
 
 
-def _require_removals(change: Change, gone: Mapping[int, frozenset[str]], before: Mapping[int, frozenset[str]]) -> None:
+def versions_to_compare(difference: Difference, change: Change, version: int) -> range:
+    """Return the versions between those that the writer read and follows.
+
+    The writer has compared its transaction with those of these versions. It could do so only if they existed: the
+    engine takes a version that was cleaned up for one without a conflict.
+
+    Args:
+        difference: how the staged manifest differs from the previous version.
+        change: what the transaction of the staged manifest did.
+        version: the version that the manifest is staged for.
+    """
+    if change.operation is Operation.UNKNOWN or change.operation in _REPLACES_EVERYTHING:
+        return range(0)
+    before = {fragment.id: fragment.deletions for fragment in difference.lost}
+    written = [
+        fragment.deletions.read_version
+        for fragment in difference.added
+        if fragment.deletions is not None and fragment.deletions != before.get(fragment.id, fragment.deletions)
+    ]
+    return range(min([change.read_version, *written]) + 1, version - 1)
+
+
+def _require_deletions(operation: Operation, fragment: Fragment, earlier: Fragment) -> None:
+    """Check that a fragment that was changed in place keeps its deleted rows."""
+    deletions, before = fragment.deletions, earlier.deletions
+    if operation is Operation.UNKNOWN or before is None or deletions == before:
+        return
+    if operation not in _DELETES_ROWS | _REPLACES_EVERYTHING:
+        raise CommitRefused(f"fragment {fragment.id} has another deletion file than in that version")
+    if operation in _DELETES_ROWS and (deletions is None or 0 < deletions.rows < before.rows):
+        raise CommitRefused(f"fragment {fragment.id} lacks deleted rows that it has in that version")
+
+
+def _require_removals(change: Change, gone: Mapping[int, Fragment], before: Mapping[int, Fragment]) -> None:
     """Check that the transaction removes all missing fragments and no others.
 
-    ``before`` holds the data files of the fragments that are missing or changed; ``gone`` of those that are missing.
+    ``before`` holds the fragments that are missing or changed; ``gone`` those that are missing.
     """
     removed = change.removed | {fragment.id for fragment in change.replaced}
     if lost := gone.keys() - removed:
@@ -201,8 +259,10 @@ def _require_removals(change: Change, gone: Mapping[int, frozenset[str]], before
     if strange := removed - before.keys():
         raise CommitRefused(f"it removes fragment {min(strange)}, which that version does not have")
     for fragment in change.replaced:
-        if not fragment.files & before[fragment.id]:
+        if not fragment.files & before[fragment.id].files:
             raise CommitRefused(f"{_names(fragment)}, which that version does not hold")
+        if fragment.deletions != before[fragment.id].deletions:
+            raise CommitRefused(f"it replaces fragment {fragment.id} without the rows deleted in that version")
 
 
 def _names(fragment: Fragment) -> str:

@@ -9,7 +9,9 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
-from lancekeep.domain.lineage import Change, Difference, Fragment, Operation
+import attrs
+
+from lancekeep.domain.lineage import Change, Deletions, Difference, Fragment, Operation
 from lancekeep.format.manifest import message_span, parse_section
 from lancekeep.format.messages import DataFragment, Field, ManifestOutline, Transaction, parse
 
@@ -69,7 +71,8 @@ class Manifest:
         """
         if self._transaction_section is None:
             return Change()
-        return _change(parse_section(Transaction, self._content, self._transaction_section))
+        transaction = parse_section(Transaction, self._content, self._transaction_section)
+        return attrs.evolve(_change(transaction), read_version=transaction.read_version)
 
     def columns(self) -> list[tuple[str, int, str]]:
         """Return name, id and type of each field of the schema."""
@@ -133,7 +136,11 @@ def _fragment(entry: bytes) -> Fragment:
 
 def _fragment_of(message: Any) -> Fragment:
     own = (file.path for file in message.files if not file.HasField("base_id"))
-    return Fragment(message.id, frozenset(file.path for file in message.files), next(own, None))
+    deletions = None
+    if message.HasField("deletion_file"):
+        file = message.deletion_file
+        deletions = Deletions(file.read_version, file.id, file.num_deleted_rows)
+    return Fragment(message.id, frozenset(file.path for file in message.files), next(own, None), deletions)
 
 
 def _change(transaction: Any) -> Change:

@@ -231,6 +231,26 @@ def test_change_by_a_handle_older_than_a_cleanup_keeps_new_columns(catalog: Cata
     assert found["more"].to_pylist() == [value + 1 for value in found["x"].to_pylist()]
 
 
+@pytest.mark.parametrize("change", ["update", "delete", "compact"])
+def test_change_brings_back_no_row_whose_deletion_was_cleaned_up(catalog: Catalog, change: str) -> None:
+    """The engine finds no conflict with a version that cleanup removed, and would replace its deletion file."""
+    catalog.write("t", rows(10))
+    catalog.write("t", rows(20), "append")
+    held = catalog.open("t")
+    catalog.open("t").delete("x = 10")
+    catalog.write("t", rows(30), "append")
+    catalog.cleanup(timedelta(0), grace=timedelta(0))
+    before = stored(catalog)
+    changes: dict[str, Callable[[], object]] = {
+        "update": lambda: held.update({"y": "2"}, where="x = 10"),
+        "delete": lambda: held.delete("x = 11"),
+        "compact": held.optimize.compact_files,
+    }
+    with suppress(OSError):
+        changes[change]()
+    assert stored(catalog) == before
+
+
 def test_commit_does_not_land_in_a_table_recreated_after_the_check(
     catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
