@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lancekeep.application.upkeep.cleanup import CleanupReport, NotCleaned, TableCleanup
     from lancekeep.application.upkeep.fsck import Finding, FsckReport
     from lancekeep.application.upkeep.migration import MigrationProgress, MigrationReport
+    from lancekeep.application.upkeep.table_relocation import RelocationReport
     from lancekeep.application.writes import HistoryEntry
     from lancekeep.composition import certify, connect
     from lancekeep.domain.commit import Committed, Conflict, Outcome, Unknown
@@ -123,6 +124,7 @@ __all__ = [
     "PartitionedNamespace",
     "Problem",
     "Refused",
+    "RelocationReport",
     "RestNamespace",
     "Result",
     "Retryable",
@@ -160,6 +162,7 @@ _HOMES = {
     "lancekeep.application.catalog": "Catalog",
     "lancekeep.application.certification": "Certificate Check Result",
     "lancekeep.application.upkeep.cleanup": "CleanupReport NotCleaned TableCleanup",
+    "lancekeep.application.upkeep.table_relocation": "RelocationReport",
     "lancekeep.application.upkeep.fsck": "Finding FsckReport",
     "lancekeep.application.upkeep.migration": "MigrationProgress MigrationReport",
     "lancekeep.application.partitions.namespace": "PartitionedNamespace",

@@ -17,11 +17,12 @@ from lancekeep.domain.table import (
     CLONES_DIRECTORY,
     DEREGISTERED_MARKER,
     INGESTED_DIRECTORY,
+    MOVED_MARKER,
     MOVING_MARKER,
     RESERVED_MARKER,
 )
 
-_MARKERS = frozenset((RESERVED_MARKER, DEREGISTERED_MARKER, MOVING_MARKER))
+_MARKERS = frozenset((RESERVED_MARKER, DEREGISTERED_MARKER, MOVING_MARKER, MOVED_MARKER))
 
 _DETACHED = "d"
 """Names of detached manifests, which are not versions of the table, start with this character."""

@@ -30,11 +30,17 @@ class Feature(IntFlag):
 
 KNOWN: Final = sum(Feature)
 
+FENCE: Final = 1 << 62
+"""A writer flag that no release of Lance knows, so no writer follows a version that has it (ADR 71)."""
+
 
 def feature_names(flags: int) -> list[str]:
     """Return the names of the set flags; an unknown flag is named by its bit."""
     names = [feature.name.lower() for feature in Feature if feature.name and flags & feature]
-    return [*names, *(f"unknown flag {1 << bit}" for bit in range(flags.bit_length()) if flags & ~KNOWN & 1 << bit)]
+    if flags & FENCE:
+        names.append("fence")
+    unknown = flags & ~(KNOWN | FENCE)
+    return [*names, *(f"unknown flag {1 << bit}" for bit in range(flags.bit_length()) if unknown & 1 << bit)]
 
 
 def refuse_unknown_features(flags: int, name: str) -> None:

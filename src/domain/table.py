@@ -18,7 +18,9 @@ V1_SUFFIX = ".lance"
 RESERVED_MARKER = ".lance-reserved"
 DEREGISTERED_MARKER = ".lance-deregistered"
 MOVING_MARKER = ".lancekeep-moving"
-"""A file in a directory that a rename copies a table to; it contains the previous location of the table."""
+"""A file in a directory that a table is copied to; it contains the previous location of the table."""
+MOVED_MARKER = ".lancekeep-moved"
+"""A file in a directory that a table has left; it contains the next location of the table."""
 CLONES_DIRECTORY = ".lancekeep-clones"
 """A directory in the directory of a table, with a record for each shallow clone that reads the table's files."""
 INGESTED_DIRECTORY = "_ingested"
@@ -169,6 +171,37 @@ def rename_table(view: CatalogView, source: Table, target: ObjectId, location: s
         )
     renamed = attrs.evolve(entry.with_properties({RESERVED: None}), object_id=target.key, location=location)
     return [Remove(source.id.key), Put(renamed)]
+
+
+def relocate_table(view: CatalogView, source: Table, location: str) -> list[Change]:
+    """Enter another directory for a table.
+
+    Args:
+        view: the catalog.
+        source: the table as the caller read it.
+        location: the directory of the table from now on.
+
+    Raises:
+        TableNotFound: the table does not exist.
+        InvalidInput: ``location`` belongs to another table, or overlaps the present directory.
+        ConcurrentModification: the entry has another location than ``source``.
+        Unsupported: the catalog is a V1 directory.
+    """
+    entry = _entry_of_table(view, source.id)
+    if view.flat:
+        raise Unsupported(
+            f"a V1 directory stores {source.id} in the directory of its name and has no entry that could name another "
+            "one; open it with its manifest"
+        )
+    if entry.location != source.location:
+        raise ConcurrentModification(
+            f"the table {source.id} is no longer at {source.location!r}: it was moved, or recreated; nothing changed"
+        )
+    owner = view.owner_of(location)
+    if owner is not None:
+        other = ObjectId.from_key(owner.object_id)
+        raise InvalidInput(f"{location!r} overlaps the directory of the table {other}; choose another location")
+    return [Put(attrs.evolve(entry.with_properties({RESERVED: None}), location=location, listed=False))]
 
 
 def is_at(view: CatalogView, location: str) -> bool:

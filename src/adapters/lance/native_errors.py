@@ -17,6 +17,7 @@ from lancekeep.domain.errors import (
     TableAlreadyExists,
     VersionNotFound,
 )
+from lancekeep.domain.features import FENCE
 
 _SOURCE = re.compile(r",\s*(location:\s*)?\S+\.rs:\d+:\d+$")
 """Where in the engine's own sources an error was raised, which it puts at the end of its messages."""
@@ -55,6 +56,11 @@ _MEANINGS: tuple[tuple[re.Pattern[str], type[LancekeepError], str], ...] = tuple
             r"^Dataset already exists|/_versions/0\.manifest was not found",
             TableAlreadyExists,
             "another writer created its first version; write to it, or choose another name",
+        ),
+        (
+            rf"cannot be written by this version of Lance.*Flags: {FENCE // 1000}\d{{3}}\b",
+            ConcurrentModification,
+            "the table is being moved to another place, or was moved; nothing was committed. Open it again",
         ),
         (
             "^(Retryable commit conflict|Too many concurrent writers)",

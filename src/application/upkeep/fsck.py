@@ -24,6 +24,7 @@ from lancekeep.domain.naming import ManifestName
 from lancekeep.domain.table import (
     DEREGISTERED_MARKER,
     MANIFEST_DIRECTORY,
+    MOVED_MARKER,
     MOVING_MARKER,
     Table,
     is_at,
@@ -51,6 +52,7 @@ class Kind(Enum):
     HIDDEN = "hidden table"
     EMPTY = "empty directory"
     UNREFERENCED = "unreferenced directory"
+    FENCE = "fence of a moved table"
     UNREGISTERED = "unregistered table"
     DEREGISTERED = "deregistered table"
     FOREIGN = "foreign directory"
@@ -194,7 +196,8 @@ class Fsck:
                 waiting.append(self._directories(directory))
             elif directory not in located:
                 finding, _ = self._unreferenced(directory)
-                if finding.kind is not Kind.EMPTY or finding.repair:  # a user's empty directory is not reported
+                # A user's empty directory is not reported, nor is a fence that is to stay.
+                if finding.kind not in (Kind.EMPTY, Kind.FENCE) or finding.repair:
                     yield finding
 
     def _needed(self, findings: Sequence[Finding], located: set[str]) -> list[Finding]:
@@ -260,7 +263,11 @@ class Fsck:
         own_name = _HASHED.fullmatch(directory) is not None or v1_table(directory) is not None
         if not infos:
             return Finding(Kind.EMPTY, directory, "it holds no object", "remove the directory" if own_name else ""), []
-        if MOVING_MARKER in names and not foreign and self._still_at_its_source(key, names):
+        if MOVED_MARKER in names:
+            meaning = "the table that was here has moved; the fence refuses writers that opened it before"
+            repair = "remove the directory" if self.remove_tables and not foreign else ""
+            found = Finding(Kind.FENCE, directory, meaning, repair)
+        elif MOVING_MARKER in names and not foreign and self._still_at_its_source(key, names):
             meaning = "the copy of a table that a rename left when it was stopped; the table is where it was"
             found = Finding(Kind.UNREFERENCED, directory, meaning, "remove the directory")
         elif any(name.startswith((f"{VERSIONS}/", f"{BRANCHES}/")) and _is_committed(name) for name in names):

@@ -18,6 +18,7 @@ from lancekeep.application.upkeep.fsck import Fsck, FsckReport, Progress
 from lancekeep.application.upkeep.maintenance import Maintenance, MaintenanceAction
 from lancekeep.application.upkeep.migration import MigrationProgress, MigrationReport, migrate
 from lancekeep.application.upkeep.table_checks import TableChecks
+from lancekeep.application.upkeep.table_relocation import RelocationReport, TableRelocation
 from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.maintenance import MaintenancePolicy
 from lancekeep.domain.table import MANIFEST_DIRECTORY, Table
@@ -158,6 +159,47 @@ class Upkeep:
         self.requests.clean_up(max(age, KEEP_REQUESTS))
         removed = self.ledger.commits.retry.call(self.ledger.manifest.clean_up)
         return attrs.evolve(report, manifest_versions=removed)
+
+    def relocate(
+        self,
+        identifier: Identifier,
+        location: str,
+        *,
+        keep: bool = False,
+        dry_run: bool = False,
+        progress: Progress = lambda done, total, name: None,
+    ) -> RelocationReport:
+        """Move a table with its versions, tags and branches to another directory.
+
+        Files are copied while writers continue. Then a version that no writer follows, the fence, ends each history at
+        the old place, the rest is copied and verified, and the entry changes in one atomic step. Writers of the old
+        place are refused from the fence on; the new place continues with its number. The old files are removed, except
+        the fences.
+
+        If the move is interrupted at any point, call it again to complete it. To give it up, call it with the present
+        location, which permits writes there again.
+
+        Args:
+            identifier: The table.
+            location: The new directory, as a relative path, an absolute path or a URI.
+            keep: Keep the old files.
+            dry_run: Change nothing.
+            progress: Called before each step.
+
+        Returns:
+            What was moved or, with ``dry_run``, would be moved.
+
+        Raises:
+            TableNotFound: The table does not exist.
+            InvalidInput: The location is outside the root, is a V1 name, or belongs to another table.
+            TableAlreadyExists: Files lie there.
+            Refused: A shallow clone reads the table.
+            Unsupported: The catalog is a V1 directory, the table is only declared, or a base path cannot be rewritten.
+            ConcurrentModification: Another writer changed the table or the copy. The old place is the table.
+            Damaged: A version lacks files; or the table has moved, but something was committed at its old place since.
+        """
+        relocation = TableRelocation(self.ledger, self.places, self.tables, self.removal, self.engine)
+        return relocation.relocate(ObjectId.of(identifier), location, keep=keep, dry_run=dry_run, progress=progress)
 
     def maintain(
         self, policy: MaintenancePolicy, *, dry_run: bool = False, proceed: Callable[[], bool] = lambda: True

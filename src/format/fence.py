@@ -1,0 +1,116 @@
+"""Versions that end the history of a table at one place (ADR 71).
+
+A fence has the files of the version before it, and a writer flag that no writer knows. Readers read it as any version.
+Every writer refuses to commit after it, whatever handle it holds and whatever commit store decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from lancekeep.domain.features import FENCE
+from lancekeep.format.manifest import ManifestFile, file_of, section_at, transaction_position
+from lancekeep.format.messages import Transaction
+
+MOVED_TO = "lancekeep.moved_to"
+"""The property of a fence's transaction that names the next location of the table."""
+
+
+def is_fence(content: bytes, name: str) -> bool:
+    """Return whether a manifest is a fence.
+
+    Raises:
+        Damaged: the content is not a manifest.
+    """
+    return bool(ManifestFile.parse(content, name).manifest.writer_feature_flags & FENCE)
+
+
+def fence(content: bytes, name: str, uuid: str, now: int, location: str) -> bytes:
+    """Return the manifest of a fence that follows a version.
+
+    Args:
+        content: the manifest file of the latest version.
+        name: the table, for messages.
+        uuid: the id of the transaction.
+        now: the time in nanoseconds since 1970.
+        location: the next location of the table.
+
+    Raises:
+        Damaged: the content is not a manifest.
+    """
+    file = ManifestFile.parse(content, name)
+    file.manifest.writer_feature_flags |= FENCE
+    return _following(file, uuid, now, location)
+
+
+def without_fence(content: bytes, name: str, uuid: str, now: int, location: str) -> bytes:
+    """Return the manifest that follows a fence and permits writes again.
+
+    The arguments and errors are those of `fence`.
+    """
+    file = ManifestFile.parse(content, name)
+    file.manifest.writer_feature_flags &= ~FENCE
+    return _following(file, uuid, now, location)
+
+
+def emptied(content: bytes, name: str) -> bytes:
+    """Return a fence without files, which readers refuse too.
+
+    Garbage collection counts the files of any manifest as needed, and the table may have removed them since.
+
+    Raises:
+        Damaged: the content is not a manifest.
+    """
+    file = ManifestFile.parse(content, name)
+    file.manifest.ClearField("fragments")
+    file.manifest.ClearField("base_paths")
+    file.manifest.ClearField("index_section")
+    file.manifest.ClearField("transaction_section")
+    file.manifest.reader_feature_flags |= FENCE
+    return file_of(file.manifest.SerializeToString())
+
+
+def at_other_place(content: bytes, name: str, moved: Callable[[str], str]) -> bytes:
+    """Return the manifest of the same version of a table that was copied.
+
+    Args:
+        content: the manifest file.
+        name: the file, for messages.
+        moved: returns the new spelling of a base path.
+
+    Raises:
+        Damaged: the content is not a manifest.
+    """
+    file = ManifestFile.parse(content, name)
+    manifest = file.manifest
+    paths = [moved(base.path) for base in manifest.base_paths]
+    fenced = manifest.writer_feature_flags & FENCE
+    if not fenced and all(base.path == path for base, path in zip(manifest.base_paths, paths, strict=True)):
+        return content
+    for base, path in zip(manifest.base_paths, paths, strict=True):
+        base.path = path
+    if fenced:
+        manifest.writer_feature_flags &= ~FENCE
+    sections = [] if file.indexes is None else [file.indexes]
+    if manifest.HasField("index_section"):
+        manifest.index_section = 0
+    for field in ("transaction_section", "transaction_section_21"):
+        if manifest.HasField(field):
+            sections.append(section_at(content, getattr(manifest, field)))
+            setattr(manifest, field, transaction_position(file.indexes))
+            break
+    return file_of(manifest.SerializeToString(), *sections)
+
+
+def _following(file: ManifestFile, uuid: str, now: int, location: str) -> bytes:
+    manifest: Any = file.manifest
+    transaction = Transaction(read_version=manifest.version, uuid=uuid)
+    transaction.update_config.SetInParent()
+    transaction.transaction_properties.add(key=MOVED_TO, value=location)
+    manifest.version += 1
+    manifest.timestamp.seconds, manifest.timestamp.nanos = divmod(now, 10**9)
+    manifest.transaction_file = f"{transaction.read_version}-{uuid}.txn"
+    manifest.ClearField("tag")
+    manifest.ClearField("transaction_section_21")
+    return file.serialize(transaction)

@@ -1,0 +1,332 @@
+"""A table that moves to another directory keeps its rows, its history and every acknowledged commit."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import attrs
+import lance
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from deployments import bucket, s3_options
+from faults import Crash, Faulty
+from lance_namespace.errors import LanceNamespaceError
+
+import lancekeep
+from lancekeep.adapters.commit_stores import open_commit_store
+from lancekeep.adapters.object_stores import open_object_store
+from lancekeep.application.table_commits import TableCommits
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.entrypoints.cli import lancekeep as lancekeep_command
+
+KINDS = ("sqlite", "files", "conditional-put", "storage-managed", "conditional-put on s3", "sqlite on s3")
+
+
+@attrs.frozen
+class Lake:
+    """A catalog, and plain readers of its directories."""
+
+    root: str
+    commit_store: str | None
+    options: dict[str, str]
+
+    def connect(self, mode: str = "compatible") -> lancekeep.Catalog:
+        return lancekeep.connect(self.root, mode=mode, commit_store=self.commit_store, storage_options=self.options)
+
+    def namespace(self) -> Any:
+        properties = {f"storage.{name}": value for name, value in self.options.items()}
+        if self.commit_store is not None:
+            properties["commit_store"] = self.commit_store
+        return lancekeep.DirectoryNamespace(root=self.root, **properties)
+
+    def native(self, location: str, version: Any = None) -> Any:
+        dataset = lance.dataset(f"{self.root}/{location}", storage_options=self.options or None)
+        return dataset if version is None else dataset.checkout_version(version)
+
+    def rows(self, location: str, version: Any = None) -> list[int]:
+        return sorted(self.native(location, version).to_table()["a"].to_pylist())
+
+
+@pytest.fixture(params=KINDS)
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
+    store, _, storage = request.param.partition(" on ")
+    urls = {"sqlite": f"sqlite://{tmp_path}/commits.db", "files": f"file://{tmp_path}/commits"}
+    url = urls.get(store, "conditional-put://" if store == "conditional-put" else None)
+    if storage:
+        endpoint = request.getfixturevalue("moto_endpoint")
+        return Lake(f"s3://{bucket(endpoint)}/lake", url, s3_options(endpoint))
+    return Lake(str(tmp_path / "lake"), url, {})
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Lake:
+    return Lake(str(tmp_path / "lake"), f"sqlite://{tmp_path}/commits.db", {})
+
+
+def rows(*values: int) -> pa.Table:
+    return pa.table({"a": pa.array(values, pa.int64())})
+
+
+def filled(lake: Lake, mode: str = "compatible") -> lancekeep.Catalog:
+    """Return a catalog with a table of two versions, a tag, a branch and a deletion."""
+    catalog = lake.connect(mode)
+    catalog.write("t", rows(1, 2, 3))
+    catalog.write("t", rows(4), "append")
+    catalog.commit_change("t", lambda dataset: (dataset.delete("a = 2"), dataset)[1])
+    native = lake.native(catalog.find_table("t").location)
+    native.tags.create("first", 1)
+    return catalog
+
+
+@pytest.mark.parametrize("mode", ["compatible", "v2"])
+def test_relocated_table_keeps_rows_versions_and_tags(lake: Lake, mode: str) -> None:
+    catalog = filled(lake, mode)
+    before = catalog.find_table("t").location
+    plan = catalog.relocate("t", "elsewhere/t", dry_run=True)
+    assert plan.versions == 3
+    assert plan.files > 3
+    assert catalog.find_table("t").location == before
+    report = catalog.relocate("t", "elsewhere/t")
+    assert attrs.evolve(report, dry_run=True) == plan
+    assert catalog.find_table("t").location == "elsewhere/t"
+    assert lake.rows("elsewhere/t") == [1, 3, 4]
+    assert lake.rows("elsewhere/t", 1) == lake.rows("elsewhere/t", "first") == [1, 2, 3]
+    assert [entry.version for entry in catalog.history("t")] == [4, 3, 2, 1]
+    assert catalog.write("t", rows(5), "append").version == 5
+    other = lake.connect(mode)
+    assert sorted(other.open("t").to_table()["a"].to_pylist()) == [1, 3, 4, 5] == lake.rows("elsewhere/t")
+    assert other.list_tables() == ["t"]
+    assert catalog.fsck(deep=True, grace=0).findings == ()
+    catalog.fsck(repair=True, remove_tables=True, grace=0)
+    assert lake.rows("elsewhere/t") == [1, 3, 4, 5]
+
+
+def append(value: int, options: dict[str, str]) -> Callable[[Any], Any]:
+    return lambda handle: lance.write_dataset(rows(value), handle, mode="append", storage_options=options or None)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_handle_from_before_the_move_commits_nothing(lake: Lake, keep: bool) -> None:
+    catalog = filled(lake, "v2")
+    location = catalog.find_table("t").location
+    acts: list[Callable[[Any], Any]] = [
+        append(9, lake.options),
+        lambda handle: lance.write_dataset(rows(9), handle, mode="overwrite", storage_options=lake.options or None),
+        lambda handle: handle.delete("a = 1"),
+        lambda handle: handle.update({"a": "7"}),
+    ]
+    stale = [(act, handle) for act in acts for handle in (catalog.open("t"), lake.native(location))]
+    catalog.relocate("t", "new", keep=keep)
+    for act, handle in stale:
+        if lake.commit_store is not None and handle.uri == lake.native("new").uri:
+            continue
+        with pytest.raises((OSError, RuntimeError, ValueError)):
+            act(handle)
+    assert lake.rows("new") == [1, 3, 4]
+    assert catalog.describe_table("t").version == 4
+    if keep:
+        assert lake.rows(location) == [1, 3, 4]
+        assert lake.rows(location, 2) == [1, 2, 3, 4]
+
+
+def test_commits_beside_the_move_arrive_or_are_refused(lake: Lake) -> None:
+    catalog = lake.connect("v2")
+    catalog.write("t", rows(0))
+    acknowledged, done = [0], Event()
+
+    def write() -> None:
+        namespace = lake.namespace()
+        for value in count(1):
+            try:
+                lance.write_dataset(
+                    rows(value),
+                    namespace_client=namespace,
+                    table_id=["t"],
+                    mode="append",
+                    storage_options=lake.options or None,
+                )
+                acknowledged.append(value)
+            except (OSError, RuntimeError, ValueError, LanceNamespaceError):  # refused: the rows must not be there
+                pass
+            if done.is_set() and acknowledged[-1] == value:
+                return
+
+    writer = Thread(target=write)
+    writer.start()
+    for place in ("one", "two", "three"):
+        for _ in range(20):
+            try:
+                lake.connect("v2").relocate("t", place)
+                break
+            except lancekeep.ConcurrentModification:
+                continue
+    done.set()
+    writer.join()
+    assert catalog.find_table("t").location == "three"
+    assert lake.rows("three") == acknowledged
+
+
+def test_branches_move_with_the_table(lake: Lake) -> None:
+    catalog = filled(lake, "v2")
+    options = lake.options or None
+    side = catalog.open("t").create_branch("side", storage_options=options)
+    lance.write_dataset(rows(8), side, mode="append", storage_options=options)
+    inner = catalog.open("t", branch="side").create_branch("side/inner", storage_options=options)
+    lance.write_dataset(rows(9), inner, mode="append", storage_options=options)
+    catalog.relocate("t", "another/place/t")
+    assert lake.rows("another/place/t", ("side", None)) == [1, 3, 4, 8]
+    assert lake.rows("another/place/t", ("side/inner", None)) == [1, 3, 4, 8, 9]
+    catalog.write("t", rows(5), "append")
+    handle = catalog.open("t", branch="side")
+    lance.write_dataset(rows(6), handle, mode="append", storage_options=options)
+    assert lake.rows("another/place/t", ("side", None)) == [1, 3, 4, 6, 8]
+    assert lake.rows("another/place/t") == [1, 3, 4, 5]
+    assert catalog.fsck(deep=True, grace=0).findings == ()
+
+
+def test_moved_clone_reads_its_source(lake: Lake) -> None:
+    catalog = filled(lake, "v2")
+    catalog.clone("t", "c")
+    with pytest.raises(lancekeep.Refused, match="c"):
+        catalog.relocate("t", "elsewhere")
+    assert catalog.relocate("t", "elsewhere", dry_run=True).readers == ("c",)
+    catalog.relocate("c", "copies/c")
+    assert lake.rows("copies/c") == [1, 3, 4]
+    catalog.fsck(repair=True, deep=True, remove_tables=True, grace=0)
+    with pytest.raises(lancekeep.Refused, match="c"):
+        catalog.drop_table("t")
+    catalog.drop_table("c")
+    catalog.drop_table("t")
+
+
+def test_cleanup_after_the_move_removes_what_the_old_place_named(lake: Lake) -> None:
+    catalog = filled(lake, "v2")
+    catalog.relocate("t", "new")
+    catalog.tags.delete(ObjectId.of("t"), "first")
+    catalog.write("t", rows(7), "overwrite")
+    report = catalog.cleanup(0, grace=0)
+    assert sum(table.files for table in report.tables) >= 3
+    assert lake.rows("new") == [7]
+
+
+def test_v1_directory_stays_hidden_from_v1_readers(local: Lake) -> None:
+    catalog = filled(local)
+    catalog.relocate("t", "new")
+    assert local.connect("v1").list_tables() == []
+    assert catalog.list_tables() == ["t"]
+    catalog.drop_table("t")
+    assert catalog.list_tables() == local.connect("v1").list_tables() == []
+    catalog.write("t", rows(1))
+    assert catalog.open("t").count_rows() == 1
+
+
+def test_places_that_cannot_hold_the_table_are_refused(local: Lake, tmp_path: Path) -> None:
+    catalog = filled(local)
+    catalog.write("u", rows(1))
+    catalog.declare_table("only")
+    (Path(local.root) / "used").mkdir()
+    (Path(local.root) / "used" / "notes").write_text("mine")
+    for place, error in (
+        ("used", lancekeep.TableAlreadyExists),
+        ("u.lance", lancekeep.InvalidInput),
+        ("u.lance/t", lancekeep.InvalidInput),
+        ("t.lance/t", lancekeep.InvalidInput),
+        ("v.lance", lancekeep.InvalidInput),
+        ("../t", lancekeep.InvalidInput),
+        ("s3://bucket/t", lancekeep.InvalidInput),
+    ):
+        with pytest.raises(error):
+            catalog.relocate("t", place)
+    with pytest.raises(lancekeep.Unsupported, match="declared"):
+        catalog.relocate("only", "place")
+    with pytest.raises(lancekeep.Unsupported, match="V1"):
+        local.connect("v1").relocate("t", "place")
+    assert local.rows("t.lance") == [1, 3, 4]
+    assert catalog.write("t", rows(5), "append").version == 4
+
+
+def test_stopped_move_is_given_up_by_the_present_location(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = filled(local)
+
+    def stop(*_: Any) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TableCommits, "page", stop)
+        with pytest.raises(Crash):
+            catalog.relocate("t", "new")
+    with pytest.raises(lancekeep.ConcurrentModification, match="moved"):
+        catalog.write("t", rows(5), "append")
+    assert local.rows("t.lance") == [1, 3, 4]
+    catalog.relocate("t", "t.lance")
+    assert catalog.write("t", rows(5), "append").version == 6
+    assert local.rows("t.lance") == [1, 3, 4, 5]
+
+
+@pytest.mark.parametrize("store", ["files", "conditional-put"])
+def test_killed_move_is_completed_by_the_next_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str) -> None:
+    now, before = tmp_path / "now", tmp_path / "before"
+    url = f"file://{now}/commits?fsync=false" if store == "files" else "conditional-put://"
+    lake = Lake(str(now / "lake"), url, {"fsync": "false"})
+    filled(lake)
+    shutil.copytree(now, before)
+    left = [0]
+    when = ["before"]
+
+    def fate(*_: Any) -> tuple[str, BaseException] | None:
+        left[0] -= 1
+        if left[0] > 0:
+            return None
+        return ("before" if left[0] else when[0]), Crash()
+
+    def objects(root: str, options: Any, **how: Any) -> Any:
+        opened, key = open_object_store(root, options, **how)
+        return Faulty(opened, fate), key
+
+    for nth in count(1):
+        for when[0] in ("before", "after"):
+            shutil.rmtree(now)
+            shutil.copytree(before, now)
+            with monkeypatch.context() as patch:
+                patch.setattr("lancekeep.composition.open_object_store", objects)
+                patch.setattr(
+                    "lancekeep.composition.open_commit_store", lambda *args: Faulty(open_commit_store(*args), fate)
+                )
+                left[0] = 1 << 30
+                catalog = lake.connect()
+                left[0] = nth
+                died = False
+                try:
+                    catalog.relocate("t", "new")
+                except Crash:
+                    died = True
+            catalog = lake.connect()
+            assert lake.rows(catalog.find_table("t").location) == [1, 3, 4], (nth, when)
+            catalog.relocate("t", "new")
+            assert catalog.find_table("t").location == "new"
+            assert lake.rows("new") == [1, 3, 4], (nth, when)
+            assert lake.rows("new", "first") == [1, 2, 3], (nth, when)
+            assert catalog.write("t", rows(5), "append").version == 5
+            assert not list((now / "lake" / "t.lance").glob("data/*")), (nth, when)
+        if not died:
+            assert nth > 20
+            return
+
+
+def test_command_shows_the_plan_before_it_moves_anything(local: Lake) -> None:
+    filled(local)
+    arguments = ["relocate", local.root, "--commit-store", str(local.commit_store), "t", "new"]
+    shown = CliRunner().invoke(lancekeep_command, arguments, obj=lancekeep)
+    assert shown.exit_code == 0
+    assert "would move" in shown.output
+    assert local.rows("t.lance") == [1, 3, 4]
+    done = CliRunner().invoke(lancekeep_command, [*arguments, "--yes", "--json"], obj=lancekeep)
+    assert json.loads(done.output)["versions"] == 3
+    assert local.rows("new") == [1, 3, 4]
