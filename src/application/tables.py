@@ -30,9 +30,9 @@ from lancekeep.domain.errors import (
     Unsupported,
 )
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.domain.manifest_entry import OWN_PROPERTIES, TABLE
+from lancekeep.domain.manifest_entry import TABLE
 from lancekeep.domain.namespace import find_namespace
-from lancekeep.domain.properties import checked_properties, property_changes
+from lancekeep.domain.properties import checked_properties, is_own, property_changes
 from lancekeep.domain.table import (
     MARKER_CONTENT,
     Table,
@@ -333,7 +333,7 @@ class Tables:
     def replace_properties(self, object_id: ObjectId, properties: Mapping[str, str]) -> None:
         """Replace all properties of a table, except the catalog's own."""
         present = self.find(object_id).properties
-        users = {name: value for name, value in present.items() if not name.startswith(OWN_PROPERTIES)}
+        users = {name: value for name, value in present.items() if not is_own(name)}
         if users != properties:
             with performing(None):  # the rows are the effect of a request
                 self.alter(object_id, properties, users.keys() - properties.keys())

@@ -22,7 +22,6 @@ from lancekeep.domain.errors import (
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.view import (
     REFRESHED,
-    VIEW_PROPERTY,
     Effect,
     Refresh,
     SourceVersion,
@@ -56,9 +55,9 @@ class Refreshed:
 class Views:
     """Creates and refreshes materialized views of kind ``query``.
 
-    A view is a table with the property `VIEW_PROPERTY`. A refresh is one version of it, whose transaction names the
-    version of the source; it is committed as the version after the one that the refresh has read, or not at all. So
-    each row of the source is in the view once, also after concurrent or interrupted refreshes.
+    A view is a table with the property of a `ViewDefinition`. A refresh is one version of it, whose transaction names
+    the version of the source; it is committed as the version after the one that the refresh has read, or not at all.
+    So each row of the source is in the view once, also after concurrent or interrupted refreshes.
     """
 
     def __init__(self, tables: Tables, writes: Writes, engine: TableEngine) -> None:
@@ -83,7 +82,7 @@ class Views:
         found = self._output(definition, None)
         _require_columns(found, schema, "output_schema")
         rows = self._engine.reader(found.empty_table())
-        return self._writes.write(object_id, rows, WriteMode.CREATE.value, {VIEW_PROPERTY: definition.text})
+        return self._writes.write(object_id, rows, WriteMode.CREATE.value, definition.properties)
 
     def refresh(self, object_id: ObjectId, version: int | None = None) -> Refreshed:
         """Refresh a view from a version of its source, by default the latest.
@@ -110,10 +109,9 @@ class Views:
         """
         outcomes: dict[ObjectId, Refreshed | LancekeepError] = {}
         for table in self._tables.usable():
-            if VIEW_PROPERTY not in table.properties:
-                continue
             try:
-                if self.definition(table.id).auto_refresh:
+                definition = ViewDefinition.of_properties(table.properties, str(table.id))
+                if definition is not None and definition.auto_refresh:
                     outcomes[table.id] = self.refresh(table.id)
             except LancekeepError as error:
                 outcomes[table.id] = error
@@ -121,10 +119,10 @@ class Views:
 
     def definition(self, object_id: ObjectId) -> ViewDefinition:
         """Return the definition of a view. Raises `InvalidInput` if the table is no view."""
-        text = self._tables.find(object_id).properties.get(VIEW_PROPERTY)
-        if text is None:
-            raise InvalidInput(f"the table {object_id} is no materialized view: it has no property {VIEW_PROPERTY!r}")
-        return ViewDefinition.of_property(text, str(object_id))
+        definition = ViewDefinition.of_properties(self._tables.find(object_id).properties, str(object_id))
+        if definition is None:
+            raise InvalidInput(f"the table {object_id} is no materialized view; create one with CreateMaterializedView")
+        return definition
 
     # -- refreshing ---------------------------------------------------------------------------------------------
 
@@ -133,9 +131,12 @@ class Views:
         plan = self._writes.begin(object_id, output, WriteMode.OVERWRITE.value, None)
         held, job = self._held(object_id, plan.read_version)
         source, wanted = self._writes.examine(
-            definition.source, lambda dataset: (dataset, self._version_of(definition.source, dataset)), version, None
+            definition.source,
+            lambda dataset: (dataset, self._version_of(definition, dataset)),
+            version,
+            definition.branch,
         )
-        before, effects = self._since(definition.source, held, wanted)
+        before, effects = self._since(definition, held, wanted)
         how = plan_refresh(held, wanted, continues=before is not None, effects=effects)
         if how is Refresh.NOTHING:
             return Refreshed(plan.read_version, wanted, how, job)
@@ -157,11 +158,11 @@ class Views:
             definition.source,
             lambda dataset: self._engine.views.output(dataset, definition.columns, definition.condition),
             version,
-            None,
+            definition.branch,
         )
 
-    def _version_of(self, source: ObjectId, dataset: Any) -> SourceVersion:
-        location = self._tables.find(source).location
+    def _version_of(self, definition: ViewDefinition, dataset: Any) -> SourceVersion:
+        location = self._tables.find(definition.source).location
         return SourceVersion(location, dataset.version, self._engine.views.transaction_name(dataset))
 
     def _held(self, object_id: ObjectId, version: int) -> tuple[SourceVersion | None, str | None]:
@@ -186,7 +187,7 @@ class Views:
         return name.partition("-")[2].removesuffix(".txn") or None
 
     def _since(
-        self, source: ObjectId, held: SourceVersion | None, wanted: SourceVersion
+        self, definition: ViewDefinition, held: SourceVersion | None, wanted: SourceVersion
     ) -> tuple[Any | None, list[Effect]]:
         """Return the source at the version that the view holds, and the effects of the later versions.
 
@@ -196,18 +197,18 @@ class Views:
         if held is None or held.version >= wanted.version:
             return None, []
         try:
-            before = self._writes.examine(source, lambda dataset: dataset, held.version, None)
+            before = self._writes.examine(definition.source, lambda dataset: dataset, held.version, definition.branch)
         except VersionNotFound:
             return None, []
-        if self._version_of(source, before) != held:
+        if self._version_of(definition, before) != held:
             return None, []
         versions = range(held.version + 1, wanted.version + 1)
         try:
             effects = self._writes.examine(
-                source,
+                definition.source,
                 lambda dataset: [self._engine.views.effect(dataset, version)[0] for version in versions],
                 wanted.version,
-                None,
+                definition.branch,
             )
         except (VersionNotFound, Refused):
             return None, []

@@ -16,6 +16,8 @@ TABLE = "table"
 
 OWN_PROPERTIES = "lancekeep."
 """The prefix of the catalog's own properties. A V1 directory has no other properties of the root namespace."""
+FORMER_VIEW_PROPERTY = "materialized_view"
+"""The property that defined a view before such properties had the catalog's prefix. Only the catalog sets it."""
 RESERVED = f"{OWN_PROPERTIES}reserved"
 """A hidden property of an entry that a migration made of a reservation in a V1 directory. The writer of the reservation
 removes it when it declares the table."""

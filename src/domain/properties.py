@@ -1,6 +1,6 @@
 """Properties of namespaces and tables.
 
-They are text. Names with the catalog's own prefix are refused.
+They are text. The names of the catalog's own properties are refused.
 """
 
 from __future__ import annotations
@@ -8,7 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from lancekeep.domain.errors import InvalidInput
-from lancekeep.domain.manifest_entry import OWN_PROPERTIES
+from lancekeep.domain.manifest_entry import FORMER_VIEW_PROPERTY, OWN_PROPERTIES
+
+
+class OwnProperties(dict[str, str]):
+    """Properties that the catalog sets; `checked_properties` accepts their names."""
 
 
 def checked_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
@@ -20,7 +24,8 @@ def checked_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
     for key, value in (properties or {}).items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise InvalidInput(f"properties are text: {key!r} has the value {value!r}")
-        _refuse_own(key)
+        if not isinstance(properties, OwnProperties):
+            _refuse_own(key)
     return dict(properties or {})
 
 
@@ -41,6 +46,14 @@ def property_changes(values: Mapping[str, str] | None, removed: Iterable[str]) -
     return {**changes, **dict.fromkeys(names)}
 
 
+def is_own(name: str) -> bool:
+    """Return whether a property is the catalog's own."""
+    return name.startswith(OWN_PROPERTIES) or name == FORMER_VIEW_PROPERTY
+
+
 def _refuse_own(name: str) -> None:
-    if name.startswith(OWN_PROPERTIES):
-        raise InvalidInput(f"the property {name!r} is the catalog's own; choose a name without {OWN_PROPERTIES!r}")
+    if is_own(name):
+        raise InvalidInput(
+            f"the property {name!r} is the catalog's own; choose a name without {OWN_PROPERTIES!r} that is not "
+            f"{FORMER_VIEW_PROPERTY!r}"
+        )

@@ -243,8 +243,6 @@ def test_roles_are_no_more_than_they_say(site: Site) -> None:
         ("reader", f"{table}/drop", None),
         ("reader", "/AlterTable", {"id": ["ml", "features"], "properties": {"a": "1"}}),
         ("reader", "/AlterNamespace", {"id": ["ml"], "properties": {"a": "1"}}),
-        ("writer", "/AlterTable", {"id": ["ml", "features"], "properties": {"materialized_view": "{}"}}),
-        ("writer", "/AlterTable", {"id": ["ml", "features"], "properties": {"materialized_view": None}}),
         ("writer", f"{table}/drop", None),
         ("writer", f"{table}/deregister", {}),
         ("writer", f"{table}/rename", {"new_table_name": "x"}),
@@ -275,25 +273,44 @@ def test_a_batch_needs_every_permission(site: Site) -> None:
     assert site.catalog.open("secret.other").count_rows() == 2
 
 
-def test_a_view_of_a_forbidden_table_cannot_be_defined(site: Site) -> None:
+def test_a_view_of_a_forbidden_table_cannot_be_created(site: Site) -> None:
     query = json.dumps({"table": ["secret", "plans"]})
     body = {"kind": "query", "source_query": query, "output_schema": "{}"}
     assert site.ask("writer", "/v1/materialized_view/ml$copy/create", body).status_code == 404
-    properties = {"materialized_view": json.dumps({"kind": "query", "source_query": query})}
-    assert site.ask("writer", "/v1/table/ml$copy/declare", {"properties": properties}).status_code == 403
+    assert site.ask("writer", "/v1/materialized_view/ml$copy/refresh", {}).status_code == 404
+
+
+@pytest.mark.parametrize("name", ["lancekeep.materialized_view", "materialized_view"])
+@pytest.mark.parametrize("who", ["writer", "owner"])
+def test_the_property_of_a_view_cannot_be_forged(site: Site, who: str, name: str) -> None:
+    """A refresh reads the source that the property names, so no request may set or remove it."""
+    properties = {name: json.dumps({"kind": "query", "source_query": json.dumps({"table": ["secret", "other"]})})}
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, ROWS.schema) as stream:
         stream.write_table(ROWS)
-    answer = site.client.post(
-        "/v1/table/ml$copy/create",
-        params={"properties": json.dumps(properties)},
-        content=sink.getvalue().to_pybytes(),
-        headers={"x-api-key": site.keys["writer"], "content-type": ARROW},
-    )
-    assert answer.status_code == 403, answer.text
+
+    def created(mode: str, table: str) -> httpx.Response:
+        answer: httpx.Response = site.client.post(
+            f"/v1/table/ml${table}/create",
+            params={"properties": json.dumps(properties), "mode": mode},
+            content=sink.getvalue().to_pybytes(),
+            headers={"x-api-key": site.keys[who], "content-type": ARROW},
+        )
+        return answer
+
     batch = {"operations": [{"declare_table": {"id": ["ml", "copy"], "properties": properties}}]}
-    assert site.ask("writer", "/v1/table/batch-commit", batch).status_code == 403
-    assert site.ask("writer", "/v1/materialized_view/ml$copy/refresh", {}).status_code == 404
+    alter = {"id": ["ml", "features"]}
+    for answer in (
+        site.ask(who, "/v1/table/ml$copy/declare", {"properties": properties}),
+        created("create", "copy"),
+        created("overwrite", "features"),
+        site.ask(who, "/v1/table/batch-commit", batch),
+        site.ask(who, "/AlterTable", {**alter, "properties": properties}),
+        site.ask(who, "/AlterTable", {**alter, "properties": {name: None}}),
+    ):
+        assert (answer.status_code, answer.json()["code"]) == (400, 13), answer.text
+    assert site.catalog.find_table("ml.features").properties == {}
+    assert site.catalog.list_tables("ml") == ["features"]
 
 
 def test_listings_are_filtered_before_they_are_paged(site: Site) -> None:

@@ -16,7 +16,8 @@ import pytest
 from lance_namespace import errors as api_errors
 
 import lancekeep
-from lancekeep.domain.view import Effect, Refresh, SourceVersion, ViewDefinition, plan_refresh
+from lancekeep.domain.properties import OwnProperties
+from lancekeep.domain.view import VIEW_PROPERTY, Effect, Refresh, SourceVersion, ViewDefinition, plan_refresh
 
 ROWS = pa.table({"a": pa.array([1, 2, 3], pa.int64()), "s": ["x", "y", "z"]})
 Open = Callable[[], lancekeep.DirectoryNamespace]
@@ -234,10 +235,8 @@ def test_due_views_are_refreshed(here: Open) -> None:
     namespace = here()
     namespace.catalog.write("t", ROWS)
     create(namespace, "due", auto_refresh=True)
-    create(namespace, "broken", auto_refresh=True, source_query=json.dumps({"table": ["t"], "columns": ["a"]}),
-           output_schema=b64encode(pa.schema([("a", pa.int64())]).serialize()).decode())  # fmt: skip
     create(namespace, "manual")
-    namespace.catalog.alter_table("broken", {"materialized_view": "{}"})
+    namespace.catalog.write("broken", ROWS, properties=OwnProperties({VIEW_PROPERTY: "{}"}))
     outcomes = namespace.catalog.views.refresh_due()
     assert {str(each) for each in outcomes} == {"due", "broken"}
     assert isinstance(outcomes[lancekeep.ObjectId.of("broken")], lancekeep.InvalidInput)
@@ -253,7 +252,21 @@ def test_due_views_are_refreshed(here: Open) -> None:
         ({"kind": "chunker"}, api_errors.UnsupportedOperationError),
         ({"kind": "other"}, api_errors.InvalidInputError),
         ({"source_query": "no JSON"}, api_errors.InvalidInputError),
-        ({"source_query": '{"table": ["t"], "limit": 3}'}, api_errors.InvalidInputError),
+        ({"source_query": '{"table": ["t"], "group_by": ["a"]}'}, api_errors.InvalidInputError),
+        ({"source_query": '{"table": ["t"], "limit": 3}'}, api_errors.UnsupportedOperationError),
+        ({"source_query": '{"table": ["t"], "vector": [1.0]}'}, api_errors.UnsupportedOperationError),
+        ({"source_query": '{"table": ["t"], "version": 1}'}, api_errors.UnsupportedOperationError),
+        ({"source_query": '{"table": ["t"], "with_row_id": true}'}, api_errors.UnsupportedOperationError),
+        ({"source_query": '{"table": ["t"], "filter": "a < random() * 3"}'}, api_errors.UnsupportedOperationError),
+        (
+            {"source_query": '{"table": ["t"], "columns": {"a": "a", "at": "current_date"}}'},
+            api_errors.UnsupportedOperationError,
+        ),
+        ({"source_query": '{"table": ["t"], "branch": "missing"}'}, api_errors.TableBranchNotFoundError),
+        ({"source_query": '{"table": ["t"], "branch": 3}'}, api_errors.InvalidInputError),
+        ({"source_query": '{"table": ["t"], "columns": ["p.x"]}'}, api_errors.InvalidInputError),
+        ({"source_query": '{"table": ["t"], "columns": {"total": "sum(a)"}}'}, api_errors.InvalidInputError),
+        ({"source_query": '{"table": ["t"], "columns": ["a", "a"]}'}, api_errors.InvalidInputError),
         ({"source_query": '{"table": "t"}'}, api_errors.InvalidInputError),
         ({"source_query": '{"table": ["missing"]}'}, api_errors.TableNotFoundError),
         ({"source_query": '{"table": ["t"], "columns": ["missing"]}'}, api_errors.InvalidInputError),
@@ -324,8 +337,112 @@ def test_only_appends_to_the_same_table_are_incremental(
 
 
 def test_definitions_survive_their_property() -> None:
-    definition = ViewDefinition.parse('{"table": ["n", "t"], "columns": ["é"], "filter": "é > 1"}', auto_refresh=True)
-    assert ViewDefinition.of_property(definition.text, "v") == definition
+    query = '{"table": ["n", "t"], "branch": "b/c", "columns": ["é"], "filter": "é > 1"}'
+    definition = ViewDefinition.parse(query, auto_refresh=True)
+    assert ViewDefinition.of_properties(definition.properties, "v") == definition
+    assert ViewDefinition.of_properties({"other": "1"}, "v") is None
     assert SourceVersion.parse(V1.text) == V1
     for text in ("", "[]", '{"location": "t", "version": "1", "transaction": ""}'):
         assert SourceVersion.parse(text) is None
+
+
+def test_columns_may_have_the_form_of_a_query_request() -> None:
+    def columns(given: object) -> object:
+        return ViewDefinition.parse(json.dumps({"table": ["t"], "columns": given}), auto_refresh=False).columns
+
+    assert columns({"column_names": ["a"]}) == columns(["a"]) == ["a"]
+    assert columns({"column_aliases": {"b": "a + 1"}}) == columns({"b": "a + 1"}) == {"b": "a + 1"}
+    assert columns({"column_names": "a"}) == {"column_names": "a"}
+
+
+@pytest.mark.parametrize("expression", ["'now()'", '"random()"', "`now()`", "know(a)", "uuid", "'it''s ' || 'now()'"])
+def test_text_and_names_that_resemble_changing_functions_are_accepted(expression: str) -> None:
+    query = json.dumps({"table": ["t"], "columns": {"a": expression}})
+    assert ViewDefinition.parse(query, auto_refresh=False).columns == {"a": expression}
+
+
+def test_a_view_of_a_branch_has_its_rows_only(here: Open) -> None:
+    namespace = here()
+    namespace.catalog.write("t", ROWS)
+    namespace.catalog.write("t", more(4), "append")
+    branch = api.CreateTableBranchRequest(id=["t"], name="b", from_version=1)
+    namespace.create_table_branch(branch)
+
+    def insert(*values: int) -> None:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, ROWS.schema) as writer:
+            writer.write_table(more(*values))
+        request = api.InsertIntoTableRequest(id=["t"], branch="b", mode="append")
+        namespace.insert_into_table(request, sink.getvalue().to_pybytes())
+
+    query = {"table": ["t"], "branch": "b", "columns": {"a": "a", "twice": "a * 2"}, "filter": "a > 1"}
+    create(namespace, with_no_data=False, source_query=json.dumps(query))
+    assert rows(namespace) == [(2, 4), (3, 6)]
+    insert(5)
+    namespace.catalog.write("t", more(6), "overwrite")
+    insert(7)
+    assert namespace.catalog.views.refresh(lancekeep.ObjectId.of("v")).how is Refresh.APPEND
+    assert rows(namespace) == [(2, 4), (3, 6), (5, 10), (7, 14)]
+    namespace.catalog.commit_change("t", lambda dataset: (dataset.delete("a = 5"), dataset)[1], branch="b")
+    assert namespace.catalog.views.refresh(lancekeep.ObjectId.of("v")).how is Refresh.FULL
+    assert rows(namespace) == [(2, 4), (3, 6), (7, 14)]
+
+
+def test_fields_and_row_ids_are_columns_of_a_view(here: Open) -> None:
+    namespace = here()
+    nested = pa.table({"p": pa.array([{"x": 1}, {"x": 2}], pa.struct([("x", pa.int64())]))})
+    namespace.catalog.write("t", nested)
+    query = {"table": ["t"], "columns": {"a": "p.x", "twice": "_rowoffset"}}
+    schema = pa.schema([("a", pa.int64()), ("twice", pa.uint64())])
+    create(
+        namespace,
+        with_no_data=False,
+        source_query=json.dumps(query),
+        output_schema=b64encode(schema.serialize()).decode(),
+    )
+    assert rows(namespace) == [(1, 0), (2, 1)]
+    namespace.catalog.write("t", nested, "append")
+    assert namespace.catalog.views.refresh(lancekeep.ObjectId.of("v")).how is Refresh.APPEND
+    assert rows(namespace) == [(1, 0), (1, 2), (2, 1), (2, 3)]
+
+
+def test_a_view_under_the_former_property_is_refreshed(here: Open) -> None:
+    namespace = here()
+    namespace.catalog.write("t", ROWS)
+    query = json.dumps({"table": ["t"], "columns": {"a": "a", "twice": "a * 2"}, "filter": "a > 1"})
+    former = {"materialized_view": json.dumps({"kind": "query", "source_query": query, "auto_refresh": True})}
+    empty = pa.table({"a": pa.array([], pa.int64()), "twice": pa.array([], pa.int64())})
+    namespace.catalog.write("v", empty, properties=OwnProperties(former))
+    assert {str(each) for each in namespace.catalog.views.refresh_due()} == {"v"}
+    namespace.catalog.write("v", empty, "overwrite", properties={"owner": "me"})
+    assert namespace.catalog.find_table("v").properties == {**former, "owner": "me"}
+    refresh(namespace)
+    assert rows(namespace) == [(2, 4), (3, 6)]
+
+
+@pytest.mark.parametrize("name", ["lancekeep.materialized_view", "materialized_view"])
+def test_the_property_of_a_view_is_the_catalogs_own(here: Open, name: str) -> None:
+    catalog = here().catalog
+    catalog.write("t", ROWS)
+    create(here())
+    for act in (
+        lambda: catalog.write("u", ROWS, properties={name: "{}"}),
+        lambda: catalog.write("t", ROWS, "overwrite", properties={name: "{}"}),
+        lambda: catalog.declare_table("u", {name: "{}"}),
+        lambda: catalog.alter_table("t", {name: "{}"}),
+        lambda: catalog.alter_table("v", remove=[name]),
+        lambda: catalog.register_table("u", "u.lance", {name: "{}"}),
+    ):
+        with pytest.raises(lancekeep.InvalidInput, match="the catalog's own"):
+            act()
+    assert catalog.list_tables() == ["t", "v"]
+
+
+def test_a_v1_directory_has_no_views(tmp_path: Path) -> None:
+    namespace = lancekeep.DirectoryNamespace(
+        root=str(tmp_path / "lake"), manifest_enabled="false", **{"storage.fsync": "false"}
+    )
+    namespace.catalog.write("t", ROWS)
+    with pytest.raises(api_errors.UnsupportedOperationError, match="without properties"):
+        create(namespace)
+    assert namespace.catalog.list_tables() == ["t"]

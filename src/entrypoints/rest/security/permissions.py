@@ -5,8 +5,8 @@ their identifier does not name:
 
 - A location may be the directory of another table, so a request with one needs the role admin on the whole catalog.
 - A batch needs the permissions of all of its members, a rename those of both names.
-- A materialized view reads its source, so creating one needs the role read on the source. The property that defines a
-  view needs the role admin on the whole catalog: a refresh reads whatever source it names.
+- A materialized view reads its source, so creating one needs the role read on the source. No request can set the
+  property that defines a view: a refresh reads whatever source it names.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import attrs
 from lancekeep.domain.authorization import Action
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.domain.view import VIEW_PROPERTY
 
 
 class Kind(Enum):
@@ -64,12 +63,6 @@ def needs(operation: str, request: Any) -> list[Need]:
     Raises:
         InvalidInput: An identifier in the request is not valid, or the source of a view cannot be understood.
     """
-    found = _needs(operation, request)
-    defines_view = VIEW_PROPERTY in (getattr(request, "properties", None) or {})
-    return [*found, _WHOLE_CATALOG] if defines_view else found
-
-
-def _needs(operation: str, request: Any) -> list[Need]:
     special = _SPECIAL.get(operation)
     if special is not None:
         return special(request)
