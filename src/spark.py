@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import pyspark
@@ -90,7 +90,7 @@ def install(
         )
     )
     catalog = open_catalog(config)
-    spark.dataSource.register(DefaultSource)
+    _register_data_source(spark)
     if reason is not None:
         warnings.warn(
             f"no SQL catalog {name!r}: {reason}. Use spark.read.format('lancekeep').option('root', {config.root!r})"
@@ -102,6 +102,27 @@ def install(
     options = attrs.evolve(config, root=catalog.root_uri).as_properties()
     _sql().install_catalog(spark, name, catalog, options)
     return catalog
+
+
+def _register_data_source(spark: SparkSession) -> None:
+    """Register ``format("lancekeep")``.
+
+    Spark checks the name in the *active* session, and refuses to register a data source that only that session has. So
+    a classic session is active during the registration.
+    """
+    if not hasattr(spark, "_jsparkSession"):
+        spark.dataSource.register(DefaultSource)
+        return
+    sessions: Any = spark._jvm.SparkSession  # type: ignore[union-attr]  # a classic session has a JVM
+    active = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)
+    try:
+        spark.dataSource.register(DefaultSource)
+    finally:
+        if active.isDefined():
+            sessions.setActiveSession(active.get())
+        else:
+            sessions.clearActiveSession()
 
 
 def _why_not(spark: SparkSession) -> str | None:

@@ -23,7 +23,7 @@ from pyspark.errors import (
     PySparkException,
     UnsupportedOperationException,
 )
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import lancekeep
 import lancekeep.spark
@@ -31,6 +31,7 @@ from lancekeep.domain.commit_token import StagedManifest
 from lancekeep.entrypoints.spark.ingest import ingest
 from lancekeep.entrypoints.spark.sql import scan
 from lancekeep.entrypoints.spark.sql.predicates import translated
+from pyspark_lancekeep import DefaultSource
 
 pytestmark = [
     pytest.mark.slow,
@@ -644,6 +645,30 @@ def test_each_session_needs_its_own_install(lake: Lake, tmp_path: Path) -> None:
     for name in ("spark_catalog", "a b", ""):
         with pytest.raises(lancekeep.InvalidInput, match="cannot be the name of a catalog"):
             lancekeep.spark.install(other, name, str(tmp_path / "other"))
+
+
+def test_new_session_accepts_data_source_that_only_another_session_has(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DefaultSource, "name", classmethod(lambda _: "unlisted"))  # as if editable
+    for session in (lake.spark, lake.spark.newSession()):
+        lancekeep.spark.install(session, "elsewhere", str(tmp_path / "other")).close()
+        assert session.sql("SHOW NAMESPACES IN elsewhere").collect() == []
+
+
+def test_foreach_batch_reads_and_writes_by_name(lake: Lake, tmp_path: Path) -> None:
+    lake.sql("CREATE TABLE lake.t AS SELECT 1 id")
+    lake.sql("CREATE TABLE lake.u AS SELECT 1 id, 'one' name")
+
+    def enrich(batch: DataFrame, _: int) -> None:
+        batch.createOrReplaceTempView("batch")
+        batch.sparkSession.sql("CREATE TABLE lake.joined AS SELECT name FROM batch JOIN lake.u USING (id)")
+
+    stream = lake.spark.readStream.table("lake.t").writeStream.foreachBatch(enrich)
+    stream.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(
+        availableNow=True
+    ).start().awaitTermination()
+    assert lake.stored("joined").to_table()["name"].to_pylist() == ["one"]
 
 
 def test_unsupported_spark_falls_back_to_data_source(

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from lancekeep.application.catalog import Catalog
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.entrypoints.spark.sql.catalog import SqlCatalog
+from lancekeep.entrypoints.spark.sql.inherited import CLASS, let_clones_inherit
 from lancekeep.entrypoints.spark.sql.jvm import Jvm
 from lancekeep.entrypoints.spark.sql.streams import Streams
 
@@ -24,12 +25,14 @@ def check_name(spark: SparkSession, name: str) -> None:
     """
     if not re.fullmatch(r"\w+", name) or name.lower() in _TAKEN:
         raise InvalidInput(f"{name!r} cannot be the name of a catalog; choose a word of your own, as 'lake'")
-    if spark.conf.get(f"spark.sql.catalog.{name}", None) is not None:
+    if spark.conf.get(f"spark.sql.catalog.{name}", CLASS) != CLASS:
         raise InvalidInput(f"the session configures another catalog as {name}, by spark.sql.catalog.{name}")
 
 
 def install_catalog(spark: SparkSession, name: str, catalog: Catalog, options: Mapping[str, str]) -> None:
     """Register a catalog in a session's SQL, replacing one of the same name.
+
+    Clones of the session, as those of ``foreachBatch``, have the catalog too.
 
     Args:
         spark: The session.
@@ -43,3 +46,4 @@ def install_catalog(spark: SparkSession, name: str, catalog: Catalog, options: M
     catalogs = manager.getClass().getDeclaredField("catalogs")  # by configuration, Spark loads only classes from jars
     catalogs.setAccessible(True)
     catalogs.get(manager).put(name, installed)
+    let_clones_inherit(jvm, name, catalogs.get(manager).apply(name), SqlCatalog.Java.implements)
