@@ -13,13 +13,11 @@ from functools import partial
 from lancekeep.adapters.commit_stores import open_commit_store
 from lancekeep.adapters.lance.callbacks import CallbackNamespace
 from lancekeep.adapters.lance.engine import LanceEngine
-from lancekeep.adapters.lance.remote import ServedNamespace
 from lancekeep.adapters.manifest_stores.compatible import CompatibleManifestStore
 from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListing
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
 from lancekeep.adapters.manifest_stores.table_indexes import refresh_indexes
 from lancekeep.adapters.object_stores import open_object_store, uri_for_lance
-from lancekeep.adapters.rest.server import RestServer
 from lancekeep.adapters.rest.settings import HEADER, RestSettings
 from lancekeep.application.catalog import Catalog
 from lancekeep.application.certification import Certificate, Progress, measure
@@ -141,6 +139,10 @@ def open_catalog(config: ConnectionConfig) -> Catalog:
 def _open_server(config: ConnectionConfig) -> RestCatalog:
     if config.commit_store is not None or config.commit_store_options:
         raise InvalidInput("impl 'rest' has no commit store: the server has one; leave commit_store out")
+    # The models of `lance_namespace` take longer to import than the rest of Lancekeep.
+    from lancekeep.adapters.lance.remote import ServedNamespace
+    from lancekeep.adapters.rest.server import RestServer
+
     own = {name: value for name, value in config.storage_options.items() if name not in OWN_STORAGE_OPTIONS}
     server = RestServer(RestSettings.of({**config.rest_options, "uri": config.require_root()}))
     server.honours_keys()  # fail now, not at the first change

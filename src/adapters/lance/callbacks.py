@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import Any
 
-import lance_namespace as api
+import attrs
 
 from lancekeep.adapters.lance.namespace_errors import namespace_error, translating
 from lancekeep.application.versions import Versions, raise_unless_committed
@@ -67,8 +67,26 @@ def refused_to_native_code(error: TableNotFound) -> Refused:
     return refused
 
 
-class CallbackNamespace(api.LanceNamespace):
-    """The operations that pylance needs while it reads, writes and commits a table."""
+@attrs.frozen
+class Described:
+    """Where a table is: what pylance reads of a ``DescribeTableResponse``.
+
+    Attributes:
+        location: The URI of the table.
+        storage_options: The options to open it with, if they were asked for.
+        managed_versioning: Whether commits call `create_table_version`.
+    """
+
+    location: str | None
+    storage_options: Mapping[str, str] | None = None
+    managed_versioning: bool | None = None
+
+
+class CallbackNamespace:
+    """The operations that pylance needs while it reads, writes and commits a table.
+
+    pylance calls methods by name, so no base class is needed; `lance_namespace` takes long to import.
+    """
 
     def __init__(self, versions: Versions) -> None:
         self._versions = versions
@@ -87,7 +105,7 @@ class CallbackNamespace(api.LanceNamespace):
         return f"lancekeep {self._versions.root_uri} with {self._versions.commits.rows.url}"
 
     @translating
-    def describe_table(self, request: Any) -> api.DescribeTableResponse:
+    def describe_table(self, request: Any) -> Described:
         """Return where a table is; with a version, only if the table has it."""
         fields: Request = request if isinstance(request, Mapping) else vars(request)
         table = self._versions.find_table(ObjectId.of(fields["id"]))
@@ -95,14 +113,10 @@ class CallbackNamespace(api.LanceNamespace):
         version = fields.get("version")
         if version is not None and self._versions.commits.get(root, version) is None:
             raise VersionNotFound(f"the table {table.id} has no version {version}")
-        return api.DescribeTableResponse(
-            table=table.id.name,
-            namespace=list(table.id.parent.names),
-            version=version,
-            location=self._versions.uri(table),
-            storage_options=dict(self._versions.storage_options) or None if fields.get("vend_credentials") else None,
-            properties=dict(table.properties),
-            managed_versioning=self._versions.managed or None,
+        return Described(
+            self._versions.uri(table),
+            dict(self._versions.storage_options) or None if fields.get("vend_credentials") else None,
+            self._versions.managed or None,
         )
 
     @callback

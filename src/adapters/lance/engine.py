@@ -10,14 +10,14 @@ from datetime import UTC
 from functools import partial
 from typing import Any, TypeVar, cast
 
+import attrs
 import lance
 import pyarrow as pa
 from lance.commit import CommitConflictError
 from lance.fragment import write_fragments
-from lance_namespace import DeclareTableResponse, DescribeTableRequest, LanceNamespace
-from lance_namespace.errors import LanceNamespaceError, TableVersionNotFoundError
 
 from lancekeep.adapters.lance.data_files import LanceDataFiles
+from lancekeep.adapters.lance.namespace_errors import is_namespace_error
 from lancekeep.adapters.lance.native_errors import classified
 from lancekeep.adapters.lance.rows import LanceRows
 from lancekeep.adapters.lance.structure import LanceStructure, operation_of
@@ -49,7 +49,7 @@ _VANISHED = "(os error 2)"
 """Part of the engine's message if a directory that it writes to was removed or renamed."""
 
 
-class _Channel(LanceNamespace):
+class _Channel:
     """The namespace of one write, which records how its last commit ended.
 
     The engine turns every exception of a callback into an ``OSError`` with its text. The channel keeps the error:
@@ -60,7 +60,7 @@ class _Channel(LanceNamespace):
     ``admits`` decides whether a version that another writer has committed since may come between.
     """
 
-    def __init__(self, namespace: LanceNamespace, *, after: int | None = None, exactly: bool = False) -> None:
+    def __init__(self, namespace: Any, *, after: int | None = None, exactly: bool = False) -> None:
         self.namespace = namespace
         self.after = after
         self.admits: Callable[[int], bool] | None = None
@@ -70,21 +70,16 @@ class _Channel(LanceNamespace):
         self.committed: Committed | None = None
         self._context = copy_context()  # native threads do not inherit the keyed request of the caller's thread
 
-    def namespace_id(self) -> str:
+    def namespace_id(self) -> Any:
         return self.namespace.namespace_id()
 
     def declare_table(self, request: Any) -> Any:
         """Return the table, which the catalog has declared before the write."""
-        described = self.namespace.describe_table(DescribeTableRequest(id=request.id))
-        return DeclareTableResponse(
-            location=described.location,
-            storage_options=described.storage_options,
-            managed_versioning=described.managed_versioning,
-        )
+        return self.namespace.describe_table({"id": request.id})
 
     def describe_table(self, request: Any) -> Any:
         described = self.namespace.describe_table(request)
-        return described.model_copy(update={"managed_versioning": True}) if self._exactly else described
+        return attrs.evolve(described, managed_versioning=True) if self._exactly else described
 
     def list_table_versions(self, request: Any) -> Any:
         return self._asked(self.namespace.list_table_versions, request)
@@ -102,8 +97,10 @@ class _Channel(LanceNamespace):
     def has_moved(self, table: ObjectId) -> bool:
         """Return whether the namespace no longer has the table."""
         try:
-            self.namespace.describe_table(DescribeTableRequest(id=list(table.names)))
-        except LanceNamespaceError as error:
+            self.namespace.describe_table({"id": list(table.names)})
+        except Exception as error:
+            if not is_namespace_error(error):
+                raise
             return isinstance(error.__cause__, NotFound)
         return False
 
@@ -135,7 +132,7 @@ class _Channel(LanceNamespace):
 class _Handle:
     """The namespace of a dataset that a caller keeps."""
 
-    def __init__(self, namespace: LanceNamespace) -> None:
+    def __init__(self, namespace: Any) -> None:
         self.namespace = namespace
 
     def __getattr__(self, name: str) -> Any:
@@ -174,9 +171,9 @@ class LanceEngine:
 
     def __init__(
         self,
-        namespace: LanceNamespace,
+        namespace: Any,
         storage_options: Mapping[str, str],
-        based_on: Callable[[Base], LanceNamespace],
+        based_on: Callable[[Base], Any],
         *,
         before_commit: Callable[[], None] = lambda: None,
         on_open: Callable[[ObjectId, Iterable[str]], None] = lambda table, base_paths: None,
@@ -213,7 +210,7 @@ class LanceEngine:
             lambda: lance.write_dataset(
                 data,
                 mode=mode.value,
-                namespace_client=channel,
+                namespace_client=cast(Any, channel),  # pylance calls methods by name
                 table_id=list(table.names),
                 storage_options=self._storage_options or None,
             ),
@@ -244,7 +241,7 @@ class LanceEngine:
 
         If another process was faster, pylance's own creation continues as an Overwrite and reports success.
         """
-        described = self._namespace.describe_table(DescribeTableRequest(id=list(table.names)))
+        described = self._namespace.describe_table({"id": list(table.names)})
         uri = cast(str, described.location)  # always set
         plan = WritePlan(table, uri, self._storage_options, data.schema, WriteMode.CREATE, 0, True)
         return Committed(self.create_at(plan, self.write_fragments(plan, data)), "", 0)
@@ -326,7 +323,7 @@ class LanceEngine:
                 max_retries=20 if managed or plan.read_version else 0,  # 20 is the default; version 1 is for one only
                 storage_options=dict(plan.storage_options) or None,
                 enable_v2_manifest_paths=True,
-                namespace_client=channel,
+                namespace_client=cast(Any, channel),
                 table_id=list(plan.table.names),
                 namespace_client_managed_versioning=managed,
             )
@@ -408,11 +405,15 @@ class LanceEngine:
         writer.namespace = self._based_on(Base(dataset.version, transaction_name(manifest), branch))
 
     def _dataset(self, namespace: Any, table: ObjectId, version: int | str | None = None) -> Any:
-        dataset = lance.dataset(
+        """Open a table as `lance.dataset` does, which would import `lance_namespace` for its request."""
+        described = namespace.describe_table({"id": list(table.names)})
+        dataset = lance.LanceDataset(
+            described.location,
+            version,
+            storage_options={**self._storage_options, **(described.storage_options or {})} or None,
             namespace_client=namespace,
             table_id=list(table.names),
-            version=version,
-            storage_options=self._storage_options or None,
+            namespace_client_managed_versioning=described.managed_versioning is True,
         )
         return self._opened(table, dataset)
 
@@ -421,9 +422,8 @@ class LanceEngine:
         return dataset
 
     def _managed(self, table: ObjectId) -> bool:
-        request = DescribeTableRequest(id=list(table.names))
         with _translated(table, _Channel(self._namespace)):
-            return self._namespace.describe_table(request).managed_versioning is True
+            return self._namespace.describe_table({"id": list(table.names)}).managed_versioning is True
 
 
 def _table_of_frame(data: Any) -> pa.Table:
@@ -486,13 +486,15 @@ def _translated(table: ObjectId, channel: _Channel, *, reading: bool = False) ->
         raise
     except CommitConflictError as error:
         raise ConcurrentModification(f"{table}: others kept changing it; nothing was committed: {error}") from error
-    except LanceNamespaceError as error:  # from a callback on the caller's own thread
-        if isinstance(error.__cause__, LancekeepError):
-            raise error.__cause__ from error
-        if isinstance(error, TableVersionNotFoundError):  # the version that a plan builds on
-            raise VersionNotFound(f"{table}: {error}; nothing was committed") from error
-        raise
-    except (OSError, ValueError, RuntimeError) as error:
+    except Exception as error:
+        if is_namespace_error(error):  # from a callback on the caller's own thread
+            if isinstance(error.__cause__, LancekeepError):
+                raise error.__cause__ from error
+            if is_namespace_error(error, "TableVersionNotFoundError"):  # the version that a plan builds on
+                raise VersionNotFound(f"{table}: {error}; nothing was committed") from error
+            raise
+        if not isinstance(error, OSError | ValueError | RuntimeError):
+            raise
         if channel.error is not None and not isinstance(channel.error, VersionTaken):
             raise channel.error from error
         cause = error.__cause__

@@ -1,54 +1,62 @@
-"""Translation of Lancekeep errors to those of the namespace interface."""
+"""Translation of Lancekeep errors to those of the namespace interface.
+
+`lance_namespace` is imported for the first error only: its import takes longer than those of pyarrow and pylance.
+"""
 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Mapping
-from typing import ParamSpec, TypeVar
-
-from lance_namespace import errors as api_errors
+from importlib import import_module
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from lancekeep.domain import errors
 from lancekeep.domain.commit_token import CommitUnknown
 
+if TYPE_CHECKING:
+    from lance_namespace.errors import LanceNamespaceError
+
+_MODULE = "lance_namespace.errors"
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
-ERRORS: Mapping[type[errors.LancekeepError], type[api_errors.LanceNamespaceError]] = {
-    errors.InvalidInput: api_errors.InvalidInputError,
-    errors.SchemaMismatch: api_errors.TableSchemaValidationError,
-    errors.NamespaceNotFound: api_errors.NamespaceNotFoundError,
-    errors.TableNotFound: api_errors.TableNotFoundError,
-    errors.TagNotFound: api_errors.TableTagNotFoundError,
-    errors.BranchNotFound: api_errors.TableBranchNotFoundError,
-    errors.VersionNotFound: api_errors.TableVersionNotFoundError,
-    errors.ColumnNotFound: api_errors.TableColumnNotFoundError,
-    errors.IndexNotFound: api_errors.TableIndexNotFoundError,
-    errors.TransactionNotFound: api_errors.TransactionNotFoundError,
-    errors.TagAlreadyExists: api_errors.TableTagAlreadyExistsError,
-    errors.BranchAlreadyExists: api_errors.TableBranchAlreadyExistsError,
-    errors.IndexAlreadyExists: api_errors.TableIndexAlreadyExistsError,
-    errors.NamespaceAlreadyExists: api_errors.NamespaceAlreadyExistsError,
-    errors.TableAlreadyExists: api_errors.TableAlreadyExistsError,
-    errors.NamespaceNotEmpty: api_errors.NamespaceNotEmptyError,
-    errors.VersionTaken: api_errors.ConcurrentModificationError,
-    errors.ConcurrentModification: api_errors.ConcurrentModificationError,
-    errors.AccessDenied: api_errors.PermissionDeniedError,
-    errors.StoreUnavailable: api_errors.ServiceUnavailableError,
-    CommitUnknown: api_errors.ServiceUnavailableError,
-    errors.Unsupported: api_errors.UnsupportedOperationError,
-    errors.Refused: api_errors.InvalidTableStateError,
-    errors.Damaged: api_errors.InternalError,
-    errors.LancekeepError: api_errors.InternalError,
+ERRORS: Mapping[type[errors.LancekeepError], str] = {
+    errors.InvalidInput: "InvalidInputError",
+    errors.SchemaMismatch: "TableSchemaValidationError",
+    errors.NamespaceNotFound: "NamespaceNotFoundError",
+    errors.TableNotFound: "TableNotFoundError",
+    errors.TagNotFound: "TableTagNotFoundError",
+    errors.BranchNotFound: "TableBranchNotFoundError",
+    errors.VersionNotFound: "TableVersionNotFoundError",
+    errors.ColumnNotFound: "TableColumnNotFoundError",
+    errors.IndexNotFound: "TableIndexNotFoundError",
+    errors.TransactionNotFound: "TransactionNotFoundError",
+    errors.TagAlreadyExists: "TableTagAlreadyExistsError",
+    errors.BranchAlreadyExists: "TableBranchAlreadyExistsError",
+    errors.IndexAlreadyExists: "TableIndexAlreadyExistsError",
+    errors.NamespaceAlreadyExists: "NamespaceAlreadyExistsError",
+    errors.TableAlreadyExists: "TableAlreadyExistsError",
+    errors.NamespaceNotEmpty: "NamespaceNotEmptyError",
+    errors.VersionTaken: "ConcurrentModificationError",
+    errors.ConcurrentModification: "ConcurrentModificationError",
+    errors.AccessDenied: "PermissionDeniedError",
+    errors.StoreUnavailable: "ServiceUnavailableError",
+    CommitUnknown: "ServiceUnavailableError",
+    errors.Unsupported: "UnsupportedOperationError",
+    errors.Refused: "InvalidTableStateError",
+    errors.Damaged: "InternalError",
+    errors.LancekeepError: "InternalError",
 }
-"""The namespace error of each Lancekeep error; the nearest base class decides."""
+"""The name of the namespace error of each Lancekeep error; the nearest base class decides."""
 
-_PREFIXES: Mapping[type[api_errors.LanceNamespaceError], str] = {
-    api_errors.NamespaceNotFoundError: "Namespace not found",
-    api_errors.NamespaceAlreadyExistsError: "Namespace already exists",
-    api_errors.NamespaceNotEmptyError: "Namespace not empty",
-    api_errors.TableNotFoundError: "Table not found",
-    api_errors.TableAlreadyExistsError: "Table already exists",
+_PREFIXES: Mapping[str, str] = {
+    "NamespaceNotFoundError": "Namespace not found",
+    "NamespaceAlreadyExistsError": "Namespace already exists",
+    "NamespaceNotEmptyError": "Namespace not empty",
+    "TableNotFoundError": "Table not found",
+    "TableAlreadyExistsError": "Table already exists",
 }
 """The beginnings of native messages, by which lancedb identifies an error: it sees a Python error as text only."""
 
@@ -69,8 +77,15 @@ def translating(method: Callable[P, R]) -> Callable[P, R]:
     return translated
 
 
-def namespace_error(error: errors.LancekeepError) -> api_errors.LanceNamespaceError:
+def namespace_error(error: errors.LancekeepError) -> LanceNamespaceError:
     """Return the namespace error for a Lancekeep error."""
-    kind = next(ERRORS[base] for base in type(error).__mro__ if base in ERRORS)
-    prefix = _PREFIXES.get(kind)
+    name = next(ERRORS[base] for base in type(error).__mro__ if base in ERRORS)
+    kind: type[LanceNamespaceError] = getattr(import_module(_MODULE), name)
+    prefix = _PREFIXES.get(name)
     return kind(f"{prefix}: {error}" if prefix else str(error))
+
+
+def is_namespace_error(error: Exception, name: str = "LanceNamespaceError") -> bool:
+    """Return whether an error is of a class of `lance_namespace.errors`."""
+    module = sys.modules.get(_MODULE)
+    return module is not None and isinstance(error, getattr(module, name))

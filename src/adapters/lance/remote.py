@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import lance_namespace as api
-
-from lancekeep.adapters.lance.callbacks import Answer, Request, callback
+from lancekeep.adapters.lance.callbacks import Answer, Described, Request, callback
 from lancekeep.adapters.lance.namespace_errors import translating
 from lancekeep.application.remote import commit_key
 from lancekeep.domain.commit_token import CommitToken, CommitUnknown, StagedManifest
@@ -17,7 +15,7 @@ from lancekeep.domain.layout import BRANCHES, VERSIONS
 from lancekeep.ports.catalog_server import CatalogServer
 
 
-class ServedNamespace(api.LanceNamespace):
+class ServedNamespace:
     """The operations that pylance needs for a table of a server.
 
     Each commit carries the idempotency key of its staged manifest, so a retry of any process is the same commit.
@@ -30,14 +28,12 @@ class ServedNamespace(api.LanceNamespace):
         return f"lancekeep {self._server.uri}"
 
     @translating
-    def describe_table(self, request: Any) -> api.DescribeTableResponse:
+    def describe_table(self, request: Any) -> Described:
         """Return where a table is, with the storage options that the server vends for it."""
         fields: Request = request if isinstance(request, Mapping) else vars(request)
         wanted = {"id": fields["id"], "version": fields.get("version"), "vend_credentials": True}
         found = self._server.call("describe_table", wanted)
-        return api.DescribeTableResponse.model_validate(
-            {name: value for name, value in found.items() if name in api.DescribeTableResponse.model_fields}
-        )
+        return Described(found.get("location"), found.get("storage_options"), found.get("managed_versioning"))
 
     @callback
     def create_table_version(self, request: Request) -> Answer:
