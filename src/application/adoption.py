@@ -14,7 +14,7 @@ from itertools import count, pairwise, takewhile
 from lancekeep.application.checked_rows import HistoryRows
 from lancekeep.domain.errors import AccessDenied, Damaged, ObjectNotFound
 from lancekeep.domain.layout import DatasetRoot
-from lancekeep.domain.naming import ManifestName, NamingScheme, final_versions
+from lancekeep.domain.naming import ManifestName, NamingScheme, final_names
 from lancekeep.domain.version_row import VersionRow, scheme_of
 from lancekeep.format.manifest import is_manifest
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
@@ -36,12 +36,12 @@ class Adoption:
 
     def adopt(self, root: DatasetRoot) -> VersionRow | None:
         """Record all rows of a history without rows; return its latest version, if any."""
-        names = {key.rpartition("/")[2]: info for key, info in self._listed(root).items()}
-        scheme, versions = final_versions(names, root.versions_key)
-        if scheme is None:
+        infos = {key.rpartition("/")[2]: info for key, info in self._listed(root).items()}
+        names = final_names(infos, root.versions_key)
+        if not names:
             return None
-        infos = [names[scheme.final_name(version)] for version in reversed(versions)]
-        rows = [VersionRow(root.base_uri, *each) for each in _described(infos)]
+        newest_first = [infos[name] for name in reversed(names.values())]
+        rows = [VersionRow(root.base_uri, *each) for each in _described(newest_first)]
         try:
             self._rows.record(rows)  # newest first: a concurrent reader must not take an older one for the latest
         except Damaged:
@@ -56,8 +56,14 @@ class Adoption:
         return any(name is not None and not name.is_staged for name in names)
 
     def following(self, row: VersionRow) -> ObjectInfo | None:
-        """Return the final manifest of the version after ``row``, if it exists."""
-        return self._objects.head(_sibling(row, row.version + 1))
+        """Return the final manifest of the version after ``row``, if it exists.
+
+        A version with a V1 name may be followed by one with a V2 name, never the other way round.
+        """
+        found = self._objects.head(_sibling(row, row.version + 1, NamingScheme.V2))
+        if found is None and scheme_of(row) is NamingScheme.V1:
+            return self._objects.head(_sibling(row, row.version + 1, NamingScheme.V1))
+        return found
 
     def catch_up(self, root: DatasetRoot, latest: VersionRow) -> VersionRow:
         """Record the versions that follow the latest row without a gap.
@@ -67,13 +73,18 @@ class Adoption:
         Returns:
             The newest of these versions, or ``latest``.
         """
-        scheme = scheme_of(latest)
-        found: dict[int, ObjectInfo] = {}
-        for key, info in self._listed(root, None if scheme is NamingScheme.V1 else latest.version).items():
+        only_v2 = scheme_of(latest) is NamingScheme.V2
+        found: dict[int, dict[NamingScheme, ObjectInfo]] = {}
+        for key, info in self._listed(root, latest.version if only_v2 else None).items():
             name = ManifestName.parse(key.rpartition("/")[2])
-            if name is not None and not name.is_staged and name.scheme is scheme:
-                found[name.version] = info
-        infos = [found[version] for version in takewhile(found.__contains__, count(latest.version + 1))]
+            if name is not None and not name.is_staged:
+                found.setdefault(name.version, {})[name.scheme] = info
+        infos = []
+        for version in takewhile(found.__contains__, count(latest.version + 1)):
+            only_v2 = only_v2 or NamingScheme.V2 in found[version]
+            if only_v2 and NamingScheme.V2 not in found[version]:
+                break
+            infos.append(found[version][NamingScheme.V2 if only_v2 else NamingScheme.V1])
         while infos and not self._is_complete(infos[-1]):
             infos.pop()
         rows = [VersionRow(root.base_uri, *each) for each in _described(infos)]
@@ -101,12 +112,14 @@ class Adoption:
         self._empty |= {(root.base_uri, gap) for gap in gaps - holed}
         if not holed:
             return False
-        missing = []
+        missing: dict[int, ObjectInfo] = {}
         for key, info in self._listed(root).items():
             name = ManifestName.parse(key.rpartition("/")[2])
-            if name and not name.is_staged and any(low < name.version < high for low, high in holed):
-                missing.append(info)
-        lost = [VersionRow(root.base_uri, *each) for each in _described(missing)]
+            if name is None or name.is_staged or not any(low < name.version < high for low, high in holed):
+                continue
+            if name.version not in missing or name.scheme is NamingScheme.V2:
+                missing[name.version] = info
+        lost = [VersionRow(root.base_uri, *each) for each in _described(missing.values())]
         try:
             self._rows.record(lost)
         except AccessDenied:
@@ -148,7 +161,9 @@ class Adoption:
         """Return whether a manifest exists at one of the ends of a gap."""
         low, high = gap
         ends = {high - 1, low + 1} if low else {high - 1}
-        return any(self._objects.head(_sibling(row, version)) is not None for version in ends)
+        schemes = [NamingScheme.V2] if scheme_of(row) is NamingScheme.V2 else [NamingScheme.V1, NamingScheme.V2]
+        keys = (_sibling(row, version, scheme) for version in ends for scheme in schemes)
+        return any(self._objects.head(key) is not None for key in keys)
 
     def _is_complete(self, info: ObjectInfo) -> bool:
         """Return whether a file with a final name is a complete manifest."""
@@ -174,8 +189,6 @@ def _described(infos: Iterable[ObjectInfo]) -> list[tuple[int, str, int]]:
 
 
 @lru_cache(4096)
-def _sibling(row: VersionRow, version: int) -> str:
+def _sibling(row: VersionRow, version: int, scheme: NamingScheme) -> str:
     """Return the key of the final manifest of another version of the same history."""
-    scheme = scheme_of(row)
-    assert scheme is not None  # rows are checked, and no fence is final
     return f"{row.path.rpartition('/')[0]}/{scheme.final_name(version)}"

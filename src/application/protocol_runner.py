@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from hashlib import sha256
 
 import attrs
@@ -37,8 +38,8 @@ from lancekeep.domain.errors import (
     StoreUnavailable,
     Unsupported,
 )
-from lancekeep.domain.naming import ManifestName, final_path
-from lancekeep.domain.version_row import NotReady, Taken, VersionRow, may_claim
+from lancekeep.domain.naming import ManifestName, NamingScheme, final_path
+from lancekeep.domain.version_row import NotReady, Taken, VersionRow, may_claim, scheme_of
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.object_store import ObjectStore
 
@@ -149,6 +150,9 @@ class ProtocolRunner:
         )
 
     def _remember(self, row: VersionRow) -> None:
+        """Keep a final row; a migration of manifest names changes those of V1 names."""
+        if scheme_of(row) is NamingScheme.V1:
+            return
         if len(self._final) >= REMEMBERED:
             self._final.clear()
         self._final[row.base_uri, row.version] = row
@@ -201,9 +205,13 @@ class ProtocolRunner:
         assert parsed is not None
         if parsed.version < 2:
             return None
-        key = f"{directory}/{parsed.scheme.final_name(parsed.version - 1)}"
-        info = self.objects.head(key)
-        return None if info is None else VersionRow(progress.row.base_uri, parsed.version - 1, key, info.size)
+        before = parsed.version - 1
+        for scheme in dict.fromkeys((parsed.scheme, NamingScheme.V1)):  # a version with a V2 name may follow a V1 name
+            key = f"{directory}/{scheme.final_name(before)}"
+            info = self.objects.head(key)
+            if info is not None:
+                return VersionRow(progress.row.base_uri, before, key, info.size)
+        return None
 
     def _copy(self, progress: Progress, content: bytes | None) -> Event:
         source = progress.row.path
@@ -226,9 +234,8 @@ class ProtocolRunner:
 
     def _compare(self, progress: Progress, content: bytes | None) -> Event:
         assert progress.staged is not None
-        try:
-            final = self.objects.get(progress.final_row.path)
-        except ObjectNotFound:
+        final = self._final_content(progress.final_row)
+        if final is None:
             return ABSENT
         if content is None and not progress.staged.digest and len(final) == progress.staged.size:
             raise Unsupported(  # a client of a server makes such tokens: it cannot read what it commits
@@ -240,6 +247,14 @@ class ProtocolRunner:
             return Event(Reply.SAME)
         winner = attrs.evolve(progress.final_row, size=len(final), committer="")
         return Event(Reply.DIFFERENT, winner, len(final))
+
+    def _final_content(self, row: VersionRow) -> bytes | None:
+        """Return a final manifest, also if a migration has renamed it from V1 to V2 since."""
+        directory = row.path.rpartition("/")[0]
+        for key in dict.fromkeys((row.path, f"{directory}/{NamingScheme.V2.final_name(row.version)}")):
+            with suppress(ObjectNotFound):
+                return self.objects.get(key)
+        return None
 
     def _finalize_row(self, progress: Progress, _: bytes | None) -> Event:
         """Finalize the row, or record it if the commit store has lost it.

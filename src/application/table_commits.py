@@ -296,6 +296,7 @@ class TableCommits(Histories):
                 f"{root.base_uri}: the staged manifest {path!r} has {len(content)} bytes where {size} were announced; "
                 "nothing was committed"
             )
+        path = self._by_scheme_of_table(root, name, path, content)
         return self._claim(root, name, path, content, branch=branch), content
 
     def _claim(
@@ -311,27 +312,39 @@ class TableCommits(Histories):
                 "committed."
             ) from error
         refuse_accidental_overwrite(version, from_nothing, root.base_uri)
-        self._require_scheme(root, name)
         for check in self.on_staged:
             check(root, content)
         begins = branch or version == 1
         return StagedManifest(root.base_uri, version, path, len(content), begins, self._committer)
 
-    def _require_scheme(self, root: DatasetRoot, staged: ManifestName) -> None:
-        """Raise `CommitRefused` unless a staged manifest has the naming scheme of its table.
+    def _by_scheme_of_table(self, root: DatasetRoot, staged: ManifestName, path: str, content: bytes) -> str:
+        """Return the key of a staged manifest whose name has the scheme of its table.
 
-        This reads the commit store only if this process does not know the table, or if the schemes seem to differ.
+        A writer that opened the table before its names were migrated to V2 stages by V1: such a manifest is staged
+        again. The scheme is that of the version before. A V2 name is followed by V2 names only, so this reads the
+        commit store if this process does not know that version, or if it has a V1 name.
+
+        Raises:
+            CommitRefused: The names of the table are V1, and the staged one is V2. Nothing was committed.
         """
-        if staged.version == 1 or ((known := self._newest.get(root.base_uri)) and scheme_of(known) is staged.scheme):
-            return
-        latest = self.retry.call(lambda: self.rows.latest(root.base_uri))
-        scheme = None if latest is None else scheme_of(latest)
-        if scheme not in (None, staged.scheme):
+        known = self._newest.get(root.base_uri)
+        if staged.version == 1 or (known is not None and scheme_of(known) is staged.scheme is NamingScheme.V2):
+            return path
+        if known is None or known.version != staged.version - 1 or scheme_of(known) is not staged.scheme:
+            known = self.retry.call(lambda: self.rows.latest(root.base_uri))
+        scheme = None if known is None else scheme_of(known)
+        if scheme in (None, staged.scheme):
+            return path
+        if scheme is NamingScheme.V1:
             raise CommitRefused(
                 f"{root.base_uri}: the staged manifest of version {staged.version} is named by the scheme "
                 f"{staged.scheme.value}, and the table's manifests by {scheme.value}. A table with both is an error in "
                 "the format, and readers refuse such a table. Open it and write again; nothing was committed."
             )
+        again = f"{root.manifest_key(staged.version, NamingScheme.V2)}-{staged.uuid}"
+        self.retry.call(lambda: self.objects.put(again, content))
+        self.retry.call(partial(self.objects.delete, path))
+        return again
 
     def _settle(self, progress: Progress, content: bytes | None, *, cleans_later: bool = False) -> Outcome:
         """Drive a commit to its outcome.

@@ -33,7 +33,10 @@ _UUID = re.compile("[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}")
 
 
 class NamingScheme(Enum):
-    """How the manifest of a version is named. A table uses one scheme."""
+    """How the manifest of a version is named.
+
+    A table uses one scheme, except during a migration to V2.
+    """
 
     V1 = "V1"
     V2 = "V2"
@@ -105,6 +108,30 @@ def final_path(path: str) -> str:
     return path.rpartition(".manifest")[0] + ".manifest"
 
 
+def final_names(names: Iterable[str], directory: str) -> dict[int, str]:
+    """Return the names of the final manifests in a ``_versions`` directory.
+
+    The names of a table that is migrated from V1 to V2 are mixed until the migration ends. Its latest version has a V2
+    name from the beginning, and an older version may have both names.
+
+    Args:
+        names: the names of the files in the directory. Staged manifests and unknown names are ignored.
+        directory: the directory, for the message.
+
+    Returns:
+        The name of each version, in ascending order of versions; the V2 name if there are both.
+
+    Raises:
+        Damaged: the schemes are mixed in another way. "It is an error for there to be a mixture of these two naming
+            schemes."
+    """
+    found = [(parsed, name) for name in names if (parsed := ManifestName.parse(name)) and not parsed.is_staged]
+    found.sort(key=lambda each: (each[0].version, each[0].scheme is NamingScheme.V2))
+    if found and found[-1][0].scheme is NamingScheme.V1:
+        _require_one_scheme([parsed for parsed, _ in found], directory)
+    return {parsed.version: name for parsed, name in found}
+
+
 def final_versions(names: Iterable[str], directory: str) -> tuple[NamingScheme | None, list[int]]:
     """Return the naming scheme of a ``_versions`` directory and its versions.
 
@@ -116,12 +143,16 @@ def final_versions(names: Iterable[str], directory: str) -> tuple[NamingScheme |
         The scheme, or None without versions, and the versions in ascending order.
 
     Raises:
-        Damaged: both schemes occur. "It is an error for there to be a mixture of these two naming schemes."
+        Damaged: both schemes occur.
     """
     finals = [parsed for parsed in map(ManifestName.parse, names) if parsed is not None and not parsed.is_staged]
-    schemes = {parsed.scheme for parsed in finals}
-    if len(schemes) > 1:
-        v1, v2 = ([each for each in finals if each.scheme is scheme] for scheme in NamingScheme)
+    _require_one_scheme(finals, directory)
+    return next((parsed.scheme for parsed in finals), None), sorted(parsed.version for parsed in finals)
+
+
+def _require_one_scheme(finals: list[ManifestName], directory: str) -> None:
+    v1, v2 = ([each for each in finals if each.scheme is scheme] for scheme in NamingScheme)
+    if v1 and v2:
         fewer, more = sorted((v1, v2), key=len)
         raise Damaged(
             f"{directory} mixes the V1 and V2 manifest naming schemes, which is an error in the table format: "
@@ -129,4 +160,3 @@ def final_versions(names: Iterable[str], directory: str) -> tuple[NamingScheme |
             f"{fewer[0].scheme.value}, {len(more)} by {more[0].scheme.value}. Some readers take an old version for the "
             "latest, others refuse the table. Rename the manifests of one scheme to the other, or move them away."
         )
-    return next(iter(schemes), None), sorted(parsed.version for parsed in finals)

@@ -25,6 +25,7 @@ REFUSED = {
     "clone": ("clone {uri} ns.t ns.u", ELSEWHERE),
     "materialize": ("materialize {uri} ns.t", ELSEWHERE),
     "migrate": ("migrate {uri}", ELSEWHERE),
+    "migrate-names": ("migrate-names {uri} ns.t", ELSEWHERE),
     "cleanup": ("cleanup {uri} --older-than 7d", ELSEWHERE),
     "fsck": ("fsck {uri}", ELSEWHERE),
     "repair": ("repair {uri} --yes", ELSEWHERE),

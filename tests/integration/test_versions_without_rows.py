@@ -16,7 +16,6 @@ import pytest
 from deployments import Deployment, bucket, deployment, s3_options
 from faults import Faulty
 from integration.test_redis_durability import SNAPSHOTS, running
-from lance_namespace import errors
 
 import lancekeep
 from lancekeep import composition
@@ -222,7 +221,7 @@ def test_file_that_is_not_a_manifest_is_not_the_next_version(local: Lake) -> Non
 
 
 @pytest.mark.parametrize("store", ["sqlite", "conditional-put"])
-def test_manifest_of_another_naming_scheme_is_refused_through_the_namespace(tmp_path: Path, store: str) -> None:
+def test_manifest_with_a_v1_name_gets_a_v2_name_in_a_table_of_v2_names(tmp_path: Path, store: str) -> None:
     url = "conditional-put://" if store == "conditional-put" else f"sqlite://{tmp_path}/commits.db"
     lake = Lake(Deployment(str(tmp_path / "lake"), url))
     lake.write(1, 2)
@@ -234,11 +233,12 @@ def test_manifest_of_another_naming_scheme_is_refused_through_the_namespace(tmp_
     staged = following.rename(following.with_name("3.manifest-0b1d33a2-30a6-4f5c-8a35-3b0f2b1d33a2"))
     namespace = lancekeep.DirectoryNamespace(**lake.given.properties)
     request: Any = {"id": ["t"], "version": 3, "manifest_path": str(staged)[1:]}
-    with pytest.raises(errors.LanceNamespaceError, match=r"named by the scheme V1, .* by V2"):
-        namespace.create_table_version(request)
-    lake.write(3)
+    committed = namespace.create_table_version(request).version
+    assert committed is not None
+    assert committed.manifest_path == str(following)[1:]
+    assert not staged.exists()
     assert values(lance.dataset(lake.uri)) == values(lake.connect().open("t")) == [1, 2, 3]
-    staged.rename(staged.with_name("4.manifest"))
+    following.with_name("4.manifest").write_bytes(following.read_bytes())
     (found,) = lake.catalog.fsck(tables=["t"]).findings
     assert found.kind is Kind.MIXED
     assert "'4.manifest' and 0 others are named by V1" in found.meaning

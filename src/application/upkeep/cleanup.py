@@ -25,7 +25,7 @@ from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import BRANCHES, VERSIONS, DatasetRoot
 from lancekeep.domain.manifest_entry import TABLE
-from lancekeep.domain.naming import ManifestName, final_versions
+from lancekeep.domain.naming import ManifestName, NamingScheme, final_names
 from lancekeep.domain.partitions import published_version
 from lancekeep.domain.table import Table
 from lancekeep.format.file_references import names_in
@@ -121,6 +121,7 @@ class _Branch:
         name: The branch; empty for the main history.
         others: Manifests that are not versions, such as detached ones. They stay.
         files: The files with their random names, including unfinished uploads.
+        twins: Manifests with a V1 name of versions that have a V2 name, too, because a migration is unfinished.
     """
 
     name: str
@@ -128,6 +129,7 @@ class _Branch:
     versions: dict[int, ObjectInfo] = attrs.field(factory=dict)
     staged: list[ObjectInfo] = attrs.field(factory=list)
     others: list[ObjectInfo] = attrs.field(factory=list)
+    twins: dict[int, ObjectInfo] = attrs.field(factory=dict)
     files: list[tuple[bytes, ObjectInfo]] = attrs.field(factory=list)
     doomed: list[int] = attrs.field(factory=list)
     dangling: list[int] = attrs.field(factory=list)
@@ -143,9 +145,12 @@ class _Branch:
             self.staged.append(info)
         elif parsed.is_staged:  # a copy that a user made stays
             self.others.append(info)
-        else:
-            self.others += [self.versions[parsed.version]] if parsed.version in self.versions else []
+        elif parsed.version not in self.versions:
             self.versions[parsed.version] = info
+        elif parsed.scheme is NamingScheme.V1:
+            self.twins[parsed.version] = info
+        else:
+            self.twins[parsed.version], self.versions[parsed.version] = self.versions[parsed.version], info
 
     def spare(self) -> None:
         """Remove nothing."""
@@ -324,7 +329,7 @@ class Cleanup:
     def _choose_versions(self, dataset: _Dataset) -> None:
         held = self._references(dataset)
         for branch in dataset.branches.values():
-            final_versions((info.key.rpartition("/")[2] for info in branch.versions.values()), branch.root.base_uri)
+            final_names((info.key.rpartition("/")[2] for info in branch.versions.values()), branch.root.base_uri)
             branch.doomed = [version for version in self._old(branch) if Reference(branch.name, version) not in held]
             branch.abandoned = [
                 info
@@ -369,7 +374,8 @@ class Cleanup:
         refusal = dataset.refusal
         for branch in dataset.branches.values():
             gone = {*(branch.versions[version] for version in branch.doomed), *branch.abandoned}
-            for info in {*branch.versions.values(), *branch.others, *branch.staged} - gone - self._read:
+            twins = {info for version, info in branch.twins.items() if version not in branch.doomed}
+            for info in {*branch.versions.values(), *twins, *branch.others, *branch.staged} - gone - self._read:
                 try:
                     self._needed |= self._names(info)
                 except Damaged as error:
@@ -431,7 +437,8 @@ class Cleanup:
         forgotten = [*branch.doomed, *branch.dangling]
         if forgotten:
             self._retry(lambda: self.ledger.commits.rows.delete(branch.root.base_uri, forgotten))
-        for info in (*(branch.versions[version] for version in branch.doomed), *branch.abandoned):
+        twins = (branch.twins[version] for version in branch.doomed if version in branch.twins)
+        for info in (*twins, *(branch.versions[version] for version in branch.doomed), *branch.abandoned):
             self._delete(info)
         if branch.doomed:  # a concurrent reader may have recorded the row of a manifest before its removal
             self._retry(lambda: self.ledger.commits.rows.delete(branch.root.base_uri, branch.doomed))

@@ -16,6 +16,7 @@ from lancekeep.application.upkeep.cleanup import Cleanup, CleanupReport
 from lancekeep.application.upkeep.commit_store_move import move_to
 from lancekeep.application.upkeep.fsck import Fsck, FsckReport, Progress
 from lancekeep.application.upkeep.maintenance import Maintenance, MaintenanceAction
+from lancekeep.application.upkeep.manifest_names import ManifestNamesMigration, RenamedManifests
 from lancekeep.application.upkeep.migration import MigrationProgress, MigrationReport, migrate
 from lancekeep.application.upkeep.table_checks import TableChecks
 from lancekeep.application.upkeep.table_relocation import RelocationReport, TableRelocation
@@ -233,6 +234,46 @@ class Upkeep:
         """
         clones = self.removal.clones
         return migrate(self.ledger, self.places, clones, dry_run=dry_run, batch=batch, progress=progress)
+
+    def migrate_manifest_names(
+        self,
+        table: Identifier,
+        *,
+        interrupt_plain_readers: bool = False,
+        reader_pause: float = 1.0,
+        dry_run: bool = False,
+        progress: Progress = lambda done, total, name: None,
+    ) -> tuple[RenamedManifests, ...]:
+        """Rename the manifests of a table and its branches from V1 to V2.
+
+        Readers and writers of the catalog continue, including native writers that opened the table before. One version
+        without changes is committed to each history. If the migration is interrupted at any point, call it again to
+        complete it. Idempotent.
+
+        Args:
+            table: The table.
+            interrupt_plain_readers: Proceed if readers that open the latest version without the catalog refuse the
+                table until the migration ends, which they do on storage other than S3.
+            reader_pause: Seconds between the last change of a row and the removal of V1 names: the time that a reader
+                needs from the name of a version to its manifest.
+            dry_run: Change nothing.
+            progress: Called before each step.
+
+        Returns:
+            The histories that had V1 names.
+
+        Raises:
+            TableNotFound: The table does not exist.
+            Unsupported: No commit store manages the table, plain readers would be interrupted, or the table has
+                features that only the Lance engine commits. Nothing was changed.
+            Damaged: A version has two different manifests.
+            ConcurrentModification: Other writers committed all the time.
+            CommitUnknown: The outcome of the version without changes is unknown; call it again.
+        """
+        found = self.tables.find(ObjectId.of(table))
+        commits = self.ledger.commits
+        migration = ManifestNamesMigration(found.id, commits, interrupt_plain_readers, reader_pause, progress)
+        return migration.run(self.places.dataset_root(found), dry_run=dry_run)
 
     def optimize(self) -> None:
         """Clean up the manifest table and build its indexes. Idempotent.

@@ -20,7 +20,7 @@ from lancekeep.domain.directory_contents import is_versions_file
 from lancekeep.domain.errors import Damaged, ObjectNotFound
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import BRANCHES, VERSIONS, DatasetRoot
-from lancekeep.domain.naming import ManifestName, NamingScheme, final_versions
+from lancekeep.domain.naming import ManifestName, NamingScheme, final_names, final_path, final_versions
 from lancekeep.domain.table import Table
 from lancekeep.domain.version_row import VersionRow
 from lancekeep.format.file_references import names_in
@@ -45,6 +45,7 @@ class _History:
         unfinished: Files that Lance was writing when it was stopped.
         foreign: Rows that do not name a manifest of this history.
         unreadable: Why the rows cannot be read; empty if they can.
+        v1: The V1 names of final manifests.
     """
 
     title: str
@@ -56,6 +57,7 @@ class _History:
     rows: Mapping[int, VersionRow]
     foreign: Sequence[VersionRow] = ()
     unreadable: str = ""
+    v1: Sequence[str] = ()
 
     @property
     def latest(self) -> int:
@@ -139,7 +141,9 @@ class TableChecks:
 
     def _history(self, title: str, root: DatasetRoot) -> _History:
         infos = {info.key[len(root.versions_key) :]: info for info in self._objects.list(root.versions_key)}
-        final_versions(infos, root.base_uri)
+        if self.commits.rows.guarantees.derived:
+            final_versions(infos, root.base_uri)
+        finals = final_names(infos, root.base_uri)
         unfinished = [infos.pop(name) for name in list(infos) if Place("", VERSIONS, name).is_unfinished]
         parsed = {name: ManifestName.parse(name) for name in infos}
         names = {name: None if one and one.is_staged and not one.is_generated else one for name, one in parsed.items()}
@@ -147,13 +151,14 @@ class TableChecks:
         return _History(
             title,
             root,
-            {one.version: infos[name] for name, one in names.items() if one and not one.is_staged},
+            {version: infos[name] for version, name in finals.items()},
             [infos[name] for name, one in names.items() if one and one.is_staged],
             unfinished,
             [name for name, one in names.items() if one is None and not is_versions_file(name)],
             {row.version: row for row in rows if row.moved_to is None},
             foreign,
             unreadable,
+            [name for name, one in names.items() if one and not one.is_staged and one.scheme is NamingScheme.V1],
         )
 
     def _rows(self, root: DatasetRoot) -> tuple[Sequence[VersionRow], Sequence[VersionRow], str]:
@@ -183,6 +188,12 @@ class TableChecks:
         for name in history.unknown:
             meaning = f"{name} in {VERSIONS}/ is no manifest's name; nothing reads it, remove it if it is not yours"
             yield Finding(Kind.UNKNOWN, history.title, meaning), None
+        if history.v1 and not all(info.key.rpartition("/")[2] in history.v1 for info in history.finals.values()):
+            meaning = (
+                f"{len(history.v1)} manifests have V1 names, first {history.v1[0]}, and later ones V2 names: a "
+                "migration of manifest names is unfinished. Complete it with `lancekeep migrate-names`"
+            )
+            yield Finding(Kind.MIXED, history.title, meaning), None
         if history.unreadable:
             yield Finding(Kind.FOREIGN_ROW, history.title, history.unreadable), None
         for row in history.foreign:
@@ -203,9 +214,11 @@ class TableChecks:
         """Yield rows of unfinished commits, and rows of missing versions."""
         for version, row in history.rows.items():
             if version in history.finals and row.is_final:
+                if row.path != history.finals[version].key and not self._exists(row.path):
+                    yield self._renamed(history, row)
                 continue
             row = self.commits.rows.get(row.base_uri, version) or row  # it may have been finished since
-            final = history.root.manifest_key(version, _scheme(history))
+            final = final_path(row.path)
             if not row.is_final and (self._exists(row.path) or self._exists(final)):
                 meaning = f"version {version} is decided and not published: its row points at {row.path!r}"
                 yield (
@@ -214,6 +227,13 @@ class TableChecks:
                 )
             elif not self._exists(row.path) and not self._exists(final):
                 yield self._lost(history, row)
+
+    def _renamed(self, history: _History, row: VersionRow) -> tuple[Finding, Repair | None]:
+        info = history.finals[row.version]
+        meaning = f"version {row.version} is recorded at {row.path!r}, and its manifest was renamed to {info.key!r}"
+        renamed = VersionRow(row.base_uri, row.version, info.key, info.size)
+        found = Finding(Kind.LOST, history.title, meaning, "correct the row")
+        return found, lambda: self._forget(row) and self._record(renamed)
 
     def _lost(self, history: _History, row: VersionRow) -> tuple[Finding, Repair | None]:
         where = f"version {row.version} is recorded at {row.path!r}, where nothing lies"
@@ -523,8 +543,3 @@ def _has(histories: Mapping[str, _History | None], reference: Reference) -> bool
         return False
     history = histories[reference.branch]
     return history is None or (reference.version in history.finals if reference.version else bool(history.finals))
-
-
-def _scheme(history: _History) -> NamingScheme:
-    scheme, _ = final_versions((info.key.rpartition("/")[2] for info in history.finals.values()), history.title)
-    return scheme or NamingScheme.V2

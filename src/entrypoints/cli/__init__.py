@@ -22,6 +22,7 @@ SECTIONS = {
         Entry("drop", "drop", "Remove a table from the catalog together with its files."),
         Entry("materialize", "clone", "Copy the files that a clone reads from other tables into its directory."),
         Entry("migrate", "migrate", "Register the V1 tables of a directory in its manifest table."),
+        Entry("migrate-names", "migrate_names", "Rename the manifests of a table from V1 to V2."),
         Entry("relocate", "relocate", "Move a table with its history to another directory."),
     ),
     "Data": (
