@@ -151,7 +151,7 @@ def _open_server(config: ConnectionConfig) -> RestCatalog:
     def engine(table: ObjectId, vended: Mapping[str, str]) -> LanceEngine:
         return LanceEngine(namespace, {**own, **vended}, lambda base: namespace)
 
-    return RestCatalog(server, engine)
+    return RestCatalog(server, engine, namespace, own)
 
 
 def _open(config: ConnectionConfig) -> Catalog:

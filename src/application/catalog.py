@@ -622,6 +622,11 @@ class Catalog(Upkeep):
         return self.places.storage_options
 
     @property
+    def vends(self) -> Any | None:
+        """The client that vends options of tables; None if none are vended."""
+        return None
+
+    @property
     def root_uri(self) -> str:
         """The root of the catalog."""
         return self.places.root_uri

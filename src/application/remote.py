@@ -63,7 +63,15 @@ class RestCatalog(Catalog):
     the server's catalog is configured.
     """
 
-    def __init__(self, server: CatalogServer, engines: Engines) -> None:
+    def __init__(self, server: CatalogServer, engines: Engines, vends: Any, options: Mapping[str, str]) -> None:
+        """Create the facade.
+
+        Args:
+            server: The server.
+            engines: The table engines.
+            vends: The namespace client of the server; it pickles, with the credentials of this client.
+            options: The storage options of this process.
+        """
         absent: Any = _Absent(server.uri)
         self.ledger = self.places = self.removal = self.versions = absent
         self.engine = self.requests = self._open_rows = absent
@@ -72,7 +80,8 @@ class RestCatalog(Catalog):
         self.tables = tables = RestTables(server)
         self._namespaces = RestNamespaces(server)
         self._renames = RestRenames(server)
-        self._writes = self._served = RestWrites(server, tables, engines)
+        self._vends, self._options = vends, options
+        self._writes = self._served = RestWrites(server, tables, engines, vends, options)
         engine = engines(ObjectId(()), {})
         self.data = TableData(tables, self._writes, engine)
         self.structure = TableStructure(self._writes, engine)
@@ -87,8 +96,12 @@ class RestCatalog(Catalog):
 
     @property
     def storage_options(self) -> Mapping[str, str]:
-        """Empty: each table has its own, which the server vends."""
-        return {}
+        """The options of this process. The server vends those of each table; see `vends`."""
+        return self._options
+
+    @property
+    def vends(self) -> Any:
+        return self._vends
 
     def uri(self, table: Table) -> str:
         """Return the URI by which the table engine opens a table."""
@@ -125,6 +138,25 @@ class _Absent:
             f"{self._uri}: the REST protocol of Lance namespaces has no operation for this. Run it where the catalog's "
             "storage and commit store are configured. Nothing was changed"
         )
+
+
+class Descriptions:
+    """Describes tables of a server, with the storage options that it vends.
+
+    A server without credentials to vend may refuse the request for them. Its clients have their own.
+    """
+
+    def __init__(self, server: CatalogServer) -> None:
+        self._server = server
+        self._vends = True
+
+    def __call__(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        if self._vends:
+            try:
+                return self._server.call("describe_table", {**fields, "vend_credentials": True})
+            except Unsupported:
+                self._vends = False
+        return self._server.call("describe_table", fields)
 
 
 class RestNamespaces(Namespaces):
@@ -170,10 +202,17 @@ class RestTables(Tables):
 
     def __init__(self, server: CatalogServer) -> None:
         self._server = server
+        self._described = Descriptions(server)
 
     def fields(self, object_id: ObjectId, **wanted: Any) -> dict[str, Any]:
         """Return what the server says about a table."""
-        found = self._server.call("describe_table", {"id": list(object_id.names), **wanted})
+        return self._located(object_id, self._server.call("describe_table", {"id": list(object_id.names), **wanted}))
+
+    def reached(self, object_id: ObjectId) -> dict[str, Any]:
+        """Return what the server says about a table, with vended options."""
+        return self._located(object_id, self._described({"id": list(object_id.names)}))
+
+    def _located(self, object_id: ObjectId, found: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(found.get("location"), str):
             raise Damaged(f"{self._server.uri} describes the table {object_id} without a location")
         return found
@@ -263,10 +302,14 @@ class RestRenames(Renames):
 class RestWrites(Writes):
     """Writes and opens tables of a server with the table engine of this process."""
 
-    def __init__(self, server: CatalogServer, tables: RestTables, engines: Engines) -> None:
+    def __init__(
+        self, server: CatalogServer, tables: RestTables, engines: Engines, vends: Any, options: Mapping[str, str]
+    ) -> None:
         self._server = server
         self._entries = tables
         self._engines = engines
+        self._vends = vends
+        self._options = options
 
     def write(self, object_id: ObjectId, data: Any, mode: str, properties: Mapping[str, str] | None) -> Committed:
         plan_mode = _mode(mode)
@@ -286,8 +329,10 @@ class RestWrites(Writes):
                 "mode='overwrite'"
             )
         _, found = self._opened(object_id)
-        options = _texts(found.get("storage_options"))
-        return WritePlan(object_id, found["location"], options, schema, write_mode, latest or 0, declared)
+        options = {**self._options, **_texts(found.get("storage_options"))}
+        return WritePlan(
+            object_id, found["location"], options, schema, write_mode, latest or 0, declared, vends=self._vends
+        )
 
     def commit_fragments(
         self, plan: WritePlan, fragments: Sequence[Any], properties: Mapping[str, str], *, exactly: bool
@@ -386,7 +431,7 @@ class RestWrites(Writes):
 
     def _opened(self, object_id: ObjectId) -> tuple[TableEngine, dict[str, Any]]:
         """Return the engine of a table, and what the server says about the table."""
-        found = self._entries.fields(object_id, vend_credentials=True)
+        found = self._entries.reached(object_id)
         return self._engines(object_id, _texts(found.get("storage_options"))), found
 
     def _declare_for(

@@ -31,6 +31,18 @@ class WriteMode(Enum):
     OVERWRITE = "overwrite"
 
 
+def access(options: Mapping[str, str], vends: Any | None, table: Sequence[str]) -> dict[str, Any]:
+    """Return the arguments by which functions of pylance reach the files of a table.
+
+    Args:
+        options: the storage options.
+        vends: a namespace client that vends more of them, and renews them before they expire; None if none expire.
+        table: the identifier of the table for ``vends``.
+    """
+    reached: dict[str, Any] = {"storage_options": dict(options) or None}
+    return reached if vends is None else {**reached, "namespace_client": vends, "table_id": list(table)}
+
+
 @attrs.frozen
 class WritePlan:
     """The input of distributed writers of fragments, and of their one commit.
@@ -46,6 +58,7 @@ class WritePlan:
         read_version: the version that the write builds on; 0 for a new table.
         declared: whether this write created the table's entry.
         base: identifies ``read_version``, in case another table takes the place of this one.
+        vends: the client of a server that renews ``storage_options``; None if they do not expire.
     """
 
     table: ObjectId
@@ -56,6 +69,12 @@ class WritePlan:
     read_version: int
     declared: bool
     base: Base | None = None
+    vends: Any | None = attrs.field(default=None, repr=False, eq=False)
+
+    @property
+    def access(self) -> dict[str, Any]:
+        """The arguments by which ``write_fragments`` reaches the files of the table."""
+        return access(self.storage_options, self.vends, self.table.names)
 
     @property
     def fragment_mode(self) -> str:

@@ -261,6 +261,21 @@ def test_roles_are_no_more_than_they_say(site: Site) -> None:
     assert site.ask("owner", "/v1/table/ml$new/drop").status_code == 200
 
 
+@pytest.mark.parametrize("delimiter", ["$", "."])
+def test_a_caller_of_one_namespace_connects(site: Site, delimiter: str) -> None:
+    """The root is not theirs to read; idempotency keys are recognized all the same."""
+    key = site.keys["writer"]
+    with running(site.app) as uri:
+        namespace = lancekeep.RestNamespace(uri=uri, api_key=key, delimiter=delimiter)
+        assert namespace.server.honours_keys()
+        with lancekeep.connect(uri, api_key=key, properties={"rest.delimiter": delimiter}) as catalog:
+            assert catalog.list_namespaces() == ["ml"]
+            catalog.write("ml.features", ROWS, "append")
+        with pytest.raises(lancekeep.AccessDenied):
+            lancekeep.connect(uri, api_key="not a key")
+    assert site.catalog.open("ml.features").count_rows() == 4
+
+
 def test_a_batch_needs_every_permission(site: Site) -> None:
     for other in ("secret", "ml"):
         names = [["ml", "features"], [other, "other"]]

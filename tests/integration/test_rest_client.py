@@ -292,6 +292,18 @@ def test_settings_that_cannot_be_honoured_are_refused(options: dict[str, Any], m
     assert "secret" not in str(raised.value)
 
 
+@pytest.mark.parametrize("name", ["..", "."])
+def test_a_name_that_changes_the_path_of_a_request_is_not_sent(front: Front, name: str) -> None:
+    """``/table/t/index/../drop`` is the path that drops the table."""
+    namespace = lancekeep.RestNamespace(uri=front.uri)
+    lancekeep.connect(front.uri).write("t", ROWS)
+    with pytest.raises(api_errors.InvalidInputError, match="nothing was sent"):
+        namespace.drop_table_index(api.DropTableIndexRequest(id=["t"], index_name=name))
+    with pytest.raises(api_errors.InvalidInputError, match="nothing was sent"):
+        namespace.drop_table(api.DropTableRequest(id=[name]))
+    assert lancekeep.connect(front.uri).open("t").count_rows() == 2
+
+
 def test_the_token_of_one_server_is_not_sent_to_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "lancekeep.toml").write_text('root = "http://one.example"\nrest.token = "of one"\n')
     monkeypatch.chdir(tmp_path)

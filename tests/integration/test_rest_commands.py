@@ -24,6 +24,7 @@ WORKS = {
 REFUSED = {
     "clone": ("clone {uri} ns.t ns.u", ELSEWHERE),
     "materialize": ("materialize {uri} ns.t", ELSEWHERE),
+    "relocate": ("relocate {uri} ns.t elsewhere --yes", ELSEWHERE),
     "migrate": ("migrate {uri}", ELSEWHERE),
     "migrate-names": ("migrate-names {uri} ns.t", ELSEWHERE),
     "cleanup": ("cleanup {uri} --older-than 7d", ELSEWHERE),

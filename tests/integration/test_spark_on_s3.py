@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+import lance
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deployments import bucket, s3_options
 from pyspark.sql import SparkSession
@@ -70,3 +73,43 @@ def test_jobs_and_sql(
     found = spark.sql("SELECT id FROM cloud.travel.u ORDER BY id").collect()
     assert [row.id for row in found] == [1, 2, 3, 10, 11, 12, 13]
     assert catalog.fsck(grace=0).findings == ()
+
+
+def test_a_server_vends_and_renews_the_credentials_of_tasks(
+    spark: SparkSession, moto_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every describe vends other credentials; the storage refuses those that the driver had."""
+    from rest_server import running  # not above: Spark's workers import this module to find the functions in it
+    from s3_front import s3_front
+    from vending import Enforcing, Lake
+
+    from lancekeep.adapters.credential_vendors.sts import StsVendor
+
+    enforcing, vend = Enforcing(monkeypatch), StsVendor.vend
+
+    def single(self: StsVendor, *arguments: Any) -> Mapping[str, str]:
+        self._remembered.clear()
+        options = vend(self, *arguments)
+        return options if enforcing.expired else {**options, "expires_at_millis": "1"}
+
+    monkeypatch.setattr(StsVendor, "vend", single)
+    with s3_front(moto_endpoint, enforcing.answer) as endpoint:
+        lake = Lake(moto_endpoint, tmp_path, through=endpoint)
+        with running(lake.app) as uri:
+            options = {"root": uri, "rest.api_key": lake.keys["writer"]}
+            source = spark.range(0, 40, 1, 2).write.format("lancekeep").options(**options)
+            source.mode("append").save("a.t")
+            read = spark.read.format("lancekeep").options(**options).load("a.t")
+            enforcing.expired.update(enforcing.policies)  # those that planned the read
+            assert sorted(row.id for row in read.where("id >= 30").collect()) == list(range(30, 40))
+            reader = {"root": uri, "rest.api_key": lake.keys["reader"]}
+            refused = spark.range(40, 50).write.format("lancekeep").options(**reader).mode("append")
+            with pytest.raises(Exception, match="AccessDenied"):
+                refused.save("a.t")
+            over = lancekeep.connect(uri, api_key=lake.keys["writer"])
+            jobs.backfill(spark, over, "a.t", "twice", lambda batch: pc.multiply(batch["id"], 2), reads=["id"])
+            jobs.compact(spark, over, "a.t")
+        found = lance.dataset(lake.catalog.describe_table("a.t").uri, storage_options=lake.options).to_table()
+        assert sorted(found["id"].to_pylist()) == sorted([1, *range(40)])
+        assert found["twice"].to_pylist() == [2 * number for number in found["id"].to_pylist()]
+        lake.catalog.close()

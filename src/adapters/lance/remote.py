@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from lancekeep.adapters.lance.callbacks import Answer, Described, Request, callback
 from lancekeep.adapters.lance.namespace_errors import translating
-from lancekeep.application.remote import commit_key
+from lancekeep.application.remote import Descriptions, commit_key
 from lancekeep.domain.commit_token import CommitToken, CommitUnknown, StagedManifest
 from lancekeep.domain.errors import LancekeepError, StoreUnavailable
 from lancekeep.domain.layout import BRANCHES, VERSIONS
@@ -23,6 +23,7 @@ class ServedNamespace:
 
     def __init__(self, server: CatalogServer) -> None:
         self._server = server
+        self._described = Descriptions(server)
 
     def namespace_id(self) -> str:
         return f"lancekeep {self._server.uri}"
@@ -31,8 +32,7 @@ class ServedNamespace:
     def describe_table(self, request: Any) -> Described:
         """Return where a table is, with the storage options that the server vends for it."""
         fields: Request = request if isinstance(request, Mapping) else vars(request)
-        wanted = {"id": fields["id"], "version": fields.get("version"), "vend_credentials": True}
-        found = self._server.call("describe_table", wanted)
+        found = self._described({"id": fields["id"], "version": fields.get("version")})
         return Described(found.get("location"), found.get("storage_options"), found.get("managed_versioning"))
 
     @callback

@@ -41,6 +41,9 @@ class RestServer:
         self._honours_keys: bool | None = None
         self.uri = self._connection.uri
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RestServer, (self._settings,)
+
     def call(
         self, operation: str, fields: Mapping[str, Any], *, data: bytes | None = None, key: str | None = None
     ) -> dict[str, Any]:
@@ -64,15 +67,25 @@ class RestServer:
         A server that does echoes the key of a request in a header. The first call asks the server.
         """
         if self._honours_keys is None:
-            key = str(uuid4())
-            send = partial(
-                self._connection.send, "POST", "/v1/namespace/%24/exists", {}, {KEY_HEADER: key, "content-type": JSON}
-            )
-            reply = self._retry.call(lambda: send(b"{}"))
+            key, root = str(uuid4()), f"/v1/namespace/{self._id(None)}"
+            reply = self._ask("POST", f"{root}/exists", {}, key, b"{}")
+            if reply.status == 403:  # this caller may only list what lies below the root
+                reply = self._ask("GET", f"{root}/list", {"limit": 1}, key, None)
             if reply.status in (401, 403):
                 raise error_of(reply.status, _json(reply), self.uri)
             self._honours_keys = reply.headers.get(KEY_HEADER) == key
         return self._honours_keys
+
+    def _ask(self, method: str, path: str, query: Mapping[str, Any], key: str, body: bytes | None) -> Reply:
+        """Ask a question about the root namespace, with an idempotency key."""
+        headers = {KEY_HEADER: key, **({} if body is None else {"content-type": JSON})}
+        given = {**query, **self._delimiter}
+        return self._retry.call(lambda: self._connection.send(method, path, given, headers, body))
+
+    @property
+    def _delimiter(self) -> dict[str, str]:
+        """The query parameter of a delimiter that is not the default."""
+        return {} if self._settings.delimiter == "$" else {"delimiter": self._settings.delimiter}
 
     def close(self) -> None:
         self._connection.close()
@@ -121,13 +134,11 @@ class RestServer:
         self, route: Route, fields: dict[str, Any], data: bytes | None
     ) -> tuple[str, dict[str, Any], dict[str, str], bytes | None]:
         """Return path, query, headers and body of a request ("Non-Standard Operations")."""
-        path, query, headers = route.path, dict[str, Any](), dict[str, str]()
+        path, query, headers = route.path, dict[str, Any](self._delimiter), dict[str, str]()
         for name in ("id", "index_name"):
             if f"{{{name}}}" in path:
                 value = fields.pop(name, None)
-                path = path.replace(f"{{{name}}}", quote(self._text(value) if name == "id" else str(value), safe=""))
-        if self._settings.delimiter != "$":
-            query["delimiter"] = self._settings.delimiter
+                path = path.replace(f"{{{name}}}", self._id(value) if name == "id" else _segment(str(value)))
         for header, name in route.headers.items():
             if name in fields:
                 value = fields.pop(name)
@@ -149,8 +160,8 @@ class RestServer:
         content = json.dumps(fields).encode() if fields or route.body is not Body.NONE else b""
         return path, query, {**headers, "content-type": JSON}, content
 
-    def _text(self, names: Any) -> str:
-        """Return an identifier in string form; the delimiter alone is the root."""
+    def _id(self, names: Any) -> str:
+        """Return an identifier as a segment of a path; the delimiter alone is the root."""
         delimiter = self._settings.delimiter
         names = [] if names is None else [names] if isinstance(names, str) else list(names)
         for name in names:
@@ -158,7 +169,18 @@ class RestServer:
                 raise InvalidInput(
                     f"the name {name!r} cannot be in a path, where {delimiter!r} joins names; set rest.delimiter"
                 )
-        return delimiter.join(names) or delimiter
+        return _segment(delimiter.join(names)) if names else quote(delimiter, safe="").replace(".", "%2E")
+
+
+def _segment(text: str) -> str:
+    """Return a text as a segment of a path.
+
+    Raises:
+        InvalidInput: The segment would name another path.
+    """
+    if text in ("", ".", ".."):
+        raise InvalidInput(f"the name {text!r} cannot be in a path; nothing was sent")
+    return quote(text, safe="")
 
 
 class _Unanswered(StoreUnavailable):

@@ -34,7 +34,6 @@ class RestSettings:
         connect_timeout: seconds until a connection is given up.
         read_timeout: seconds without a byte of the response until it is given up.
         retry_seconds: how long a request is repeated while the server does not answer.
-        vend_credentials: whether to ask for the credentials of tables.
         tls_ca_file: certificates to trust, in place of those of the system.
         tls_cert_file: the certificate of this client.
         tls_key_file: the key of that certificate, unless it is in the same file.
@@ -49,7 +48,6 @@ class RestSettings:
     connect_timeout: float = 5.0
     read_timeout: float = 120.0
     retry_seconds: float = 30.0
-    vend_credentials: bool = True
     tls_ca_file: str | None = None
     tls_cert_file: str | None = None
     tls_key_file: str | None = None

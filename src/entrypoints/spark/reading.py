@@ -21,6 +21,7 @@ from lancekeep.entrypoints.spark.arrow_types import as_spark_sees, as_spark_take
 from lancekeep.entrypoints.spark.daemon import freeze_imports
 from lancekeep.entrypoints.spark.projection import Origin, origins_by_name, projected
 from lancekeep.format.manifest import FragmentEntry, fragment_entries, transaction_name
+from lancekeep.ports.table_engine import access
 
 ROWS_OF_A_PARTITION = 100_000
 """The least number of rows of a part; one task reads adjacent fragments until it reaches this number."""
@@ -33,6 +34,7 @@ class Snapshot:
     """A version of a table for tasks to read; can be pickled and holds no catalog.
 
     Location and version number do not identify a version: a table that was dropped and created again may have both.
+    With ``vends``, a task opens the table through its server, which renews the credentials that it vends.
     """
 
     uri: str
@@ -40,10 +42,19 @@ class Snapshot:
     identity: str
     storage_options: dict[str, str] = attrs.field(repr=False)
     branch: str | None = None
+    vends: Any | None = attrs.field(default=None, repr=False, eq=False)
+    table: tuple[str, ...] = ()
 
     @staticmethod
     def of(catalog: Catalog, dataset: Any, branch: str | None = None) -> Snapshot:
-        return Snapshot(dataset.uri, dataset.version, identity(dataset), dict(catalog.storage_options), branch)
+        """Return the version of a dataset that the catalog has opened."""
+        options, table = dict(catalog.storage_options), () if catalog.vends is None else tuple(dataset._table_id)
+        return Snapshot(dataset.uri, dataset.version, identity(dataset), options, branch, catalog.vends, table)
+
+    @property
+    def access(self) -> dict[str, Any]:
+        """The arguments by which pylance reaches the files of the table."""
+        return access(self.storage_options, self.vends, self.table)
 
     def open(self) -> Any:
         """Open the version.
@@ -51,11 +62,11 @@ class Snapshot:
         Raises:
             Refused: The location holds another table.
         """
-        options = self.storage_options or None
+        uri = self.uri if self.vends is None else None
         if self.branch is None:
-            dataset = lance.dataset(self.uri, version=self.version, storage_options=options)
+            dataset = lance.dataset(uri, version=self.version, **self.access)
         else:
-            dataset = lance.dataset(self.uri, storage_options=options).checkout_version((self.branch, self.version))
+            dataset = lance.dataset(uri, **self.access).checkout_version((self.branch, self.version))
         if identity(dataset) != self.identity:
             raise Refused(
                 f"version {self.version} of {self.uri} is not the version that the query was planned for: the table "

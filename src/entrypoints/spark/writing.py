@@ -116,7 +116,7 @@ def write_batches(batches: Iterable[pa.RecordBatch], plan: WritePlan) -> list[st
             plan.uri,
             schema=plan.schema,
             mode=plan.fragment_mode,
-            storage_options=dict(plan.storage_options) or None,
+            **plan.access,
         )
     except Exception as error:
         raise (failures[0] if failures else error) from None

@@ -268,7 +268,7 @@ def _remembered(work: _Work, key: str, fragment: lance.FragmentMetadata) -> _Com
         return None
     if not new or not all(map(_DATA_FILE.fullmatch, new)):
         return None
-    session = LanceFileSession(work.snapshot.uri, work.snapshot.storage_options or None)
+    session = LanceFileSession(work.snapshot.uri, **work.snapshot.access)
     return result if all(session.contains(f"data/{name}") for name in new) else None
 
 

@@ -116,7 +116,7 @@ class StagedRows:
 
 
 def _session(plan: WritePlan) -> LanceFileSession:
-    return LanceFileSession(plan.uri, dict(plan.storage_options) or None)
+    return LanceFileSession(plan.uri, **plan.access)
 
 
 def _read(session: LanceFileSession, file: StagedFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
