@@ -34,7 +34,7 @@ def operation(method: Callable[P, R]) -> Callable[P, R]:
     @translating
     @functools.wraps(method)
     def converted(self: Any, request: object = None, *args: Any, **kwargs: Any) -> R:
-        return cast(Callable[..., R], method)(self, request_of(model, request), *args, **kwargs)
+        return cast("Callable[..., R]", method)(self, request_of(model, request), *args, **kwargs)
 
     return cast(Callable[P, R], converted)
 
@@ -47,7 +47,7 @@ def version_operation(method: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(method)
     def converted(self: Any, request: object = None) -> R:
         try:
-            return cast(Callable[..., R], method)(self, request_of(model, request))
+            return cast("Callable[..., R]", method)(self, request_of(model, request))
         except errors.TableNotFound as error:
             if not is_native(request):
                 raise
