@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lancekeep.application.upkeep.fsck import Finding, FsckReport
     from lancekeep.application.upkeep.migration import MigrationProgress, MigrationReport
     from lancekeep.application.upkeep.table_relocation import RelocationReport
+    from lancekeep.application.upkeep.tiering import TieringReport
     from lancekeep.application.writes import HistoryEntry
     from lancekeep.composition import certify, connect
     from lancekeep.domain.commit import Committed, Conflict, Outcome, Unknown
@@ -138,6 +139,7 @@ __all__ = [
     "TableNotFound",
     "TagAlreadyExists",
     "TagNotFound",
+    "TieringReport",
     "Transaction",
     "TransactionNotFound",
     "Transform",
@@ -163,6 +165,7 @@ _HOMES = {
     "lancekeep.application.certification": "Certificate Check Result",
     "lancekeep.application.upkeep.cleanup": "CleanupReport NotCleaned TableCleanup",
     "lancekeep.application.upkeep.table_relocation": "RelocationReport",
+    "lancekeep.application.upkeep.tiering": "TieringReport",
     "lancekeep.application.upkeep.fsck": "Finding FsckReport",
     "lancekeep.application.upkeep.migration": "MigrationProgress MigrationReport",
     "lancekeep.application.partitions.namespace": "PartitionedNamespace",

@@ -21,6 +21,7 @@ from lancekeep.adapters.object_stores import open_object_store, uri_for_lance
 from lancekeep.adapters.rest.settings import HEADER, RestSettings
 from lancekeep.application.catalog import Catalog
 from lancekeep.application.certification import Certificate, Progress, measure
+from lancekeep.application.elsewhere import Elsewhere
 from lancekeep.application.ledger import COMMIT_STORE_PROPERTY, Ledger
 from lancekeep.application.places import Places
 from lancekeep.application.remote import RestCatalog
@@ -192,6 +193,7 @@ def _open(config: ConnectionConfig) -> Catalog:
         storage_options=native_options,
         v1_names=mode != V2,
         entropy=lambda: f"{_CHANCE.getrandbits(32):08x}",
+        elsewhere=lambda uri: _elsewhere(uri, objects, options),
     )
     manifest_key = places.manifest_root.key
     native_commits = objects.guarantees.atomic_create and mode != V1
@@ -231,6 +233,18 @@ def _open(config: ConnectionConfig) -> Catalog:
         if remembered is not None:
             ledger.require_store(remembered)
     return catalog
+
+
+def _elsewhere(uri: str, objects: ObjectStore, options: Mapping[str, str]) -> Elsewhere:
+    """Open a directory outside of a catalog with the options of the catalog."""
+    is_local = "://" not in uri or uri.startswith("file:")
+    if is_local and not uri.startswith(("/", "file:/")):
+        raise InvalidInput(f"the base {uri!r} is neither an absolute path nor a URI")
+    own = {name: options[name] for name in OWN_STORAGE_OPTIONS & options.keys()} if is_local else {}
+    native = {name: value for name, value in options.items() if name not in OWN_STORAGE_OPTIONS}
+    store, key = open_object_store(uri, native | own)
+    store = objects if store.root_uri == objects.root_uri else store
+    return Elsewhere(store, key, uri_for_lance(store, key))
 
 
 def certify(

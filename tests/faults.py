@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from lancekeep.adapters.commit_stores import open_commit_store
+from lancekeep.adapters.object_stores import open_object_store
 from lancekeep.domain.errors import StoreUnavailable
 
 
@@ -65,3 +72,48 @@ def lost_replies(method: str, times: int) -> Callable[[str, int], tuple[str, Bas
 def crash_at(nth: int, when: str) -> Callable[[str, int], tuple[str, BaseException] | None]:
     """Kill the process at the ``nth`` call, ``before`` or ``after`` its effect."""
     return lambda _, count: (when, Crash()) if count == nth else None
+
+
+def killed_at_each_call(
+    monkeypatch: pytest.MonkeyPatch, directory: Path, connect: Callable[[], Any], operation: Callable[[Any], object]
+) -> Iterator[tuple[int, str]]:
+    """Kill an operation before and after each call of a port; yield after each, with what it left in ``directory``.
+
+    Every kill begins with the present content of the directory.
+    """
+    before = directory.with_name(f"{directory.name}-before")
+    shutil.copytree(directory, before)
+    left, when = 0, "before"
+
+    def decide(*_: Any) -> tuple[str, BaseException] | None:
+        nonlocal left
+        left -= 1
+        if left > 0:
+            return None
+        return (when if left == 0 else "before"), Crash()
+
+    def objects(root: str, options: Any, **how: Any) -> Any:
+        store, key = open_object_store(root, options, **how)
+        return Faulty(store, decide), key
+
+    for nth in count(1):
+        for when in ("before", "after"):
+            shutil.rmtree(directory)
+            shutil.copytree(before, directory)
+            died = True
+            with monkeypatch.context() as patch:
+                patch.setattr("lancekeep.composition.open_object_store", objects)
+                patch.setattr(
+                    "lancekeep.composition.open_commit_store", lambda *args: Faulty(open_commit_store(*args), decide)
+                )
+                left = 1 << 30
+                catalog = connect()
+                left = nth
+                try:
+                    operation(catalog)
+                    died = False
+                except Crash:
+                    pass
+            yield nth, when
+        if not died:
+            return

@@ -64,7 +64,7 @@ class Catalog(Upkeep):
         *,
         open_rows: Callable[[str], ExternalCommitStore],
     ) -> None:
-        clones = Clones(places.objects, ledger.commits.retry, places.root_key)
+        clones = Clones(places.objects, ledger.commits.retry, places.root_key, places.elsewhere)
         removal = Removal(ledger, places, clones)
         ledger.commits.on_staged = (versions.base_paths.require_staged, removal.record_staged)
         tables = Tables(ledger, places, removal)
@@ -290,7 +290,7 @@ class Catalog(Upkeep):
         Raises:
             TableNotFound, VersionNotFound, TagNotFound: The source, the version or the tag does not exist.
             TableAlreadyExists: The target exists.
-            Unsupported: The version belongs to a branch, or ``deep`` is set and a file lies in another object store.
+            Unsupported: The version belongs to a branch.
             ConcurrentModification: The source was removed while it was cloned. Nothing was cloned.
             CommitUnknown: The outcome is unknown.
         """
@@ -307,7 +307,7 @@ class Catalog(Upkeep):
 
         Raises:
             TableNotFound: The table does not exist.
-            Unsupported: A file lies in another object store.
+            Unsupported: A base path cannot be resolved.
             ConcurrentModification: Other writers commit faster than files are copied. The copies stay.
             CommitUnknown: The outcome is unknown.
         """

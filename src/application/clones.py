@@ -18,6 +18,7 @@ from urllib.parse import unquote
 
 import attrs
 
+from lancekeep.application.elsewhere import Elsewhere, nowhere
 from lancekeep.application.retry import Retry
 from lancekeep.domain.catalog import ancestors
 from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound
@@ -38,6 +39,7 @@ class Clones:
     objects: ObjectStore
     retry: Retry
     root_key: str
+    elsewhere: Callable[[str], Elsewhere] = nowhere
     _recorded: set[tuple[str, frozenset[str]]] = attrs.field(factory=set)
 
     # -- records ------------------------------------------------------------------------------------------------

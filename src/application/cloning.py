@@ -12,6 +12,7 @@ from functools import partial
 from uuid import uuid4
 
 from lancekeep.application.clones import Clones
+from lancekeep.application.elsewhere import Elsewhere, copy_object
 from lancekeep.application.ledger import Ledger
 from lancekeep.application.places import Places
 from lancekeep.application.tables import Tables
@@ -147,42 +148,42 @@ class Cloning:
 
         Raises:
             Damaged: A file does not exist.
-            Unsupported: A file lies in another object store.
+            Unsupported: A base path cannot be resolved.
         """
-        names = names_in(content, root.base_uri)
-        directories: dict[str, None] = {}
+        names, objects = names_in(content, root.base_uri), self._places.objects
+        directories: dict[tuple[str, str], Elsewhere] = {}
         copied: set[str] = set()
         files = [file for file in file_references(content, root.base_uri) if file.base is not None or not borrowed]
         for file in files:
-            directories[self._directory(root, file)] = None
-        objects, retry = self._places.objects, self._ledger.commits.retry
-        for directory in directories:
-            for path in retry.call(partial(self._needed, directory, names)):
-                retry.call(partial(objects.copy, f"{directory}/{path}", f"{target.key}/{path}"))
+            place = self._directory(root, file)
+            directories[place.uri, place.key] = place
+        retry = self._ledger.commits.retry
+        for place in directories.values():
+            for path in retry.call(partial(self._needed, place, names)):
+                retry.call(partial(copy_object, place.objects, f"{place.key}/{path}", objects, f"{target.key}/{path}"))
                 copied.add(path)
         held = {path.rpartition("/")[0] + "/" for path in copied} | copied
         missing = next((file for file in files if file.path not in held), None)
         if missing is not None:
             raise Damaged(f"{root.base_uri}: the file {missing.path!r} does not exist; fsck --deep lists such files")
 
-    def _needed(self, directory: str, names: set[bytes]) -> list[str]:
+    def _needed(self, directory: Elsewhere, names: set[bytes]) -> list[str]:
         """Return the paths, relative to a dataset's directory, of the files that belong to these random names."""
         found: list[str] = []
         for part in (DATA, DELETIONS, INDICES):
-            for info in self._places.objects.list(f"{directory}/{part}/"):
-                path = info.key.removeprefix(f"{directory}/")
+            for info in directory.objects.list(f"{directory.key}/{part}/"):
+                path = info.key.removeprefix(f"{directory.key}/")
                 place = Place.of(path)
                 if place is not None and place.own_name in names:
                     found.append(path)
         return found
 
-    def _directory(self, root: DatasetRoot, file: FileReference) -> str:
-        """Return the key of the dataset directory that holds a file."""
+    def _directory(self, root: DatasetRoot, file: FileReference) -> Elsewhere:
+        """Return the dataset directory that holds a file."""
+        objects = self._places.objects
         if file.base is None:
-            return root.key
+            return Elsewhere(objects, root.key, objects.root_uri)
         if not file.path.startswith((f"{DATA}/", f"{DELETIONS}/", f"{INDICES}/")):
             raise Unsupported(f"{root.base_uri}: the base path {file.base!r} is not the directory of a dataset")
         key = self._clones.base_key(root.key, file.base, file.path)
-        if key is None:
-            raise Unsupported(f"{root.base_uri}: the file {file.path!r} lies in another object store: {file.base!r}")
-        return key
+        return self._places.elsewhere(file.base) if key is None else Elsewhere(objects, key, objects.root_uri)

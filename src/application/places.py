@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from urllib.parse import unquote
 
+from lancekeep.application.elsewhere import Elsewhere, nowhere
 from lancekeep.domain.directory_contents import foreign_files
 from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound
 from lancekeep.domain.identifiers import ObjectId
@@ -33,6 +34,7 @@ class Places:
         storage_options: The options that the table engine needs to open such a URI.
         v1_names: Whether tables of the root namespace keep V1 directory names (``{name}.lance``).
         entropy: Returns the random part of a new directory's name.
+        elsewhere: Opens a directory outside of the root, by its absolute path or URI.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class Places:
         storage_options: Mapping[str, str],
         v1_names: bool,
         entropy: Callable[[], str],
+        elsewhere: Callable[[str], Elsewhere] = nowhere,
     ) -> None:
         self.objects = objects
         self.root_key = root_key
@@ -51,6 +54,7 @@ class Places:
         self.v1_names = v1_names
         self._uri_of = uri_of
         self._entropy = entropy
+        self.elsewhere = elsewhere
         self.prefix = f"{root_key}/" if root_key else ""
         """The prefix of every key below the root."""
 

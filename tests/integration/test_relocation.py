@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -16,12 +15,10 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from deployments import bucket, s3_options
-from faults import Crash, Faulty
+from faults import Crash, killed_at_each_call
 from lance_namespace.errors import LanceNamespaceError
 
 import lancekeep
-from lancekeep.adapters.commit_stores import open_commit_store
-from lancekeep.adapters.object_stores import open_object_store
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.cli import lancekeep as lancekeep_command
@@ -272,52 +269,22 @@ def test_stopped_move_is_given_up_by_the_present_location(local: Lake, monkeypat
 
 @pytest.mark.parametrize("store", ["files", "conditional-put"])
 def test_killed_move_is_completed_by_the_next_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str) -> None:
-    now, before = tmp_path / "now", tmp_path / "before"
+    now = tmp_path / "now"
     url = f"file://{now}/commits?fsync=false" if store == "files" else "conditional-put://"
     lake = Lake(str(now / "lake"), url, {"fsync": "false"})
     filled(lake)
-    shutil.copytree(now, before)
-    left = [0]
-    when = ["before"]
-
-    def fate(*_: Any) -> tuple[str, BaseException] | None:
-        left[0] -= 1
-        if left[0] > 0:
-            return None
-        return ("before" if left[0] else when[0]), Crash()
-
-    def objects(root: str, options: Any, **how: Any) -> Any:
-        opened, key = open_object_store(root, options, **how)
-        return Faulty(opened, fate), key
-
-    for nth in count(1):
-        for when[0] in ("before", "after"):
-            shutil.rmtree(now)
-            shutil.copytree(before, now)
-            with monkeypatch.context() as patch:
-                patch.setattr("lancekeep.composition.open_object_store", objects)
-                patch.setattr(
-                    "lancekeep.composition.open_commit_store", lambda *args: Faulty(open_commit_store(*args), fate)
-                )
-                left[0] = 1 << 30
-                catalog = lake.connect()
-                left[0] = nth
-                died = False
-                try:
-                    catalog.relocate("t", "new")
-                except Crash:
-                    died = True
-            catalog = lake.connect()
-            assert lake.rows(catalog.find_table("t").location) == [1, 3, 4], (nth, when)
-            catalog.relocate("t", "new")
-            assert catalog.find_table("t").location == "new"
-            assert lake.rows("new") == [1, 3, 4], (nth, when)
-            assert lake.rows("new", "first") == [1, 2, 3], (nth, when)
-            assert catalog.write("t", rows(5), "append").version == 5
-            assert not list((now / "lake" / "t.lance").glob("data/*")), (nth, when)
-        if not died:
-            assert nth > 20
-            return
+    calls = 0
+    for at in killed_at_each_call(monkeypatch, now, lake.connect, lambda catalog: catalog.relocate("t", "new")):
+        calls += 1
+        catalog = lake.connect()
+        assert lake.rows(catalog.find_table("t").location) == [1, 3, 4], at
+        catalog.relocate("t", "new")
+        assert catalog.find_table("t").location == "new"
+        assert lake.rows("new") == [1, 3, 4], at
+        assert lake.rows("new", "first") == [1, 2, 3], at
+        assert catalog.write("t", rows(5), "append").version == 5
+        assert not list((now / "lake" / "t.lance").glob("data/*")), at
+    assert calls > 100
 
 
 def test_command_shows_the_plan_before_it_moves_anything(local: Lake) -> None:

@@ -8,9 +8,10 @@ visible version remains readable, and the next run completes the clean-up.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import pairwise
 from typing import TypeVar
 
@@ -20,6 +21,7 @@ from lancekeep.application.clones import Clones
 from lancekeep.application.ledger import Ledger
 from lancekeep.application.places import Places
 from lancekeep.application.upkeep.fsck import Progress, require_span
+from lancekeep.application.upkeep.tiering import own_files
 from lancekeep.domain.dataset_files import DIRECTORIES, REFERENCES, Place, Reference
 from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound
 from lancekeep.domain.identifiers import ObjectId
@@ -165,6 +167,7 @@ class _Dataset:
         selected: Whether to clean the table. Otherwise the clean-up only reads which files it needs.
         refusal: Why nothing of the table may be removed; empty if it may.
         object_id: The identifier of the table in the catalog, if it has one.
+        tier: The object store of a directory that holds data files of tables outside of the root; None for a table.
     """
 
     name: str
@@ -173,6 +176,7 @@ class _Dataset:
     branches: dict[str, _Branch] = attrs.field(factory=dict)
     refusal: str = ""
     object_id: ObjectId | None = None
+    tier: ObjectStore | None = None
 
     def refuse(self, reason: str) -> None:
         self.refusal = self.refusal or reason
@@ -213,7 +217,7 @@ class Cleanup:
         require_span(self.grace)
         if self.keep < 1:
             raise InvalidInput(f"keep is {self.keep}; the latest version always stays, so it is at least 1")
-        datasets = list(self._look())
+        datasets = [*self._look(), *self._tiers()]
         self._choose(datasets)
         if not dry_run:
             self._remove_versions([dataset for dataset in datasets if dataset.selected])
@@ -248,6 +252,12 @@ class Cleanup:
             yield self._filled(self._placed(table, selected))
         for location in self.clones.unowned_datasets(taken):
             yield self._filled(_Dataset(location, self._root(location), selected=False))
+
+    def _tiers(self) -> Iterator[_Dataset]:
+        """Yield the directories outside of the root that hold data files of tables."""
+        for place, files in own_files(self.ledger, self.places):
+            root = DatasetRoot(place.key, place.uri)
+            yield _Dataset(place.uri, root, True, {"": _Branch("", root, files=files)}, tier=place.objects)
 
     def _placed(self, table: Table, selected: bool) -> _Dataset:
         """Return a table with its dataset root.
@@ -308,7 +318,7 @@ class Cleanup:
         doomed = set[bytes]()
         for at, dataset in enumerate(datasets):
             self.progress(at, len(datasets), f"reading the manifests of {dataset.name}")
-            if dataset.selected and not dataset.refusal:
+            if dataset.selected and not dataset.refusal and dataset.tier is None:
                 try:
                     self._choose_versions(dataset)
                     gone = [
@@ -318,6 +328,7 @@ class Cleanup:
                 except Damaged as error:
                     dataset.refuse(f"{error}. Nothing of the table is removed")
             self._need(dataset)
+        _spare_tiers(datasets, [dataset.refusal for dataset in datasets])
         for dataset in datasets:
             for branch in dataset.branches.values() if not dataset.refusal else ():
                 branch.unneeded = [
@@ -449,6 +460,7 @@ class Cleanup:
         for dataset in self._look():
             self._need(dataset)
             torn[dataset.root] = dataset.refusal
+        _spare_tiers(datasets, torn.values())
         for at, dataset in enumerate(datasets):
             self.progress(at, len(datasets), f"removing files of {dataset.name}")
             dataset.refusal = dataset.refusal or torn.get(dataset.root, "")
@@ -456,10 +468,10 @@ class Cleanup:
                 unneeded = () if dataset.refusal else branch.unneeded
                 branch.unneeded = [(name, info) for name, info in unneeded if name not in self._needed]
                 for _, info in branch.unneeded:
-                    self._delete(info)
+                    self._retry(partial((dataset.tier or self._objects).delete, info.key))
                 for directory in {posixpath.dirname(info.key) for _, info in branch.unneeded}:
                     if posixpath.basename(directory) not in DIRECTORIES:  # such as that of an index
-                        self._objects.prune(directory)
+                        (dataset.tier or self._objects).prune(directory)
 
     def _listed(self, prefix: str) -> list[ObjectInfo]:
         """Return the result of `_list`; empty if the storage rejects the location."""
@@ -479,6 +491,14 @@ class Cleanup:
     @property
     def _objects(self) -> ObjectStore:
         return self.ledger.commits.objects
+
+
+def _spare_tiers(datasets: Iterable[_Dataset], refusals: Iterable[str]) -> None:
+    """Refuse to clean any tier if a manifest of the catalog cannot be read, because it may name files there."""
+    reason = next(filter(None, refusals), "")
+    for dataset in datasets:
+        if dataset.tier is not None and reason:
+            dataset.refuse(reason)
 
 
 def _cleaned(dataset: _Dataset, branch: _Branch) -> TableCleanup:

@@ -16,11 +16,11 @@ from pyroaring import BitMap
 
 from lancekeep.application.clones import Clones
 from lancekeep.domain.dataset_files import DATA, DELETIONS, INDICES
-from lancekeep.domain.errors import Damaged, ObjectNotFound
+from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound, Unsupported
 from lancekeep.domain.file_references import FileReference
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.format.file_references import file_references
-from lancekeep.ports.object_store import ObjectInfo
+from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
 _BATCH = 4096
 _UNKNOWN = -1
@@ -63,13 +63,15 @@ class FileChecks:
     """
 
     clones: Clones
+    _stores: dict[str, ObjectStore] = attrs.field(factory=dict, init=False)
+    """The other object stores that hold files, by the URIs with which the keys of these files begin."""
 
     def faults(
         self, table: DatasetRoot, versions: Sequence[Version], tell: Callable[[int], object] = lambda count: None
     ) -> Iterator[FileFault]:
         """Yield the files of a table's versions that are missing or damaged.
 
-        A version with an unreadable manifest is skipped, and so are files outside of this object store.
+        A version with an unreadable manifest is skipped. Keys in another object store begin with its URI.
 
         Args:
             table: The root of the table.
@@ -81,7 +83,7 @@ class FileChecks:
         prefixes = [f"{table.key}/"]
         for base in {base for base in bases.values() if base is not None and not f"{base}/".startswith(prefixes[0])}:
             prefixes += (f"{base}/{directory}/" for directory in (DATA, DELETIONS, INDICES))
-        listed = (info for prefix in prefixes for info in self.clones.objects.list(prefix))
+        listed = (info for prefix in prefixes for info in self._list(prefix))
         count = 0
         while some := list(islice(listed, _BATCH)):
             named.find(some)
@@ -100,13 +102,38 @@ class FileChecks:
                 if fault is not None and self.clones.objects.head(version.key) is not None:
                     yield fault
 
+    def _list(self, prefix: str) -> Iterator[ObjectInfo]:
+        store, own = self._at(prefix)
+        above = prefix.removesuffix(own)
+        return (attrs.evolve(info, key=above + info.key) if above else info for info in store.list(own))
+
+    def _at(self, key: str) -> tuple[ObjectStore, str]:
+        """Return the object store of a key, and the key in it."""
+        for uri, store in self._stores.items():
+            if key.startswith(uri):
+                return store, key.removeprefix(uri)
+        return self.clones.objects, key
+
+    def _base(self, version: Version, reference: FileReference) -> str | None:
+        """Return the key of the base path of a file; None if it cannot be resolved."""
+        assert reference.base is not None
+        key = self.clones.base_key(version.root.key, reference.base, reference.path)
+        if key is not None:
+            return key
+        with suppress(InvalidInput, Unsupported):
+            place = self.clones.elsewhere(reference.base)
+            self._stores[place.objects.root_uri] = place.objects
+            return place.objects.root_uri + place.key
+        return None
+
     def _fault(self, version: Version, key: str, reference: FileReference) -> FileFault | None:
         """Check a file again: it or its version may have changed since the listing."""
-        objects, retry = self.clones.objects, self.clones.retry
+        retry = self.clones.retry
+        objects, at = self._at(key)
         if key.endswith("/"):
-            held = retry.call(lambda: next(objects.list(key), None)) is not None
+            held = retry.call(lambda: next(objects.list(at), None)) is not None
             return None if held else FileFault(version, key, True, "is missing")
-        info = retry.call(partial(objects.head, key))
+        info = retry.call(partial(objects.head, at))
         if info is None:
             return FileFault(version, key, True, "is missing")
         if reference.size is not None and info.size != reference.size:
@@ -114,7 +141,7 @@ class FileChecks:
             return FileFault(version, key, False, reason)
         if reference.deleted is not None:
             with suppress(ObjectNotFound):
-                rows = _deleted_rows(retry.call(partial(objects.get, key)), key)
+                rows = _deleted_rows(retry.call(partial(objects.get, at)), key)
                 if rows != reference.deleted:
                     held_rows = "cannot be read" if rows is None else f"names {rows:,} rows"
                     return FileFault(version, key, False, f"{held_rows}, and its manifest says {reference.deleted:,}")
@@ -138,7 +165,7 @@ class FileChecks:
                         continue
                     known = (version.root.key, reference.base)
                     if known not in bases:
-                        bases[known] = self.clones.base_key(version.root.key, reference.base, reference.path)
+                        bases[known] = self._base(version, reference)
                     if bases[known] is not None:
                         yield version, f"{bases[known]}/{reference.path}", reference
 

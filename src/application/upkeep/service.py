@@ -20,6 +20,8 @@ from lancekeep.application.upkeep.manifest_names import ManifestNamesMigration, 
 from lancekeep.application.upkeep.migration import MigrationProgress, MigrationReport, migrate
 from lancekeep.application.upkeep.table_checks import TableChecks
 from lancekeep.application.upkeep.table_relocation import RelocationReport, TableRelocation
+from lancekeep.application.upkeep.tiering import Tiering, TieringReport
+from lancekeep.application.versions import Versions
 from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.maintenance import MaintenancePolicy
 from lancekeep.domain.table import MANIFEST_DIRECTORY, Table
@@ -29,6 +31,8 @@ from lancekeep.ports.table_engine import TableEngine
 
 class Upkeep:
     """The maintenance operations, which `Catalog` inherits."""
+
+    versions: Versions
 
     def __init__(
         self,
@@ -201,6 +205,46 @@ class Upkeep:
         """
         relocation = TableRelocation(self.ledger, self.places, self.tables, self.removal, self.engine)
         return relocation.relocate(ObjectId.of(identifier), location, keep=keep, dry_run=dry_run, progress=progress)
+
+    def move_fragments(
+        self,
+        identifier: Identifier,
+        older_than: timedelta | int,
+        base: str,
+        *,
+        dry_run: bool = False,
+        progress: Progress = lambda done, total, name: None,
+    ) -> TieringReport:
+        """Move the data files of old fragments to another prefix or bucket.
+
+        The files are copied to a directory of the table below ``base``, and a new version names the copies by a base
+        path. Rows, row ids, deletion files and indexes do not change. If other writers commit first, the version is
+        built again on theirs, without another copy. The old files stay until `cleanup` removes the versions that name
+        them; `cleanup` also removes files below the base that no version names.
+
+        Args:
+            identifier: The table.
+            older_than: Files that a version of at least this age names, by the times of the versions; or the number of
+                a version: files that a version before it names.
+            base: An absolute path or a URI outside of the root. The storage options of the catalog must open it, also
+                for readers.
+            dry_run: Change nothing.
+            progress: Called during the copy with the number of copied files and their total.
+
+        Returns:
+            What was moved or, with ``dry_run``, would be moved.
+
+        Raises:
+            TableNotFound, VersionNotFound: The table does not exist, or is only declared.
+            InvalidInput: The base lies in the root, or is no absolute path or URI.
+            Refused: The directory at the base belongs to another catalog.
+            Unsupported: Writers of the table need an unknown feature, or its manifests have V1 names.
+            ConcurrentModification: Other writers kept committing. The copies stay until `cleanup`.
+            Damaged: A file is missing, or has another size than its manifest states.
+            CommitUnknown: The outcome is unknown.
+        """
+        tiering = Tiering(self.ledger, self.places, self.tables, self.versions)
+        return tiering.move_fragments(ObjectId.of(identifier), older_than, base, dry_run=dry_run, progress=progress)
 
     def maintain(
         self, policy: MaintenancePolicy, *, dry_run: bool = False, proceed: Callable[[], bool] = lambda: True

@@ -40,6 +40,7 @@ SECTIONS = {
         Entry("optimize", "optimize", "Remove old versions of the manifest table and build its indexes."),
         Entry("repair", "repair", "Repair the inconsistencies that fsck finds, without losing data."),
         Entry("resolve", "resolve", "Settle a commit whose outcome was unknown."),
+        Entry("tier", "tier", "Move old data files of a table to another prefix or bucket."),
         Entry("verify", "verify", "Check that the files and rows of tables are complete."),
     ),
     "Servers": (

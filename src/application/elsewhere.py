@@ -1,0 +1,42 @@
+"""Directories outside of a catalog that hold files of its tables."""
+
+from __future__ import annotations
+
+import attrs
+
+from lancekeep.domain.errors import Unsupported
+from lancekeep.ports.object_store import ObjectStore
+
+
+@attrs.frozen
+class Elsewhere:
+    """A directory outside of a catalog, in its object store or in another one.
+
+    Attributes:
+        objects: The object store.
+        key: The key of the directory.
+        uri: The URI by which the table engine opens the directory.
+    """
+
+    objects: ObjectStore
+    key: str
+    uri: str
+
+
+def nowhere(uri: str) -> Elsewhere:
+    """Refuse every directory outside of the root."""
+    raise Unsupported(f"{uri}: this catalog opens no directory outside of its root")
+
+
+def copy_object(source: ObjectStore, key: str, target: ObjectStore, copy: str) -> None:
+    """Copy an object, also to another object store.
+
+    Between two object stores, its bytes pass through this process.
+
+    Raises:
+        ObjectNotFound: The object does not exist.
+    """
+    if source.root_uri == target.root_uri:
+        target.copy(key, copy)
+    else:
+        target.put(copy, source.get(key))

@@ -1,0 +1,300 @@
+"""Move the data files of old fragments to a base path.
+
+See `Upkeep.move_fragments` and ADR 71.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterator, Mapping
+from datetime import timedelta
+from functools import partial
+from hashlib import sha256
+from secrets import token_bytes
+from uuid import uuid4
+
+import attrs
+
+from lancekeep.application.concurrency import at_once
+from lancekeep.application.elsewhere import Elsewhere, copy_object
+from lancekeep.application.ledger import Ledger
+from lancekeep.application.places import Places
+from lancekeep.application.tables import Tables
+from lancekeep.application.versions import Versions, raise_unless_committed
+from lancekeep.domain.catalog import CatalogView, Change, SetProperties
+from lancekeep.domain.commit import Conflict
+from lancekeep.domain.dataset_files import DATA, Place, data_file_name
+from lancekeep.domain.errors import (
+    ConcurrentModification,
+    Damaged,
+    InvalidInput,
+    ObjectNotFound,
+    Refused,
+    Unsupported,
+    VersionNotFound,
+)
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.layout import DatasetRoot
+from lancekeep.domain.manifest_entry import OWN_PROPERTIES
+from lancekeep.domain.naming import NamingScheme
+from lancekeep.domain.table import Table
+from lancekeep.domain.version_row import VersionRow, scheme_of
+from lancekeep.format.tiering import PlacedFile, data_files, moved, timestamp, with_base
+from lancekeep.ports.object_store import ObjectInfo
+
+Progress = Callable[[int, int, str], None]
+
+BASES_PROPERTY = f"{OWN_PROPERTIES}bases"
+"""The property of the root namespace with the directories, as a JSON list, that hold data files of tables."""
+
+BASE_MARKER = ".lancekeep-base"
+"""A file in the directory of one table below a base; it contains the root of the catalog."""
+
+_ATTEMPTS = 20
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
+_BATCH = 64
+
+
+@attrs.frozen
+class TieringReport:
+    """What was moved to a base or, with ``dry_run``, would be moved.
+
+    Attributes:
+        table: The table.
+        base: The URI of the table's directory below the base.
+        files: The number of data files.
+        bytes: Their size.
+        version: The version that names the files at the base; None if none was committed.
+        dry_run: Whether nothing was changed.
+    """
+
+    table: str
+    base: str
+    files: int
+    bytes: int
+    version: int | None
+    dry_run: bool
+
+    def __str__(self) -> str:
+        done = "would move" if self.dry_run else "moved"
+        version = "" if self.version is None else f", as version {self.version}"
+        return f"{self.table}: {done} {self.files:,} data files, {self.bytes:,} bytes, to {self.base}{version}"
+
+
+class Tiering:
+    """Moves data files to base paths.
+
+    Args:
+        now: Returns the time in nanoseconds since 1970.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        places: Places,
+        tables: Tables,
+        versions: Versions,
+        *,
+        now: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._ledger = ledger
+        self._places = places
+        self._tables = tables
+        self._versions = versions
+        self._now = now
+
+    def move_fragments(
+        self, object_id: ObjectId, older_than: timedelta | int, base: str, *, dry_run: bool, progress: Progress
+    ) -> TieringReport:
+        table = self._tables.find(object_id)
+        root = self._places.dataset_root(table)
+        above = self._places.elsewhere(base)
+        tier = self._tier(above, table)
+        old = self._old_files(object_id, root, older_than)
+        latest = self._latest(object_id, root)
+        wanted = _wanted(self._read(latest), latest.path, old, tier)
+        report = TieringReport(str(object_id), tier.uri, len(wanted), sum(wanted.values()), None, True)
+        if dry_run or not wanted:
+            return attrs.evolve(report, dry_run=dry_run)
+        self._claim(above, tier)
+        version = self._move(table, root, old, tier, progress)
+        return attrs.evolve(report, version=version, dry_run=False)
+
+    # -- choosing -----------------------------------------------------------------------------------------------
+
+    def _old_files(self, object_id: ObjectId, root: DatasetRoot, older_than: timedelta | int) -> Collection[PlacedFile]:
+        """Return the data files of the newest version that is old enough."""
+        commits = self._ledger.commits
+        if isinstance(older_than, int):
+            found = commits.page(root, older_than, 1, True)
+        else:
+            if older_than < timedelta(0):
+                raise InvalidInput(f"{object_id}: older_than is {older_than}; it is a time span, at least 0")
+            rows = commits.page(root, None, None, True)
+            before = self._now() - older_than // timedelta(microseconds=1) * 1000
+            first = bisect_left(range(len(rows)), True, key=lambda at: self._time(rows[at]) <= before)
+            found = rows[first : first + 1]
+        return data_files(self._read(found[0]), found[0].path).keys() if found else ()
+
+    def _time(self, row: VersionRow) -> int:
+        return timestamp(self._read(row), row.path)
+
+    def _latest(self, object_id: ObjectId, root: DatasetRoot) -> VersionRow:
+        latest = self._ledger.commits.latest(root)
+        if latest is None:
+            raise VersionNotFound(f"{object_id} has no version; nothing was moved")
+        if scheme_of(latest) is not NamingScheme.V2:
+            raise Unsupported(f"{object_id}: its manifests have V1 names; nothing was moved")
+        return latest
+
+    # -- places -------------------------------------------------------------------------------------------------
+
+    def _tier(self, base: Elsewhere, table: Table) -> Elsewhere:
+        """Return the directory of a table below a base."""
+        places = self._places
+        if base.objects is places.objects and f"{base.key}/".startswith(places.prefix or "/" * (not base.key)):
+            raise InvalidInput(
+                f"the base {base.uri!r} lies in the root of the catalog, where every directory is a table; choose a "
+                "directory outside of it, or another bucket"
+            )
+        name = sha256(f"{places.root_uri}/{table.location}".encode()).hexdigest()[:16]
+        return Elsewhere(base.objects, f"{base.key}/{name}".lstrip("/"), f"{base.uri.rstrip('/')}/{name}")
+
+    def _claim(self, base: Elsewhere, tier: Elsewhere) -> None:
+        """Record the base in the catalog, and mark the table's directory as the catalog's own. Idempotent."""
+        self._ledger.apply(partial(_with_base, base.uri))
+        marker, content = f"{tier.key}/{BASE_MARKER}", self._places.root_uri.encode()
+        retry = self._ledger.commits.retry
+        if retry.call(partial(tier.objects.head, marker)) is None:
+            retry.call(partial(tier.objects.put, marker, content))
+        elif retry.call(partial(tier.objects.get, marker)) != content:
+            raise Refused(f"{tier.uri} belongs to another catalog; choose another base")
+
+    def _source(self, root: DatasetRoot, base: str | None) -> Elsewhere:
+        if base is None:
+            return Elsewhere(self._places.objects, root.key, root.base_uri)
+        return self._places.elsewhere(base)
+
+    # -- moving -------------------------------------------------------------------------------------------------
+
+    def _move(
+        self, table: Table, root: DatasetRoot, old: Collection[PlacedFile], tier: Elsewhere, progress: Progress
+    ) -> int | None:
+        """Copy files and commit the version that names the copies."""
+        copied: dict[PlacedFile, str] = {}
+        pause = _FIRST_PAUSE
+        for _ in range(_ATTEMPTS):
+            latest = self._latest(table.id, root)
+            content = self._read(latest)
+            wanted = _wanted(content, latest.path, old, tier)
+            try:
+                self._copy(
+                    root, {file: size for file, size in wanted.items() if file not in copied}, tier, copied, progress
+                )
+            except ObjectNotFound as error:
+                if self._latest(table.id, root) != latest:
+                    continue
+                raise Damaged(f"{table.id}: {error}; fsck --deep lists the missing files. Nothing was moved") from error
+            built = str(uuid4()), self._now()
+            registering = with_base(content, latest.path, tier.uri, *built)
+            manifest = registering or moved(content, latest.path, copied, tier.uri, *built)
+            if manifest is None:
+                return None
+            outcome, _ = self._versions.commit_built(table, latest.version + 1, manifest)
+            if not isinstance(outcome, Conflict):
+                committed = raise_unless_committed(outcome, str(table.id))
+                if registering is None:
+                    return committed.version
+                continue
+            self._ledger.commits.retry.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        raise ConcurrentModification(
+            f"{table.id}: other writers committed {_ATTEMPTS} versions while its files were moved. Move them again "
+            "when fewer writers are active; cleanup removes the copies"
+        )
+
+    def _copy(
+        self,
+        root: DatasetRoot,
+        files: Mapping[PlacedFile, int],
+        tier: Elsewhere,
+        copied: dict[PlacedFile, str],
+        progress: Progress,
+    ) -> None:
+        """Copy data files under new names, several at once, with the files that belong to them.
+
+        A copy has a name of its own because clean-up decides by names which of the two is needed.
+        """
+        sources = {base: self._source(root, base) for base in {file.base for file in files}}
+        attached = {base: set(source.objects.directories(f"{source.key}/{DATA}/")) for base, source in sources.items()}
+        remaining = list(files)
+        while remaining:
+            progress(len(files) - len(remaining), len(files), "copying data files")
+            batch, remaining = remaining[:_BATCH], remaining[_BATCH:]
+            tasks = [
+                (sources[file.base], file.path, files[file], tier, file.path.rpartition(".")[0] in attached[file.base])
+                for file in batch
+            ]
+            copied.update(zip(batch, at_once(self._copied, *zip(*tasks, strict=True)), strict=True))
+
+    def _copied(self, source: Elsewhere, path: str, size: int, tier: Elsewhere, has_more: bool) -> str:
+        """Copy one data file, and return its new path.
+
+        Raises:
+            ObjectNotFound: The file does not exist.
+            Damaged: The file does not have the size that the manifest states.
+        """
+        name = data_file_name(token_bytes(16))
+        key = f"{tier.key}/{DATA}/{name}"
+        self._copy_object(source, f"{source.key}/{DATA}/{path}", tier, key)
+        held = self._ledger.commits.retry.call(partial(tier.objects.head, key))
+        if held is None or (size and held.size != size):
+            found = "nothing" if held is None else f"{held.size:,} bytes"
+            raise Damaged(f"{source.uri}/{DATA}/{path} has {size:,} bytes by its manifest; its copy has {found}")
+        stem, new_stem = path.rpartition(".")[0], name.rpartition(".")[0]
+        for info in source.objects.list(f"{source.key}/{DATA}/{stem}/") if has_more else ():
+            rest = info.key.removeprefix(f"{source.key}/{DATA}/{stem}/")
+            self._copy_object(source, info.key, tier, f"{tier.key}/{DATA}/{new_stem}/{rest}")
+        return name
+
+    def _copy_object(self, source: Elsewhere, key: str, target: Elsewhere, copy: str) -> None:
+        self._ledger.commits.retry.call(partial(copy_object, source.objects, key, target.objects, copy))
+
+    def _read(self, row: VersionRow) -> bytes:
+        try:
+            return self._ledger.commits.retry.call(partial(self._places.objects.get, row.path))
+        except ObjectNotFound as error:
+            raise ConcurrentModification(f"{row.base_uri}: version {row.version} was removed; move again") from error
+
+
+def own_files(ledger: Ledger, places: Places) -> Iterator[tuple[Elsewhere, list[tuple[bytes, ObjectInfo]]]]:
+    """Yield the directories of this catalog below its bases.
+
+    Each comes with its files that have random names. The bases are those of the last view of the catalog.
+    """
+    for uri in json.loads(ledger.recent().properties.get(BASES_PROPERTY, "[]")):
+        base = places.elsewhere(uri)
+        below = f"{base.key}/" if base.key else ""
+        for name in list(base.objects.directories(below)):
+            key = f"{below}{name}"
+            try:
+                owner = base.objects.get(f"{key}/{BASE_MARKER}").decode(errors="replace")
+            except ObjectNotFound:
+                continue
+            if owner == places.root_uri:
+                infos = [(Place.of(info.key.removeprefix(f"{key}/")), info) for info in base.objects.list(f"{key}/")]
+                files = [(place.own_name, info) for place, info in infos if place is not None and place.own_name]
+                yield Elsewhere(base.objects, key, f"{base.uri.rstrip('/')}/{name}"), files
+
+
+def _wanted(content: bytes, name: str, old: Collection[PlacedFile], tier: Elsewhere) -> dict[PlacedFile, int]:
+    found = data_files(content, name)
+    return {file: size for file, size in found.items() if file in old and file.base != tier.uri}
+
+
+def _with_base(uri: str, view: CatalogView) -> tuple[list[Change], None]:
+    bases = json.loads(view.properties.get(BASES_PROPERTY, "[]"))
+    changes: list[Change] = [] if uri in bases else [SetProperties({BASES_PROPERTY: json.dumps([*bases, uri])})]
+    return changes, None
