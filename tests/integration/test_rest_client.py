@@ -22,6 +22,7 @@ import lancekeep
 from lancekeep.config import ConnectionConfig
 from lancekeep.domain.view import Refresh, ViewDefinition
 from lancekeep.entrypoints.namespace.implementations import namespace_of
+from lancekeep.ports.table_structure import NewIndex
 from lancekeep.testing.kit import Contents, Open
 from lancekeep.testing.suite import NamespaceBehaviours
 
@@ -579,6 +580,36 @@ def test_tags_and_branches_of_a_served_catalog(front: Front) -> None:
     assert lance.dataset(location).checkout_version(("side", None)).count_rows() == 2
     catalog.structure.delete_branch(table, "side")
     assert catalog.structure.branches(table) == {}
+
+
+def test_indexes_of_a_served_catalog(front: Front) -> None:
+    catalog = lancekeep.connect(front.uri)
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array([float(n) for n in range(512)], pa.float32()), 2)
+    catalog.write("t", pa.table({"id": range(256), "text": [f"word{n % 5}" for n in range(256)], "vector": vectors}))
+    table = lancekeep.ObjectId.of("t")
+    for column, kind, parameters in (
+        ("id", "BTREE", {}),
+        ("text", "FTS", {}),
+        ("vector", "IVF_FLAT", {"num_partitions": 1, "distance_type": "cosine"}),
+    ):
+        index = NewIndex(column, kind, f"on_{column}", parameters)
+        assert catalog.structure.create_index(table, index, None).transaction
+    found = {index.name: list(index.columns) for index in catalog.structure.indexes(table, None, None)}
+    assert found == {"on_id": ["id"], "on_text": ["text"], "on_vector": ["vector"]}
+    plain = lance.dataset(catalog.find_table("t").location)
+    assert {index.name for index in plain.describe_indices()} == found.keys()
+    assert plain.to_table(full_text_query="word3").num_rows == 51
+    catalog.write("t", plain.to_table().slice(0, 4), "append")
+    stats = catalog.structure.index_statistics(table, "on_vector", None, None)
+    assert (stats.distance, stats.indexed_rows, stats.unindexed_rows) == ("cosine", 256, 4)
+    with pytest.raises(lancekeep.IndexAlreadyExists):
+        catalog.structure.create_index(table, NewIndex("id", "BTREE", "on_id", {}), None)
+    catalog.structure.drop_index(table, "on_id", None)
+    with pytest.raises(lancekeep.IndexNotFound):
+        catalog.structure.drop_index(table, "on_id", None)
+    with pytest.raises(lancekeep.IndexNotFound):
+        catalog.structure.index_statistics(table, "on_id", None, None)
+    assert {index.name for index in catalog.structure.indexes(table, None, None)} == {"on_text", "on_vector"}
 
 
 def test_views_of_a_served_catalog(front: Front) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import lance
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from rest_server import serving
+from rest_server import Front, serving
 
 import lancekeep
 from lancekeep.entrypoints.cli import SECTIONS
@@ -38,7 +39,7 @@ REFUSED = {
     "inspect": ("inspect {uri} ns.t", ELSEWHERE),
 }
 TESTED_ELSEWHERE = {
-    "resolve": "test_an_unknown_commit_is_settled_by_its_token commits it",
+    "resolve": "test_resolve_settles_an_unknown_commit_through_a_server",
     "serve": "test_any_implementation_can_be_served serves a server",
     "keys": "works on a file, not on a catalog",
     **dict.fromkeys(("backfill", "compact", "index", "upsert"), "test_jobs_write_through_a_server"),
@@ -46,7 +47,7 @@ TESTED_ELSEWHERE = {
 
 
 @pytest.fixture
-def uri(tmp_path: Path) -> Iterator[str]:
+def front(tmp_path: Path) -> Iterator[Front]:
     namespace = lancekeep.DirectoryNamespace(
         **{"root": str(tmp_path / "lake"), "storage.fsync": "false", "commit_store": f"sqlite://{tmp_path}/commits.db"}
     )
@@ -55,7 +56,12 @@ def uri(tmp_path: Path) -> Iterator[str]:
         catalog = lancekeep.connect(running.uri)
         catalog.create_namespace("ns")
         catalog.write("ns.t", pa.table({"id": [1, 2]}))
-        yield running.uri
+        yield running
+
+
+@pytest.fixture
+def uri(front: Front) -> str:
+    return front.uri
 
 
 def test_every_command_is_tested_over_a_server() -> None:
@@ -71,6 +77,41 @@ def test_command_works_over_a_server(uri: str, tmp_path: Path, name: str) -> Non
     assert [lance.dataset(str(each.parents[1])).count_rows() for each in kept if "ns$t" in str(each)] == (
         [2] if name == "deregister" else []
     )
+
+
+def unknown(front: Front) -> str:
+    """Return the token of an append whose replies are lost."""
+    catalog = lancekeep.connect(front.uri, properties={"rest.retry_seconds": "0.3"})
+    front.losses["create_table_version"] = front.losses["describe_table_version"] = 1000
+    with pytest.raises(lancekeep.CommitUnknown) as raised:
+        catalog.write("ns.t", pa.table({"id": [3]}), "append")
+    front.losses.clear()
+    return str(raised.value.token)
+
+
+def test_resolve_settles_an_unknown_commit_through_a_server(front: Front) -> None:
+    token = unknown(front)
+    for _ in range(2):
+        result = CliRunner().invoke(command, ["resolve", front.uri, token, "--json"], obj=lancekeep)
+        assert (result.exit_code, json.loads(result.output)["version"]) == (0, 2), result.output
+    assert sorted(lancekeep.connect(front.uri).open("ns.t").to_table()["id"].to_pylist()) == [1, 2, 3]
+
+
+def test_resolve_reports_a_commit_that_stays_unknown(front: Front) -> None:
+    token = unknown(front)
+    front.losses["create_table_version"] = 1000
+    line = ["resolve", front.uri, token]
+    result = CliRunner().invoke(command, line, obj=lancekeep, env={"LANCEKEEP_REST__RETRY_SECONDS": "0.3"})
+    assert (result.exit_code, "Still unknown" in result.output) == (3, True), result.output
+
+
+@pytest.mark.parametrize(("of_server", "message"), [(False, "not a commit token"), (True, "no table of")])
+def test_resolve_refuses_a_token_that_is_not_of_the_server(front: Front, of_server: bool, message: str) -> None:
+    token = unknown(front).replace("ns$t", "ns$u") if of_server else "nonsense"
+    before = lancekeep.connect(front.uri).history("ns.t")
+    result = CliRunner().invoke(command, ["resolve", front.uri, token], obj=lancekeep)
+    assert (result.exit_code, message in result.output) == (2, True), result.output
+    assert lancekeep.connect(front.uri).history("ns.t") == before
 
 
 @pytest.mark.parametrize("name", [name for name in REFUSED if name in COMMANDS])

@@ -437,8 +437,13 @@ def test_jobs_write_through_a_server(spark: SparkSession, catalog: lancekeep.Cat
         over = lancekeep.connect(front.uri)
         backfill(spark, over, "t", "twice", lambda batch: pc.multiply(batch["id"], 2), reads=["id"])
         compact(spark, over, "t")
+        changes = rows(FRAGMENTS * ROWS - 1, 2).append_column("twice", pa.array([798, 800], pa.int64()))
+        assert upsert(over, "t", changes, on="id").counts == {"updated": 1, "inserted": 1}
+        index(spark, over, "t", "id", "BTREE")
     read = plain(catalog).to_table(columns=["id", "twice"])
-    assert sorted(read["id"].to_pylist()) == list(range(FRAGMENTS * ROWS))
+    assert sorted(read["id"].to_pylist()) == list(range(FRAGMENTS * ROWS + 1))
+    assert [found.name for found in plain(catalog).describe_indices()] == ["id_idx"]
+    assert plain(catalog).to_table(filter="id = 399")["twice"].to_pylist() == [798]
     assert read["twice"].to_pylist() == [2 * number for number in read["id"].to_pylist()]
-    assert len(plain(catalog).get_fragments()) == 1
+    assert len(plain(catalog).get_fragments()) == 2  # the compacted rows, and those of the upsert
     assert recorded(catalog)[-1] == plain(catalog).version
