@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from lancekeep.application.writes import Writes
-from lancekeep.domain.errors import BranchNotFound
+from lancekeep.domain.errors import BranchNotFound, Refused, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.ports.table_engine import TableEngine
 from lancekeep.ports.table_structure import Branch, ColumnChange, FieldMetadata, Index, IndexStatistics, NewIndex
@@ -66,6 +66,37 @@ class TableStructure:
         if name not in self.branches(object_id):
             raise BranchNotFound(f"the table {object_id} has no branch {name!r}")
         self._writes.commit_change(object_id, lambda dataset: self._engine.structure.delete_branch(dataset, name))
+
+    def fast_forward(self, object_id: ObjectId, name: str) -> Changed:
+        """Publish the rows of a branch as one version of the main history.
+
+        Raises:
+            BranchNotFound: The table has no such branch.
+            Refused: The main history has versions that the branch lacks, or the branch has no version to publish.
+            Unsupported: The branch begins at another branch, or has other columns.
+        """
+        branch = self.branches(object_id).get(name)
+        if branch is None:
+            raise BranchNotFound(f"the table {object_id} has no branch {name!r}")
+        if branch.parent is not None:
+            raise Unsupported(
+                f"the branch {name!r} of {object_id} begins at the branch {branch.parent!r}. Only a branch that begins "
+                "at the main history can be published."
+            )
+        tip = self._writes.open(object_id, None, None, name)
+        if tip.version == branch.version:
+            raise Refused(f"the branch {name!r} of {object_id} has no version of its own to publish")
+
+        def act(dataset: Any) -> Any:
+            if dataset.version != branch.version:
+                raise Refused(
+                    f"the main history of {object_id} is at version {dataset.version}, and the branch {name!r} begins "
+                    f"at version {branch.version}. Create a branch from the latest version, write the rows again, and "
+                    "publish that branch."
+                )
+            return self._engine.structure.fast_forward(dataset, tip)
+
+        return self._change(object_id, None, act, exactly=True)
 
     # -- indexes ------------------------------------------------------------------------------------------------
 
@@ -151,7 +182,9 @@ class TableStructure:
 
         return self._change(object_id, branch, act), found
 
-    def _change(self, object_id: ObjectId, branch: str | None, act: Callable[[Any], Any]) -> Changed:
+    def _change(
+        self, object_id: ObjectId, branch: str | None, act: Callable[[Any], Any], *, exactly: bool = False
+    ) -> Changed:
         made: list[str | None] = []
 
         def acted(dataset: Any) -> Any:
@@ -159,5 +192,5 @@ class TableStructure:
             made.append(self._engine.structure.transaction(changed))
             return changed
 
-        committed = self._writes.commit_change(object_id, acted, branch=branch)
+        committed = self._writes.commit_change(object_id, acted, branch=branch, exactly=exactly)
         return Changed(committed.version, made[-1] if made else None)

@@ -148,6 +148,16 @@ class StructureEngine(Protocol):
     def delete_branch(self, dataset: Any, name: str) -> Any:
         """Delete a branch with its versions and files."""
 
+    def fast_forward(self, dataset: Any, tip: Any) -> Any:
+        """Commit the rows of a branch to the main history, and return it.
+
+        ``dataset`` is the version at which the branch begins, and ``tip`` is the latest version of the branch.
+        Writes the rows that the branch has added, and deletes those that it has deleted.
+
+        Raises:
+            Unsupported: the branch has other columns.
+        """
+
     def create_index(self, dataset: Any, index: NewIndex) -> Any:
         """Create an index.
 

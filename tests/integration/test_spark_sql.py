@@ -467,8 +467,8 @@ def test_create_table_as_select_keeps_vectors(lake: Lake) -> None:
 def test_conditions_select_same_rows_in_lance_and_spark(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str | None] = []
 
-    def noted(predicate: object, dataset: object) -> str | None:
-        asked.append(translated(predicate, dataset))
+    def noted(predicate: object, dataset: object, metadata: pa.Schema) -> str | None:
+        asked.append(translated(predicate, dataset, metadata))
         return asked[-1]
 
     monkeypatch.setattr(scan, "translated", noted)

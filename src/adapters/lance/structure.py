@@ -20,6 +20,7 @@ from lancekeep.domain.errors import (
     LancekeepError,
     Refused,
     SchemaMismatch,
+    Unsupported,
 )
 from lancekeep.format.manifest import transaction_name
 from lancekeep.ports.table_structure import Branch, ColumnChange, FieldMetadata, Index, IndexStatistics, NewIndex
@@ -75,6 +76,31 @@ class LanceStructure:
         with _refusing(Refused, "is referenced by"):
             dataset.branches.delete(name)
         return dataset
+
+    def fast_forward(self, dataset: Any, tip: Any) -> Any:
+        if [field.to_arrow() for field in dataset.lance_schema.fields()] != [
+            field.to_arrow() for field in tip.lance_schema.fields()
+        ]:
+            raise Unsupported(
+                f"the columns of the branch differ from those of {_name(dataset)}, and only rows can be published. "
+                "Alter the table itself, and then create the branch."
+            )
+        before = {fragment.fragment_id: fragment for fragment in dataset.get_fragments()}
+        after = {fragment.fragment_id: fragment for fragment in tip.get_fragments()}
+        kept = {
+            number for number in before.keys() & after.keys() if _paths_of(before[number]) == _paths_of(after[number])
+        }
+        new = [fragment for number, fragment in after.items() if number not in kept]
+        added = _copied(tip, new, dataset) if new else []
+        removed = [number for number in before if number not in kept]
+        updated = []
+        for number in sorted(kept):
+            if before[number].num_deletions != after[number].num_deletions:
+                left = before[number].delete(f"_rowaddr IN ({', '.join(_deleted(dataset, tip, number))})")
+                updated.append(left) if left is not None else removed.append(number)
+        operations = lance.LanceOperation
+        operation = operations.Update(removed, updated, added) if removed or updated else operations.Append(added)
+        return lance.LanceDataset.commit(dataset, operation, read_version=dataset.version)
 
     # -- indexes ------------------------------------------------------------------------------------------------
 
@@ -189,6 +215,33 @@ def operation_of(dataset: Any, version: int) -> str:
     except TypeError:  # pylance 14 cannot build the one operation that rewrites indexes
         return "Rewrite"
     return "unknown" if transaction is None else type(transaction.operation).__name__
+
+
+# -- branches -------------------------------------------------------------------------------------------------------
+
+
+def _paths_of(fragment: Any) -> list[str]:
+    return [file.path for file in fragment.metadata.files]
+
+
+def _copied(tip: Any, fragments: Sequence[Any], dataset: Any) -> list[Any]:
+    """Write the rows of fragments of a branch as new fragments of the main history."""
+    rows = tip.scanner(fragments=list(fragments), scan_in_order=True).to_reader()
+    if not any(fragment.count_rows() for fragment in fragments):
+        return []
+    written: list[Any] = lance.fragment.write_fragments(
+        rows, dataset.uri, schema=dataset.schema, mode="append", storage_options=dataset.latest_storage_options()
+    )
+    return written
+
+
+def _deleted(dataset: Any, tip: Any, number: int) -> list[str]:
+    """Return the addresses of the rows that a branch has deleted from a fragment."""
+    live, kept = (
+        set(version.scanner(columns=["_rowaddr"], fragments=[version.get_fragment(number)]).to_table()[0].to_pylist())
+        for version in (dataset, tip)
+    )
+    return [str(address) for address in sorted(live - kept)]
 
 
 # -- indexes --------------------------------------------------------------------------------------------------------

@@ -152,6 +152,19 @@ class FragmentReader:
 
     def read(self, runs: Sequence[range], limit: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the fragments in order, at most ``limit``."""
+        for batch, _ in self.read_with(runs, limit, ()):
+            yield batch
+
+    def read_with(
+        self, runs: Sequence[range], limit: int | None, extra: Sequence[str]
+    ) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
+        """Yield batches of rows, each with a batch of added columns.
+
+        Args:
+            runs: The fragments.
+            limit: The most rows.
+            extra: The columns that the scanner adds, such as ``_rowaddr``. They keep the scanner's types.
+        """
         freeze_imports()
         if not runs:
             return
@@ -159,8 +172,8 @@ class FragmentReader:
         fragments = [dataset.get_fragment(number) for run in runs for number in run]
         names = self._stored_names
         scanner = dataset.scanner(
-            columns=names,
-            with_row_id=not names,  # a batch without columns would have no rows
+            columns=[*names, *extra],
+            with_row_id=not names and not extra,  # a batch without columns would have no rows
             filter=self.filter,
             limit=limit,
             batch_size=self.batch_size or batch_rows(dataset.schema, names, fragments),
@@ -171,7 +184,8 @@ class FragmentReader:
         for batch in scanner.to_batches():
             if batch.num_rows:
                 chosen = batch if self.origins is None else projected(batch, self.origins, self.schema)
-                yield as_spark_takes(chosen, self.schema)
+                added = batch.select(list(extra))
+                yield as_spark_takes(chosen.select(self.schema.names) if extra else chosen, self.schema), added
 
     @property
     def _stored_names(self) -> list[str]:

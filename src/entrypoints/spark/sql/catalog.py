@@ -10,21 +10,25 @@ from pyspark.sql.types import StructType
 
 from lancekeep.application.catalog import Catalog
 from lancekeep.domain.errors import (
+    BranchNotFound,
     InvalidInput,
     NamespaceAlreadyExists,
     NamespaceNotEmpty,
     NamespaceNotFound,
     TableAlreadyExists,
     TableNotFound,
+    TagNotFound,
     Unsupported,
     VersionNotFound,
 )
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.spark.sql.alter import alter
+from lancekeep.entrypoints.spark.sql.branches import PREFIX, TAG_PREFIX, WAP_BRANCH, Branch
 from lancekeep.entrypoints.spark.sql.columns import is_vector_property, stored_schema
 from lancekeep.entrypoints.spark.sql.jvm import CATALOG, Jvm, Proxy, struct
+from lancekeep.entrypoints.spark.sql.metadata_tables import KINDS, MetadataTable, require_version_allowed
 from lancekeep.entrypoints.spark.sql.streams import Streams
-from lancekeep.entrypoints.spark.sql.table import PROVIDER, STORE_SHOWN, VERSION_SHOWN, SqlTable, StagedTable
+from lancekeep.entrypoints.spark.sql.table import PROVIDER, STORE_SHOWN, VERSION_SHOWN, SqlTable, StagedTable, TagTable
 
 _PROVIDERS = (PROVIDER, "lance")
 
@@ -135,8 +139,8 @@ class SqlCatalog(Proxy):
     def tableExists(self, identifier: Any) -> bool:
         return self._catalog.table_exists(_object_id(identifier))
 
-    def loadTable(self, identifier: Any, context: Any = None, options: Any = None) -> SqlTable:
-        """Load a table, by default at its latest version.
+    def loadTable(self, identifier: Any, context: Any = None, options: Any = None) -> SqlTable | MetadataTable:
+        """Load a table, by default its latest version, or a part of a table.
 
         Args:
             identifier: The table.
@@ -146,17 +150,90 @@ class SqlCatalog(Proxy):
         table = _object_id(identifier)
         version, moment = _time_travel(context)
         try:
+            return self._table(table, version, moment)
+        except TableNotFound:
+            part = self._part(table, version, moment)
+            if part is None:
+                raise
+            return part
+
+    def _table(self, table: ObjectId, version: str | None, moment: datetime | None) -> SqlTable:
+        """Load a table, or the branch of it that the session writes to."""
+        branch = self._wap_branch() if version is None and moment is None else None
+        dataset = self._opened(table, version, moment)
+        if branch is None:
+            return self._shown_as(table, table, dataset, None)
+        try:
+            dataset = self._catalog.open(table, branch=branch)
+        except BranchNotFound:
+            return self._shown_as(table, table, dataset, Branch(self._catalog, table, branch, exists=False))
+        return self._shown_as(table, table, dataset, Branch(self._catalog, table, branch))
+
+    def _shown_as(self, name: ObjectId, table: ObjectId, dataset: Any, branch: Branch | None) -> SqlTable:
+        return SqlTable(self._jvm, self._shown(name), self._catalog, table, dataset, self._streams, branch)
+
+    def _part(self, name: ObjectId, version: str | None, moment: datetime | None) -> SqlTable | MetadataTable | None:
+        """Load a metadata table, a branch or a tag by the name ``table.part``; None if it names none."""
+        found = self._whole(name)
+        if found is None:
+            return None
+        table, part = found
+        if part in KINDS:
+            require_version_allowed(part, version is not None or moment is not None)
+            dataset = self._opened(table, version, moment)
+            return MetadataTable(self._jvm, self._shown(name), part, self._catalog, table, dataset)
+        if version is not None or moment is not None:
+            raise InvalidInput(f"{self._shown(name)} names a version; read it without VERSION or TIMESTAMP AS OF")
+        if part.startswith(TAG_PREFIX):
+            dataset = self._catalog.open(table, tag=part.removeprefix(TAG_PREFIX))
+            return TagTable(self._jvm, self._shown(name), self._catalog, table, dataset, self._streams)
+        branch = part.removeprefix(PREFIX)
+        return self._shown_as(
+            name, table, self._catalog.open(table, branch=branch), Branch(self._catalog, table, branch)
+        )
+
+    def _whole(self, name: ObjectId) -> tuple[ObjectId, str] | None:
+        """Return the table and the part that a name consists of; None if there is no such table."""
+        *names, part = name.names
+        if not names or not (part in KINDS or part.startswith((PREFIX, TAG_PREFIX))):
+            return None
+        table = ObjectId(tuple(names))
+        return (table, part) if self._catalog.table_exists(table) else None
+
+    def _require_whole(self, name: ObjectId) -> None:
+        """Check that a name that is to be changed or dropped is no part of a table.
+
+        Raises:
+            Unsupported: It names a metadata table, a branch or a tag.
+        """
+        found = None if self._catalog.table_exists(name) else self._whole(name)
+        if found is not None:
+            raise Unsupported(
+                f"{self._shown(name)} is a part of the table {self._shown(found[0])}: it cannot be altered, renamed or "
+                "dropped. Alter the table itself; change its tags and branches in Python."
+            )
+
+    def _opened(self, table: ObjectId, version: str | None, moment: datetime | None) -> Any:
+        try:
             if moment is not None:
-                dataset = self._catalog.open(table, self._version_at(table, moment))
-            elif version is not None and not version.isdecimal():
-                dataset = self._catalog.open(table, tag=version)
-            else:
-                dataset = self._catalog.open(table, None if version is None else int(version))
+                return self._catalog.open(table, self._version_at(table, moment))
+            if version is None or version.isdecimal():
+                return self._catalog.open(table, None if version is None else int(version))
+            try:
+                return self._catalog.open(table, tag=version)
+            except TagNotFound:
+                if version not in self._catalog.structure.branches(table):
+                    raise
+                return self._catalog.open(table, branch=version)
         except VersionNotFound as error:
             if version is None and moment is None:
                 raise TableNotFound(str(error)) from error
             raise InvalidInput(str(error)) from error
-        return SqlTable(self._jvm, self._shown(table), self._catalog, table, dataset, self._streams)
+
+    def _wap_branch(self) -> str | None:
+        """Return the branch that the session which runs the statement writes to."""
+        settings = self._jvm.java("org.apache.spark.sql.internal.SQLConf").get()
+        return settings.getConfString(WAP_BRANCH, "") or None
 
     def loadChangelog(self, identifier: Any, context: Any, options: Any) -> Any:
         raise Unsupported(f"{self._shown(_object_id(identifier))}: changes cannot be read by SQL")
@@ -178,10 +255,12 @@ class SqlCatalog(Proxy):
 
     def alterTable(self, identifier: Any, changes: Iterable[Any]) -> SqlTable:
         table = _object_id(identifier)
+        self._require_whole(table)
         alter(self._catalog, table, list(changes))
-        return self.loadTable(identifier)
+        return self._table(table, None, None)
 
     def dropTable(self, identifier: Any) -> bool:
+        self._require_whole(_object_id(identifier))
         try:
             self._catalog.drop_table(_object_id(identifier))
         except TableNotFound:
@@ -195,6 +274,7 @@ class SqlCatalog(Proxy):
         wanted = _object_id(target)
         if len(wanted.names) > 1 and wanted.names[0] == self._name:  # Spark parses this catalog's name as a namespace
             wanted = ObjectId(wanted.names[1:])
+        self._require_whole(_object_id(source))
         self._catalog.rename_table(_object_id(source), wanted)
 
     # -- tables with their first rows -----------------------------------------------------------------------------
@@ -220,8 +300,9 @@ class SqlCatalog(Proxy):
 
     def _create(self, identifier: Any, columns: StructType, properties: Mapping[str, str]) -> SqlTable:
         rows = stored_schema(columns, properties).empty_table()
-        self._catalog.write(_object_id(identifier), rows, properties=_kept(properties))
-        return self.loadTable(identifier)
+        table = _object_id(identifier)
+        self._catalog.write(table, rows, properties=_kept(properties))
+        return self._table(table, None, None)
 
     # -- inside -------------------------------------------------------------------------------------------------
 

@@ -82,8 +82,8 @@ class Jvm:
         """Return a Java array of objects of the class ``kind``."""
         items = list(values)
         array = self._gateway.new_array(self.java(kind), len(items))
-        for position, item in enumerate(items):
-            array[position] = item
+        for position, item in enumerate(items):  # py4j cannot assign Python objects to elements; a call can
+            self.java("java.lang.reflect.Array").set(array, position, item)
         return array
 
     def strings(self, values: Iterable[str]) -> Any:

@@ -7,7 +7,7 @@ Spark, so parts can be negated and combined.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, NoReturn
 
@@ -25,14 +25,19 @@ class Untranslatable(Exception):
     """Raised if Spark must evaluate a condition itself."""
 
 
-def translated(predicate: Any, dataset: Any) -> str | None:
+def translated(predicate: Any, dataset: Any, metadata: Iterable[pa.Field] = ()) -> str | None:
     """Translate a Spark ``Predicate`` to a filter of a ``lance.LanceDataset``.
+
+    Args:
+        predicate: The predicate.
+        dataset: The dataset.
+        metadata: The metadata columns that the predicate may name.
 
     Returns:
         None if only Spark can evaluate the predicate.
     """
     try:
-        text = _condition(predicate, dataset.schema)
+        text = _condition(predicate, pa.schema([*dataset.schema, *metadata]))
         dataset.scanner(filter=text).explain_plan()  # fails if the engine does not support the filter
     except (Untranslatable, ValueError, OSError):
         return None

@@ -19,6 +19,7 @@ from lancekeep.entrypoints.spark.daemon import freeze_imports
 from lancekeep.entrypoints.spark.reading import FragmentReader, Snapshot, stored_fragments
 from lancekeep.entrypoints.spark.reading import partitions as neighbours
 from lancekeep.entrypoints.spark.sql.jvm import READ, Jvm, Proxy, struct
+from lancekeep.entrypoints.spark.sql.metadata_columns import MetadataReader, metadata_columns, stored_metadata
 from lancekeep.entrypoints.spark.sql.predicates import conjunction, translated
 from lancekeep.entrypoints.spark.sql.streams import refuse_options
 from lancekeep.entrypoints.spark.sql.workers import partitions, reader_factory
@@ -66,7 +67,7 @@ class ScanBuilder(Proxy):
     def pushPredicates(self, predicates: Iterable[Any]) -> Any:
         rest = []
         for predicate in predicates:
-            text = translated(predicate, self._dataset)
+            text = translated(predicate, self._dataset, stored_metadata(self._dataset))
             if text is None:
                 rest.append(predicate)
             else:
@@ -121,7 +122,11 @@ class ScanBuilder(Proxy):
         if self._counts or not self._schema.names:
             return Counter(self._snapshot, filters, self._limit, per_row=not self._counts).read
         wanted = to_arrow_schema(self._schema, timezone="UTC")
-        reader = attrs.evolve(FragmentReader.of(self._snapshot, self._dataset.schema, wanted), filter=filters)
+        added = tuple(name for name in wanted.names if name in metadata_columns(self._dataset))
+        stored = pa.schema([field for field in wanted if field.name not in added])
+        reader = attrs.evolve(FragmentReader.of(self._snapshot, self._dataset.schema, stored), filter=filters)
+        if added:
+            return partial(MetadataReader(reader, wanted, added).read, limit=self._limit)
         return partial(reader.read, limit=self._limit)
 
     def _predicates(self, predicates: Sequence[Any]) -> Any:
@@ -131,7 +136,7 @@ class ScanBuilder(Proxy):
 _COUNT = StructType().add("count(*)", LongType(), nullable=False)
 
 
-class _Scan(Proxy):
+class DriverScan(Proxy):
     def __init__(self, jvm: Jvm, schema: Any) -> None:
         self._jvm = jvm
         self._schema = schema
@@ -155,7 +160,7 @@ class _Scan(Proxy):
         raise Unsupported("continuous processing is not supported; use a trigger that makes micro-batches")
 
 
-class Scan(_Scan):
+class Scan(DriverScan):
     """A scan of a query, in a batch or as a stream."""
 
     class Java:
@@ -279,7 +284,7 @@ class Counter:
 _EMPTY_ROWS = 65_536
 
 
-class Count(_Scan):
+class Count(DriverScan):
     """The number of rows, from the manifest; runs no task."""
 
     class Java:

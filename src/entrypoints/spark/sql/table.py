@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
@@ -15,8 +15,10 @@ from lancekeep.domain.errors import TableNotFound, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.spark.arrow_types import require_quotable
 from lancekeep.entrypoints.spark.reading import Snapshot
+from lancekeep.entrypoints.spark.sql.branches import Branch
 from lancekeep.entrypoints.spark.sql.columns import spark_schema, vector_properties
 from lancekeep.entrypoints.spark.sql.jvm import CATALOG, WRITE, Jvm, Proxy
+from lancekeep.entrypoints.spark.sql.metadata_columns import MetadataColumn, metadata_columns
 from lancekeep.entrypoints.spark.sql.predicates import conjunction, translated
 from lancekeep.entrypoints.spark.sql.scan import ScanBuilder
 from lancekeep.entrypoints.spark.sql.streams import FORMAT, Streams, given_options
@@ -110,9 +112,19 @@ class SqlTable(_Relation):
             CATALOG + "SupportsWrite",
             CATALOG + "SupportsDeleteV2",
             CATALOG + "SupportsRowLevelOperations",
+            CATALOG + "SupportsMetadataColumns",
         )
 
-    def __init__(self, jvm: Jvm, name: str, catalog: Catalog, table: ObjectId, dataset: Any, streams: Streams) -> None:
+    def __init__(
+        self,
+        jvm: Jvm,
+        name: str,
+        catalog: Catalog,
+        table: ObjectId,
+        dataset: Any,
+        streams: Streams,
+        branch: Branch | None = None,
+    ) -> None:
         described = catalog.describe_table(table)
         shown = {"location": described.uri, "is_managed_location": "true", VERSION_SHOWN: str(dataset.version)}
         if described.managed:
@@ -122,6 +134,7 @@ class SqlTable(_Relation):
         self._table = table
         self._dataset = dataset
         self._streams = streams
+        self._branch = branch
 
     def id(self) -> str | None:
         return self._properties["location"]
@@ -129,9 +142,17 @@ class SqlTable(_Relation):
     def version(self) -> str | None:
         return str(self._dataset.version)
 
+    def metadataColumns(self) -> Any:
+        columns = [MetadataColumn(self._jvm, *column) for column in metadata_columns(self._dataset).items()]
+        return self._jvm.array(CATALOG + "MetadataColumn", columns)
+
+    def canRenameConflictingMetadataColumns(self) -> bool:
+        return False
+
     def newScanBuilder(self, options: Any) -> Any:
-        stream = partial(self._streams.read, self._table)
-        snapshot = Snapshot.of(self._catalog, self._dataset)
+        branch = self._branch.name if self._branch is not None and self._branch.exists else None
+        snapshot = Snapshot.of(self._catalog, self._dataset, branch)
+        stream = partial(self._streams.read, self._table) if branch is None else self._no_stream
         options = given_options(options)
         return ScanBuilder(self._jvm, self._name, self._dataset, snapshot, self._columns, options, stream)
 
@@ -159,7 +180,9 @@ class SqlTable(_Relation):
             dataset.delete(condition)
             return dataset
 
-        self._catalog.commit_change(self._table, act)
+        if self._branch is not None:
+            self._branch.create(self._dataset.version)
+        self._catalog.commit_change(self._table, act, branch=None if self._branch is None else self._branch.name)
 
     def _refused(self, command: str) -> Unsupported:
         opened = f"catalog.open({str(self._table)!r})"
@@ -177,6 +200,8 @@ class SqlTable(_Relation):
 
     def _begin(self, mode: WriteMode) -> WritePlan:
         require_quotable(self._stored.names)
+        if self._branch is not None:
+            return self._branch.begin(self._dataset.version, self._stored, mode)
         plan = self._catalog.begin_write(self._table, self._stored, mode.value)
         if plan.declared:  # an overwrite would create the missing table
             self._catalog.abandon_write(plan)
@@ -184,10 +209,28 @@ class SqlTable(_Relation):
         return plan
 
     def _commit(self, plan: WritePlan, fragments: list[str]) -> None:
-        self._catalog.commit_fragments(plan, fragments)
+        if self._branch is not None:
+            self._branch.commit(plan, fragments)
+        else:
+            self._catalog.commit_fragments(plan, fragments)
+
+    def _no_stream(self, *_: Any) -> NoReturn:
+        raise Unsupported(f"{self._name}: streams read and write the main history of a table, no branch")
 
     def _stream(self, info: Any, replaces: bool) -> Any:
+        if self._branch is not None:
+            self._no_stream()
         return self._streams.write(self._table, info, replaces=replaces)
+
+
+class TagTable(SqlTable):
+    """A tagged version, which cannot be written to."""
+
+    class Java:
+        implements = (CATALOG + "SupportsRead", CATALOG + "SupportsMetadataColumns")
+
+    def capabilities(self) -> Any:
+        return self._jvm.set([self._jvm.java(CATALOG + "TableCapability").BATCH_READ])
 
 
 class Refusal(Proxy):

@@ -1,0 +1,183 @@
+"""Metadata tables, metadata columns, branches and tags in SQL; plain pylance reads the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC
+from pathlib import Path
+from typing import Any
+
+import attrs
+import lance
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import lancekeep
+import lancekeep.spark
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.entrypoints.spark.sql.branches import WAP_BRANCH
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:lance is not fork-safe"),  # the JVM is forked, and executes at once
+    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas"),
+]
+
+TABLE = ObjectId.of("ns.t")
+
+
+@attrs.frozen
+class Lake:
+    """A catalog that SQL knows as ``lake``, with the table ``ns.t`` of four versions."""
+
+    spark: SparkSession
+    catalog: lancekeep.Catalog
+
+    def sql(self, statement: str) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in self.spark.sql(statement).collect()]
+
+    def refuses(self, statement: str, error: str) -> None:
+        with pytest.raises(PySparkException, match=error):
+            self.sql(statement)
+
+    def stored(self, branch: str | None = None) -> lance.LanceDataset:
+        """Return the table as plain pylance reads it."""
+        dataset = lance.dataset(self.catalog.describe_table("ns.t").uri)
+        return dataset if branch is None else dataset.checkout_version((branch, None))
+
+    def ids(self, branch: str | None = None) -> list[int]:
+        found: list[int] = self.stored(branch).to_table()["id"].to_pylist()
+        return sorted(found)
+
+
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path) -> Iterator[Lake]:
+    store = f"sqlite://{tmp_path}/commits.db"
+    with lancekeep.spark.install(spark, "lake", str(tmp_path / "lake"), commit_store=store) as catalog:
+        catalog.create_namespace("ns")
+        catalog.write("ns.t", pa.table({"id": [1, 2, 3], "name": ["a", "b", "c"]}))
+        catalog.write("ns.t", pa.table({"id": [4], "name": ["d"]}), "append")
+        catalog.open("ns.t").delete("id = 2")
+        catalog.open("ns.t").create_scalar_index("id", "BTREE")
+        catalog.tags.create(TABLE, "first", 1, None)
+        yield Lake(spark, catalog)
+
+
+def test_metadata_tables_show_what_pylance_reads(lake: Lake) -> None:
+    lake.catalog.structure.create_branch(TABLE, "dev", None, 2)
+    dataset = lake.stored()
+    assert lake.sql("SELECT version, operation, rows FROM lake.ns.t.history") == [
+        (4, "CreateIndex", 3),
+        (3, "Delete", 3),
+        (2, "Append", 4),
+        (1, "Overwrite", 3),
+    ]
+    versions: list[Any] = list(dataset.versions())
+    times = [entry["timestamp"].astimezone(UTC).replace(tzinfo=None) for entry in versions]
+    shown = "date_format(to_utc_timestamp(timestamp, current_timezone()), 'yyyy-MM-dd HH:mm:ss.SSSSSS')"
+    assert lake.sql(f"SELECT version, rows, fragments, deleted_rows, {shown} FROM lake.ns.t.versions") == [
+        (version, rows, fragments, deleted, f"{time:%Y-%m-%d %H:%M:%S.%f}")
+        for time, (version, rows, fragments, deleted) in zip(
+            times, [(1, 3, 1, 0), (2, 4, 2, 0), (3, 3, 2, 1), (4, 3, 2, 1)], strict=True
+        )
+    ]
+    fragments = [fragment.metadata for fragment in dataset.get_fragments()]
+    sizes = [fragment.files[0].file_size_bytes for fragment in fragments]
+    assert lake.sql("SELECT * FROM lake.ns.t.fragments") == [(0, 2, 1, 1, sizes[0]), (1, 1, 0, 1, sizes[1])]
+    assert lake.sql("SELECT fragment FROM lake.ns.t.fragments VERSION AS OF 1") == [(0,)]
+    files = lake.sql("SELECT fragment, content, path, columns, deleted_rows FROM lake.ns.t.files ORDER BY 1, 2")
+    data = [(number, "data", fragment.files[0].path, ["id", "name"], None) for number, fragment in enumerate(fragments)]
+    [deletions] = [path.name for path in Path(dataset.uri.removeprefix("file://"), "_deletions").iterdir()]
+    assert files == [data[0], (0, "deletion", deletions, None, 1), data[1]]
+    assert lake.sql("SELECT name, columns, type, indexed_rows, unindexed_rows FROM lake.ns.t.indexes") == [
+        (index.name, ["id"], "BTree", index.num_rows_indexed, 3 - index.num_rows_indexed)
+        for index in dataset.describe_indices()
+    ]
+    assert lake.sql("SELECT * FROM lake.ns.t.tags") == [("first", "main", 1)]
+    assert lake.sql("SELECT name, parent_branch, parent_version FROM lake.ns.t.branches") == [("dev", "main", 2)]
+    refs = [("main", "BRANCH", "main", 4), ("dev", "BRANCH", "dev", 2), ("first", "TAG", "main", 1)]
+    assert lake.sql("SELECT * FROM lake.ns.t.refs") == refs
+    lake.catalog.create_namespace("ns.sub")
+    lake.sql("CREATE TABLE lake.ns.sub.tags AS SELECT 'a table of that name' name")
+    assert lake.sql("SELECT * FROM lake.ns.sub.tags") == [("a table of that name",)]
+
+
+def test_parts_of_a_table_refuse_changes(lake: Lake) -> None:
+    lake.catalog.structure.create_branch(TABLE, "dev", None, None)
+    for statement, error in [
+        ("INSERT INTO lake.ns.t.tags VALUES ('x', 'main', 1)", "does not support append in batch mode"),
+        ("DELETE FROM lake.ns.t.history", "does not support deletes"),
+        ("ALTER TABLE lake.ns.t.files ADD COLUMN x INT", "is a part of the table lake.ns.t"),
+        ("ALTER TABLE lake.ns.t.branch_dev ADD COLUMN x INT", "is a part of the table lake.ns.t"),
+        ("DROP TABLE lake.ns.t.branch_dev", "TABLE_OR_VIEW_NOT_FOUND|is a part of the table"),
+        ("INSERT INTO lake.ns.t.tag_first VALUES (9, 'x')", "does not support append in batch mode"),
+        ("SELECT * FROM lake.ns.t.tags VERSION AS OF 1", "tags describes all versions of a table"),
+        ("SELECT * FROM lake.ns.t.branch_nowhere", "nowhere"),
+        ("SELECT * FROM lake.ns.t.tag_nowhere", "nowhere"),
+        ("SELECT * FROM lake.ns.t.nothing", "TABLE_OR_VIEW_NOT_FOUND"),
+        ("SELECT * FROM lake.ns.missing.history", "TABLE_OR_VIEW_NOT_FOUND"),
+    ]:
+        lake.refuses(statement, error)
+    assert (lake.ids(), lake.ids("dev"), lake.stored().version) == ([1, 3, 4], [1, 3, 4], 4)
+
+
+def test_metadata_columns_show_where_rows_are(lake: Lake, tmp_path: Path) -> None:
+    rows = lake.stored().scanner(columns=["id", "_rowid", "_rowaddr"]).to_table().to_pylist()
+    assert lake.sql("SELECT id, _rowid, _rowaddr, _fragment FROM lake.ns.t ORDER BY id") == [
+        (row["id"], row["_rowid"], row["_rowaddr"], row["_rowaddr"] >> 32) for row in rows
+    ]
+    assert lake.sql("SELECT * FROM lake.ns.t WHERE _rowaddr = 4294967296") == [(4, "d")]
+    assert lake.sql("SELECT max(_rowid), name FROM lake.ns.t WHERE _fragment = 1 GROUP BY name") == [(2**32, "d")]
+    [(plan,)] = lake.sql("EXPLAIN SELECT _fragment FROM lake.ns.t WHERE _rowid IN (0, 2)")
+    assert "filter (`_rowid` IN (0, 2))" in plan
+    lake.refuses("SELECT _row_created_at_version FROM lake.ns.t", "UNRESOLVED_COLUMN")
+
+    place = tmp_path / "lake" / "stable.lance"
+    stable = lance.write_dataset(pa.table({"id": [1, 2], "_fragment": ["x", "y"]}), place, enable_stable_row_ids=True)
+    stable.update({"_fragment": "'z'"}, where="id = 1")
+    lake.catalog.register_table("stable", "stable.lance")
+    changed = "_row_created_at_version, _row_last_updated_at_version, _rowid"
+    assert lake.sql(f"SELECT id, {changed}, _fragment FROM lake.stable ORDER BY id") == [
+        (1, 1, 2, 0, "z"),
+        (2, 1, 1, 1, "y"),
+    ]
+    assert lake.sql("SELECT id FROM lake.stable WHERE _row_last_updated_at_version > 1") == [(1,)]
+
+
+def test_branches_are_read_and_written_by_name(lake: Lake) -> None:
+    lake.catalog.structure.create_branch(TABLE, "dev", None, None)
+    lake.sql("INSERT INTO lake.ns.t.branch_dev VALUES (5, 'e')")
+    lake.sql("DELETE FROM lake.ns.t.branch_dev WHERE id = 1")
+    assert lake.sql("SELECT id, _fragment FROM lake.ns.t.branch_dev ORDER BY id") == [(3, 0), (4, 1), (5, 2)]
+    assert (lake.ids("dev"), lake.ids()) == ([3, 4, 5], [1, 3, 4])
+    assert lake.sql("SELECT count(*) FROM lake.ns.t VERSION AS OF 'dev'") == [(3,)]
+    assert lake.sql("SELECT count(*) FROM lake.ns.t.tag_first") == [(3,)]
+    lake.sql("INSERT OVERWRITE lake.ns.t.branch_dev SELECT id + 100, name FROM lake.ns.t")
+    assert (lake.ids("dev"), lake.ids()) == ([101, 103, 104], [1, 3, 4])
+    reader = lake.spark.readStream.table("lake.ns.t.branch_dev").writeStream.format("noop")
+    with pytest.raises(PySparkException, match="main history of a table, no branch"):
+        reader.trigger(availableNow=True).start().awaitTermination()
+
+
+def test_write_audit_publish(lake: Lake) -> None:
+    lake.spark.conf.set(WAP_BRANCH, "audit")
+    try:
+        assert lake.sql("SELECT count(*) FROM lake.ns.t") == [(3,)]
+        lake.sql("INSERT INTO lake.ns.t VALUES (5, 'e'), (6, NULL)")
+        lake.sql("DELETE FROM lake.ns.t WHERE name IS NULL OR id = 1")
+        assert lake.sql("SELECT id FROM lake.ns.t ORDER BY id") == [(3,), (4,), (5,)]
+    finally:
+        lake.spark.conf.unset(WAP_BRANCH)
+    assert lake.sql("SELECT id FROM lake.ns.t ORDER BY id") == [(1,), (3,), (4,)]
+    lake.catalog.structure.create_branch(TABLE, "late", None, None)
+    lake.sql("INSERT INTO lake.ns.t.branch_late VALUES (7, 'g')")
+
+    assert lake.catalog.structure.fast_forward(TABLE, "audit").version == 5
+    assert lake.ids() == [3, 4, 5]
+    for branch, error in [("late", "begins at version 4"), ("audit", "begins at version 4"), ("none", "no branch")]:
+        with pytest.raises(lancekeep.LancekeepError, match=error):
+            lake.catalog.structure.fast_forward(TABLE, branch)
+    lake.catalog.structure.delete_branch(TABLE, "audit")
+    assert (lake.ids(), lake.stored().version) == ([3, 4, 5], 5)
