@@ -27,6 +27,7 @@ from lancekeep.format.effects import effect_of
 from lancekeep.format.table_version import TableVersion, parse_transaction
 
 _STABLE_ROW_IDS = 2
+_NO_CLASH = Clash(Outcome.COMPATIBLE)
 _DELETES = frozenset({Operation.DELETE, Operation.UPDATE})
 
 
@@ -130,13 +131,12 @@ class Rebase:
             ConcurrentModification: It conflicts with another one; read the table again and repeat the operation.
             CommitRefused: It conflicts, and a repetition could mean something else.
         """
-        merges = False
-        for version in range(transaction.read_version + 1, self.latest.manifest.version + 1):
-            clash = self._compare(transaction, version)
-            if clash.outcome not in (Outcome.COMPATIBLE, Outcome.REBASABLE):
-                raise _refusal(self.name, clash, version)
-            merges = merges or clash.outcome is Outcome.REBASABLE
-        return self._merged(transaction) if merges else transaction
+        since = range(transaction.read_version + 1, self.latest.manifest.version + 1)
+        clashes = [(self._compare(transaction, version), version) for version in since]
+        worst, version = max(clashes, key=lambda each: each[0].outcome, default=(_NO_CLASH, 0))
+        if worst.outcome > Outcome.REBASABLE:
+            raise _refusal(self.name, worst, version)
+        return self._merged(transaction) if worst.outcome is Outcome.REBASABLE else transaction
 
     def _compare(self, transaction: Transaction, version: int) -> Clash:
         other = self.versions.transaction(self.versions.get(version))
