@@ -22,13 +22,13 @@ from lancekeep.application.tokens import parse_token
 from lancekeep.application.transaction_commits import Candidate, TransactionCommits
 from lancekeep.domain.commit import Committed, Conflict, Outcome, Unknown
 from lancekeep.domain.commit_token import CommitToken, CommitUnknown
-from lancekeep.domain.errors import CommitRefused, LancekeepError, Refused, VersionTaken
+from lancekeep.domain.errors import CommitRefused, ConcurrentModification, LancekeepError, Refused, VersionTaken
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import BRANCHES, DatasetRoot
 from lancekeep.domain.lineage import Base
 from lancekeep.domain.naming import NamingScheme, detached_version
 from lancekeep.domain.partitions import published_version
-from lancekeep.domain.table import Table, find_table, v1_table
+from lancekeep.domain.table import Table, find_table, is_at, v1_table
 from lancekeep.domain.transaction import AllCommitted, TransactionOutcome
 from lancekeep.domain.version_row import VersionRow
 
@@ -204,7 +204,7 @@ class Versions:
             branch=branch is not None,
             base=_base_at(table, branch, base),
             ahead=ahead,
-            confirm=self._confirming(table, version, first=branch is not None or version == 1),
+            confirm=self._confirming(table, version, first=version == 1, branch=branch),
         )
         if branch is None:
             self.after_commit(table.id, not isinstance(outcome, Conflict))
@@ -256,7 +256,7 @@ class Versions:
             CommitRefused: As `TransactionCommits.commit`, or a rename moved the files of a table during the commit.
         """
         checks = [
-            self._confirming(each.table, each.version, first=each.branch is not None or each.version == 1)
+            self._confirming(each.table, each.version, first=each.version == 1, branch=each.branch)
             for each in candidates
         ]
         return TransactionCommits(self._ledger.commits).commit(
@@ -269,11 +269,25 @@ class Versions:
             confirm=lambda: [check() for check in checks],
         )
 
-    def _confirming(self, table: Table, version: int, *, first: bool) -> Callable[[], object]:
-        """Return the check of a new version that follows its commit; only V1 names are reused."""
-        if v1_table(table.location) is None:
-            return _nothing
-        return partial(self._require_unmoved, table, version, self._ledger.recent().version, first=first)
+    def _confirming(
+        self, table: Table, version: int, *, first: bool, branch: str | None = None
+    ) -> Callable[[], object]:
+        """Return the check of a new version that follows its commit.
+
+        Only V1 names are reused. A branch that begins while its table moves is not fenced.
+        """
+        if v1_table(table.location) is not None:
+            before = self._ledger.recent().version
+            return partial(self._require_unmoved, table, version, before, first=first or branch is not None)
+        return _nothing if branch is None else partial(self._require_here, table, branch)
+
+    def _require_here(self, table: Table, branch: str) -> None:
+        """Raise `ConcurrentModification`, an unknown outcome, if a table has left its directory."""
+        if not is_at(self._ledger.fresh(), table.location):
+            raise ConcurrentModification(
+                f"the table {table.id} was moved or dropped while its branch {branch!r} was changed at "
+                f"{table.location!r}. Check whether the table has the change at its new place"
+            )
 
     def _require_unmoved(self, table: Table, version: int, before: int, *, first: bool) -> None:
         """Raise `CommitRefused` if a rename may have missed a new version.

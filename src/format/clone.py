@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from lancekeep.domain.errors import Unsupported
+from lancekeep.domain.errors import ConcurrentModification, Unsupported
+from lancekeep.domain.features import FENCE
 from lancekeep.format.manifest import ManifestFile
 from lancekeep.format.messages import IndexSection, Transaction, parse
 
@@ -76,10 +77,13 @@ def materialized(content: bytes, name: str, uuid: str, now: int) -> bytes | None
     Raises:
         Damaged: the content is not a manifest.
         Unsupported: the manifest belongs to a branch.
+        ConcurrentModification: the table is being moved to another place.
     """
     file = _parse_main(content, name)
     if not file.manifest.base_paths:
         return None
+    if file.manifest.writer_feature_flags & FENCE:
+        raise ConcurrentModification(f"{name}: the table is being moved to another place; nothing was committed")
     indexes = _cut(file)
     transaction = Transaction(read_version=file.manifest.version, uuid=uuid)
     transaction.merge.fragments.extend(file.manifest.fragments)
@@ -124,6 +128,7 @@ def _cloning(manifest: Any, source: str, uuid: str, *, shallow: bool) -> Any:
 
 def _following(manifest: Any, indexes: Any, transaction: Any, version: int, now: int) -> bytes:
     manifest.version = version
+    manifest.writer_feature_flags &= ~FENCE  # a clone is no place that its table leaves
     manifest.timestamp.seconds, manifest.timestamp.nanos = divmod(now, 10**9)
     manifest.transaction_file = f"{transaction.read_version}-{transaction.uuid}.txn"
     manifest.ClearField("tag")

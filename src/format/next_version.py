@@ -60,6 +60,7 @@ def next_version(
         case operations.UpdateConfig() as update:
             after = attrs.evolve(base, manifest=_configured(manifest, update, name))
         case operations.Restore() if restored is not None:
+            _require_known(restored.manifest, name)
             after = attrs.evolve(restored, manifest=_restored(manifest, restored.manifest))
         case operation:
             raise Unsupported(f"{name}: {type(operation).__name__} is committed by the Lance engine only")

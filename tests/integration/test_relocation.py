@@ -8,6 +8,7 @@ from itertools import count
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
+from uuid import uuid4
 
 import attrs
 import lance
@@ -21,6 +22,7 @@ from lance_namespace.errors import LanceNamespaceError
 import lancekeep
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.operations import Restore, Transaction
 from lancekeep.entrypoints.cli import lancekeep as lancekeep_command
 
 KINDS = ("sqlite", "files", "conditional-put", "storage-managed", "conditional-put on s3", "sqlite on s3")
@@ -186,6 +188,48 @@ def test_branches_move_with_the_table(lake: Lake) -> None:
     assert lake.rows("another/place/t", ("side", None)) == [1, 3, 4, 6, 8]
     assert lake.rows("another/place/t") == [1, 3, 4, 5]
     assert catalog.fsck(deep=True, grace=0).findings == ()
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_branch_that_begins_during_the_move_is_not_acknowledged(local: Lake, keep: bool) -> None:
+    catalog = filled(local, "v2")
+    other = local.connect("v2")
+    handle = catalog.open("t")
+
+    def move(root: Any, _: bytes) -> None:
+        if root.is_branch:  # in a thread of its own: the engine waits for this call
+            mover = Thread(target=other.relocate, args=("t", "new"), kwargs={"keep": keep}, daemon=True)
+            mover.start()
+            mover.join()
+
+    catalog.commits.on_staged = (*catalog.commits.on_staged, move)
+    with pytest.raises((OSError, RuntimeError, ValueError)):
+        handle.create_branch("late")
+    assert local.rows("new") == [1, 3, 4]
+
+
+def test_versions_made_from_a_fence_are_no_fences(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = filled(local)
+    catalog.clone("t", "borrower")
+    catalog.materialize("borrower")
+    catalog.cleanup(0, grace=0, tables=["borrower"])
+
+    def stop(*_: Any) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TableCommits, "page", stop)
+        with pytest.raises(Crash):
+            catalog.relocate("t", "new")
+    catalog.clone("t", "shallow")
+    catalog.clone("t", "deep", deep=True)
+    for table in ("shallow", "deep"):
+        catalog.write(table, rows(5), "append")
+        assert sorted(catalog.open(table).to_table()["a"].to_pylist()) == [1, 3, 4, 5]
+    catalog.relocate("t", "t.lance")
+    with pytest.raises(lancekeep.Unsupported):
+        catalog.commit("t", Transaction(read_version=5, uuid=str(uuid4()), operation=Restore(4)))
+    assert catalog.write("t", rows(6), "append").version == 6
 
 
 def test_moved_clone_reads_its_source(lake: Lake) -> None:
