@@ -181,3 +181,62 @@ def test_write_audit_publish(lake: Lake) -> None:
             lake.catalog.structure.fast_forward(TABLE, branch)
     lake.catalog.structure.delete_branch(TABLE, "audit")
     assert (lake.ids(), lake.stored().version) == ([3, 4, 5], 5)
+
+
+def test_procedures_change_tables_and_return_rows(lake: Lake) -> None:
+    assert lake.sql("CALL lake.system.rollback_to_version('ns.t', 1)") == [(4, 5, 1)]
+    assert lake.ids() == [1, 2, 3]
+    assert lake.sql("CALL lake.system.rollback_to_timestamp('ns.t', current_timestamp())") == [(5, 6, 5)]
+    assert lake.sql("CALL lake.system.create_tag(tag => 'now', table => 'lake.ns.t', version => 6)") == [("now", 6)]
+    assert lake.sql("CALL lake.system.create_tag('ns.t', 'old', 3)") == [("old", 3)]
+    assert lake.sql("CALL lake.system.drop_tag('ns.t', 'old')") == [("old",)]
+    assert {name: tag["version"] for name, tag in lake.stored().tags.list().items()} == {"first": 1, "now": 6}
+
+    assert lake.sql("CALL lake.system.create_branch('ns.t', 'dev')") == [("dev", 6)]
+    lake.sql("INSERT INTO lake.ns.t.branch_dev VALUES (9, 'i')")
+    assert lake.sql("CALL lake.system.fast_forward('ns.t', 'dev')") == [("dev", 7)]
+    assert lake.sql("CALL lake.system.drop_branch('ns.t', 'dev')") == [("dev",)]
+    assert (lake.ids(), lake.stored().branches.list()) == ([1, 2, 3, 9], {})
+
+    lake.sql("CREATE OR REPLACE TEMP VIEW source AS SELECT 9L id, 'I' name UNION ALL SELECT 10, 'j'")
+    assert lake.sql("CALL lake.system.upsert_from('ns.t', source => 'source', on => array('id'))") == [(7, 8, 1, 1)]
+    assert lake.sql("CALL lake.system.add_columns('ns.t', map('twice', 'id * 2'))") == [(9,)]
+    rows = {row["id"]: (row["name"], row["twice"]) for row in lake.stored().to_table().to_pylist()}
+    assert rows == {1: ("a", 2), 2: ("b", 4), 3: ("c", 6), 9: ("I", 18), 10: ("j", 20)}
+
+    assert lake.sql("CALL lake.system.create_index('ns.t', column => 'id', type => 'btree')") == [(9, 10)]
+    lake.sql("INSERT INTO lake.ns.t VALUES (11, 'k', 22)")
+    assert lake.sql("CALL lake.system.optimize('ns.t', target_rows => 1)") == [(11, 12, 0, ["id_idx"])]
+    assert lake.stored().stats.index_stats("id_idx")["num_unindexed_rows"] == 0
+    assert lake.sql("CALL lake.system.drop_index('ns.t', 'id_idx')") == [(13,)]
+    assert lake.stored().describe_indices() == []
+    [(before, version, rewritten)] = lake.sql("CALL lake.system.compact('ns.t')")
+    assert (before, version, rewritten) == (13, lake.stored().version, 6)
+    assert len(lake.stored().get_fragments()) == 1
+    removed = lake.sql("CALL lake.system.cleanup(older_than => '0s', table => 'ns.t', grace => '0s')")
+    assert [row[:3] for row in removed] == [("ns.t", None, [2, 3, 4, 5, *range(7, version)])]
+    kept: list[Any] = list(lake.stored().versions())
+    assert [each["version"] for each in kept] == [1, 6, version]  # tagged, or the latest
+    assert lake.sql("CALL lake.system.fsck(deep => true)") == []
+    assert lake.sql("CALL lake.system.migrate(dry_run => true)") == []
+    assert lake.ids() == [1, 2, 3, 9, 10, 11]
+
+
+def test_procedures_refuse_wrong_arguments(lake: Lake) -> None:
+    for call, error in [
+        ("nothing()", "there is no procedure lake.system.nothing"),
+        ("compact()", "REQUIRED_PARAMETER_NOT_FOUND"),
+        ("compact(NULL)", "the argument table is NULL"),
+        ("compact('ns.t', wrong => 1)", "UNRECOGNIZED_PARAMETER_NAME"),
+        ("compact('ns.missing')", "ns.missing does not exist"),
+        ("cleanup('next week')", "'next week' is not a time span"),
+        ("rollback_to_version('ns.t', 99)", "99"),
+        ("rollback_to_timestamp('ns.t', TIMESTAMP '2001-01-01')", "no version as old as 2001-01-01"),
+        ("create_tag('ns.t', 'first')", "has a tag 'first'"),
+        ("fast_forward('ns.t', 'none')", "no branch 'none'"),
+        ("drop_index('ns.t', 'none')", "no index 'none'"),
+        ("register_table('ns.u', 'nowhere.lance')", "nowhere"),
+    ]:
+        lake.refuses(f"CALL lake.system.{call}", error)
+    assert (lake.ids(), lake.stored().version) == ([1, 3, 4], 4)
+    assert ("lake", ["system"], "system", "compact") in lake.sql("SHOW PROCEDURES IN lake.system")

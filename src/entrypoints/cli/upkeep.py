@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import ParamSpec, TypeVar
@@ -12,12 +11,10 @@ import click
 
 from lancekeep.application.upkeep.fsck import FsckReport
 from lancekeep.entrypoints.cli.console import print_line, print_table
+from lancekeep.entrypoints.spans import SPANS, parsed_span
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-_SPAN = re.compile(r"(\d{1,6})([smhdw])")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 def span(value: str) -> timedelta:
@@ -26,12 +23,10 @@ def span(value: str) -> timedelta:
     Raises:
         click.BadParameter: The value is no such number.
     """
-    found = _SPAN.fullmatch(value)
+    found = parsed_span(value)
     if found is None:
-        raise click.BadParameter(
-            f"{value!r} is not a time span; expected a number with a unit: 90s, 30m, 12h, 7d or 2w"
-        )
-    return timedelta(**{_UNITS[found[2]]: int(found[1])})
+        raise click.BadParameter(f"{value!r} is not a time span; expected {SPANS}")
+    return found
 
 
 def mode(command: Callable[P, T]) -> Callable[P, T]:

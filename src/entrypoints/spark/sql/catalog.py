@@ -25,8 +25,11 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.spark.sql.alter import alter
 from lancekeep.entrypoints.spark.sql.branches import PREFIX, TAG_PREFIX, WAP_BRANCH, Branch
 from lancekeep.entrypoints.spark.sql.columns import is_vector_property, stored_schema
+from lancekeep.entrypoints.spark.sql.history import version_at
 from lancekeep.entrypoints.spark.sql.jvm import CATALOG, Jvm, Proxy, struct
 from lancekeep.entrypoints.spark.sql.metadata_tables import KINDS, MetadataTable, require_version_allowed
+from lancekeep.entrypoints.spark.sql.procedures import NAMESPACE as SYSTEM
+from lancekeep.entrypoints.spark.sql.procedures import PROCEDURES, Procedure
 from lancekeep.entrypoints.spark.sql.streams import Streams
 from lancekeep.entrypoints.spark.sql.table import PROVIDER, STORE_SHOWN, VERSION_SHOWN, SqlTable, StagedTable, TagTable
 
@@ -37,7 +40,7 @@ class SqlCatalog(Proxy):
     """The catalog that SQL refers to as ``name``."""
 
     class Java:
-        implements = (CATALOG + "StagingTableCatalog", CATALOG + "SupportsNamespaces")
+        implements = (CATALOG + "StagingTableCatalog", CATALOG + "SupportsNamespaces", CATALOG + "ProcedureCatalog")
 
     _declared: ClassVar = {
         "listNamespaces": (NamespaceNotFound,),
@@ -210,13 +213,13 @@ class SqlCatalog(Proxy):
         if found is not None:
             raise Unsupported(
                 f"{self._shown(name)} is a part of the table {self._shown(found[0])}: it cannot be altered, renamed or "
-                "dropped. Alter the table itself; change its tags and branches in Python."
+                "dropped. Alter the table itself; change its tags and branches by CALL."
             )
 
     def _opened(self, table: ObjectId, version: str | None, moment: datetime | None) -> Any:
         try:
             if moment is not None:
-                return self._catalog.open(table, self._version_at(table, moment))
+                return self._catalog.open(table, version_at(self._catalog, table, moment))
             if version is None or version.isdecimal():
                 return self._catalog.open(table, None if version is None else int(version))
             try:
@@ -277,6 +280,22 @@ class SqlCatalog(Proxy):
         self._require_whole(_object_id(source))
         self._catalog.rename_table(_object_id(source), wanted)
 
+    # -- procedures ---------------------------------------------------------------------------------------------
+
+    def listProcedures(self, namespace: Any) -> Any:
+        kind = self._jvm.java(CATALOG + "Identifier")
+        names = PROCEDURES if list(namespace) == [SYSTEM] else ()
+        return self._jvm.array(CATALOG + "Identifier", [kind.of(namespace, name) for name in names])
+
+    def loadProcedure(self, identifier: Any) -> Procedure:
+        procedure = identifier.name()
+        if list(identifier.namespace()) != [SYSTEM] or procedure not in PROCEDURES:
+            raise InvalidInput(
+                f"there is no procedure {self._shown(_object_id(identifier))}; the procedures of {self._name}.{SYSTEM} "
+                f"are {', '.join(PROCEDURES)}"
+            )
+        return Procedure(self._jvm, self._name, procedure, self._catalog)
+
     # -- tables with their first rows -----------------------------------------------------------------------------
 
     def stageCreate(self, identifier: Any, *definition: Any) -> StagedTable:
@@ -321,18 +340,6 @@ class SqlCatalog(Proxy):
                 "statistics and indexes instead. Leave it out."
             )
         return struct(info.schema()), _definition(info.properties(), "a table")
-
-    def _version_at(self, table: ObjectId, moment: datetime) -> int:
-        """Return the version that was the latest at a time.
-
-        Raises:
-            VersionNotFound: All versions are later.
-        """
-        versions = self._catalog.open(table).versions()
-        before = [one["version"] for one in versions if one["timestamp"].astimezone(UTC) <= moment]
-        if not before:
-            raise VersionNotFound(f"{self._shown(table)} has no version as old as {moment:%Y-%m-%d %H:%M:%S.%f} UTC")
-        return int(max(before))
 
 
 def _object_id(identifier: Any) -> ObjectId:
