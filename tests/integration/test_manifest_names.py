@@ -21,6 +21,7 @@ from lancekeep.adapters.commit_stores import open_commit_store
 from lancekeep.adapters.object_stores import open_object_store
 from lancekeep.application.upkeep.fsck import Kind
 from lancekeep.domain.naming import ManifestName, NamingScheme
+from lancekeep.domain.version_row import scheme_of
 from lancekeep.entrypoints.cli import lancekeep as command
 
 Decide = Callable[[str, int], tuple[str, BaseException] | None]
@@ -109,16 +110,22 @@ def test_migration_renames_every_manifest_of_table_and_branch(tmp_path: Path) ->
     table.tags.create("first", 1)
     branch = table.create_branch("b", 3)
     lance.write_dataset(rows(100), branch, mode="append")
-    table.delete("a = 5")
+    early = lake.connect()
+    early.open("t").delete("a = 5")
     before = {version: values(lake.plain(version)) for version in range(1, 13)}
     of_branch = values(catalog.open("t", branch="b"))
+    assert {version: values(early.open("t", version)) for version in before} == before
     renamed = {each.branch: each for each in migrate(catalog, interrupt_plain_readers=True)}
     assert (renamed[""].switched, renamed[""].versions) == (13, tuple(range(12, 0, -1)))
     for name in (None, "b"):
         assert set(lake.schemes(catalog, name)) == {NamingScheme.V2}
-    for reader in (catalog, lake.connect()):
+    for reader in (catalog, early, lake.connect()):
         assert {version: values(reader.open("t", version)) for version in before} == before
         assert values(reader.open("t", tag="first")) == [1]
+        root = reader.dataset_root(reader.find_table("t"))
+        row = reader.commits.get(root, 12)
+        assert row is not None
+        assert scheme_of(row) is NamingScheme.V2
         assert values(reader.open("t", branch="b")) == of_branch
         assert [entry.version for entry in reader.history("t")] == list(range(13, 0, -1))
     assert {version: values(lake.plain(version)) for version in before} == before
@@ -177,8 +184,9 @@ def test_native_writer_commits_between_any_two_steps(tmp_path: Path, on_ports: C
         assert catalog.fsck(deep=True, grace=0).findings == (), at
 
 
+@pytest.mark.parametrize("loses_rows", [False, True], ids=["", "and the commit store loses rows"])
 def test_migration_that_dies_at_any_call_is_completed_by_the_next(
-    tmp_path: Path, on_ports: Callable[[Decide | None], None]
+    tmp_path: Path, on_ports: Callable[[Decide | None], None], loses_rows: bool
 ) -> None:
     place, before = tmp_path / "now", tmp_path / "before"
     lake = Lake.local(place)
@@ -205,6 +213,9 @@ def test_migration_that_dies_at_any_call_is_completed_by_the_next(
         finally:
             on_ports(None)
         again = lake.connect()
+        root = again.dataset_root(again.find_table("t"))
+        if loses_rows:  # the newest, as in a failover, or all
+            again.commits.rows.delete(root.base_uri, (None, [4], [3, 4])[at % 3])
         assert {version: values(again.open("t", version)) for version in expected} == expected, at
         assert {version: values(lake.plain(version)) for version in expected} == expected, at
         assert values(again.open("t")) == expected[3], at
@@ -218,6 +229,29 @@ def test_migration_that_dies_at_any_call_is_completed_by_the_next(
         assert {version: values(lake.plain(version)) for version in expected} == expected, at
         again.fsck(deep=True, grace=0, repair=True)
         assert again.fsck(deep=True, grace=0).findings == (), at
+
+
+def test_readers_that_record_lost_rows_at_every_step_record_no_v1_name(
+    tmp_path: Path, on_ports: Callable[[Decide | None], None]
+) -> None:
+    lake = Lake.local(tmp_path)
+    lake.fill(4)
+    catalog, reader = lake.connect(), lake.connect()
+    histories = []
+
+    def read(method: str, nth: int) -> None:
+        on_ports(None)
+        histories.append([entry.version for entry in reader.history("t")])
+        on_ports(read)
+
+    on_ports(read)
+    migrate(catalog, interrupt_plain_readers=True)
+    on_ports(None)
+    assert all(history in ([4, 3, 2, 1], [5, 4, 3, 2, 1]) for history in histories)
+    root = catalog.dataset_root(catalog.find_table("t"))
+    rows = catalog.commits.rows.list(root.base_uri, after=None, limit=None, descending=True)
+    assert [scheme_of(row) for row in rows] == [NamingScheme.V2] * 5
+    assert catalog.fsck(deep=True, grace=0).findings == ()
 
 
 @pytest.fixture
@@ -247,6 +281,25 @@ def test_plain_readers_on_s3_open_the_latest_version_at_every_step(
     assert steps >= {"put", "delete", "reserve", "record"}
     assert set(on_s3.schemes(catalog)) == {NamingScheme.V2}
     assert values(on_s3.plain()) == [1, 2, 3, 4]
+
+
+def test_name_that_another_writer_adds_before_the_switch_stops_the_migration(
+    on_s3: Lake, on_ports: Callable[[Decide | None], None]
+) -> None:
+    on_s3.fill(9)
+    with on_s3.connect() as catalog:
+        catalog.commits.delete(catalog.dataset_root(catalog.find_table("t")), [1])
+    catalog, other = on_s3.connect(), on_s3.connect()
+
+    def write(method: str, nth: int) -> None:
+        if method == "latest":
+            on_ports(None)
+            other.write("t", rows(10), "append")
+
+    on_ports(write)
+    with pytest.raises(lancekeep.Unsupported, match=r"'10.manifest' precedes V2 names"):
+        migrate(catalog)
+    assert values(on_s3.plain()) == list(range(1, 11))
 
 
 def test_names_that_precede_v2_names_are_refused_unless_readers_may_be_interrupted(on_s3: Lake) -> None:
