@@ -303,8 +303,8 @@ def _implementation(settings: _Settings) -> str:
         raise InvalidInput(f"unknown impl {impl!r}{_found_in(settings['impl'])}; choose dir or rest")
     if served and impl == "dir":
         raise InvalidInput(
-            f"impl 'dir'{_found_in(settings['impl'])} opens a directory, and the root{_found_in(settings['root'])} is the "
-            "URL of a server; use impl 'rest', or leave impl out"
+            f"impl 'dir'{_found_in(settings['impl'])} opens a directory, and the root{_found_in(settings['root'])} is "
+            "the URL of a server; use impl 'rest', or leave impl out"
         )
     return impl
 

@@ -1,0 +1,129 @@
+"""The compose example of the server: its two servers run with its settings, as its page says."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import lance
+import pyarrow as pa
+import pytest
+import yaml  # type: ignore[import-untyped]  # the package has no types, and its stubs are not installed
+from deployments import bucket, s3_options
+
+from lancekeep.entrypoints.rest.settings import PORT, ServerSettings
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "server"
+ARROW = "application/vnd.apache.arrow.stream"
+
+
+@pytest.fixture
+def compose() -> dict[str, Any]:
+    document: dict[str, Any] = yaml.safe_load((EXAMPLE / "compose.yaml").read_text())
+    return document
+
+
+def test_the_compose_file_is_consistent(compose: dict[str, Any]) -> None:
+    services = compose["services"]
+    for name, service in services.items():
+        assert ("image" in service) != ("build" in service), name
+        for other, condition in service.get("depends_on", {}).items():
+            needs_check = condition["condition"] == "service_healthy"
+            assert not needs_check or "healthcheck" in services[other], f"{name} waits for {other}"
+        for volume in service.get("volumes", []):
+            assert volume.partition(":")[0] in compose["volumes"], volume
+        for port in service.get("ports", []):
+            assert port.startswith("127.0.0.1:"), "keys travel without TLS"
+    servers = [service for service in services.values() if "build" in service]
+    assert len(servers) == 2
+    for service in servers:
+        assert service["ports"][0].endswith(f":{PORT}")
+        seconds = int(service["stop_grace_period"].removesuffix("s"))
+        assert seconds > ServerSettings().shutdown_seconds, "a commit in progress must finish before SIGKILL"
+
+
+def test_the_container_file_runs_the_server_without_privileges() -> None:
+    lines = (EXAMPLE / "Containerfile").read_text().replace("\\\n", " ").splitlines()
+    found = dict(line.split(maxsplit=1) for line in lines if line and not line.startswith("#"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    [extras] = re.findall(r"lancekeep\[([\w,]+)\]", found["ARG"])
+    assert set(extras.split(",")) <= project["optional-dependencies"].keys()
+    assert found["USER"] != "0"
+    assert {"/keys", "/lake"} <= set(found["RUN"].split()), "the user owns the directories that it writes to"
+    assert f"{Path(json.loads(found['CMD'])[0])}" == "/lake"
+    assert found["EXPOSE"] == str(PORT)
+    assert f"127.0.0.1:{PORT}/healthz" in found["HEALTHCHECK"]
+    assert found["ENTRYPOINT"] == '["lancekeep", "serve"]'  # without a shell, so the server receives SIGTERM
+
+
+def expanded(value: str, environment: Mapping[str, str]) -> str:
+    """Expand variables as compose does, as far as the example uses them."""
+    found = re.sub(r"\$\{(\w+)(?::-([^}]*)|:\?[^}]*)?\}", lambda each: environment.get(each[1], each[2] or ""), value)
+    return found.replace("$$", "$")
+
+
+@contextmanager
+def server(command: list[str], environment: dict[str, str]) -> Iterator[str]:
+    line = [sys.executable, "-m", "lancekeep", "serve", *command, "--port", "0"]
+    with subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as one:
+        try:
+            assert one.stdout is not None
+            yield f"http://127.0.0.1:{one.stdout.readline().rpartition(':')[2].strip()}"
+        finally:
+            one.terminate()
+            assert one.wait() == 0
+
+
+def test_the_servers_of_the_example_share_a_catalog(
+    compose: dict[str, Any], moto_endpoint: str, redis_url: str, tmp_path: Path
+) -> None:
+    lake = bucket(moto_endpoint)
+    places = {
+        "http://minio:9000": moto_endpoint,
+        "redis://redis:6379/0": redis_url,
+        "/keys/": f"{tmp_path}/",
+        "s3://lake": f"s3://{lake}",
+    }
+    shell = {"MINIO_ROOT_USER": "test", "MINIO_ROOT_PASSWORD": "test"}
+
+    def here(text: str) -> str:
+        text = expanded(text, shell)
+        for place, own in places.items():
+            text = text.replace(place, own)
+        return text
+
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("LANCEKEEP_")}
+    service = compose["services"]["one"]
+    environment = {**inherited, **{name: here(str(value)) for name, value in service["environment"].items()}}
+    command = [here(each) for each in service["command"]]
+    create = [sys.executable, "-m", "lancekeep", "keys", "create", "ada"]
+    key = subprocess.run(create, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+    headers = {"x-api-key": key}
+    sink = pa.BufferOutputStream()
+    rows = pa.table({"id": [1, 2]})
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    with ExitStack() as stack:
+        one, other = (stack.enter_context(server(command, environment)) for _ in range(2))
+        for uri in (one, other):
+            assert httpx.get(f"{uri}/healthz").status_code == httpx.get(f"{uri}/readyz").status_code == 200
+            assert httpx.get(f"{uri}/v1/namespace/$/table/list").status_code == 401
+        body = {"content": sink.getvalue().to_pybytes(), "headers": {**headers, "content-type": ARROW}}
+        assert httpx.post(f"{one}/v1/table/t/create", **body).status_code == 200
+        assert httpx.post(f"{other}/v1/table/t/insert", **body).status_code == 200
+        for uri in (one, other):
+            assert httpx.get(f"{uri}/v1/namespace/$/table/list", headers=headers).json()["tables"] == ["t"]
+        location = httpx.post(f"{one}/v1/table/t/describe", headers=headers, json={}).json()["location"]
+    assert location.startswith(f"s3://{lake}/catalog/")
+    found = lance.dataset(location, storage_options=s3_options(moto_endpoint)).to_table()
+    assert sorted(found["id"].to_pylist()) == [1, 1, 2, 2]
