@@ -307,10 +307,27 @@ class Versions:
             row = commits.retry.call(partial(commits.final_object, root, version - 1))
             if row is not None and commits.lineage.keeps_files(root, row):
                 return
+        elif entry is not None and self._is_copied(table, Table.from_entry(entry), version):
+            return
         raise CommitRefused(
             f"the table {table.id} was renamed or dropped while version {version} was committed at "
             f"{table.location!r}. Before you write again, check whether the table has this version under its new name."
         )
+
+    def _is_copied(self, before: Table, after: Table, version: int) -> bool:
+        """Return whether a table that moved has the same version in both directories.
+
+        The manifest of a version that was just committed is in memory, also if the old directory is empty by now.
+        """
+        commits, found = self._ledger.commits, []
+        old, new = self._places.dataset_root(before), self._places.dataset_root(after)
+        row = commits.retry.call(partial(commits.final_object, new, version))
+        if row is None:
+            return False
+        for root in (old, new):
+            at = attrs.evolve(row, base_uri=root.base_uri, path=root.versions_key + row.path.rpartition("/")[2])
+            found.append(commits.lineage.base(root, at))
+        return found[0] is not None and found[0] == found[1]
 
     def resolve(self, token: CommitToken | str) -> Outcome | AllCommitted:
         """Settle a commit of unknown outcome; see `Catalog.resolve`."""

@@ -135,8 +135,9 @@ def test_handle_from_before_the_move_commits_nothing(lake: Lake, keep: bool) -> 
         assert lake.rows(location, 2) == [1, 2, 3, 4]
 
 
-def test_commits_beside_the_move_arrive_or_are_refused(lake: Lake) -> None:
-    catalog = lake.connect("v2")
+@pytest.mark.parametrize("mode", ["compatible", "v2"])
+def test_commits_beside_the_move_arrive_or_are_refused(lake: Lake, mode: str) -> None:
+    catalog = lake.connect(mode)
     catalog.write("t", rows(0))
     acknowledged, done = [0], Event()
 
@@ -162,7 +163,7 @@ def test_commits_beside_the_move_arrive_or_are_refused(lake: Lake) -> None:
     for place in ("one", "two", "three"):
         for _ in range(20):
             try:
-                lake.connect("v2").relocate("t", place)
+                lake.connect(mode).relocate("t", place)
                 break
             except lancekeep.ConcurrentModification:
                 continue
@@ -170,6 +171,26 @@ def test_commits_beside_the_move_arrive_or_are_refused(lake: Lake) -> None:
     writer.join()
     assert catalog.find_table("t").location == "three"
     assert lake.rows("three") == acknowledged
+
+
+def test_commit_that_the_move_carried_along_is_acknowledged(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog, other = filled(local), local.connect()
+    settle = TableCommits._settle
+    moved: list[Any] = []
+
+    def settle_and_move(commits: TableCommits, *arguments: Any, **named: Any) -> Any:
+        outcome = settle(commits, *arguments, **named)
+        if commits is catalog.commits and not moved:
+            moved.append(outcome)
+            mover = Thread(target=other.relocate, args=("t", "new"), daemon=True)
+            mover.start()
+            mover.join()
+        return outcome
+
+    monkeypatch.setattr(TableCommits, "_settle", settle_and_move)
+    catalog.write("t", rows(5), "append")
+    assert moved
+    assert local.rows("new") == [1, 3, 4, 5]
 
 
 def test_branches_move_with_the_table(lake: Lake) -> None:

@@ -223,6 +223,28 @@ def test_stale_writer_sees_equal_rows(local: Lake, act: Callable[[Any], Any]) ->
     assert catalog.fsck(deep=True, grace=0).findings == ()
 
 
+def test_large_values_and_stable_row_ids_move_too(lake: Lake) -> None:
+    options = lake.options or None
+    fields = pa.schema([pa.field("a", pa.int64()), lance.blob_field("b")])
+    values = pa.table([pa.array([1, 2, 3]), lance.blob_array([b"x" * 100_000, b"y", b"z" * 200_000])], schema=fields)
+    catalog = lake.connect()
+    lance.write_dataset(
+        values,
+        namespace_client=lake.namespace(),
+        table_id=["t"],
+        enable_stable_row_ids=True,
+        data_storage_version="2.2",
+        storage_options=options,
+    )
+    catalog.commit_change("t", lambda dataset: (dataset.delete("a = 2"), dataset)[1])
+    catalog.move_fragments("t", timedelta(0), lake.base)
+    catalog.cleanup(0, grace=0)
+    native = lake.native(catalog.find_table("t").location)
+    assert [blob.size() for blob in native.take_blobs("b", indices=[0, 1])] == [100_000, 200_000]
+    assert native.to_table(columns=["a"], with_row_id=True).to_pydict() == {"a": [1, 3], "_rowid": [0, 2]}
+    assert catalog.fsck(deep=True, grace=0).findings == ()
+
+
 def test_bases_that_cannot_hold_the_files_are_refused(local: Lake) -> None:
     catalog = filled(local)
     for base in (local.root, f"{local.root}/cold", "cold", f"file://{local.root}/t.lance"):
