@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from threading import Lock
 
@@ -98,6 +99,19 @@ class Lineage:
                     "it: open it again and repeat the write. Nothing was committed."
                 ) from None
         return descendant
+
+    def read(self, root: DatasetRoot, row: VersionRow) -> bytes:
+        """Read the manifest of a version, and keep it for the check of the next commit.
+
+        Raises:
+            ObjectNotFound: It was removed.
+        """
+        generation = self._generation
+        content = self._retry.call(partial(self._objects.get, row.path))
+        if not root.is_branch:
+            with suppress(ValueError):  # the caller reports damage
+                self._remember(root.base_uri, row.version, Manifest(content), generation)
+        return content
 
     def base(self, root: DatasetRoot, row: VersionRow) -> Base | None:
         """Identify a version for its reader; None if its manifest cannot be read."""

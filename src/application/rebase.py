@@ -63,7 +63,7 @@ class CommittedVersions:
         if row.version not in self._read:
             self._rows[row.version] = row
             try:
-                self._read[row.version] = TableVersion.parse(self._content(row.path), row.path)
+                self._read[row.version] = TableVersion.parse(self._commits.lineage.read(self.root, row), row.path)
             except ObjectNotFound as error:
                 raise ConcurrentModification(
                     f"{row.base_uri}: version {row.version} was removed; read it again"

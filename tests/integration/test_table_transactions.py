@@ -12,6 +12,7 @@ import attrs
 import lance
 import pyarrow as pa
 import pytest
+from faults import Faulty
 from lance import LanceOperation
 from lance.fragment import write_fragments
 
@@ -221,6 +222,21 @@ def test_concurrent_transactions_are_merged_as_pylance_merges_them(lake: Path, f
     assert ours.to_table(with_row_id=True) == native.to_table(with_row_id=True)
     recorded = lake / "twice.lance" / "_transactions" / committed.transaction
     assert parse_transaction(recorded.read_bytes(), recorded.name) == made.transaction
+
+
+def test_first_commit_of_a_process_reads_one_manifest(lake: Path) -> None:
+    built = transactions(lake, "append")
+    managed(lake).close()
+    catalog = lancekeep.connect(str(lake), commit_store=f"sqlite://{lake.parent}/commits.db")
+    commits = catalog.commits
+    objects: Any = Faulty(commits.objects)
+    rows: Any = Faulty(commits.rows)
+    commits.objects = commits.lineage._objects = objects
+    commits.rows = rows
+    catalog.commit("t", built["append"])
+    # the manifest; the transaction file and the staged manifest; twice whether a rename moved the table of a V1 name
+    assert objects.counts == {"get": 1, "put": 2, "copy_if_absent": 1, "delete": 1, "head": 2}
+    assert rows.counts == {"latest": 1, "reserve": 1, "finalize": 1}
 
 
 def test_deletes_of_a_common_row_are_retryable(lake: Path) -> None:
