@@ -21,6 +21,7 @@ from lance_namespace.errors import LanceNamespaceError
 
 import lancekeep
 from lancekeep.application.table_commits import TableCommits
+from lancekeep.application.upkeep.table_relocation import TableRelocation
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.operations import Restore, Transaction
 from lancekeep.entrypoints.cli import lancekeep as lancekeep_command
@@ -330,6 +331,27 @@ def test_stopped_move_is_given_up_by_the_present_location(local: Lake, monkeypat
     catalog.relocate("t", "t.lance")
     assert catalog.write("t", rows(5), "append").version == 6
     assert local.rows("t.lance") == [1, 3, 4, 5]
+
+
+def test_move_that_fails_leaves_the_table_writable(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog, other = filled(local, "v2"), local.connect("v2")
+    location = catalog.find_table("t").location
+    verify = TableRelocation._verify
+
+    def rename_and_verify(*arguments: Any) -> None:
+        other.rename_table("t", "u")
+        verify(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TableRelocation, "_verify", rename_and_verify)
+        with pytest.raises(lancekeep.TableNotFound):
+            catalog.relocate("t", "new")
+    catalog.write("u", rows(5), "append")
+    next((Path(local.root) / location).glob("data/*")).unlink()
+    with pytest.raises(lancekeep.Damaged, match="data/"):
+        catalog.relocate("u", "other")
+    catalog.write("u", rows(6), "append")
+    assert catalog.find_table("u").location == location
 
 
 @pytest.mark.parametrize("store", ["files", "conditional-put"])

@@ -48,6 +48,7 @@ from lancekeep.domain.table import (
     MOVING_MARKER,
     RESERVED_MARKER,
     Table,
+    is_at,
     relocate_table,
     v1_table,
 )
@@ -201,7 +202,7 @@ class TableRelocation:
             self._ledger.apply(lambda view: self._switched(view, table, target.location))
         except (*DEFINITE, Damaged):
             with suppress(LancekeepError):  # the caller raises the original error
-                self._lift(self._tables.find(table.id), table)
+                self._lift(table)
             raise
 
     def _switched(self, view: CatalogView, table: Table, location: str) -> tuple[list[Change], None]:
@@ -345,15 +346,14 @@ class TableRelocation:
     def _fence(self, root: DatasetRoot, latest: VersionRow, location: str) -> None:
         self._follow(root, latest.base_uri, partial(fence, location=location), wanted=True)
 
-    def _lift(self, current: Table, table: Table) -> bool:
-        """Permit writes again at the place of a table that did not move."""
-        if current.location != table.location:
-            return False
+    def _lift(self, table: Table) -> None:
+        """Permit writes again at the place of a table that did not move, also under another name."""
+        if not is_at(self._ledger.fresh(), table.location):
+            return
         root = self._places.dataset_root(table)
         ends = [end for end in self._ends(root) if is_fence(self._get(end.path), end.path)]
         for end in ends:
             self._follow(root, end.base_uri, partial(without_fence, location=table.location), wanted=False)
-        return bool(ends)
 
     def _follow(self, root: DatasetRoot, base_uri: str, build: Callable[..., bytes], *, wanted: bool) -> None:
         """Commit the next version of a history, unless its latest version is a fence, or is none, as wanted."""
@@ -380,7 +380,7 @@ class TableRelocation:
     def _cancel(self, table: Table, *, dry_run: bool) -> RelocationReport:
         """Permit writes to a table again whose move was stopped."""
         if not dry_run:
-            self._lift(table, table)
+            self._lift(table)
         uri = self._places.uri(table)
         return RelocationReport(str(table.id), uri, uri, 0, 0, 0, (), True, dry_run)
 
