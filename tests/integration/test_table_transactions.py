@@ -15,6 +15,7 @@ import pytest
 from faults import Faulty
 from lance import LanceOperation
 from lance.fragment import write_fragments
+from rest_server import serving
 
 import lancekeep
 from lancekeep.domain.dataset_files import deletion_file_name
@@ -302,6 +303,18 @@ def test_native_writer_commits_detached_versions_through_the_catalog(lake: Path)
     catalog.cleanup(0, grace=0)
     assert catalog.open("t", detached.version).count_rows() == 27  # clean-up keeps the files that it names
     assert catalog.fsck(deep=True, grace=0).findings == ()
+
+
+def test_server_refuses_detached_versions(tmp_path: Path) -> None:
+    store = f"file://{tmp_path}/commits?fsync=false"
+    with serving(lancekeep.DirectoryNamespace(root=str(tmp_path / "lake"), commit_store=store)) as running:
+        catalog = lancekeep.connect(running.uri)
+        catalog.write("t", rows(1))
+        table = catalog.open("t")
+        with pytest.raises(OSError, match="is unknown"):
+            lance.LanceDataset.commit(table, BUILD["set configuration"](table), read_version=1, detached=True)
+        assert not any((tmp_path / "lake").rglob("d*.manifest"))
+        assert catalog.open("t").version == 1
 
 
 def test_transactions_keep_v1_names(tmp_path: Path) -> None:
