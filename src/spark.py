@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -100,7 +101,8 @@ def install(
         )
         return catalog
     options = attrs.evolve(config, root=catalog.root_uri).as_properties()
-    _sql().install_catalog(spark, name, catalog, options)
+    opener = partial(DefaultSource.connect, properties=options)
+    _sql().install_catalog(spark, name, catalog, options, opener)
     return catalog
 
 

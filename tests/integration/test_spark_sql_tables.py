@@ -240,3 +240,43 @@ def test_procedures_refuse_wrong_arguments(lake: Lake) -> None:
         lake.refuses(f"CALL lake.system.{call}", error)
     assert (lake.ids(), lake.stored().version) == ([1, 3, 4], 4)
     assert ("lake", ["system"], "system", "compact") in lake.sql("SHOW PROCEDURES IN lake.system")
+
+
+def test_searches_return_rows_of_pylance_searches(lake: Lake) -> None:
+    vectors = pa.array([[float(i % 16), float(i // 16)] for i in range(256)], pa.list_(pa.float32(), 2))
+    texts = [f"word{i % 7} thing{i % 3}" for i in range(256)]
+    moments = pa.array(range(256), pa.timestamp("us", "UTC"))
+    lake.catalog.write("docs", pa.table({"id": range(256), "text": texts, "v": vectors, "at": moments}))
+    lake.catalog.open("docs").create_scalar_index("text", "INVERTED")
+    lake.catalog.open("docs").create_index("v", "IVF_FLAT", num_partitions=4)
+    dataset = lance.dataset(lake.catalog.describe_table("docs").uri)
+
+    def nearest(vector: list[float], k: int, condition: str | None = None) -> list[tuple[Any, ...]]:
+        search = {"column": "v", "q": vector, "k": k, "nprobes": 4}
+        found = dataset.scanner(columns=["id", "_distance"], nearest=search, filter=condition, prefilter=True)
+        return sorted(tuple(row.values()) for row in found.to_table().to_pylist())
+
+    search = "SELECT id, _distance FROM vector_search('lake.docs', 'v', array(3.2, 4.1), 3, nprobes => 4"
+    assert sorted(lake.sql(f"{search})")) == nearest([3.2, 4.1], 3)
+    filtered = lake.sql(f"{search}, filter => 'id > 100', columns => array('id'))")
+    assert sorted(filtered) == nearest([3.2, 4.1], 3, "id > 100")
+    assert lake.sql("SELECT * FROM vector_search('lake.docs', 'v', array(1, 0), k => 1)") == [
+        (1, texts[1], [1.0, 0.0], *lake.sql("SELECT at FROM lake.docs WHERE id = 1")[0], 0.0)
+    ]
+    joined = lake.sql(
+        """SELECT q.n, d.text, s._distance FROM VALUES (1, array(3.2, 4.1)), (2, array(9.9, 1.3)) q(n, e),
+        LATERAL vector_search('lake.docs', 'v', q.e, 2, nprobes => 4, columns => array('id')) s
+        JOIN lake.docs d ON d.id = s.id"""
+    )
+    expected = [(1, *row) for row in nearest([3.2, 4.1], 2)] + [(2, *row) for row in nearest([9.9, 1.3], 2)]
+    assert sorted(joined) == sorted((n, texts[i], distance) for n, i, distance in expected)
+    found = lake.sql("SELECT text, _score FROM text_search('lake.docs', 'word3', 5, columns => array('text'))")
+    assert len(found) == 5
+    assert all("word3" in text and score > 0 for text, score in found)
+    [best, *_] = lake.sql("SELECT id FROM hybrid_search('lake.docs', 'v', array(3, 0), 'word3', 4)")
+    assert best == (3,)  # first by vector, and has the word
+    for call, error in [
+        ("vector_search('docs', 'v', array(1, 2))", "name the table with its catalog"),
+        ("vector_search('lake.docs', 'v', array(1, 2), wrong => 1)", "wrong is unknown"),
+    ]:
+        lake.refuses(f"SELECT * FROM {call}", error)

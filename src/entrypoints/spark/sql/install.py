@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from pyspark.sql import SparkSession
 
@@ -12,7 +12,11 @@ from lancekeep.domain.errors import InvalidInput
 from lancekeep.entrypoints.spark.sql.catalog import SqlCatalog
 from lancekeep.entrypoints.spark.sql.inherited import CLASS, let_clones_inherit
 from lancekeep.entrypoints.spark.sql.jvm import Jvm
+from lancekeep.entrypoints.spark.sql.search import register
 from lancekeep.entrypoints.spark.sql.streams import Streams
+
+_OPENERS: dict[str, dict[str, Callable[[], Catalog]]] = {}
+"""How to open the catalogs of each session, which share their search functions."""
 
 _TAKEN = ("spark_catalog", "system", "session", "global_temp")
 
@@ -29,7 +33,13 @@ def check_name(spark: SparkSession, name: str) -> None:
         raise InvalidInput(f"the session configures another catalog as {name}, by spark.sql.catalog.{name}")
 
 
-def install_catalog(spark: SparkSession, name: str, catalog: Catalog, options: Mapping[str, str]) -> None:
+def install_catalog(
+    spark: SparkSession,
+    name: str,
+    catalog: Catalog,
+    options: Mapping[str, str],
+    opener: Callable[[], Catalog],
+) -> None:
     """Register a catalog in a session's SQL, replacing one of the same name.
 
     Clones of the session, as those of ``foreachBatch``, have the catalog too.
@@ -39,6 +49,7 @@ def install_catalog(spark: SparkSession, name: str, catalog: Catalog, options: M
         name: The name in SQL.
         catalog: The catalog.
         options: The options of ``format("lancekeep")`` that open the catalog.
+        opener: Opens the catalog in another process.
     """
     jvm = Jvm(spark)
     installed = SqlCatalog(jvm, name, catalog, Streams(jvm, options))
@@ -47,3 +58,6 @@ def install_catalog(spark: SparkSession, name: str, catalog: Catalog, options: M
     catalogs.setAccessible(True)
     catalogs.get(manager).put(name, installed)
     let_clones_inherit(jvm, name, catalogs.get(manager).apply(name), SqlCatalog.Java.implements)
+    openers = _OPENERS.setdefault(spark._jsparkSession.sessionUUID(), {})
+    openers[name] = opener
+    register(spark, dict(openers), catalog.engine.rows)
