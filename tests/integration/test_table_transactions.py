@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import attrs
 import lance
 import pyarrow as pa
 import pytest
-from faults import Faulty
+from faults import Crash, Faulty
 from lance import LanceOperation
 from lance.fragment import write_fragments
 from rest_server import serving
@@ -256,6 +257,39 @@ def test_repeated_transaction_is_committed_once(lake: Path) -> None:
     again = catalog.commit("t", built["append"])
     assert (again.version, again.path, again.transaction) == (committed.version, committed.path, committed.transaction)
     assert catalog.open("t").count_rows("a = 100") == 1
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_transaction_of_a_process_that_died_is_committed_once_by_its_repetition(lake: Path, when: str) -> None:
+    built = transactions(lake, "delete rows")["delete rows"]
+    with managed(lake) as catalog:
+        catalog.open("t").delete("a = 12")  # the transaction is merged with it
+        latest = catalog.describe_table("t").version or 0
+    shutil.copytree(lake.parent, saved := lake.parent.with_name(f"{lake.parent.name}-saved"))
+    for at in count():
+        shutil.rmtree(lake.parent)
+        shutil.copytree(saved, lake.parent)
+        dying = lancekeep.connect(str(lake), commit_store=f"sqlite://{lake.parent}/commits.db")
+        calls = count()
+
+        def die(method: str, nth: int, at: int = at, calls: Iterator[int] = calls) -> tuple[str, BaseException] | None:
+            return (when, Crash()) if next(calls) >= at else None
+
+        dying.commits.objects = dying.commits.lineage._objects = cast(Any, Faulty(dying.commits.objects, die))
+        dying.commits.rows = cast(Any, Faulty(dying.commits.rows, die))
+        try:
+            dying.commit("t", built)
+            died = False
+        except Crash:
+            died = True
+        catalog = lancekeep.connect(str(lake), commit_store=f"sqlite://{lake.parent}/commits.db")
+        assert catalog.commit("t", built).version == latest + 1, at
+        assert catalog.open("t").count_rows("a in (11, 12)") == 0, at
+        assert lance.dataset(lake / "t.lance").version == latest + 1, at
+        assert lance.dataset(lake / "t.lance").count_rows() == 26, at
+        if not died:
+            assert at > 8, "the commit made hardly any call"
+            return
 
 
 @pytest.mark.parametrize("name", [name for name in BUILD if name != "restore"])
