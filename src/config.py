@@ -33,7 +33,7 @@ CONFIG_VARIABLE = "LANCEKEEP_CONFIG"
 STORAGE, COMMIT_STORE, REST = "storage.", "commit_store.", "rest."
 SERVER = "server."
 """The prefix of the settings of ``lancekeep serve``, which are no settings of a connection."""
-TEXTS = ("impl", "root", "mode", "commit_store", "committer")
+TEXTS = ("impl", "root", "mode", "commit_store", "committer", "spark_master")
 BOOLEANS = ("inline_optimization", "unsafe", "vend_input_storage_options")
 SETTINGS = (*TEXTS, *BOOLEANS, STORAGE, COMMIT_STORE, REST)
 """Every setting; a name that ends in a dot is the prefix of a store's options."""
@@ -118,6 +118,7 @@ class ConnectionConfig:
     inline_optimization: bool = False
     unsafe: bool = False
     vend_input_storage_options: bool | None = None
+    spark_master: str | None = None
     sources: Mapping[str, str] = attrs.field(factory=dict, eq=False)
 
     @classmethod
@@ -181,6 +182,7 @@ class ConnectionConfig:
             inline_optimization=_boolean(settings, "inline_optimization"),
             unsafe=_boolean(settings, "unsafe"),
             vend_input_storage_options=_boolean(settings, vend) if vend in settings else None,
+            spark_master=text("spark_master"),
             sources={name: setting.origin for name, setting in settings.items()},
         )
 

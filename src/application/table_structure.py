@@ -146,6 +146,12 @@ class TableStructure:
             object_id, branch, lambda dataset: self._engine.structure.fill_column(dataset, path, condition)
         )
 
+    def expression(self, object_id: ObjectId, path: str) -> str:
+        """Return the expression of a declared column; see `StructureEngine.expression`."""
+        return self._writes.examine(
+            object_id, lambda dataset: self._engine.structure.expression(dataset, path), None, None
+        )
+
     def alter_columns(self, object_id: ObjectId, changes: Sequence[ColumnChange], branch: str | None) -> Changed:
         """Alter columns; see `StructureEngine.alter_columns`."""
         return self._change(object_id, branch, lambda dataset: self._engine.structure.alter_columns(dataset, changes))

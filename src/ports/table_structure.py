@@ -194,6 +194,14 @@ class StructureEngine(Protocol):
     def declare_columns(self, dataset: Any, expressions: Mapping[str, str]) -> Any:
         """Add columns of nulls that keep SQL expressions; raise as `add_columns`."""
 
+    def expression(self, dataset: Any, path: str) -> str:
+        """Return the SQL expression of a declared column.
+
+        Raises:
+            ColumnNotFound: the table has no such column.
+            InvalidInput: the column has no expression.
+        """
+
     def fill_column(self, dataset: Any, path: str, condition: str | None) -> Any:
         """Compute the rows of a declared column.
 

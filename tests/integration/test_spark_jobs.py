@@ -16,11 +16,13 @@ from threading import Thread
 from typing import Any
 
 import lance
+import lance_namespace as api
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from click.testing import CliRunner
+from lance_namespace import errors as api_errors
 from pyspark.sql import SparkSession
 
 import lancekeep
@@ -216,6 +218,44 @@ def test_backfill_covers_concurrently_added_fragments(
     assert table["twice"].to_pylist() == [3 * number for number in table["id"].to_pylist()]
     assert 5 not in table["id"].to_pylist()
     assert recorded(catalog) == list(range(1, 10))
+
+
+def test_declared_columns_are_filled_by_the_job(spark: SparkSession, catalog: lancekeep.Catalog) -> None:
+    """The namespace runs the job where Spark is configured, and its rows are those of the engine in this process."""
+    properties = {"root": catalog.root_uri, "commit_store": catalog.commits.rows.url}
+    here = lancekeep.DirectoryNamespace(**properties)
+    there = lancekeep.DirectoryNamespace(**properties, spark_master="local[2]")
+    expression = "id * 2 + length(text)"
+    catalog.commit_change("t", lambda dataset: (dataset.delete("id = 3"), dataset)[1])
+    columns = [{"name": name, "computed": expression} for name in ("there", "here")]
+    there.alter_table_add_columns({"id": ["t"], "new_columns": columns})  # type: ignore[arg-type]  # as callers give it
+    before = {fragment.fragment_id for fragment in plain(catalog).get_fragments()}
+    for where in ("id % 2 = 0 AND id < 100", None, "id = 5"):
+        for namespace, column in ((there, "there"), (here, "here")):
+            request = api.AlterTableBackfillColumnsRequest(id=["t"], column=column, where=where)
+            job = namespace.alter_table_backfill_columns(request).job_id
+            described = namespace.describe_transaction(api.DescribeTransactionRequest(id=["t", job]))
+            assert described.properties is not None
+            assert int(described.properties["version"]) == plain(catalog).version
+            if column == "there" and where is not None and "100" in where:
+                assert {fragment.fragment_id for fragment in plain(catalog).get_fragments()} == before  # rows stay
+        table = plain(catalog).to_table()
+        assert table.num_rows == FRAGMENTS * ROWS - 1
+        assert table["there"].to_pylist() == table["here"].to_pylist()
+        assert table["there"].null_count == (FRAGMENTS * ROWS - 1 - 50 if where and "100" in where else 0)
+    version = plain(catalog).version
+    for fields in ({"column": "there", "where": "id ="}, {"column": "id"}, {"column": "missing"}):
+        with pytest.raises((api_errors.InvalidInputError, api_errors.TableColumnNotFoundError)):
+            there.alter_table_backfill_columns({"id": ["t"], **fields})  # type: ignore[arg-type]  # as callers give it
+    backfill(spark, catalog, "t", "added", "upper(text)")
+    assert plain(catalog).version == version + 1
+    assert plain(catalog).count_rows("added = upper(text)") == FRAGMENTS * ROWS - 1
+    backfill(spark, catalog, "t", "added", "'x'", where="id = 7")
+    assert plain(catalog).to_table(filter="added = 'x'")["id"].to_pylist() == [7]
+    for column, sql, where in (("added", "sum(id)", None), ("added", "random(", None), ("new", "id", "id > 1")):
+        with pytest.raises(lancekeep.InvalidInput):
+            backfill(spark, catalog, "t", column, sql, where=where)
+    assert plain(catalog).version == version + 2
 
 
 def test_imports_of_workers_are_frozen_from_garbage_collection(spark: SparkSession, catalog: lancekeep.Catalog) -> None:

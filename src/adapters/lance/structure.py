@@ -157,13 +157,17 @@ class LanceStructure:
             dataset.add_columns(pa.schema(columns))
         return dataset
 
-    def fill_column(self, dataset: Any, path: str, condition: str | None) -> Any:
+    def expression(self, dataset: Any, path: str) -> str:
         expression = self.field_metadata(dataset, [path])[path].get(EXPRESSION)
         if expression is None:
             raise InvalidInput(
                 f"the column {path!r} of {_name(dataset)} has no expression to compute it by; alter_table_add_columns "
                 "declares a column with one in the field computed"
             )
+        return expression
+
+    def fill_column(self, dataset: Any, path: str, condition: str | None) -> Any:
+        expression = self.expression(dataset, path)
         with _refusing(InvalidInput):
             dataset.update({path: expression}, condition)
         return dataset

@@ -23,7 +23,8 @@ class DirectoryNamespace(CatalogNamespace):
     alone. ``dir_listing_to_manifest_migration_enabled`` is always true: the specification reads tables of the root
     from the manifest first. With ``vend_input_storage_options``, answers hold the storage options, credentials
     included (``true``), never hold them (``false``), or hold them only for requests with ``vend_credentials=true``
-    (left out). Native properties without a counterpart are accepted with a warning.
+    (left out). With ``spark_master``, backfills of columns run as Spark jobs. Native properties without a counterpart
+    are accepted with a warning.
 
     ``lance_namespace.connect("lancekeep.DirectoryNamespace", properties)`` creates one. It pickles as its resolved
     properties, credentials included.
@@ -39,7 +40,8 @@ class DirectoryNamespace(CatalogNamespace):
             config = attrs.evolve(config, root=".")
         if config.impl != "dir":
             raise InvalidInput("a directory namespace has impl 'dir'; for a server, use lancekeep.RestNamespace")
-        super().__init__(open_catalog(config), vend_storage_options=config.vend_input_storage_options)
+        vend, master = config.vend_input_storage_options, config.spark_master
+        super().__init__(open_catalog(config), vend_storage_options=vend, spark_master=master)
         self._config = config
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:

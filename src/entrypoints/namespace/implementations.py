@@ -50,4 +50,5 @@ def namespace_of(config: ConnectionConfig, *, native: bool = False) -> Iterator[
             yield namespace, namespace.server.uri
     else:
         with open_catalog(config) as catalog:
-            yield CatalogNamespace(catalog, vend_storage_options=config.vend_input_storage_options), catalog.root_uri
+            vend, master = config.vend_input_storage_options, config.spark_master
+            yield CatalogNamespace(catalog, vend_storage_options=vend, spark_master=master), catalog.root_uri

@@ -23,11 +23,15 @@ class Operations(api.LanceNamespace):
 
     ``callbacks`` answers the requests of native code. Storage options may hold credentials: with
     ``vend_storage_options`` True, answers hold them unless a request has ``vend_credentials=false``; with None, only if
-    it has ``vend_credentials=true``; with False, never.
+    it has ``vend_credentials=true``; with False, never. ``spark_master`` is the Spark master that runs backfills; None
+    for this process.
     """
 
-    def __init__(self, catalog: Catalog, *, vend_storage_options: bool | None = None) -> None:
+    def __init__(
+        self, catalog: Catalog, *, vend_storage_options: bool | None = None, spark_master: str | None = None
+    ) -> None:
         self._catalog = catalog
+        self._spark_master = spark_master
         self._vend = vend_storage_options
         self.callbacks = CallbackNamespace(catalog.versions)
 

@@ -83,18 +83,29 @@ class SchemaOperations(Operations):
     ) -> api.AlterTableBackfillColumnsResponse:
         """Compute a column by the expression that it was declared with.
 
-        The rows are computed before the operation returns, in this process; ``job_id`` is the id of the table's
-        transaction, which `describe_transaction` describes. ``lancekeep.jobs.backfill`` computes columns by Python
-        functions on Spark.
+        The rows are computed before the operation returns: by ``lancekeep.jobs.backfill`` if the namespace has a
+        ``spark_master`` and the column is a whole column of the main history, otherwise in this process. ``job_id`` is
+        the id of the table's transaction, or its version; `describe_transaction` describes both.
         """
         given = [name for name in _CLUSTER if getattr(request, name) is not None]
         if given:
             raise Unsupported(
-                f"{given[0]} directs a cluster of workers, but this backfill runs in one process; leave it out, or "
-                "use lancekeep.jobs.backfill on Spark. Nothing was changed."
+                f"{given[0]} directs a cluster of workers that Lancekeep does not have; leave it out, or use "
+                "lancekeep.jobs.backfill on Spark. Nothing was changed."
             )
+        if self._spark_master is not None and branch_of(request) is None and "." not in request.column:
+            return api.AlterTableBackfillColumnsResponse(job_id=str(self._filled_on_spark(self._spark_master, request)))
         changed = self._catalog.structure.fill_column(id_of(request), request.column, request.where, branch_of(request))
         return api.AlterTableBackfillColumnsResponse(job_id=changed.transaction or f"version {changed.version}")
+
+    def _filled_on_spark(self, master: str, request: api.AlterTableBackfillColumnsRequest) -> int | None:
+        """Compute a declared column as a Spark job, and return its version."""
+        from lancekeep.entrypoints.spark.jobs.backfill import backfill  # needs the extra [spark]
+        from lancekeep.entrypoints.spark.jobs.session import session
+
+        expression = self._catalog.structure.expression(id_of(request), request.column)
+        done = backfill(session(master), self._catalog, id_of(request), request.column, expression, where=request.where)
+        return done.version
 
     @operation
     def update_table_schema_metadata(

@@ -1,4 +1,4 @@
-"""Compute columns with a Python function in the workers, and commit once."""
+"""Compute columns by a Python function or by SQL in the workers, and commit once."""
 
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ def backfill(
     catalog: Catalog,
     table: Identifier,
     columns: str | Sequence[str],
-    function: Function,
+    function: Function | str,
     *,
     reads: Sequence[str] | None = None,
+    where: str | None = None,
     batch_rows: int | None = None,
     checkpoint: str | None = None,
     progress: Progress = quiet,
@@ -58,6 +59,9 @@ def backfill(
         columns: The columns to compute.
         function: Takes a batch and returns the column (an Arrow array) or all columns (a record batch), with the same
             rows in the same order, and of one type for the whole table. It is pickled and runs in the workers.
+            Or an SQL expression of one column, as of `scanner`, which the engine evaluates in the workers.
+        where: With an expression of an existing column, the SQL condition of the rows to compute; others keep their
+            value.
         reads: The columns that the function receives; by default all that are not computed.
         batch_rows: The most rows of a batch.
         checkpoint: A folder that records finished fragments, so that a stopped job does not recompute them. It belongs
@@ -78,8 +82,9 @@ def backfill(
         dataset = catalog.open(name)
         work = _Work(
             Snapshot.of(catalog, dataset), targets, _sources(dataset, targets, reads, str(name)), function,
-            targets[0] in dataset.schema.names, batch_rows, absolute(checkpoint), str(dataset.lance_schema),
+            targets[0] in dataset.schema.names, batch_rows, absolute(checkpoint), str(dataset.lance_schema), where,
         )  # fmt: skip
+        _require_expression(dataset, work)
         fragments = [fragment.metadata for fragment in dataset.get_fragments()]
         if not fragments:
             raise InvalidInput(f"{name} has no rows yet; there is nothing to compute from")
@@ -91,6 +96,8 @@ def backfill(
         rows += sum(fragment.num_rows for fragment in missing)
         size += sum(result.bytes for result in computed)
         reused += sum(result.reused for result in computed)
+        if work.exists and not any(done[work.key(fragment)].fields for fragment in fragments):
+            return Summary("backfill", str(name), rows, size, clock.seconds, dataset.version, dataset.version, {})
         operation = _operation([(fragment, done[work.key(fragment)]) for fragment in fragments], work, str(name))
         transaction = lance.Transaction(dataset.version, operation)
         try:
@@ -109,7 +116,7 @@ class _Computed:
     Attributes:
         files: All files of the fragment, including new ones, as JSON.
         schema: The new schema of the table; None if the columns existed.
-        fields: The ids of the recomputed fields.
+        fields: The ids of the recomputed fields; none if no row satisfies the condition.
         bytes: The bytes that were read.
         reused: Whether the checkpoint had the result.
     """
@@ -128,11 +135,12 @@ class _Work:
     snapshot: Snapshot
     columns: tuple[str, ...]
     reads: tuple[str, ...]
-    function: Function
+    function: Function | str
     exists: bool
     batch_rows: int | None
     checkpoint: str | None
     schema: str
+    where: str | None
 
     def key(self, fragment: lance.FragmentMetadata) -> str:
         """Return a key of the fragment's values and the table's columns; deleted rows do not change it."""
@@ -155,6 +163,20 @@ def _sources(dataset: Any, targets: tuple[str, ...], reads: Sequence[str] | None
     return chosen
 
 
+def _require_expression(dataset: Any, work: _Work) -> None:
+    """Check the expression and the condition, if there are any. Raises `InvalidInput`."""
+    if not isinstance(work.function, str):
+        if work.where is not None:
+            raise InvalidInput("where needs an SQL expression; a function decides by itself which rows it changes")
+        return
+    if len(work.columns) != 1 or (work.where is not None and not work.exists):
+        raise InvalidInput("an expression computes one column, and where needs a column that exists")
+    try:
+        dataset.scanner(columns={work.columns[0]: work.function}, filter=work.where, with_row_id=True).explain_plan()
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise InvalidInput(f"{work.function!r} cannot be computed: {error}; nothing was changed") from error
+
+
 def _operation(
     results: list[tuple[lance.FragmentMetadata, _Computed]], work: _Work, name: str
 ) -> lance.LanceOperation.BaseOperation:
@@ -165,10 +187,11 @@ def _operation(
         lance.FragmentMetadata.from_json(json.dumps(fragment.to_json() | {"files": result.files}))
         for fragment, result in results
     ]
-    first = results[0][1]
     if work.exists:
-        return lance.LanceOperation.Update(updated_fragments=fragments, fields_modified=list(first.fields))
-    return lance.LanceOperation.Merge(fragments, first.schema)
+        changed = [fragment for fragment, (_, result) in zip(fragments, results, strict=True) if result.fields]
+        fields = next(result.fields for _, result in results if result.fields)
+        return lance.LanceOperation.Update(updated_fragments=changed, fields_modified=list(fields))
+    return lance.LanceOperation.Merge(fragments, results[0][1].schema)
 
 
 # -- in the workers -------------------------------------------------------------------------------------------------
@@ -185,6 +208,8 @@ def _compute(fragment_id: int, work: _Work) -> _Computed:
         work = attrs.evolve(work, batch_rows=batch_rows(dataset.schema, work.reads, [fragment]))
     if work.exists:
         values = _read_computed(dataset, fragment, work)
+        if not values.num_rows:  # the engine cannot join without rows
+            return _Computed(fragment.metadata.to_json()["files"], None, (), 0)
         metadata, fields = fragment.update_columns(values)
         result = _Computed(metadata.to_json()["files"], None, tuple(fields), values.nbytes)
     else:
@@ -194,6 +219,9 @@ def _compute(fragment_id: int, work: _Work) -> _Computed:
 
 
 def _add_columns(fragment: Any, work: _Work) -> _Computed:
+    if isinstance(work.function, str):
+        metadata, schema = fragment.merge_columns({work.columns[0]: work.function}, batch_size=work.batch_rows)
+        return _Computed(metadata.to_json()["files"], schema, (), 0)
     failures: list[Exception] = []
     read = 0
 
@@ -217,12 +245,13 @@ def _add_columns(fragment: Any, work: _Work) -> _Computed:
 def _read_computed(dataset: Any, fragment: Any, work: _Work) -> pa.Table:
     schema = pa.schema([pa.field("_rowid", pa.uint64()), *(dataset.schema.field(column) for column in work.columns)])
     parts = []
+    evaluated = isinstance(work.function, str)
     scanner = dataset.scanner(
-        columns=list(work.reads), fragments=[fragment], with_row_id=True, batch_size=work.batch_rows,
-        **READ_AHEAD,
+        columns={work.columns[0]: work.function} if evaluated else list(work.reads), fragments=[fragment],
+        filter=work.where, with_row_id=True, batch_size=work.batch_rows, **READ_AHEAD,
     )  # fmt: skip
     for batch in scanner.to_batches():
-        computed = _called(work, batch.select(list(work.reads)))
+        computed = batch if evaluated else _called(work, batch.select(list(work.reads)))
         arrays = [computed.column(column).cast(schema.field(column).type) for column in work.columns]
         parts.append(pa.RecordBatch.from_arrays([batch.column("_rowid"), *arrays], schema=schema))
     return pa.Table.from_batches(parts, schema)
@@ -230,6 +259,7 @@ def _read_computed(dataset: Any, fragment: Any, work: _Work) -> pa.Table:
 
 def _called(work: _Work, batch: pa.RecordBatch) -> pa.RecordBatch:
     """Call the function on a batch. Raises `InvalidInput` if it fails or returns something else than promised."""
+    assert not isinstance(work.function, str)
     try:
         result = work.function(batch)
     except Exception as error:
