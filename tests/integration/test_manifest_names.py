@@ -13,7 +13,7 @@ import lance
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from deployments import Deployment, bucket, s3_options
+from deployments import Deployment, bucket, deployment, s3_options
 from faults import Crash, Faulty
 
 import lancekeep
@@ -102,8 +102,11 @@ def migrate(catalog: lancekeep.Catalog, **how: Any) -> Any:
     return catalog.migrate_manifest_names("t", reader_pause=0, **how)
 
 
-def test_migration_renames_every_manifest_of_table_and_branch(tmp_path: Path) -> None:
-    lake = Lake.local(tmp_path)
+@pytest.mark.parametrize("kind", ["sqlite", "files", "redis", "dynamodb"])
+def test_migration_renames_every_manifest_of_table_and_branch(
+    tmp_path: Path, redis_url: str, moto_endpoint: str, kind: str
+) -> None:
+    lake = Lake(deployment(kind, tmp_path, redis_url, moto_endpoint))
     lake.fill(11)
     catalog = lake.connect()
     table = catalog.open("t")
