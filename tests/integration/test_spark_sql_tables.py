@@ -280,3 +280,46 @@ def test_searches_return_rows_of_pylance_searches(lake: Lake) -> None:
         ("vector_search('lake.docs', 'v', array(1, 2), wrong => 1)", "wrong is unknown"),
     ]:
         lake.refuses(f"SELECT * FROM {call}", error)
+
+
+def test_changes_lead_from_each_version_to_the_next(lake: Lake, tmp_path: Path) -> None:
+    rows = pa.table({"id": range(20), "name": [f"n{i}" for i in range(20)]})
+    lance.write_dataset(rows, tmp_path / "lake" / "s.lance", enable_stable_row_ids=True, max_rows_per_file=8)
+    lake.catalog.register_table("s", "s.lance")
+    opened = lake.catalog.open
+    lake.catalog.write("s", pa.table({"id": [20, 21], "name": ["n20", None]}), "append")
+    opened("s").update({"name": "'x'"}, where="id % 5 = 0")
+    opened("s").delete("id IN (1, 5, 20)")
+    opened("s").optimize.compact_files()
+    merge = opened("s").merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+    merge.execute(pa.table({"id": [2, 5], "name": ["merged", "again"]}))
+    lake.sql("CALL lake.system.rollback_to_version('s', 2)")
+    lake.catalog.write("s", pa.table({"id": [7], "name": ["only"]}), "overwrite")
+
+    uri = lake.catalog.describe_table("s").uri
+    latest = lance.dataset(uri).version
+    found = lake.sql("SELECT _commit_version, _change_type, id, name FROM lake.s CHANGES FROM VERSION 1")
+    assert {kind for _, kind, *_ in found} == {"insert", "delete", "update_preimage", "update_postimage"}
+    assert (3, "update_preimage", 5, "n5") in found
+    assert (3, "update_postimage", 5, "x") in found
+    now: set[tuple[Any, ...]] = set()
+    for version in range(1, latest + 1):
+        changes = [(kind, row) for number, kind, *row in found if number == version]
+        gone = [tuple(row) for kind, row in changes if kind in ("delete", "update_preimage")]
+        come = [tuple(row) for kind, row in changes if kind in ("insert", "update_postimage")]
+        assert set(gone) <= now
+        assert not set(come) & (now - set(gone))
+        now = (now - set(gone)) | set(come)
+        stored = lance.dataset(uri, version=version).to_table().to_pylist()
+        assert now == {tuple(row.values()) for row in stored}, version
+
+    assert lake.sql("SELECT id, _change_type FROM lake.ns.t CHANGES FROM VERSION 2 TO VERSION 4 ORDER BY id") == [
+        (2, "delete"),
+        (4, "insert"),
+    ]
+    lake.catalog.open("ns.t").update({"name": "'u'"}, where="id = 1")
+    for clause, error in [
+        ("FROM VERSION 2", "version 5 of lake.ns.t updated rows .Update., and the table has no stable row ids"),
+        ("FROM VERSION 9", "give versions from 1 to 5"),
+    ]:
+        lake.refuses(f"SELECT * FROM lake.ns.t CHANGES {clause}", error)

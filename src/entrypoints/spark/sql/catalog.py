@@ -24,6 +24,7 @@ from lancekeep.domain.errors import (
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.spark.sql.alter import alter
 from lancekeep.entrypoints.spark.sql.branches import PREFIX, TAG_PREFIX, WAP_BRANCH, Branch
+from lancekeep.entrypoints.spark.sql.changelog import Changelog
 from lancekeep.entrypoints.spark.sql.columns import is_vector_property, stored_schema
 from lancekeep.entrypoints.spark.sql.history import version_at
 from lancekeep.entrypoints.spark.sql.jvm import CATALOG, Jvm, Proxy, struct
@@ -238,8 +239,9 @@ class SqlCatalog(Proxy):
         settings = self._jvm.java("org.apache.spark.sql.internal.SQLConf").get()
         return settings.getConfString(WAP_BRANCH, "") or None
 
-    def loadChangelog(self, identifier: Any, context: Any, options: Any) -> Any:
-        raise Unsupported(f"{self._shown(_object_id(identifier))}: changes cannot be read by SQL")
+    def loadChangelog(self, identifier: Any, context: Any, options: Any) -> Changelog:
+        table = _object_id(identifier)
+        return Changelog(self._jvm, self._shown(table), self._catalog, table, context)
 
     def invalidateTable(self, identifier: Any) -> None:
         pass

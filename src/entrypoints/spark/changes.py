@@ -1,0 +1,175 @@
+"""Compute the rows that each version of a table inserts, deletes and updates.
+
+The driver compares the manifests of adjacent versions, and tasks read only fragments that differ. Stable row ids show
+which row an update has replaced. Without them, appends, deletes and overwrites are known exactly, and a version that
+updated rows is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import attrs
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lancekeep.application.catalog import Catalog
+from lancekeep.domain.errors import InvalidInput, Refused
+from lancekeep.entrypoints.spark.reading import FragmentReader, Snapshot, entries
+
+INSERT, DELETE, BEFORE, AFTER = "insert", "delete", "update_preimage", "update_postimage"
+CHANGE_COLUMNS = pa.schema(
+    [
+        pa.field("_change_type", pa.string(), nullable=False),
+        pa.field("_commit_version", pa.int64(), nullable=False),
+        pa.field("_commit_timestamp", pa.timestamp("us", "UTC"), nullable=False),
+    ]
+)
+"""The columns of a change that follow those of the table, as Spark names them."""
+
+_UPDATED = "_row_last_updated_at_version"
+_KEEPING_ROWS = ("Rewrite", "Merge", "CreateIndex", "UpdateConfig", "Project", "ReserveFragments", "UpdateMemWalState")
+"""Operations that change no row. ``Merge`` adds columns, and ``Project`` drops or renames them."""
+
+
+@attrs.frozen
+class Side:
+    """The differing fragments of one of two versions; can be pickled."""
+
+    reader: FragmentReader
+    runs: tuple[range, ...]
+
+    def rows(self, extra: Sequence[str] = ()) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
+        return self.reader.read_with(self.runs, None, extra)
+
+    def keys(self, names: Sequence[str]) -> list[np.ndarray[Any, Any]]:
+        """Return metadata columns of all rows, sorted by the first."""
+        reader = attrs.evolve(self.reader, schema=pa.schema([]), origins=None)
+        found = [extra for _, extra in reader.read_with(self.runs, None, names)]
+        columns = [np.concatenate([each.column(name).to_numpy() for each in found] or [[]]) for name in names]
+        order = np.argsort(columns[0], kind="stable")
+        return [column[order] for column in columns]
+
+
+@attrs.frozen
+class Step:
+    """The changes of one version; can be pickled.
+
+    Attributes:
+        version: The version.
+        time: The time of its commit.
+        before: The fragments of the preceding version that differ; None if there are none.
+        after: The fragments of the version that differ; None if there are none.
+        key: The metadata column that identifies rows; None if all rows before are deleted and all after are inserted.
+        schema: The schema of the changes.
+    """
+
+    version: int
+    time: datetime
+    before: Side | None
+    after: Side | None
+    key: str | None
+    schema: pa.Schema
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """Yield the changes."""
+        if self.key is None or self.before is None or self.after is None:
+            for side, kind in ((self.before, DELETE), (self.after, INSERT)):
+                if side is not None:
+                    yield from (self._change(batch, pa.array([kind] * len(batch))) for batch, _ in side.rows())
+            return
+        names = [self.key, _UPDATED] if self.key == "_rowid" else [self.key]
+        old, new = self.before.keys(names), self.after.keys(names)
+        _, at_old, at_new = np.intersect1d(old[0], new[0], assume_unique=True, return_indices=True)
+        updated = old[0][at_old][old[-1][at_old] != new[-1][at_new]] if len(names) > 1 else old[0][:0]
+        for side, others, alone, changed in (
+            (self.before, new[0], DELETE, BEFORE),
+            (self.after, old[0], INSERT, AFTER),
+        ):
+            for batch, extra in side.rows([self.key]):
+                keys = extra.column(0).to_numpy()
+                is_alone, is_changed = ~np.isin(keys, others), np.isin(keys, updated)
+                kinds = pc.if_else(pa.array(is_alone), alone, changed)
+                chosen = pa.array(is_alone | is_changed)
+                yield self._change(batch.filter(chosen), kinds.filter(chosen))
+
+    def _change(self, batch: pa.RecordBatch, kinds: pa.Array) -> pa.RecordBatch:
+        count = len(batch)
+        added = [
+            kinds.cast(pa.string()),
+            pa.array([self.version] * count, pa.int64()),
+            pa.array([self.time] * count, CHANGE_COLUMNS.field(2).type),
+        ]
+        return pa.RecordBatch.from_arrays([*batch.columns, *added], schema=self.schema)
+
+
+def steps(
+    catalog: Catalog, name: str, open_version: Callable[[int], Any], versions: Iterable[int], schema: pa.Schema
+) -> Iterator[Step]:
+    """Plan the changes of versions.
+
+    Args:
+        catalog: The catalog.
+        name: The table, for errors.
+        open_version: Opens a version.
+        versions: The versions, in order.
+        schema: The columns of the table in Spark's Arrow types, followed by `CHANGE_COLUMNS`.
+
+    Raises:
+        Refused: A version updated rows, and the table has no stable row ids.
+        InvalidInput: A version has other columns.
+        VersionNotFound: Clean-up removed a version, or the one before it.
+    """
+    columns = pa.schema(list(schema)[: len(schema) - len(CHANGE_COLUMNS)])
+    wanted = list(versions)
+    listed = open_version(wanted[-1]).versions() if wanted else []
+    times = {one["version"]: one["timestamp"].astimezone(UTC) for one in listed}
+    for version in wanted:
+        after = open_version(version)
+        before = open_version(version - 1) if version > 1 else None
+        step = _step(catalog, name, before, after, times[version], schema, columns)
+        if step is not None:
+            yield step
+
+
+def _step(
+    catalog: Catalog, name: str, before: Any, after: Any, time: datetime, schema: pa.Schema, columns: pa.Schema
+) -> Step | None:
+    new = {entry.id: entry.content for entry in entries(after)}
+    old = {} if before is None else {entry.id: entry.content for entry in entries(before)}
+    gone = [number for number, content in old.items() if new.get(number) != content]
+    come = [number for number, content in new.items() if old.get(number) != content]
+    key = None
+    if gone:
+        operation = catalog.engine.structure.operation(after)
+        if operation in _KEEPING_ROWS:
+            return None
+        if operation != "Overwrite":
+            if after.has_stable_row_ids and before.has_stable_row_ids:
+                key = "_rowid"
+            elif operation == "Delete":
+                key = "_rowaddr"
+            else:
+                raise Refused(
+                    f"version {after.version} of {name} updated rows ({operation}), and the table has no stable row "
+                    "ids that show which. Read the changes of other versions, or compare the two versions."
+                )
+    if not gone and not come:
+        return None
+    removed, added = _side(catalog, name, before, gone, columns), _side(catalog, name, after, come, columns)
+    return Step(after.version, time, removed, added, key, schema)
+
+
+def _side(catalog: Catalog, name: str, dataset: Any, numbers: Sequence[int], columns: pa.Schema) -> Side | None:
+    if not numbers:
+        return None
+    if dataset.schema.names != columns.names:
+        raise InvalidInput(
+            f"version {dataset.version} of {name} has the columns {', '.join(dataset.schema.names)}, and the last "
+            f"version of the range has {', '.join(columns.names)}. Read the changes before and after in two queries."
+        )
+    reader = FragmentReader.of(Snapshot.of(catalog, dataset), dataset.schema, columns)
+    return Side(reader, tuple(range(number, number + 1) for number in sorted(numbers)))
