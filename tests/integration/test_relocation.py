@@ -174,6 +174,38 @@ def test_commits_beside_the_move_arrive_or_are_refused(lake: Lake, mode: str) ->
     assert lake.rows("three") == acknowledged
 
 
+@pytest.mark.parametrize("store", ["sqlite", "conditional-put", "storage-managed"])
+def test_grouped_appends_beside_the_move_are_neither_lost_nor_repeated(tmp_path: Path, store: str) -> None:
+    urls = {"sqlite": f"sqlite://{tmp_path}/commits.db", "conditional-put": "conditional-put://"}
+    lake = Lake(str(tmp_path / "lake"), urls.get(store), {})
+    catalog, other = lake.connect(), lake.connect()
+    catalog.write("t", rows(0))
+    acknowledged, done = [0], Event()
+
+    def insert(writer: int) -> None:
+        for number in count(1):
+            value = 1000 * writer + number
+            try:
+                catalog.data.insert(ObjectId.of("t"), rows(value).to_reader())
+                acknowledged.append(value)
+            except lancekeep.LancekeepError:  # refused: the row must not be there
+                pass
+            if done.is_set():
+                return
+
+    writers = [Thread(target=insert, args=(writer,)) for writer in range(1, 4)]
+    for writer in writers:
+        writer.start()
+    try:
+        for place in ("one", "two"):
+            other.relocate("t", place)
+    finally:
+        done.set()
+        for writer in writers:
+            writer.join()
+    assert lake.rows("two") == sorted(acknowledged)
+
+
 def test_commit_that_the_move_carried_along_is_acknowledged(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog, other = filled(local), local.connect()
     settle = TableCommits._settle

@@ -58,7 +58,7 @@ _MEANINGS: tuple[tuple[re.Pattern[str], type[LancekeepError], str], ...] = tuple
             "another writer created its first version; write to it, or choose another name",
         ),
         (
-            rf"cannot be written by this version of Lance.*Flags: {FENCE // 1000}\d{{3}}\b",
+            rf"cannot be (?:written|read) by this version of Lance.*Flags: {FENCE // 1000}\d{{3}}\b",
             ConcurrentModification,
             "the table is being moved to another place, or was moved; nothing was committed. Open it again",
         ),
