@@ -20,6 +20,7 @@ from s3_front import s3_front
 from starlette.testclient import TestClient
 from vending import ROLE, Enforcing, Lake, permits
 
+import lancekeep
 from lancekeep.adapters.credential_vendors.sts import Role, StsVendor, session_policy
 from lancekeep.domain.authorization import Action
 from lancekeep.domain.errors import InvalidInput
@@ -249,4 +250,29 @@ def test_a_write_that_outlives_its_credentials_continues_with_new_ones(
         assert set(vended) > enforcing.expired > set()
         found = lance.dataset(lake.catalog.describe_table("a.t").uri, storage_options=lake.options).to_table()
         assert sorted(found["id"].to_pylist()) == [0, 1, 1, 2, 3, 4]
+        lake.catalog.close()
+
+
+def test_a_catalog_over_a_server_renews_its_credentials(
+    moto_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The storage refuses the credentials with which the catalog has opened the table."""
+    enforcing, vend = Enforcing(monkeypatch), StsVendor.vend
+
+    def short_lived(self: StsVendor, *arguments: Any) -> Mapping[str, str]:
+        self._remembered.clear()
+        options = vend(self, *arguments)
+        return options if enforcing.expired else {**options, "expires_at_millis": "1"}
+
+    monkeypatch.setattr(StsVendor, "vend", short_lived)
+    with s3_front(moto_endpoint, enforcing.answer) as endpoint:
+        lake = Lake(moto_endpoint, tmp_path, through=endpoint)
+        with running(lake.app) as uri, lancekeep.connect(uri, api_key=lake.keys["writer"]) as catalog:
+            dataset = catalog.open("a.t")
+            catalog.write("a.t", pa.table({"id": [2]}), "append")
+            enforcing.expired.update(enforcing.policies)
+            assert dataset.to_table()["id"].to_pylist() == [1]
+            dataset.insert(pa.table({"id": [3]}), mode="append")
+        found = lance.dataset(lake.catalog.describe_table("a.t").uri, storage_options=lake.options).to_table()
+        assert sorted(found["id"].to_pylist()) == [1, 2, 3]
         lake.catalog.close()

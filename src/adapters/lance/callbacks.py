@@ -81,6 +81,10 @@ class Described:
     storage_options: Mapping[str, str] | None = None
     managed_versioning: bool | None = None
 
+    def model_dump(self) -> dict[str, Any]:
+        """Return the fields, as native code reads them to renew storage options."""
+        return attrs.asdict(self)
+
 
 class CallbackNamespace:
     """The operations that pylance needs while it reads, writes and commits a table.
