@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import attrs
 import lance
 import pyarrow as pa
 import pytest
-from pyspark.errors import PySparkException, UnsupportedOperationException
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import lancekeep
@@ -27,7 +28,7 @@ pytestmark = [
 SEED = 20261122
 SELECTS = 300
 TOGETHER = 12
-MUTATIONS = 12
+MUTATIONS = int(os.environ.get("LANCEKEEP_SPARK_MUTATIONS", "18"))
 
 CHEAP = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1"}
 """Settings that plan a statement fast: each runs once."""
@@ -111,7 +112,7 @@ class Statements:
         return " UNION ALL ".join(self.row(first + at) for at in range(count))
 
     def condition(self, depth: int = 2, simple: bool = False) -> str:
-        """``simple``: of the kinds that a DELETE takes."""
+        """Return a condition; if ``simple``, one that the engine evaluates."""
         if depth and self.random.random() < 0.5:
             left, right = self.condition(depth - 1, simple), self.condition(depth - 1, simple)
             return self.random.choice([f"({left} AND {right})", f"({left} OR {right})", f"NOT ({left})"])
@@ -130,6 +131,22 @@ class Statements:
             if kind == "STRING":
                 forms += [f"{name} LIKE 'a_c'", f"upper({name}) = 'A'", f"length({name}) > 1"]
         return self.random.choice(forms)
+
+    def subquery(self) -> str:
+        forms = [
+            "true",
+            f"id IN (SELECT id FROM {{t}} WHERE {self.condition(1)})",
+            f"id > (SELECT avg(id) FROM {{t}} WHERE {self.condition(1)})",
+            f"NOT EXISTS (SELECT 1 FROM {{t}} WHERE {self.condition(0)} LIMIT 1)",
+        ]
+        return self.random.choice(forms)
+
+    def values(self) -> dict[str, str]:
+        """Return new values of some columns."""
+        names = self.random.sample(list(COLUMNS)[1:], 2)
+        return {
+            name: f"cast({self.random.choice([*COLUMNS[name][1], 'null'])} AS {COLUMNS[name][0]})" for name in names
+        }
 
     def select(self) -> str:
         where = f" WHERE {self.condition()}" if self.random.random() < 0.7 else ""
@@ -237,20 +254,62 @@ def test_generated_statements_give_rows_of_spark(pair: Pair) -> None:
 
 def mutate(pair: Pair, statements: Statements, number: int) -> None:
     """Change the table, and the copy as Spark understands the statement."""
-    if number % 6 == 4:
-        query = f"SELECT * FROM {{t}} WHERE {statements.condition()}"
-        pair.spark.sql("INSERT INTO lake.t " + query.replace("{t}", "lake.t"))
-        pair.replace(f"SELECT * FROM copy UNION ALL {query.replace('{t}', 'copy')}")
-    elif number % 6 == 5:
-        rows = statements.rows(100 + 12 * number, 12)
-        pair.spark.sql(f"INSERT OVERWRITE lake.t {rows}")
-        pair.replace(rows)
-    else:
-        condition = statements.condition(simple=True)
-        before = pair.catalog.describe_table("t").version
-        try:
-            pair.spark.sql(f"DELETE FROM lake.t WHERE {condition}")
-        except UnsupportedOperationException:
-            assert pair.catalog.describe_table("t").version == before, condition
-        else:
-            pair.replace(f"SELECT * FROM copy WHERE NOT coalesce({condition}, false)")
+    kinds = (delete, update, merge, update, insert, merge, delete, update, merge, update, overwrite, merge)
+    kinds[number % len(kinds)](pair, statements, number)
+
+
+def insert(pair: Pair, statements: Statements, number: int) -> None:
+    query = f"SELECT * FROM {{t}} WHERE {statements.condition()}"
+    pair.spark.sql("INSERT INTO lake.t " + query.replace("{t}", "lake.t"))
+    pair.replace(f"SELECT * FROM copy UNION ALL {query.replace('{t}', 'copy')}")
+
+
+def overwrite(pair: Pair, statements: Statements, number: int) -> None:
+    rows = statements.rows(100 + 12 * number, 12)
+    pair.spark.sql(f"INSERT OVERWRITE lake.t {rows}")
+    pair.replace(rows)
+
+
+def delete(pair: Pair, statements: Statements, number: int) -> None:
+    condition = f"{statements.condition()} AND {statements.subquery()}"
+    pair.spark.sql(f"DELETE FROM lake.t WHERE {condition.replace('{t}', 'lake.t')}")
+    pair.replace(f"SELECT * FROM copy WHERE NOT coalesce({condition.replace('{t}', 'copy')}, false)")
+
+
+def update(pair: Pair, statements: Statements, number: int) -> None:
+    condition, values = statements.condition(), statements.values()
+    pair.spark.sql(f"UPDATE lake.t SET {assigned(values)} WHERE {condition}")
+    pair.replace(f"SELECT {chosen(values, condition)} FROM copy")
+
+
+def assigned(values: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in values.items())
+
+
+def chosen(values: Mapping[str, str], condition: str) -> str:
+    """Return the columns with their new values where a condition is true."""
+    return ", ".join(
+        f"CASE WHEN {condition} THEN {values[name]} ELSE {name} END {name}" if name in values else name
+        for name in COLUMNS
+    )
+
+
+def merge(pair: Pair, statements: Statements, number: int) -> None:
+    """Rows of the source have the ids of some rows of the table, and new ones."""
+    first = statements.random.choice([0, 6, 18, 100 + 12 * number])
+    names = ", ".join(f"{name} s_{name}" for name in COLUMNS)
+    pair.spark.sql(f"SELECT {names} FROM ({statements.rows(first, 12)})").createOrReplaceTempView("source")
+    gone, changes, orphaned = (statements.condition() for _ in range(3))
+    values = {name: f"s_{name}" for name in statements.random.sample(list(COLUMNS)[1:], 3)} | statements.values()
+    pair.spark.sql(
+        f"MERGE INTO lake.t USING source ON id = s_id WHEN MATCHED AND {gone} THEN DELETE "
+        f"WHEN MATCHED AND {changes} THEN UPDATE SET {assigned(values)} "
+        f"WHEN NOT MATCHED THEN INSERT ({', '.join(COLUMNS)}) VALUES ({', '.join(f's_{name}' for name in COLUMNS)}) "
+        f"WHEN NOT MATCHED BY SOURCE AND {orphaned} THEN DELETE"
+    )
+    pair.replace(
+        f"SELECT {chosen(values, changes)} FROM copy JOIN source ON id = s_id WHERE NOT coalesce({gone}, false) "
+        "UNION ALL "
+        f"SELECT {', '.join(f's_{name}' for name in COLUMNS)} FROM source LEFT ANTI JOIN copy ON id = s_id UNION ALL "
+        f"SELECT * FROM copy WHERE id NOT IN (SELECT s_id FROM source) AND NOT coalesce({orphaned}, false)"
+    )

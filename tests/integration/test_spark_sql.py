@@ -21,7 +21,6 @@ from pyspark.errors import (
     AnalysisException,
     IllegalArgumentException,
     PySparkException,
-    UnsupportedOperationException,
 )
 from pyspark.sql import DataFrame, SparkSession
 
@@ -514,39 +513,6 @@ def test_delete_by_condition_is_one_version(lake: Lake) -> None:
     assert lake.versions() == [(3, 8), (2, 16), (1, 20)]
     lake.sql("DELETE FROM lake.t")
     assert lake.versions()[0] == (4, 0)
-
-
-@pytest.mark.parametrize(
-    ("statement", "instead"),
-    [
-        ("DELETE FROM lake.t WHERE id IN (SELECT id FROM lake.t)", "catalog.open('t').delete("),
-        ("DELETE FROM lake.t WHERE id > (SELECT max(id) FROM lake.t)", "catalog.open('t').delete("),
-        ("DELETE FROM lake.t WHERE upper(name) = 'N1'", "catalog.open('t').delete("),
-        ("UPDATE lake.t SET name = 'x'", "catalog.open('t').update("),
-        ("UPDATE lake.t SET name = 'x' WHERE id = 1", "catalog.open('t').update("),
-        (
-            "MERGE INTO lake.t USING {s} ON t.id = s.id WHEN MATCHED THEN UPDATE SET name = 'x'",
-            "jobs.upsert(catalog, 't', ",
-        ),
-        ("MERGE INTO lake.t USING {s} ON t.id = s.id WHEN MATCHED THEN DELETE", "jobs.upsert(catalog, 't', "),
-        (
-            "MERGE INTO lake.t USING {s} ON t.id = s.id WHEN NOT MATCHED BY SOURCE THEN DELETE",
-            "jobs.upsert(catalog, 't', ",
-        ),
-        (
-            "MERGE INTO lake.t USING {s} ON t.id = s.id WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT *",
-            "catalog.open('t').delete(",
-        ),
-    ],
-)
-def test_row_level_changes_are_refused_with_alternative(lake: Lake, statement: str, instead: str) -> None:
-    lake.sql("CREATE TABLE lake.t AS SELECT id, concat('n', id) name FROM range(5)")
-    before = lake.stored().to_table()
-    with pytest.raises(UnsupportedOperationException, match="cannot be run by SQL; nothing was changed") as refused:
-        lake.sql(statement.format(s="(SELECT 1L id, 'y' name) s"))
-    assert instead in str(refused.value)
-    assert lake.versions() == [(1, 5)]
-    assert lake.stored().to_table() == before
 
 
 def test_insert_only_merge_adds_missing_rows(lake: Lake) -> None:

@@ -50,8 +50,11 @@ class Branch:
             with suppress(BranchAlreadyExists):  # created concurrently
                 self.catalog.structure.create_branch(self.table, self.name, None, version)
 
-    def commit(self, plan: WritePlan, fragments: Sequence[str]) -> None:
-        """Commit the fragments of a write as one version of the branch."""
+    def commit(self, plan: WritePlan, fragments: Sequence[str], *, exactly: bool = False) -> None:
+        """Commit the fragments of a write as one version of the branch.
+
+        With ``exactly``, commit only as the version after the one that the plan read.
+        """
         metadata = [lance.FragmentMetadata.from_json(fragment) for fragment in fragments]
         operations = lance.LanceOperation
         appends = plan.mode is WriteMode.APPEND
@@ -60,4 +63,5 @@ class Branch:
         def act(dataset: Any) -> Any:
             return lance.LanceDataset.commit(dataset, operation, read_version=dataset.version)
 
-        self.catalog.commit_change(self.table, act, branch=self.name)
+        after = plan.read_version if exactly else None
+        self.catalog.commit_change(self.table, act, after=after, branch=self.name)

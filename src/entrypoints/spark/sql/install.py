@@ -13,6 +13,7 @@ from lancekeep.entrypoints.spark.sql.catalog import SqlCatalog
 from lancekeep.entrypoints.spark.sql.inherited import CLASS, let_clones_inherit
 from lancekeep.entrypoints.spark.sql.jvm import Jvm
 from lancekeep.entrypoints.spark.sql.search import register
+from lancekeep.entrypoints.spark.sql.strategy import install_strategy
 from lancekeep.entrypoints.spark.sql.streams import Streams
 
 _OPENERS: dict[str, dict[str, Callable[[], Catalog]]] = {}
@@ -57,6 +58,7 @@ def install_catalog(
     catalogs = manager.getClass().getDeclaredField("catalogs")  # by configuration, Spark loads only classes from jars
     catalogs.setAccessible(True)
     catalogs.get(manager).put(name, installed)
+    install_strategy(jvm)
     let_clones_inherit(jvm, name, catalogs.get(manager).apply(name), SqlCatalog.Java.implements)
     openers = _OPENERS.setdefault(spark._jsparkSession.sessionUUID(), {})
     openers[name] = opener

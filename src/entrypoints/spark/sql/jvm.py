@@ -109,6 +109,10 @@ class Jvm:
             result.put(key, value)
         return result
 
+    def seq(self, values: Iterable[Any]) -> Any:
+        """Return a Scala ``Seq``."""
+        return self._view.PythonUtils.toSeq(list(values))
+
     def option(self, value: Any = None) -> Any:
         """Return a Scala ``Option``, empty for None."""
         return self.java("scala.Option").apply(value)

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NoReturn
 
+import lance
 import pyarrow as pa
 
 from lancekeep.application.catalog import Catalog
 from lancekeep.domain.commit_token import CommitUnknown
-from lancekeep.domain.errors import TableNotFound, Unsupported
+from lancekeep.domain.errors import ConcurrentModification, TableNotFound, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.spark.arrow_types import require_quotable
 from lancekeep.entrypoints.spark.reading import Snapshot
 from lancekeep.entrypoints.spark.sql.branches import Branch
 from lancekeep.entrypoints.spark.sql.columns import spark_schema, vector_properties
-from lancekeep.entrypoints.spark.sql.jvm import CATALOG, WRITE, Jvm, Proxy
+from lancekeep.entrypoints.spark.sql.jvm import CATALOG, Jvm, Proxy
 from lancekeep.entrypoints.spark.sql.metadata_columns import MetadataColumn, metadata_columns
 from lancekeep.entrypoints.spark.sql.predicates import conjunction, translated
+from lancekeep.entrypoints.spark.sql.row_level import OperationBuilder, commit_changes, matching
 from lancekeep.entrypoints.spark.sql.scan import ScanBuilder
 from lancekeep.entrypoints.spark.sql.streams import FORMAT, Streams, given_options
 from lancekeep.entrypoints.spark.sql.write import Insert
@@ -75,6 +77,7 @@ class _Relation(Proxy, ABC):
                 kinds.BATCH_READ,
                 kinds.BATCH_WRITE,
                 kinds.TRUNCATE,
+                kinds.OVERWRITE_BY_FILTER,
                 kinds.OVERWRITE_DYNAMIC,
                 kinds.MICRO_BATCH_READ,
                 kinds.STREAMING_WRITE,
@@ -94,17 +97,20 @@ class _Relation(Proxy, ABC):
     def _begin(self, mode: WriteMode) -> WritePlan: ...
 
     @abstractmethod
-    def _commit(self, plan: WritePlan, fragments: list[str]) -> None: ...
+    def _commit(self, plan: WritePlan, fragments: list[str], after: str | None = None) -> None: ...
+
+    def _where(self, predicates: Iterable[Any]) -> str:
+        raise Unsupported(f"{self._name}: a new table has no rows to replace")
+
+    def _replace(self, condition: str, fragments: list[str]) -> None:
+        raise Unsupported(f"{self._name}: a new table has no rows to replace")
 
     def _stream(self, info: Any, replaces: bool) -> Any:
         raise Unsupported(f"{self._name}: a stream needs an existing table")
 
 
 class SqlTable(_Relation):
-    """A table at one version.
-
-    Offers row-level operations only to refuse them: see `Refusal`.
-    """
+    """A table at one version."""
 
     class Java:
         implements = (
@@ -160,43 +166,29 @@ class SqlTable(_Relation):
         return all(translated(predicate, self._dataset) is not None for predicate in predicates)
 
     def deleteWhere(self, predicates: Iterable[Any], options: Any = None) -> None:
-        filters = [translated(predicate, self._dataset) for predicate in predicates]
-        if None in filters:
-            raise self._refused("DELETE")
-        self._delete(conjunction([text for text in filters if text]) or "true")
+        self._delete(self._where(predicates))
 
     def truncateTable(self, options: Any = None) -> bool:
         self._delete("true")
         return True
 
-    def newRowLevelOperationBuilder(self, info: Any) -> Any:
-        command = info.command().toString()
-        if command != "DELETE":
-            raise self._refused(command)
-        return Refusal(self._jvm, self._name, info.command(), self._refused(command))
+    def newRowLevelOperationBuilder(self, info: Any) -> OperationBuilder:
+        return OperationBuilder(self, info.command())
 
     def _delete(self, condition: str) -> None:
         def act(dataset: Any) -> Any:
             dataset.delete(condition)
             return dataset
 
-        if self._branch is not None:
-            self._branch.create(self._dataset.version)
-        self._catalog.commit_change(self._table, act, branch=None if self._branch is None else self._branch.name)
+        self._change(act)
 
-    def _refused(self, command: str) -> Unsupported:
-        opened = f"catalog.open({str(self._table)!r})"
-        instead = {
-            "DELETE": f"{opened}.delete('<condition>')",
-            "UPDATE": f"{opened}.update({{'<column>': '<expression>'}}, where='<condition>')",
-            "MERGE": f"lancekeep.jobs.upsert(catalog, {str(self._table)!r}, frame, on='<key>'); to delete rows, "
-            f"{opened}.delete('<condition>')",
-        }
-        why = " with a subquery, or a condition that only Spark understands," if command == "DELETE" else ""
-        return Unsupported(
-            f"{self._name}: {command}{why} cannot be run by SQL; nothing was changed. Use Python, where `catalog` is "
-            f"what lancekeep.spark.install returned: {instead[command]}"
-        )
+    def _change(self, act: Callable[[Any], Any], *, exactly: bool = False) -> None:
+        """Commit a change of rows, with ``exactly`` only as the version after this one."""
+        version = self._dataset.version
+        if self._branch is not None:
+            self._branch.create(version)
+        branch = None if self._branch is None else self._branch.name
+        self._catalog.commit_change(self._table, act, after=version if exactly else None, branch=branch)
 
     def _begin(self, mode: WriteMode) -> WritePlan:
         require_quotable(self._stored.names)
@@ -208,11 +200,30 @@ class SqlTable(_Relation):
             raise TableNotFound(f"{self._name} was dropped during the statement; nothing was written")
         return plan
 
-    def _commit(self, plan: WritePlan, fragments: list[str]) -> None:
+    def _commit(self, plan: WritePlan, fragments: list[str], after: str | None = None) -> None:
+        exactly = after is not None
+        if exactly and after != str(plan.read_version):
+            raise ConcurrentModification(
+                f"{self._name}: the statement reads version {after}, and version {plan.read_version} was committed "
+                "since; nothing was committed. Run the statement again."
+            )
         if self._branch is not None:
-            self._branch.commit(plan, fragments)
+            self._branch.commit(plan, fragments, exactly=exactly)
         else:
-            self._catalog.commit_fragments(plan, fragments)
+            self._catalog.commit_fragments(plan, fragments, exactly=exactly)
+
+    def _where(self, predicates: Iterable[Any]) -> str:
+        filters = [translated(predicate, self._dataset) for predicate in predicates]
+        if None in filters:
+            raise Unsupported(
+                f"{self._name}: only Spark can evaluate the condition of the rows to delete or replace; nothing was "
+                "changed. To replace them, run DELETE and INSERT, as two versions, or MERGE."
+            )
+        return conjunction([text for text in filters if text is not None]) or "true"
+
+    def _replace(self, condition: str, fragments: list[str]) -> None:
+        added = [lance.FragmentMetadata.from_json(text) for text in fragments]
+        commit_changes(self, *matching(self._dataset, condition), added, exactly=True)
 
     def _no_stream(self, *_: Any) -> NoReturn:
         raise Unsupported(f"{self._name}: streams read and write the main history of a table, no branch")
@@ -231,42 +242,6 @@ class TagTable(SqlTable):
 
     def capabilities(self) -> Any:
         return self._jvm.set([self._jvm.java(CATALOG + "TableCapability").BATCH_READ])
-
-
-class Refusal(Proxy):
-    """A row-level DELETE, refused before it reads or writes.
-
-    Spark requests a row-level operation before it knows whether the table can delete by condition alone. If it can,
-    Spark discards this object. Spark's Python writers ignore the rows of a row-level operation, so a commit would leave
-    an empty table; this class therefore never returns a scan or a write.
-    """
-
-    class Java:
-        implements = (WRITE + "RowLevelOperationBuilder", WRITE + "RowLevelOperation")
-
-    def __init__(self, jvm: Jvm, name: str, command: Any, reason: Unsupported) -> None:
-        self._jvm = jvm
-        self._name = name
-        self._command = command
-        self._reason = reason
-
-    def build(self) -> Refusal:
-        return self
-
-    def description(self) -> str:
-        return f"refused: {self._name}"
-
-    def command(self) -> Any:
-        return self._command
-
-    def requiredMetadataAttributes(self) -> Any:
-        return self._jvm.array("org.apache.spark.sql.connector.expressions.NamedReference", [])
-
-    def newScanBuilder(self, options: Any) -> Any:
-        raise self._reason
-
-    def newWriteBuilder(self, info: Any) -> Any:
-        raise self._reason
 
 
 class StagedTable(_Relation):
@@ -318,5 +293,5 @@ class StagedTable(_Relation):
     def _begin(self, mode: WriteMode) -> WritePlan:
         return self._plan
 
-    def _commit(self, plan: WritePlan, fragments: list[str]) -> None:
+    def _commit(self, plan: WritePlan, fragments: list[str], after: str | None = None) -> None:
         self._fragments = fragments

@@ -1,10 +1,14 @@
-"""Implement INSERT: executors write fragments, the driver commits them once."""
+"""Implement INSERT and REPLACE WHERE.
+
+Executors write fragments, and the driver commits them once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any, Protocol
 
+from lancekeep.domain.errors import Unsupported
 from lancekeep.entrypoints.spark.sql.jvm import WRITE, Jvm, Proxy
 from lancekeep.entrypoints.spark.sql.streams import given_options, refuse_options
 from lancekeep.entrypoints.spark.sql.workers import Batches, messages, writer_factory
@@ -17,23 +21,28 @@ class Target(Protocol):
 
     def _begin(self, mode: WriteMode) -> WritePlan: ...
 
-    def _commit(self, plan: WritePlan, fragments: list[str]) -> None: ...
+    def _commit(self, plan: WritePlan, fragments: list[str], after: str | None = None) -> None: ...
+
+    def _where(self, predicates: Iterable[Any]) -> str: ...
+
+    def _replace(self, condition: str, fragments: list[str]) -> None: ...
 
     def _stream(self, info: Any, replaces: bool) -> Any: ...
 
 
 class Insert(Proxy):
-    """One INSERT; with TRUNCATE it replaces all rows.
+    """One INSERT; it may replace all rows, or those that satisfy a condition.
 
     Spark uses the object in turn as the builder, the write and the batch write.
     """
 
     class Java:
         implements = (
-            WRITE + "SupportsTruncate",
+            WRITE + "SupportsOverwriteV2",
             WRITE + "SupportsDynamicOverwrite",
             WRITE + "Write",
             WRITE + "BatchWrite",
+            "java.util.function.Consumer",
         )
 
     def __init__(self, jvm: Jvm, name: str, target: Target, info: Any) -> None:
@@ -43,6 +52,16 @@ class Insert(Proxy):
         self._info = info
         self._mode = WriteMode.APPEND
         self._plan: WritePlan | None = None
+        self._after: str | None = None
+        self._condition: str | None = None
+
+    def canOverwrite(self, predicates: Iterable[Any]) -> bool:
+        return True
+
+    def overwrite(self, predicates: Iterable[Any]) -> Insert:
+        """Replace the rows that satisfy a condition."""
+        self._condition = self._target._where(predicates)
+        return self
 
     def truncate(self) -> Insert:
         self._mode = WriteMode.OVERWRITE
@@ -60,8 +79,19 @@ class Insert(Proxy):
     def buildForStreaming(self) -> Any:
         return self.toStreaming()
 
+    def accept(self, read: Iterable[Any]) -> None:
+        """Commit only after the version of the target that the statement reads.
+
+        In a MERGE that only inserts, the rows of the target decide which rows are new. Called by the strategy.
+        """
+        self._after = next((table.version() for table in read if table.name() == self._name), None)
+
+    def andThen(self, after: Any) -> Any:
+        raise Unsupported("the planner strategy calls accept alone")
+
     def description(self) -> str:
-        return f"{self._mode.value} {self._name}"
+        replaced = f" where {self._condition}" if self._condition else ""
+        return f"{self._mode.value} {self._name}{replaced}"
 
     def toBatch(self) -> Insert:
         refuse_options(self._name, given_options(self._info.options()))
@@ -93,7 +123,10 @@ class Insert(Proxy):
     def commit(self, answers: Iterable[Any], summary: Any = None) -> None:
         assert self._plan is not None
         fragments = [fragment for written in messages(answers) for fragment in written]
-        self._target._commit(self._plan, fragments)
+        if self._condition is None:
+            self._target._commit(self._plan, fragments, self._after)
+        else:
+            self._target._replace(self._condition, fragments)
 
     def abort(self, answers: Iterable[Any]) -> None:
         """Do nothing: uncommitted fragments are invisible until clean-up."""

@@ -1,0 +1,97 @@
+"""Let Spark's planner write changed rows through Python.
+
+Spark rewrites UPDATE, DELETE and MERGE to a ``WriteDelta``: a query of changed rows with the operation and the old
+address of each. Its own physical plan passes single rows to the writer, and silently drops them if the writer is
+Python's. A planner strategy, compiled with Spark's own compiler, plans the same query as an append, which passes whole
+partitions. A MERGE that only inserts is an append for Spark; its write learns that the query reads the target.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lancekeep.entrypoints.spark.sql.jvm import Jvm
+
+_CLASS = "LancekeepRowLevelStrategy"
+
+_SOURCE = """
+import org.apache.spark.sql.catalyst.plans.logical.*;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.connector.catalog.*;
+import org.apache.spark.sql.connector.write.Write;
+import org.apache.spark.sql.execution.PlanLater;
+import org.apache.spark.sql.execution.datasources.v2.*;
+
+public class LancekeepRowLevelStrategy extends org.apache.spark.sql.execution.SparkStrategy {
+    public scala.collection.immutable.Seq apply(LogicalPlan plan) {
+        Object found = null;
+        if (plan instanceof InsertOnlyMerge && ((InsertOnlyMerge) plan).write().isDefined()) {
+            Object write = ((InsertOnlyMerge) plan).write().get();
+            if (write instanceof java.util.function.Consumer) ((java.util.function.Consumer) write).accept(
+                read(((InsertOnlyMerge) plan).query()));
+        }
+        if (plan instanceof WriteDelta && ((WriteDelta) plan).write().isDefined()) {
+            WriteDelta delta = (WriteDelta) plan;
+            Object write = delta.write().get();
+            if (write instanceof java.util.function.BiFunction) {  // Lancekeep's; other catalogs keep their plan
+                DataSourceV2Relation table = (DataSourceV2Relation) delta.originalTable();
+                Write append = (Write) ((java.util.function.BiFunction) write).apply(delta, read(delta.query()));
+                found = new AppendDataExec(
+                    new PlanLater(delta.query()), new Refresh(table), append, table.name(), scala.Option.apply(null));
+            }
+        }
+        return scala.Option.apply(found).toList();
+    }
+
+    /** Return the tables that a query reads, without the rows that it changes. */
+    private static java.util.List read(LogicalPlan query) {
+        java.util.List found = new java.util.ArrayList();
+        collect(query, found);
+        return found;
+    }
+
+    private static void collect(LogicalPlan plan, java.util.List found) {
+        if (plan instanceof DataSourceV2ScanRelation) {
+            Table table = ((DataSourceV2ScanRelation) plan).relation().table();
+            if (!(table instanceof org.apache.spark.sql.connector.write.RowLevelOperationTable)) found.add(table);
+        }
+        for (int at = 0; at < plan.children().size(); at++) collect((LogicalPlan) plan.children().apply(at), found);
+        for (int at = 0; at < plan.subqueries().size(); at++) collect((LogicalPlan) plan.subqueries().apply(at), found);
+    }
+
+    /** Read again what is cached of the table, as Spark does after each write. */
+    public static class Refresh extends scala.runtime.AbstractFunction0 {
+        private final DataSourceV2Relation table;
+        public Refresh(DataSourceV2Relation table) { this.table = table; }
+        public Object apply() {
+            SparkSession session = (SparkSession) SparkSession.active();
+            Identifier identifier = (Identifier) table.identifier().get();
+            java.util.ArrayList names = new java.util.ArrayList();
+            names.add(((CatalogPlugin) table.catalog().get()).name());
+            names.addAll(java.util.Arrays.asList((Object[]) identifier.namespace()));
+            names.add(identifier.name());
+            session.sharedState().cacheManager().recacheTableOrView(
+                session, scala.jdk.javaapi.CollectionConverters.asScala((java.util.List) names).toSeq(), false);
+            return scala.runtime.BoxedUnit.UNIT;
+        }
+    }
+}
+"""
+
+
+def install_strategy(jvm: Jvm) -> None:
+    """Add the strategy to a session, once; clones of the session have it too."""
+    methods = jvm.spark._jsparkSession.sessionState().experimentalMethods()
+    found = methods.extraStrategies()
+    present = [found.apply(at) for at in range(found.size())]
+    if all(each.getClass().getName() != _CLASS for each in present):
+        getattr(methods, "extraStrategies_$eq")(jvm.seq([*present, _strategy(jvm)]))
+
+
+def _strategy(jvm: Jvm) -> Any:
+    compiler = jvm.java("org.codehaus.janino.SimpleCompiler")()
+    compiler.setParentClassLoader(jvm.java("java.lang.Thread").currentThread().getContextClassLoader())
+    compiler.cook(_SOURCE)
+    return (
+        compiler.getClassLoader().loadClass(_CLASS).getConstructors()[0].newInstance(jvm.array("java.lang.Object", []))
+    )
