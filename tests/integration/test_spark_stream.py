@@ -234,6 +234,38 @@ def test_stream_reads_old_versions_in_current_schema(options: dict[str, str], ca
         made.partitions(end, made.latestOffset(end, ReadAllAvailable()))
 
 
+def test_stream_of_changes_has_deletes_and_updates(catalog: lancekeep.Catalog, options: Mapping[str, str]) -> None:
+    add(catalog, 1, 2, 3)
+    source = DefaultSource({**options, "path": "source", "read_changes": "true"})
+    stream = source.streamReader(source.schema())
+    assert isinstance(stream, StreamReader)
+
+    def changes(start: dict[str, Any]) -> tuple[list[tuple[Any, ...]], dict[str, Any]]:
+        end = stream.latestOffset(start, ReadAllAvailable())
+        rows = [
+            row for part in stream.partitions(start, end) for found in stream.read(part) for row in found.to_pylist()
+        ]
+        return sorted((row["_commit_version"], row["_change_type"], row["id"]) for row in rows), end
+
+    first, read = changes(stream.initialOffset())
+    assert first == [(1, "insert", 1), (1, "insert", 2), (1, "insert", 3)]
+    add(catalog, 4)
+    catalog.open("source").delete("id = 2")
+    found, read = changes(read)
+    assert found == [(2, "insert", 4), (3, "delete", 2)]
+    catalog.open("source").optimize.compact_files()
+    assert changes(read)[0] == []
+    read = changes(read)[1]
+    catalog.open("source").update({"id": "id + 10"}, where="id = 1")
+    with pytest.raises(lancekeep.Refused, match=r"updated rows .Update., and the table has no stable row ids"):
+        changes(read)
+    for name, value in (("columns", "id"), ("skip_change_commits", "true"), ("max_rows_per_trigger", "1")):
+        with pytest.raises(lancekeep.InvalidInput, match=f"the option {name} does not apply"):
+            reader(options, read_changes="true", **{name: value})
+    with pytest.raises(lancekeep.InvalidInput, match="load it without a schema"):
+        reader(options, read_changes="true")
+
+
 # -- the sink -------------------------------------------------------------------------------------------------------
 
 

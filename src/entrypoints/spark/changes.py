@@ -135,6 +135,15 @@ def steps(
             yield step
 
 
+def initial_step(catalog: Catalog, name: str, dataset: Any, schema: pa.Schema) -> Iterator[Step]:
+    """Plan the rows of a version as inserts."""
+    columns = pa.schema(list(schema)[: len(schema) - len(CHANGE_COLUMNS)])
+    listed = {one["version"]: one["timestamp"].astimezone(UTC) for one in dataset.versions()}
+    step = _step(catalog, name, None, dataset, listed[dataset.version], schema, columns)
+    if step is not None:
+        yield step
+
+
 def _step(
     catalog: Catalog, name: str, before: Any, after: Any, time: datetime, schema: pa.Schema, columns: pa.Schema
 ) -> Step | None:

@@ -25,6 +25,7 @@ STREAM_READ = (
     "max_versions_per_trigger",
     "max_rows_per_trigger",
     "skip_change_commits",
+    "read_changes",
 )
 BATCH_WRITE = ("vector.",)
 STREAM_WRITE = ("vector.", "checkpointlocation", "ignore_removed_versions")  # the second is Spark's own

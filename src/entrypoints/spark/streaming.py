@@ -34,6 +34,7 @@ from lancekeep.domain.errors import (
     VersionTaken,
 )
 from lancekeep.entrypoints.spark.batch import Written, begin_first_write, existing_schema, fragments_of
+from lancekeep.entrypoints.spark.changes import CHANGE_COLUMNS, Step, initial_step, steps
 from lancekeep.entrypoints.spark.options import Options
 from lancekeep.entrypoints.spark.projection import SchemaHistory, lacks, origins_by_id
 from lancekeep.entrypoints.spark.reading import (
@@ -68,6 +69,13 @@ class VersionFragments(InputPartition):
         self.runs = runs
 
 
+class VersionChanges(InputPartition):
+    """The changes of one version."""
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+
+
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Stream the rows that each version appended.
 
@@ -87,6 +95,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._skips = options.flag("skip_change_commits")
         self._max_versions = options.number("max_versions_per_trigger")
         self._max_rows = options.number("max_rows_per_trigger")
+        self._changes = options.flag("read_changes")
+        if self._changes:
+            self._require_changes()
 
     def initialOffset(self) -> Offset:
         start = self._options.values.get("starting_version")
@@ -136,7 +147,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         read, last = start["version"], end["version"]
         parts: list[InputPartition] = []
-        if self._begins_with_all(read) and last > read:
+        if self._changes and last > read:
+            parts += map(VersionChanges, self._steps(start, end))
+        elif self._begins_with_all(read) and last > read:
             dataset = self._require_same(end)
             parts += self._parts(dataset, stored_fragments(dataset), dataset.count_rows())
         else:
@@ -145,6 +158,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return parts or [VersionFragments(None, [])]  # one task must run, even without rows: it names the query
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, VersionChanges):
+            return partition.step.read()
         assert isinstance(partition, VersionFragments)
         return iter(()) if partition.reader is None else partition.reader.read(partition.runs)
 
@@ -160,6 +175,34 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _table(self) -> str:
         return self._options.table
+
+    def _require_changes(self) -> None:
+        """Check that the options and the schema suit a stream of changes.
+
+        Raises:
+            InvalidInput: An option applies to appended rows only, or the schema lacks the columns of changes.
+        """
+        for name in ("columns", "skip_change_commits", "max_rows_per_trigger"):
+            if name in self._options.values:
+                raise InvalidInput(f"the option {name} does not apply to a stream with read_changes; leave it out")
+        if self._schema.names[-len(CHANGE_COLUMNS) :] != CHANGE_COLUMNS.names:
+            raise InvalidInput(
+                f"a stream with read_changes has the columns {', '.join(CHANGE_COLUMNS.names)} at the end; load it "
+                "without a schema"
+            )
+
+    def _steps(self, start: Offset, end: Offset) -> list[Step]:
+        """Plan the changes of a batch; the first batch inserts all rows of the table."""
+        before, dataset = self._require_same(start), self._require_same(end)
+        if self._begins_with_all(start["version"]):
+            return list(initial_step(self._opened(), self._table, dataset, self._schema))
+        known = {end["version"]: dataset} | ({} if before is None else {start["version"]: before})
+
+        def open_version(version: int) -> Any:
+            return known.get(version) or self._version(version)
+
+        versions = range(start["version"] + 1, end["version"] + 1)
+        return list(steps(self._opened(), self._table, open_version, versions, self._schema))
 
     def _begins_with_all(self, read: int) -> bool:
         return read == 0 and "starting_version" not in self._options.values
