@@ -168,19 +168,25 @@ def test_write_audit_publish(lake: Lake) -> None:
         lake.sql("INSERT INTO lake.ns.t VALUES (5, 'e'), (6, NULL)")
         lake.sql("DELETE FROM lake.ns.t WHERE name IS NULL OR id = 1")
         assert lake.sql("SELECT id FROM lake.ns.t ORDER BY id") == [(3,), (4,), (5,)]
+        lake.sql("UPDATE lake.ns.t SET name = upper(name) WHERE id = 3")
+        lake.sql(
+            """MERGE INTO lake.ns.t USING (SELECT 4L id, 'merged' name UNION ALL SELECT 8, 'h') s ON t.id = s.id
+            WHEN MATCHED THEN UPDATE SET name = s.name WHEN NOT MATCHED THEN INSERT *"""
+        )
     finally:
         lake.spark.conf.unset(WAP_BRANCH)
     assert lake.sql("SELECT id FROM lake.ns.t ORDER BY id") == [(1,), (3,), (4,)]
     lake.catalog.structure.create_branch(TABLE, "late", None, None)
     lake.sql("INSERT INTO lake.ns.t.branch_late VALUES (7, 'g')")
 
-    assert lake.catalog.structure.fast_forward(TABLE, "audit").version == 5
-    assert lake.ids() == [3, 4, 5]
+    assert lake.sql("CALL lake.system.fast_forward('ns.t', 'audit')") == [("audit", 5)]
+    rows = sorted(tuple(row.values()) for row in lake.stored().to_table().to_pylist())
+    assert rows == [(3, "C"), (4, "merged"), (5, "e"), (8, "h")]
     for branch, error in [("late", "begins at version 4"), ("audit", "begins at version 4"), ("none", "no branch")]:
         with pytest.raises(lancekeep.LancekeepError, match=error):
             lake.catalog.structure.fast_forward(TABLE, branch)
     lake.catalog.structure.delete_branch(TABLE, "audit")
-    assert (lake.ids(), lake.stored().version) == ([3, 4, 5], 5)
+    assert (lake.ids(), lake.stored().version) == ([3, 4, 5, 8], 5)
 
 
 def test_procedures_change_tables_and_return_rows(lake: Lake) -> None:
