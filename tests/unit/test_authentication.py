@@ -103,7 +103,7 @@ def test_the_command_shows_a_key_once(file: Path) -> None:
         return result.stdout
 
     created = json.loads(run("create", "ada", "--group", "engineers", "--expires", "90d", "--json"))
-    secret = created["key"].rpartition("_")[2]
+    secret = created["key"].split("_", 2)[2]
     assert ApiKeys(file).authenticate(created["key"]) is not None
     listed = run("list", "--json")
     assert json.loads(listed) == [{name: created[name] for name in created if name != "key"}]
