@@ -17,6 +17,7 @@ PROGRAMS = {
     "python": ["-c", "pass"],
     "import lancekeep": ["-c", "import lancekeep"],
     "lancekeep --help": ["-m", "lancekeep", "--help"],
+    "lancekeep.connect": ["-c", "import lancekeep; lancekeep.connect"],
     "lancekeep fsck --help": ["-m", "lancekeep", "fsck", "--help"],
 }
 LIMITS = {"import lancekeep": 60, "lancekeep --help": 150}
