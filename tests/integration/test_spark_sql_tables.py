@@ -168,6 +168,7 @@ def test_write_audit_publish(lake: Lake) -> None:
         lake.sql("INSERT INTO lake.ns.t VALUES (5, 'e'), (6, NULL)")
         lake.sql("DELETE FROM lake.ns.t WHERE name IS NULL OR id = 1")
         assert lake.sql("SELECT id FROM lake.ns.t ORDER BY id") == [(3,), (4,), (5,)]
+        lake.refuses("CREATE OR REPLACE TABLE lake.ns.t AS SELECT 1 id", "REPLACE TABLE replaces the main history")
         lake.sql("UPDATE lake.ns.t SET name = upper(name) WHERE id = 3")
         lake.sql(
             """MERGE INTO lake.ns.t USING (SELECT 4L id, 'merged' name UNION ALL SELECT 8, 'h') s ON t.id = s.id

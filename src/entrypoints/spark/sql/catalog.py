@@ -313,6 +313,12 @@ class SqlCatalog(Proxy):
 
     def _stage(self, identifier: Any, definition: tuple[Any, ...], *, replaces: bool) -> StagedTable:
         table = _object_id(identifier)
+        branch = self._wap_branch()
+        if replaces and branch is not None:
+            raise Unsupported(
+                f"{self._shown(table)}: REPLACE TABLE replaces the main history, and the session writes to the branch "
+                f"{branch!r}. Use INSERT OVERWRITE, or unset {WAP_BRANCH}."
+            )
         columns, properties = self._definition(definition)
         schema = stored_schema(columns, properties)
         return StagedTable(
