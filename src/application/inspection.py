@@ -6,28 +6,41 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 from lancekeep.application.ledger import Ledger
 from lancekeep.application.places import Places
+from lancekeep.application.rebase import CommittedVersions
 from lancekeep.application.tables import Tables
 from lancekeep.application.tags import Tags
+from lancekeep.domain.conflicts import conflict
 from lancekeep.domain.dataset_files import DATA, DELETIONS, TRANSACTIONS, Place, deletion_file_name
-from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound, Unsupported, VersionNotFound
+from lancekeep.domain.errors import (
+    Damaged,
+    InvalidInput,
+    LancekeepError,
+    ObjectNotFound,
+    Unsupported,
+    VersionNotFound,
+)
+from lancekeep.domain.features import Feature
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import VERSIONS, DatasetRoot
 from lancekeep.domain.manifest import DeletionFile, DeletionFileType
 from lancekeep.domain.naming import ManifestName
 from lancekeep.domain.version_row import VersionRow
 from lancekeep.format.descriptions import (
+    change,
     describe_data_file,
     describe_deletion_file,
     describe_fragment,
     describe_manifest,
     describe_transaction,
 )
+from lancekeep.format.effects import effect_of
 from lancekeep.format.table_version import TableVersion
 
 _LARGEST = 1 << 30
@@ -67,6 +80,7 @@ class Inspection:
                     return describe_fragment(found, name)
             raise InvalidInput(f"{object_id}: version {row.version} has no fragment {fragment}; see {name}")
         described = self._manifest(content, name, most)
+        described |= self._reason(root, row, TableVersion.parse(content, name))
         described["commit_row"] = self._commit_row(row)
         if version is None:
             described["staged"] = self._staged(root)
@@ -80,6 +94,39 @@ class Inspection:
             except (ValueError, OverflowError, OSError) as error:
                 raise Damaged(f"{name} has the time {described['written']}, which no calendar has") from error
         return described
+
+    def _reason(self, root: DatasetRoot, row: VersionRow, version: TableVersion) -> dict[str, Any]:
+        """Describe what a version changed, and how it and its neighbours would conflict if they were concurrent.
+
+        A neighbour that is missing or damaged is left out.
+        """
+        versions = CommittedVersions(self._ledger.commits, root)
+        before, after = (self._neighbour(versions, row.version + step) for step in (-1, 1))
+        found: dict[str, Any] = {}
+        if before is not None or row.version == 1:
+            found["change"] = change(before.manifest if before else None, version.manifest)
+        stable = bool(version.manifest.reader_feature_flags & Feature.STABLE_ROW_IDS)
+        own = effect_of(versions.transaction(version), stable_row_ids=stable)
+        found["neighbours"] = []
+        for each in (before, after):
+            if each is not None:
+                other = effect_of(versions.transaction(each), stable_row_ids=stable)
+                clash = conflict(own, [other]) if each is before else conflict(other, [own])
+                found["neighbours"].append(
+                    {
+                        "version": each.manifest.version,
+                        "operation": other.operation.name.lower(),
+                        "if_concurrent": clash.outcome.name.lower(),
+                        "rule": str(clash.rule.when) if clash.rule is not None else None,
+                    }
+                )
+        return found
+
+    @staticmethod
+    def _neighbour(versions: CommittedVersions, number: int) -> TableVersion | None:
+        with suppress(LancekeepError):
+            return versions.get(number) if number > 0 else None
+        return None
 
     def _row(self, object_id: ObjectId, root: DatasetRoot, version: int | str | None) -> VersionRow:
         if isinstance(version, str):

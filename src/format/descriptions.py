@@ -130,9 +130,7 @@ def describe_fragment(fragment: Fragment, name: str) -> dict[str, Any]:
 def totals(manifest: Manifest) -> dict[str, int]:
     """Return the numbers of fragments, rows and files of a version, and their bytes."""
     rows = deleted = files = size = 0
-    fragments: Sequence[Any] = manifest.fragments
-    if isinstance(fragments, Fragments):  # counted in the messages, because a table may have millions
-        fragments = fragments.messages
+    fragments = _messages(manifest)  # not as values, because a table may have millions
     for fragment in fragments:
         rows += fragment.physical_rows
         if fragment.deletion_file:
@@ -144,6 +142,55 @@ def totals(manifest: Manifest) -> dict[str, int]:
         "fragments": len(fragments), "rows": rows - deleted, "deleted_rows": deleted, "data_files": files,
         "data_bytes": size,
     }  # fmt: skip
+
+
+def change(before: Manifest | None, after: Manifest) -> dict[str, Any]:
+    """Return what a version added to the one before it, and what it removed.
+
+    Args:
+        before: the version before; None for the first one.
+        after: the version.
+
+    Returns:
+        Numbers of fragments, live rows, and data files with their bytes. A fragment in both versions counts as changed
+        if it differs.
+    """
+    earlier = {} if before is None else {_identity(message): message for message in _messages(before)}
+    later = {_identity(message): message for message in _messages(after)}
+    kept = earlier.keys() & later.keys()
+    changed = [each for each in kept if earlier[each] != later[each]]
+    new, old = [later[each] for each in later.keys() - kept], [earlier[each] for each in earlier.keys() - kept]
+    deleted = sum(_live_rows(earlier[each]) - _live_rows(later[each]) for each in changed)
+    new_files = _files_of([*new, *(later[each] for each in changed)])
+    old_files = _files_of([*old, *(earlier[each] for each in changed)])
+    added, removed = new_files.keys() - old_files.keys(), old_files.keys() - new_files.keys()
+    return {
+        "fragments": {"added": len(new), "removed": len(old), "changed": len(changed)},
+        "rows": {"added": sum(map(_live_rows, new)), "removed": sum(map(_live_rows, old)) + deleted},
+        "data_files": {"added": len(added), "removed": len(removed)},
+        "data_bytes": {
+            "added": sum(new_files[path] for path in added), "removed": sum(old_files[path] for path in removed),
+        },
+    }  # fmt: skip
+
+
+def _identity(fragment: Any) -> tuple[int, str]:
+    """Identify a fragment also by its first file: after an overwrite, ids begin at 0 again."""
+    return fragment.id, fragment.files[0].path if fragment.files else ""
+
+
+def _messages(manifest: Manifest) -> Sequence[Any]:
+    fragments: Any = manifest.fragments
+    return fragments.messages if isinstance(fragments, Fragments) else fragments
+
+
+def _files_of(fragments: Sequence[Any]) -> dict[str, int]:
+    return {file.path: file.file_size_bytes or 0 for fragment in fragments for file in fragment.files}
+
+
+def _live_rows(fragment: Any) -> int:
+    deleted = fragment.deletion_file.num_deleted_rows if fragment.deletion_file else 0
+    return int(fragment.physical_rows - deleted)
 
 
 def described(value: Any) -> Any:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import attrs
 import lance
@@ -15,6 +17,7 @@ from click.testing import CliRunner
 import lancekeep
 from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound, VersionNotFound
 from lancekeep.entrypoints.cli import lancekeep as commands
+from lancekeep.entrypoints.cli.version_picture import picture
 from lancekeep.format.table_version import TableVersion
 
 ROWS = pa.table({"a": range(50), "b": [str(number) for number in range(50)]})
@@ -69,6 +72,63 @@ def test_version_is_described_as_pylance_reports_it(lake: Lake) -> None:
     assert [lake.inspect(version=number)["transaction"]["operation"] for number in (1, 2, 3)] == [
         "overwrite", "append", "delete",
     ]  # fmt: skip
+
+
+def test_version_tells_what_it_changed_and_how_its_neighbours_conflict(lake: Lake) -> None:
+    changes = [lake.inspect(version=number)["change"] for number in (1, 2, 3, 4)]
+    assert [change["rows"] for change in changes] == [
+        {"added": 50, "removed": 0}, {"added": 50, "removed": 0}, {"added": 0, "removed": 4},
+        {"added": 0, "removed": 0},
+    ]  # fmt: skip
+    assert [change["fragments"] for change in changes[1:3]] == [
+        {"added": 1, "removed": 0, "changed": 0}, {"added": 0, "removed": 0, "changed": 2},
+    ]  # fmt: skip
+    sizes = [(lake.directory / name).stat().st_size for name in lake.names("data")]
+    assert sum(change["data_bytes"]["added"] for change in changes) == sum(sizes)
+    told = [
+        (each["version"], each["operation"], each["if_concurrent"]) for each in lake.inspect(version=2)["neighbours"]
+    ]
+    assert told == [(1, "overwrite", "incompatible"), (3, "delete", "compatible")]
+    assert "change" in lake.printed("--version", "2")
+
+
+def test_version_after_an_overwrite_has_none_of_the_former_rows(tmp_path: Path) -> None:
+    catalog = lancekeep.connect(str(tmp_path / "lake"), commit_store=f"sqlite://{tmp_path}/commits.db")
+    catalog.write("t", ROWS)
+    catalog.write("t", ROWS.slice(0, 3), "overwrite")
+    assert catalog.inspect("t")["change"]["rows"] == {"added": 3, "removed": 50}
+    catalog.cleanup(timedelta(0), grace=timedelta(0))
+    found = catalog.inspect("t")
+    assert "change" not in found  # the version before is gone
+    assert found["neighbours"] == []
+
+
+def test_picture_shows_the_fragments_of_each_version(lake: Lake, tmp_path: Path) -> None:
+    lake.printed("--svg", str(tmp_path / "t.svg"))
+    image = ElementTree.parse(tmp_path / "t.svg").getroot()
+    groups = [group for group in image if group.get("class") == "version"]
+    assert ["".join(group[0].itertext()) for group in groups] == [
+        "1  overwrite +50 rows", "2  append +50 rows", "3  delete -4 rows", "4  create index",
+    ]  # fmt: skip
+    kinds = [[part.get("class") for part in group[1:]] for group in groups]
+    assert [(each.count("fragment"), each.count("deleted")) for each in kinds] == [(1, 0), (2, 0), (2, 2), (2, 2)]
+    places = [(part.get("x"), part.get("y")) for group in groups for part in group if part.get("class") == "fragment"]
+    assert len(set(places)) == len(places)
+    assert float(image.get("width", 0)) > max(float(x or 0) for x, _ in places)
+
+
+def test_large_pictures_say_what_they_leave_out() -> None:
+    fragments = [{"id": number, "physical_rows": 1, "files": [{"path": f"{number}.lance"}]} for number in range(150)]
+    version = {
+        "version": 7,
+        "transaction": None,
+        "base_paths": [{"id": 3, "path": "s3://cold"}],
+        "fragments": fragments,
+    }
+    image = picture("<t>", [version], 12)
+    assert "12 older versions, 30 fragments not drawn" in image
+    assert "s3://cold" in image
+    assert ElementTree.fromstring(image) is not None
 
 
 def test_tree_shows_whole_names(lake: Lake) -> None:

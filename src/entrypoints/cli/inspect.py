@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -13,6 +14,10 @@ from rich.tree import Tree
 from lancekeep.entrypoints.cli.console import print_json
 from lancekeep.entrypoints.cli.options import Doors, Stores, as_json, stores
 from lancekeep.entrypoints.cli.upkeep import mode
+from lancekeep.entrypoints.cli.version_picture import MOST_FRAGMENTS, MOST_VERSIONS, picture
+
+if TYPE_CHECKING:
+    from lancekeep.application.catalog import Catalog
 
 _WIDTH = 4096  # a name is never cut; the terminal breaks long lines
 
@@ -24,6 +29,9 @@ _WIDTH = 4096  # a name is never cut; the terminal breaks long lines
 @click.option("--fragment", type=click.IntRange(0), help="Describe this fragment.")
 @click.option(
     "--fragments", "most", type=click.IntRange(0), default=10, show_default=True, help="List at most so many fragments."
+)
+@click.option(
+    "--svg", type=click.Path(dir_okay=False, writable=True), help="Write a picture of the versions and their fragments."
 )
 @mode
 @stores
@@ -38,6 +46,7 @@ def inspect(
     file: str | None,
     fragment: int | None,
     most: int,
+    svg: str | None,
     as_json: bool,
 ) -> None:
     """Show the stored metadata of a table.
@@ -46,13 +55,26 @@ def inspect(
     data file, or a deletion file. Reads only metadata, without the Lance engine.
     """
     number = int(version) if version is not None and version.isdecimal() else version
+    if svg is not None and (version, file, fragment, as_json) != (None, None, None, False):
+        raise click.UsageError("--svg draws all versions; leave --version, --file, --fragment and --json out")
     with chosen.catalog(doors, mode=mode) as catalog:
+        if svg is not None:
+            Path(svg).write_text(_drawn(catalog, table))
+            click.echo(f"{svg} shows the versions of {table}.")
+            return
         found = catalog.inspect(table, number, file=file, fragment=fragment, most_fragments=most)
     if as_json:
         print_json(found)
     else:
         title = f"{table}: {found.pop('kind')} {found.pop('file', '')}"
         Console(width=_WIDTH).print(_grown(Tree(Text(title, "bold")), found))
+
+
+def _drawn(catalog: Catalog, table: str) -> str:
+    history = catalog.history(table)
+    chosen = reversed(history[:MOST_VERSIONS])
+    versions = [catalog.inspect(table, entry.version, most_fragments=MOST_FRAGMENTS + 1) for entry in chosen]
+    return picture(table, versions, max(len(history) - MOST_VERSIONS, 0))
 
 
 def _grown(tree: Tree, members: Mapping[str, Any]) -> Tree:
