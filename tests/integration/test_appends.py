@@ -33,7 +33,7 @@ from lancekeep.domain.table import Table
 from lancekeep.format.append import Appendable
 
 SCHEMA = pa.schema([("writer", pa.int64()), ("number", pa.int64())])
-STORES = ("storage-managed", "conditional-put", "sqlite", "files", "conditional-put-s3")
+STORES = ("storage-managed", "conditional-put", "sqlite", "files", "redis", "dynamodb", "conditional-put-s3")
 
 
 def row(writer: int, number: int) -> pa.Table:
@@ -61,11 +61,11 @@ def connect(at: Deployment) -> lancekeep.Catalog:
 
 
 @pytest.fixture(params=STORES)
-def site(request: pytest.FixtureRequest, tmp_path: Path, moto_endpoint: str) -> Site:
+def site(request: pytest.FixtureRequest, tmp_path: Path, redis_url: str, moto_endpoint: str) -> Site:
     if request.param == "storage-managed":
         at = Deployment(str(tmp_path / "lake"), "")
     else:
-        at = deployment(request.param, tmp_path, "", moto_endpoint)
+        at = deployment(request.param, tmp_path, redis_url, moto_endpoint)
     catalog = connect(at)
     catalog.create_namespace("ml")
     catalog.write("ml.t", row(0, 0))

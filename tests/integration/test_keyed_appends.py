@@ -30,7 +30,7 @@ from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import StoreUnavailable
 from lancekeep.domain.idempotency import RequestKey, Superseded
 
-STORES = ("sqlite", "files", "conditional-put", "conditional-put-s3")
+STORES = ("sqlite", "files", "redis", "dynamodb", "conditional-put", "conditional-put-s3")
 
 
 def connect(at: Deployment) -> lancekeep.Catalog:
@@ -52,8 +52,8 @@ class Site:
 
 
 @pytest.fixture(params=STORES)
-def site(request: pytest.FixtureRequest, tmp_path: Path, moto_endpoint: str) -> Site:
-    site = Site(deployment(request.param, tmp_path, "", moto_endpoint))
+def site(request: pytest.FixtureRequest, tmp_path: Path, redis_url: str, moto_endpoint: str) -> Site:
+    site = Site(deployment(request.param, tmp_path, redis_url, moto_endpoint))
     catalog = site.open()
     catalog.write("t", table(0))
     return site

@@ -26,6 +26,7 @@ REFUSED = {
     "clone": ("clone {uri} ns.t ns.u", ELSEWHERE),
     "materialize": ("materialize {uri} ns.t", ELSEWHERE),
     "relocate": ("relocate {uri} ns.t elsewhere --yes", ELSEWHERE),
+    "tier": ("tier {uri} ns.t {directory}/cold --older-than 7d --yes", ELSEWHERE),
     "migrate": ("migrate {uri}", ELSEWHERE),
     "migrate-names": ("migrate-names {uri} ns.t", ELSEWHERE),
     "cleanup": ("cleanup {uri} --older-than 7d", ELSEWHERE),

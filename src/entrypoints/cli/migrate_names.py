@@ -39,10 +39,10 @@ def migrate_names(
     assume_yes: bool,
     as_json: bool,
 ) -> None:
-    """Rename the manifests of TABLE and its branches from V1 to V2.
+    """Rename the manifests of a table from V1 to V2.
 
-    Readers and writers of the catalog continue. Without --yes, only shows the plan. If it is stopped, run it again to
-    complete it.
+    Includes those of its branches. Readers and writers of the catalog continue. Without --yes, only shows the plan.
+    If it is stopped, run it again to complete it.
     """
     with chosen.catalog(doors, mode=mode) as catalog, progress("migrate") as report_progress:
         renamed = catalog.migrate_manifest_names(
