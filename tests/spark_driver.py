@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyspark
 import writers
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
@@ -239,12 +240,17 @@ def overwrites(lake: Lake, done: int) -> Iterator[int]:
 
 
 def upserts(lake: Lake, done: int) -> Iterator[int]:
-    """Update half of the rows of the last work and add as many."""
+    """Update half of the rows of the last work and add as many, by a job and by MERGE in turn."""
     if not lake.catalog.table_exists("upserted"):
         lake.catalog.write("upserted", pa.table({"id": pa.array([], pa.int64()), "work": pa.array([], pa.int64())}))
     for number in range(done, sys.maxsize):
         changes = lake.spark.range(number * ROWS // 2, number * ROWS // 2 + ROWS, 1, 2)
-        upsert(lake.catalog, "upserted", changes.selectExpr("id", f"{number}L work"), on="id")
+        changes = changes.selectExpr("id", f"{number}L work")
+        if number % 2 == 0:
+            upsert(lake.catalog, "upserted", changes, on="id")
+        else:
+            changes.createOrReplaceTempView("upserting")
+            lake.spark.sql(MERGE.format(table="upserted", source="upserting"))
         yield number + 1
 
 
@@ -301,13 +307,36 @@ def twice(batch: pa.RecordBatch) -> pa.Array:
 
 
 def shares(lake: Lake, done: int) -> Iterator[int]:
-    """Do the works of `writers.share` by Spark, in the table of all writers."""
+    """Do the works of `writers.share` by Spark, in the table of all writers; each third work is SQL."""
     for number in range(done, sys.maxsize):
-        frame = lake.rows(number).selectExpr("id", f"{number}L work")
-        frame.write.format("lancekeep").options(**lake.options).mode("append").save("shared")
-        upsert(lake.catalog, "shared", lake.spark.createDataFrame(writers.common(number)), on="id")
-        upsert(lake.catalog, "shared", writers.following(lake.catalog.open("shared"), number), on="id")
+        if number * ROWS not in lake.ids("shared"):
+            frame = lake.rows(number).selectExpr("id", f"{number}L work")
+            frame.write.format("lancekeep").options(**lake.options).mode("append").save("shared")
+        if number % 3 == 1:
+            merge(lake, "shared", f"(SELECT id, {number}L work FROM range(-{writers.COMMON}, 0))")
+            merge(lake, "shared", f"(SELECT min(id) - 1 id, {number}L work FROM lake.shared)")
+        else:
+            upsert(lake.catalog, "shared", lake.spark.createDataFrame(writers.common(number)), on="id")
+            upsert(lake.catalog, "shared", writers.following(lake.catalog.open("shared"), number), on="id")
         yield number + 1
+
+
+MERGE = (
+    "MERGE INTO lake.{table} t USING {source} s ON t.id = s.id WHEN MATCHED THEN UPDATE SET * "
+    "WHEN NOT MATCHED THEN INSERT *"
+)
+
+
+def merge(lake: Lake, table: str, source: str) -> None:
+    """Run a MERGE, again as long as other writers come between."""
+    while True:
+        try:
+            lake.spark.sql(MERGE.format(table=table, source=source))
+        except PySparkException as error:
+            if "Run the statement again" not in str(error):
+                raise
+        else:
+            return
 
 
 KINDS: dict[str, Callable[[Lake, int], Iterator[int]]] = {

@@ -22,6 +22,7 @@ from lancekeep.domain.errors import (
     NamespaceNotFound,
     NotFound,
     Refused,
+    Retryable,
     TableAlreadyExists,
     TableNotFound,
 )
@@ -131,6 +132,8 @@ class Jvm:
         text = str(error) if isinstance(error, LancekeepError) else f"{type(error).__name__}: {error}"
         if isinstance(error, CommitUnknown):
             text += f" The token: {error.token}"
+        if isinstance(error, Retryable):
+            text = f"{text.rstrip('.')}. Run the statement again."
         if isinstance(error, declared):
             return self._checked(_first(_CHECKED, error), error, text)
         unchecked = _first(_UNCHECKED, error)

@@ -105,7 +105,7 @@ class Operation(Proxy):
         if set(again) - {version}:
             raise ConcurrentModification(
                 f"{self._target._name} was changed while the statement was planned, which reads it at the versions "
-                f"{version} and {again[0]}. Nothing was written; run the statement again."
+                f"{version} and {again[0]}. Nothing was written."
             )
         # New rows may satisfy a condition on other rows of the table, or the keys of a MERGE.
         exactly = bool(again) or self._command.toString() == _MERGE
