@@ -114,6 +114,8 @@ class TestRedis(BatchContract, SharedCommitStoreContract):
 
 
 class TestDynamoDB(BatchContract, SharedCommitStoreContract):
+    rows = 200  # each row is a request
+
     @pytest.fixture
     def site(self, moto_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Site:
         # On a busy machine, moto takes seconds for a long history.
@@ -122,7 +124,7 @@ class TestDynamoDB(BatchContract, SharedCommitStoreContract):
 
 
 class TestDynamoDBInContainer(SharedCommitStoreContract):
-    rows = 200  # the same server as above, at a greater distance
+    rows = 200
 
     @pytest.fixture
     def site(self, moto_container_endpoint: str) -> Site:
