@@ -8,27 +8,23 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import attrs
-import pyspark
 
 from lancekeep.application.catalog import Catalog
 from lancekeep.composition import open_catalog
 from lancekeep.config import ConnectionConfig, given
+from lancekeep.entrypoints.spark.versions import why_no_catalog
 from pyspark_lancekeep import DefaultSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["NoSqlCatalogWarning", "install"]
-
-
-SPARK = "4.3"
-"""The version of Spark whose interfaces the SQL catalog implements."""
 
 
 class NoSqlCatalogWarning(UserWarning):
@@ -54,7 +50,8 @@ def install(
     refers to the new catalog from now on. Every other session needs its own call, also one of ``spark.newSession()``.
 
     The SQL catalog needs Spark 4.3 and a session of this process. In Spark Connect and with other versions, a
-    `NoSqlCatalogWarning` gives the reason and the alternative. The data source is registered in any case.
+    `NoSqlCatalogWarning` gives the reason and the alternative. The data source is registered in any case. A Connect
+    server gets the catalog by configuration: see ``lancekeep spark-jar``.
 
     Args:
         spark: The session.
@@ -100,10 +97,26 @@ def install(
             stacklevel=2,
         )
         return catalog
-    options = attrs.evolve(config, root=catalog.root_uri).as_properties()
-    opener = partial(DefaultSource.connect, properties=options)
-    _sql().install_catalog(spark, name, catalog, options, opener)
+    _sql().install_catalog(spark, name, catalog, *_elsewhere(config, catalog))
     return catalog
+
+
+def accompany(token: str) -> None:
+    """Be the Python process that the jar starts beside a driver."""
+    from lancekeep.entrypoints.spark.sql.companion import Opened, accompany
+
+    def opened(properties: Mapping[str, str]) -> Opened:
+        config = ConnectionConfig.resolve(properties)
+        catalog = open_catalog(config)
+        return (catalog, *_elsewhere(config, catalog))
+
+    accompany(token, opened, _register_data_source)
+
+
+def _elsewhere(config: ConnectionConfig, catalog: Catalog) -> tuple[Mapping[str, str], Callable[[], Catalog]]:
+    """Return the options of ``format("lancekeep")`` that open a catalog, and what opens it in another process."""
+    options = attrs.evolve(config, root=catalog.root_uri).as_properties()
+    return options, partial(DefaultSource.connect, properties=options)
 
 
 def _register_data_source(spark: SparkSession) -> None:
@@ -131,10 +144,7 @@ def _why_not(spark: SparkSession) -> str | None:
     """Return why this session cannot have a SQL catalog; None if it can."""
     if not hasattr(spark, "_jsparkSession"):
         return "this is a session of Spark Connect, whose driver is another process"
-    version = pyspark.__version__
-    if not version.startswith(f"{SPARK}."):
-        return f"this is Spark {version}, and the catalog is made for the interfaces of Spark {SPARK}"
-    return None
+    return why_no_catalog()
 
 
 def _sql() -> ModuleType:

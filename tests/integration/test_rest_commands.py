@@ -43,6 +43,7 @@ TESTED_ELSEWHERE = {
     "resolve": "test_resolve_settles_an_unknown_commit_through_a_server",
     "serve": "test_any_implementation_can_be_served serves a server",
     "keys": "works on a file, not on a catalog",
+    "spark-jar": "writes a file and opens no catalog",
     **dict.fromkeys(("backfill", "compact", "index", "upsert"), "test_jobs_write_through_a_server"),
 }
 

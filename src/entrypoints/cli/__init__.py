@@ -46,6 +46,7 @@ SECTIONS = {
     "Servers": (
         Entry("keys", "keys", "Create, list and revoke the API keys of a server."),
         Entry("serve", "serve", "Serve the catalog at ROOT by the REST protocol of Lance namespaces."),
+        Entry("spark-jar", "spark_jar", "Write the jar by which spark-sql, Connect and Thrift servers open catalogs."),
     ),
     "Stores": (Entry("certify", "certify", "Measure whether the stores are safe for commits."),),
 }

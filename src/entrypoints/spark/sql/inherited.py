@@ -9,10 +9,10 @@ to the catalog that was installed in the original session.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from lancekeep.entrypoints.spark.sql.delegates import compiled, delegating_methods
 from lancekeep.entrypoints.spark.sql.jvm import Jvm
 
 CLASS = "LancekeepInstalledCatalog"
@@ -55,36 +55,12 @@ def let_clones_inherit(jvm: Jvm, name: str, catalog: Any, interfaces: tuple[str,
 def _delegate(jvm: Jvm, interfaces: tuple[str, ...]) -> Any:
     """Return the generated class; compile it on first use in this JVM."""
     loader = jvm.java("java.lang.Thread").currentThread().getContextClassLoader()
-    found = jvm.java("org.apache.spark.util.Utils")
-    if not found.classIsLoadable(CLASS):
-        compiler = jvm.java("org.codehaus.janino.SimpleCompiler")()
-        compiler.setParentClassLoader(loader)
-        compiler.cook(_source(jvm, interfaces, loader))
-        with tempfile.TemporaryDirectory() as directory:
-            Path(directory, f"{CLASS}.class").write_bytes(bytes(compiler.getBytecodes()[CLASS]))
-            loader.addURL(jvm.java("java.io.File")(directory).toURI().toURL())
-            return loader.loadClass(CLASS)  # once loaded, the class needs no file
-    return loader.loadClass(CLASS)
-
-
-def _source(jvm: Jvm, interfaces: tuple[str, ...], loader: Any) -> str:
-    methods = "\n".join(dict.fromkeys(line for name in interfaces for line in _methods(jvm, name, loader)))
-    return _SOURCE.format(name=CLASS, interfaces=", ".join(interfaces), key=_KEY, methods=methods)
-
-
-def _methods(jvm: Jvm, interface: str, loader: Any) -> Iterator[str]:
-    """Yield the Java source of the methods of an interface, in which each calls the installed catalog."""
-    modifier = jvm.java("java.lang.reflect.Modifier")
-    for method in loader.loadClass(interface).getMethods():
-        if modifier.isStatic(method.getModifiers()) or method.getName() == "initialize":
-            continue
-        kinds = [kind.getCanonicalName() for kind in method.getParameterTypes()]
-        thrown = [kind.getCanonicalName() for kind in method.getExceptionTypes()]
-        result = method.getReturnType().getCanonicalName()
-        parameters = ", ".join(f"{kind} a{at}" for at, kind in enumerate(kinds))
-        arguments = ", ".join(f"a{at}" for at in range(len(kinds)))
-        yield (
-            f"    public {result} {method.getName()}({parameters}){' throws ' if thrown else ''}{', '.join(thrown)} "
-            f"{{ {'' if result == 'void' else 'return '}(({method.getDeclaringClass().getCanonicalName()}) installed)"
-            f".{method.getName()}({arguments}); }}"
-        )
+    if jvm.java("org.apache.spark.util.Utils").classIsLoadable(CLASS):
+        return loader.loadClass(CLASS)
+    methods = delegating_methods(jvm.java, interfaces, "installed")
+    source = _SOURCE.format(name=CLASS, interfaces=", ".join(interfaces), key=_KEY, methods=methods)
+    with tempfile.TemporaryDirectory() as directory:
+        for name, code in compiled(jvm.java, source).items():
+            Path(directory, f"{name}.class").write_bytes(code)
+        loader.addURL(jvm.java("java.io.File")(directory).toURI().toURL())
+        return loader.loadClass(CLASS)  # once loaded, the class needs no file

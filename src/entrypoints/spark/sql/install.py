@@ -53,13 +53,30 @@ def install_catalog(
         opener: Opens the catalog in another process.
     """
     jvm = Jvm(spark)
-    installed = SqlCatalog(jvm, name, catalog, Streams(jvm, options))
+    installed = implement(jvm, name, catalog, options, opener)
     manager = spark._jsparkSession.sessionState().catalogManager()
     catalogs = manager.getClass().getDeclaredField("catalogs")  # by configuration, Spark loads only classes from jars
     catalogs.setAccessible(True)
     catalogs.get(manager).put(name, installed)
-    install_strategy(jvm)
     let_clones_inherit(jvm, name, catalogs.get(manager).apply(name), SqlCatalog.Java.implements)
-    openers = _OPENERS.setdefault(spark._jsparkSession.sessionUUID(), {})
+
+
+def implement(
+    jvm: Jvm, name: str, catalog: Catalog, options: Mapping[str, str], opener: Callable[[], Catalog]
+) -> SqlCatalog:
+    """Return a catalog as Spark calls it.
+
+    Its session also gets the planner strategy and the search functions.
+
+    Args:
+        jvm: The session's JVM; the other arguments are those of `install_catalog`.
+        name: The name in SQL.
+        catalog: The catalog.
+        options: The options of ``format("lancekeep")`` that open the catalog.
+        opener: Opens the catalog in another process.
+    """
+    install_strategy(jvm)
+    openers = _OPENERS.setdefault(jvm.spark._jsparkSession.sessionUUID(), {})
     openers[name] = opener
-    register(spark, dict(openers), catalog.engine.rows)
+    register(jvm.spark, dict(openers), catalog.engine.rows)
+    return SqlCatalog(jvm, name, catalog, Streams(jvm, options))

@@ -1,0 +1,52 @@
+"""Generate and compile Java classes that delegate to Python objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+Java = Callable[[str], Any]
+"""Returns the class with a name from a JVM."""
+
+
+def compiled(java: Java, source: str) -> dict[str, bytes]:
+    """Compile a Java source; return the bytes of its classes by name."""
+    compiler = java("org.codehaus.janino.SimpleCompiler")()
+    compiler.setParentClassLoader(_loader(java))
+    compiler.cook(source)
+    codes = compiler.getBytecodes()
+    return {name: bytes(codes[name]) for name in codes}
+
+
+def delegating_methods(java: Java, interfaces: Iterable[str], target: str) -> str:
+    """Return the source of methods that call those of ``target``.
+
+    All methods of the interfaces are there. Defaults are overridden, too. ``initialize`` is left out.
+
+    Args:
+        java: As of `Java`.
+        interfaces: Names of interfaces.
+        target: A Java expression.
+    """
+    return "\n".join(dict.fromkeys(line for name in interfaces for line in _methods(java, name, target)))
+
+
+def _methods(java: Java, interface: str, target: str) -> Iterator[str]:
+    modifier = java("java.lang.reflect.Modifier")
+    for method in _loader(java).loadClass(interface).getMethods():
+        if modifier.isStatic(method.getModifiers()) or method.getName() == "initialize":
+            continue
+        kinds = [kind.getCanonicalName() for kind in method.getParameterTypes()]
+        thrown = [kind.getCanonicalName() for kind in method.getExceptionTypes()]
+        result = method.getReturnType().getCanonicalName()
+        parameters = ", ".join(f"{kind} a{at}" for at, kind in enumerate(kinds))
+        arguments = ", ".join(f"a{at}" for at in range(len(kinds)))
+        yield (
+            f"    public {result} {method.getName()}({parameters}){' throws ' if thrown else ''}{', '.join(thrown)} "
+            f"{{ {'' if result == 'void' else 'return '}(({method.getDeclaringClass().getCanonicalName()}) {target})"
+            f".{method.getName()}({arguments}); }}"
+        )
+
+
+def _loader(java: Java) -> Any:
+    return java("java.lang.Thread").currentThread().getContextClassLoader()
