@@ -146,6 +146,21 @@ def test_a_change_is_repeated_with_its_key(fault: Answer | None) -> None:
     assert len({headers["idempotency-key"] for headers in seen}) == 1
 
 
+def test_keys_are_sent_to_a_server_that_was_busy_at_first() -> None:
+    asked, seen = list[str](), list[dict[str, str]]()
+    respond = keeping_keys(lambda number: UNAVAILABLE if number == 0 else CREATED, seen)
+
+    def busy_at_first(path: str, headers: dict[str, str], body: bytes) -> Answer | None:
+        asked.append(path)
+        return UNAVAILABLE if len(asked) < 3 else respond(path, headers, body)
+
+    with answering(busy_at_first) as uri:
+        catalog = lancekeep.connect(impl="rest", uri=uri, properties={"rest.retry_seconds": "20"})
+        assert catalog.create_namespace("ns").properties == {"a": "b"}
+    assert len(seen) == 2
+    assert all("idempotency-key" in headers for headers in seen)
+
+
 @pytest.mark.parametrize("fault", [UNAVAILABLE, None])
 def test_a_change_is_not_repeated_if_the_server_keeps_no_keys(fault: Answer | None) -> None:
     seen: list[str] = []

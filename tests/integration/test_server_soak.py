@@ -38,6 +38,8 @@ ROUNDS = 40
 CLIENTS = 8
 STOPS = (signal.SIGTERM, signal.SIGKILL, signal.SIGTERM)
 TABLE = ["soak", "t"]
+LOG_END = 1 << 14
+"""The bytes of the server's log that a failure prints."""
 
 
 class ServedLake:
@@ -62,6 +64,13 @@ class ServedLake:
         self.process.wait()
 
 
+    def end_of_log(self) -> str:
+        """Return the last lines that any of the processes logged."""
+        with self._log.open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_END))
+            return log.read().decode(errors="replace")
+
+
 class Client:
     """One client, and what the server has acknowledged to it."""
 
@@ -70,7 +79,7 @@ class Client:
         self.namespace = lancekeep.RestNamespace(uri=uri, retry_seconds="120")
         self.catalog = lancekeep.connect(impl="rest", uri=uri, properties={"rest.retry_seconds": "120"})
         self.rows: list[int] = []
-        self.tables: set[str] = set()
+        self.tables: list[str] = []
         self.errors: list[str] = []
         self._next = 0
 
@@ -104,20 +113,21 @@ class Client:
     def declare(self) -> None:
         name = f"c{self.number}_{self._next}"
         self.catalog.declare_table(f"soak.{name}")
-        self.tables.add(name)
+        self.tables.append(name)
 
     def rename(self) -> None:
+        """Rename the newest table, which was renamed before if the last declaration was refused."""
         if not self.tables:
             return
-        name = sorted(self.tables)[-1]
-        self.catalog.rename_table(f"soak.{name}", f"soak.{name}_r")
-        self.tables = self.tables - {name} | {f"{name}_r"}
+        renamed = f"r{self.number}_{self._next}"
+        if renamed != self.tables[-1]:
+            self.catalog.rename_table(f"soak.{self.tables[-1]}", f"soak.{renamed}")
+            self.tables[-1] = renamed
 
     def drop(self) -> None:
         if len(self.tables) > 3:
-            name = sorted(self.tables)[0]
-            self.catalog.drop_table(f"soak.{name}")
-            self.tables.discard(name)
+            self.catalog.drop_table(f"soak.{self.tables[0]}")
+            del self.tables[0]
 
     def _row(self) -> pa.Table:
         self._next += 1
@@ -166,7 +176,8 @@ def test_clients_of_a_server_that_restarts_lose_and_double_nothing(tmp_path: Pat
         stored = Counter(catalog.open("soak.t").to_table()["id"].to_pylist())
         tables = set(catalog.list_tables("soak")) - {"t"}
     acknowledged = Counter(row for client in clients for row in client.rows)
-    assert [error for client in clients for error in client.errors] == []
+    errors = [error for client in clients for error in client.errors]
+    assert errors == [], f"{errors}; the server's log ends with:\n{lake.end_of_log()}"
     assert stored == acknowledged
     assert tables == set().union(*(client.tables for client in clients))
     assert acknowledged

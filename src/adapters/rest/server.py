@@ -65,12 +65,18 @@ class RestServer:
         """Return whether the server keeps idempotency keys.
 
         A server that does echoes the key of a request in a header. The first call asks the server.
+
+        Raises:
+            StoreUnavailable: The server did not answer the question.
         """
         if self._honours_keys is None:
             key, root = str(uuid4()), f"/v1/namespace/{self._id(None)}"
-            reply = self._ask("POST", f"{root}/exists", {}, key, b"{}")
-            if reply.status == 403:  # this caller may only list what lies below the root
-                reply = self._ask("GET", f"{root}/list", {"limit": 1}, key, None)
+            try:
+                reply = self._ask("POST", f"{root}/exists", {}, key, b"{}")
+                if reply.status == 403:  # this caller may only list what lies below the root
+                    reply = self._ask("GET", f"{root}/list", {"limit": 1}, key, None)
+            except _Unanswered as unanswered:
+                raise unanswered.error from None
             if reply.status in (401, 403):
                 raise error_of(reply.status, _json(reply), self.uri)
             self._honours_keys = reply.headers.get(KEY_HEADER) == key
@@ -80,7 +86,15 @@ class RestServer:
         """Ask a question about the root namespace, with an idempotency key."""
         headers = {KEY_HEADER: key, **({} if body is None else {"content-type": JSON})}
         given = {**query, **self._delimiter}
-        return self._retry.call(lambda: self._connection.send(method, path, given, headers, body))
+
+        def ask() -> Reply:
+            reply = self._connection.send(method, path, given, headers, body)
+            if reply.status in RETRIED:  # such a response has no echo, also if the server keeps keys
+                error = error_of(reply.status, _json(reply), self.uri)
+                raise _Unanswered(str(error), error)
+            return reply
+
+        return self._retry.call(ask)
 
     @property
     def _delimiter(self) -> dict[str, str]:
