@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from functools import partial
+from itertools import pairwise
 from queue import SimpleQueue
 from threading import Event, Lock
 from typing import Any, TypeVar
@@ -72,12 +73,17 @@ class _Append:
     Attributes:
         request: the keyed request whose effect it is. Its own thread claims each commit, so all appends of a group
             claim at the same time.
+        following: the append that is answered after this one. Hundreds of threads that continue at once would compete
+            for the interpreter's lock, also with the committer.
+        is_left: whether its thread waits no longer: it is answered, or was interrupted.
     """
 
     rows: Rows
     request: KeyedRequest | None = None
     committed: Committed | None = None
     error: Exception | None = None
+    following: _Append | None = None
+    is_left: bool = False
     _tokens: SimpleQueue[CommitToken | None] = attrs.field(factory=SimpleQueue)
     _claims: SimpleQueue[bool] = attrs.field(factory=SimpleQueue)
 
@@ -92,6 +98,8 @@ class _Append:
                 self._claims.put(self._claim(token))
         finally:
             self._claims.put(False)  # a committer must not wait for a thread that was interrupted
+            self.is_left = True
+            self._answer_following()
 
     def _claim(self, token: CommitToken) -> bool:
         assert self.request is not None
@@ -110,8 +118,14 @@ class _Append:
         return self._claims.get()
 
     def answer(self) -> None:
-        """Let the append's thread continue."""
+        """Let the append's thread continue, and after it the thread of the following append."""
         self._tokens.put(None)
+        if self.is_left:
+            self._answer_following()
+
+    def _answer_following(self) -> None:
+        if self.following is not None:
+            self.following.answer()
 
 
 class _Unclaimed(LancekeepError):
@@ -294,8 +308,9 @@ class Appends:
             try:
                 self._commit(line, group)
             finally:
-                for append in group:
-                    append.answer()
+                for append, following in pairwise(group):
+                    append.following = following
+                group[0].answer()
 
     def _pause(self, line: _Line) -> None:
         breath = line.pace.breath(self._clock(), line.others)
@@ -374,7 +389,7 @@ class Appends:
                     )
                 except _Unclaimed:
                     self._discard(written_for, file)
-                    group = [append for append in group if append.error is None]
+                    group = [append for append in group if append.error is None and not append.is_left]
                     appends, file = self._write(base, group)
                     written_for = base
                     continue

@@ -18,7 +18,7 @@ MOST_APPENDS = 4096
 ATTEMPTS = 30
 """How often a group is built again after another writer's commit."""
 
-_LONGEST_LINGER = 0.05
+_LONGEST_LINGER = 0.1
 _REST = 0.5
 """Seconds without a commit after which no writer is starved."""
 _ALONE, _SHARED = (10.0, 2, 0.5), (1.0, 6, 1.0)
@@ -103,7 +103,7 @@ class Pace:
         that appends alone never waits.
         """
         clients = self.appends + self.left
-        return (clients, min(self.took / 4, _LONGEST_LINGER)) if clients > 1 else (0, 0.0)
+        return (clients, min(self.took / 2, _LONGEST_LINGER)) if clients > 1 else (0, 0.0)
 
     def breath(self, now: float, others: int) -> float:
         """Return how long to commit nothing, so that other writers can.

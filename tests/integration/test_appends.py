@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import lance
@@ -24,6 +24,7 @@ from faults import Faulty, lost_replies
 from s3_front import Answer, Asked, s3_front
 
 import lancekeep
+from lancekeep.application.keyed_requests import KeyedRequest, performing
 from lancekeep.application.retry import Retry
 from lancekeep.application.versions import Versions
 from lancekeep.domain import appends as domain_appends
@@ -85,6 +86,38 @@ def test_appends_of_threads_share_commits_and_each_learns_its_version(site: Site
     history = site.catalog.history("ml.t")
     assert [entry.version for entry in history] == [5, 4, 3, 2, 1]
     assert {entry.operation for entry in history[:4]} == {"Append"}
+
+
+class Interrupted:
+    """A keyed request whose thread is interrupted when it claims its commit."""
+
+    def prepare(self) -> None: ...
+
+    def lost(self, token: Any) -> None: ...
+
+    def claim(self, members: Any) -> None:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("interrupted", [{0}, {1}, {2}, {0, 1, 2}])
+def test_an_interrupted_append_neither_holds_up_its_group_nor_adds_rows(tmp_path: Path, interrupted: set[int]) -> None:
+    catalog = lancekeep.connect(str(tmp_path / "lake"), commit_store="conditional-put://")
+    catalog.write("t", pa.table({"n": [-1]}))
+    held_back(catalog, until=3)
+
+    def append(number: int) -> Any:
+        while number and sum(len(line.waiting) for line in catalog._writes._appends._lines.values()) < number:
+            threading.Event().wait(0.001)
+        with performing(cast(KeyedRequest, Interrupted()) if number in interrupted else None):
+            try:
+                return catalog.write("t", pa.table({"n": [number]}), "append").version
+            except KeyboardInterrupt:
+                return "interrupted"
+
+    answers = all_at_once([partial(append, number) for number in range(3)])
+    assert answers == ["interrupted" if number in interrupted else 2 for number in range(3)]
+    catalog.write("t", pa.table({"n": [3]}), "append")
+    assert sorted(catalog.open("t").to_table()["n"].to_pylist()) == [-1, *sorted({0, 1, 2} - interrupted), 3]
 
 
 def test_a_bad_append_fails_alone(site: Site) -> None:

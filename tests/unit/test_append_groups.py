@@ -40,15 +40,15 @@ def test_only_a_committer_with_several_clients_lingers() -> None:
     alone = Pace().committed(1, 0.0, 0.1, met=False)
     assert alone.linger() == (0, 0.0)
     together = Pace().committed(64, 0.0, 0.08, met=False)
-    assert together.linger() == (64, 0.02)
+    assert together.linger() == (64, 0.04)
 
 
 def test_clients_that_are_split_into_two_groups_are_united() -> None:
     """The committer waits for the clients of the last group although those of the other one wait already."""
     split = Pace().committed(8, 0.0, 0.08, left=8, met=False)
-    assert split.linger() == (16, 0.02)
+    assert split.linger() == (16, 0.04)
     two_clients = Pace().committed(1, 0.0, 0.08, left=1, met=False)
-    assert two_clients.linger() == (2, 0.02)
+    assert two_clients.linger() == (2, 0.04)
 
 
 def busy(pace: Pace, seconds: float, *, met: bool = False) -> tuple[Pace, float]:
