@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from threading import Condition
 from typing import Any
 
-import anyio.to_thread
 import attrs
 import lance_namespace as api
 import pyarrow as pa
@@ -34,6 +33,7 @@ from lancekeep.entrypoints.rest.observation import REQUEST_ID, Observation, Tele
 from lancekeep.entrypoints.rest.requests import Call, call_of, route_of
 from lancekeep.entrypoints.rest.responses import ARROW_FILE, refusal_of, response_of, write_file
 from lancekeep.entrypoints.rest.settings import ServerSettings
+from lancekeep.entrypoints.rest.threads import Threads
 
 Handler = Callable[[Call], Any]
 """Performs a call in a worker thread: returns the response model, or a `pyarrow.RecordBatchReader` of rows."""
@@ -148,8 +148,7 @@ class Operations:
     def __init__(self, namespace: api.LanceNamespace, settings: ServerSettings, around: Sequence[Around] = ()) -> None:
         self._namespace = namespace
         self._router = Router((*ROUTES, *OLDER_ROUTES))
-        self._threads = settings.threads
-        self._limiter: anyio.CapacityLimiter | None = None
+        self._threads = Threads(settings.threads)
         self.running = Running()
         self._perform: Handler = self.call
         wrappers: tuple[Around, ...] = (*around, Idempotency(namespace))
@@ -225,14 +224,11 @@ class Operations:
             watching.cancel()
 
     async def _in_thread(self, act: Callable[..., Any], *arguments: Any) -> Any:
-        if self._limiter is None:  # it belongs to the event loop, which exists from the first request on
-            self._limiter = anyio.CapacityLimiter(self._threads)
-
         def run() -> Any:
             with self.running:
                 return act(*arguments)
 
-        return await anyio.to_thread.run_sync(run, limiter=self._limiter)
+        return await self._threads.run(run)
 
 
 def _wrapped(wrapper: Around, proceed: Handler) -> Handler:

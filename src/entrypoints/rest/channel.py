@@ -17,7 +17,7 @@ from starlette.types import Message
 
 T = TypeVar("T")
 PART = 1 << 18
-"""The size of the parts of a response."""
+"""The size of the parts of a response, and of the bodies that are read before their operation starts."""
 
 
 class Disconnected(OSError):
@@ -80,12 +80,21 @@ class RequestBody(io.RawIOBase):
         part: bytes = message.get("body", b"")
         return part
 
+    async def fetch(self, size: int) -> None:
+        """Receive the body now if it is small, so that its operation needs no thread while it arrives.
+
+        Args:
+            size: The size that the client states.
+        """
+        if size <= PART:
+            self._part = memoryview(await self.whole())
+
     async def whole(self) -> bytes:
         """Return the rest of the body, from the event loop."""
         parts = []
         while not self._complete:
             parts.append(await self.receive())
-        return b"".join(parts)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def discard(self, most: int) -> None:
         """Drop the rest of the body, so that the client reads the response.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import socket
 from collections.abc import Callable
@@ -49,6 +50,7 @@ class Server(uvicorn.Server):
         listener = listen(self._settings.host, self._settings.port)
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, _return)  # uvicorn raises the signal again after its shutdown
+        _spare_collections()
         announce(url_of(listener, "https" if self.config.ssl_certfile else "http"))
         self.run(sockets=[listener])
 
@@ -66,6 +68,16 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._application.state.health.stopping = True
         await super().shutdown(sockets)
+
+
+def _spare_collections() -> None:
+    """Let the garbage collector run less often, and not over what start-up has left.
+
+    Each request leaves hundreds of objects, nearly all without cycles. With the defaults, collections took a fifth of
+    the time of a small request, and those of the oldest generation stopped all requests for a tenth of a second.
+    """
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
 
 
 def _return(number: int, frame: object) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -124,6 +125,7 @@ def _host(url: str) -> str:
         return ""
 
 
+@lru_cache(maxsize=1024)
 def is_loopback(host: str) -> bool:
     """Return whether an address reaches this machine alone.
 
