@@ -63,7 +63,6 @@ class ServedLake:
         self.process.send_signal(how)
         self.process.wait()
 
-
     def end_of_log(self) -> str:
         """Return the last lines that any of the processes logged."""
         with self._log.open("rb") as log:
