@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import ContextVar
+from functools import partial
 from threading import Event
 from typing import Any
 
@@ -21,7 +22,7 @@ def test_each_caller_gets_its_own_result_or_error() -> None:
     threads = Threads(8)
 
     async def main() -> list[Any]:
-        return await asyncio.gather(*(threads.run(lambda n=n: act(n)) for n in range(200)), return_exceptions=True)
+        return await asyncio.gather(*(threads.run(partial(act, n)) for n in range(200)), return_exceptions=True)
 
     for _ in range(2):  # the second time in another event loop
         outcomes = asyncio.run(main())
@@ -38,7 +39,7 @@ def test_an_act_runs_in_the_context_of_its_caller() -> None:
 
     async def main() -> list[str]:
         threads = Threads(2)
-        return await asyncio.gather(call(threads, "a"), call(threads, "b"))
+        return list(await asyncio.gather(call(threads, "a"), call(threads, "b")))
 
     assert asyncio.run(main()) == ["a", "b"]
 
