@@ -81,7 +81,9 @@ class RequestBody(io.RawIOBase):
         return part
 
     async def fetch(self, size: int) -> None:
-        """Receive the body now if it is small, so that its operation needs no thread while it arrives.
+        """Receive a small body now.
+
+        Its operation then holds no thread while the body arrives.
 
         Args:
             size: The size that the client states.
