@@ -155,6 +155,7 @@ class Checker:
         self._kinds = [
             (names.index(name) + 1, names.index(name) + 1 + names.count(name)) for name in dict.fromkeys(names)
         ]
+        self._kind_of = {at: kind for kind in self._kinds for at in range(*kind)}
 
     def run(self, at_most: int = 100_000_000) -> Report:
         """Visit every state; stop at the first violation. Raises AssertionError above ``at_most`` states."""
@@ -165,7 +166,8 @@ class Checker:
             failovers=self._setting.failovers,
             padded=self._setting.padded,
         )
-        start = self._canonical([self._number(world), *(self._begin(each)[0] for each in self._setting.programmes)])
+        nodes = [self._begin(each)[0] for each in self._setting.programmes]
+        start = self._canonical([self._number(world), *nodes])
         parents: dict[State, State | None] = {start: None}
         level = [start]
         while level:
@@ -174,7 +176,7 @@ class Checker:
                 for at, step in self._successors(state):
                     if step.violation is not None:
                         return self._report(parents, state, at, step)
-                    new = self._canonical(_followed(state, at, step))
+                    new = self._followed(state, at, step)
                     if new not in parents:
                         parents[new] = state
                         following.append(new)
@@ -184,9 +186,19 @@ class Checker:
 
     def _canonical(self, state: list[int]) -> State:
         for begin, end in self._kinds:
-            if end - begin > 1:
-                state[begin:end] = sorted(state[begin:end])
+            state[begin:end] = sorted(state[begin:end])
         return tuple(state)
+
+    def _followed(self, state: State, at: int, step: _Step) -> State:
+        """Return the state after a step; of the kinds, only that of the participant needs sorting."""
+        if not at:
+            return (step.world, *state[1:])
+        begin, end = self._kind_of[at]
+        if end - begin == 1:
+            return (step.world, *state[1:at], step.node, *state[end:])
+        kind = [*state[begin:at], step.node, *state[at + 1 : end]]
+        kind.sort()
+        return (step.world, *state[1:begin], *kind, *state[end:])
 
     def _successors(self, state: State) -> Iterator[tuple[int, _Step]]:
         world = state[0]
@@ -199,7 +211,7 @@ class Checker:
             key = world, node
             steps = self._steps.get(key)
             if steps is None:
-                steps = self._steps[key] = list(self._steps_of(world, node))
+                steps = self._steps[key] = list(_distinct(self._steps_of(world, node), world, node))
             for step in steps:
                 yield at, step
         spontaneous = self._mishaps.get(world)
@@ -313,8 +325,9 @@ class Checker:
         names = ["the commit store", *self._setting.names]
         trace = []
         for state, following in pairwise(path):
-            moves = ((at, step, _followed(state, at, step)) for at, step in self._successors(state))
-            index, taken, nodes = next(move for move in moves if self._canonical(list(move[2])) == following)
+            moves = ((at, step) for at, step in self._successors(state))
+            index, taken = next(move for move in moves if self._followed(state, *move) == following)
+            nodes = [*state[:index], taken.node, *state[index + 1 :]]
             trace.append(f"{names[index]}: {taken.label}")
             for begin, end in self._kinds:  # who is who, after sorting
                 order = sorted(range(begin, end), key=nodes.__getitem__)
@@ -326,13 +339,13 @@ class Checker:
         return Report(self._setting, len(parents), len(self._worlds), step.violation, tuple(trace))
 
 
-def _followed(state: State, at: int, step: _Step) -> list[int]:
-    """The state after a step of the participant at that place, or of the commit store by itself (0); not sorted."""
-    after = list(state)
-    after[0] = step.world
-    if at:
-        after[at] = step.node
-    return after
+def _distinct(steps: Iterator[_Step], world: int, node: int) -> Iterator[_Step]:
+    """Yield the steps that violate an invariant or lead elsewhere than the ones before and than to stay."""
+    reached = {(world, node)}
+    for step in steps:
+        if step.violation is not None or (step.world, step.node) not in reached:
+            reached.add((step.world, step.node))
+            yield step
 
 
 def _judged(before: World, after: World, tales: tuple[Tale, ...]) -> tuple[World, str | None]:

@@ -8,6 +8,7 @@ own `Transaction` through its runner `TransactionCommits`, over `TableCommits`. 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import attrs
@@ -268,10 +269,11 @@ def explore(participants: Sequence[Programme], faults: int = 0) -> tuple[int, st
     start = pair, tuple(_next(each.name, each, (), ()) for each in participants)
     seen: dict[Any, tuple[Any, str]] = {start: (None, "the beginning")}
     level = [start]
+    proceed = cache(_next)
     while level:
         following = []
         for state in level:
-            for after, label, wrong in _steps(*state):
+            for after, label, wrong in _steps(*state, proceed):
                 if wrong is None and after in seen:
                     continue
                 seen.setdefault(after, (state, label))
@@ -311,13 +313,15 @@ def _next(name: str, programme: Programme | None, log: tuple[Any, ...], told: tu
     return _Node(name, None, (), told, None)
 
 
-def _steps(pair: Pair, nodes: tuple[_Node, ...]) -> Iterator[tuple[tuple[Pair, tuple[_Node, ...]], str, str | None]]:
+def _steps(
+    pair: Pair, nodes: tuple[_Node, ...], proceed: Callable[..., _Node]
+) -> Iterator[tuple[tuple[Pair, tuple[_Node, ...]], str, str | None]]:
     for place, node in enumerate(nodes):
         if node.request is None:
             continue
 
         def heard(after: Pair, reply: Any, place: int = place, node: _Node = node) -> tuple[Pair, tuple[_Node, ...]]:
-            following = _next(node.name, node.programme, (*node.log, reply), node.told)
+            following = proceed(node.name, node.programme, (*node.log, reply), node.told)
             return after, (*nodes[:place], following, *nodes[place + 1 :])
 
         crashed = _Node(node.name, None, (), node.told, None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum, auto
+from functools import cache
 from typing import Any
 
 import attrs
@@ -73,9 +74,7 @@ class World:
     @property
     def finals(self) -> dict[int, bytes]:
         """What a reader that knows nothing of the commit store sees: the versions in the directory."""
-        contents = {key.rpartition("/")[2]: content for key, content in self.objects}
-        scheme, versions = final_versions(contents, ROOT.versions_key)
-        return {} if scheme is None else {version: contents[scheme.final_name(version)] for version in versions}
+        return _finals(self.objects)
 
     def with_row(self, row: VersionRow) -> World:
         rows = [*(other for other in self.rows if other.version != row.version), row]
@@ -89,6 +88,13 @@ class World:
 
     def without_object(self, key: str) -> World:
         return attrs.evolve(self, objects=tuple(entry for entry in self.objects if entry[0] != key))
+
+
+@cache
+def _finals(objects: tuple[tuple[str, bytes], ...]) -> dict[int, bytes]:
+    contents = {key.rpartition("/")[2]: content for key, content in objects}
+    scheme, versions = final_versions(contents, ROOT.versions_key)
+    return {} if scheme is None else {version: contents[scheme.final_name(version)] for version in versions}
 
 
 @attrs.frozen(cache_hash=True)
