@@ -27,6 +27,8 @@ MEMORY = Path("/dev/shm")
 """The file system in memory on Linux."""
 ROOM = 4 << 30
 """How much space there must be for the files of the tests."""
+JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m -Xms1g -Xmn600m"
+"""Options of Spark's JVM: compile fast, and neither discard compiled code nor collect garbage often."""
 NO_SKIP = os.environ.get("LANCEKEEP_NO_SKIP") == "1"
 
 
@@ -97,15 +99,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPARK_PYTHON", sys.executable)
-        patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))  # an editable install hides pyspark_lancekeep
+        tests = Path(__file__).parent
+        patch.setenv("PYTHONPATH", f"{tests.parent}{os.pathsep}{tests}")  # an editable install hides pyspark_lancekeep
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         scratch = tmp_path_factory.mktemp("spark")
         session = (
             SparkSession.builder.master("local[2,2]")
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.driver.host", "127.0.0.1")
-            .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+            .config("spark.driver.extraJavaOptions", JVM)
             .config("spark.local.dir", str(scratch))
+            .config("spark.python.daemon.module", "spark_daemon")
             .config("spark.sql.catalogImplementation", "in-memory")
             .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")  # few statements run twice, so compiling costs more
             .config("spark.sql.codegen.wholeStage", "false")
