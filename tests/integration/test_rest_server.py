@@ -10,8 +10,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -23,6 +23,7 @@ import pyarrow as pa
 import pytest
 import uvicorn
 import writers
+from click.testing import CliRunner
 from faults import Faulty
 from lance_namespace import errors as api_errors
 from rest_server import serving
@@ -33,6 +34,7 @@ import lancekeep
 from lancekeep.application.retry import Retry
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain.errors import StoreUnavailable
+from lancekeep.entrypoints.cli import lancekeep as program
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
 from lancekeep.entrypoints.rest.app import create_app
 from lancekeep.entrypoints.rest.server import Server, listen, url_of
@@ -692,27 +694,72 @@ def test_traces_continue_those_of_the_caller(namespace: Recorder) -> None:
 
 
 @contextmanager
-def command(*arguments: str, **environment: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """Run ``lancekeep serve`` and yield its URL."""
+def command(*arguments: str) -> Iterator[tuple[str, subprocess.Popen[str], str]]:
+    """Run ``lancekeep serve``; yield its URL, its process and the line that it prints for a shell."""
     line = [sys.executable, "-m", "lancekeep", "serve", *arguments, "--port", "0"]
     with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             first, usage, stop = (process.stdout.readline() for _ in range(3))
-            assert "curl" in usage
+            assert usage.startswith("Try:  curl ")
             assert stop.startswith("Stop: ")
-            yield first.split()[-1], process
+            yield first.split()[-1], process, usage.removeprefix("Try:").strip()
         finally:
             process.kill()
+
+
+def in_shell(line: str) -> Any:
+    """Return the JSON that a line prints."""
+    return json.loads(subprocess.run(f"{line} --silent --fail", shell=True, capture_output=True, check=True).stdout)
+
+
+@pytest.mark.parametrize(
+    ("server", "header"),
+    [
+        ("", ""),
+        ("keys = 'keys.json'", "-H 'x-api-key: KEY' "),
+        ("[server.tokens]", "-H 'authorization: Bearer TOKEN' "),
+    ],
+    ids=["none", "key", "token"],
+)
+def test_the_line_for_curl_has_the_header_of_the_credential(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: str, header: str
+) -> None:
+    """The line is copied to a shell, with the key in its place."""
+    monkeypatch.chdir(tmp_path)
+    tokens = "\njwks = 'https://idp.test/jwks'\nissuer = 'https://idp.test'\naudience = 'lake'"
+    Path("lancekeep.toml").write_text(f"[server]\nport = 0\n{server}{tokens if 'tokens' in server else ''}\n")
+    key = CliRunner().invoke(program, ["keys", "create", "ada", "--file", "keys.json"], obj=lancekeep).stdout.strip()
+    printed: list[Any] = []
+
+    def serve_on(self: Server, announce: Callable[[str], None]) -> None:
+        listener = listen("127.0.0.1", 0)
+        running = Thread(target=self.run, kwargs={"sockets": [listener]})
+        running.start()
+        out = io.StringIO()
+        with redirect_stdout(out):
+            announce(url_of(listener))
+        line = out.getvalue().splitlines()[1].removeprefix("Try:").strip()
+        assert line.startswith(f"curl {header}'http")
+        if "TOKEN" not in line:
+            printed.append(in_shell(line.replace("KEY", key)))
+        self.should_exit = True
+        running.join()
+
+    monkeypatch.setattr(Server, "serve_on", serve_on)
+    done = CliRunner().invoke(program, ["serve", "lake", "--log-level", "error"], obj=lancekeep)
+    assert done.exit_code == 0, done.output
+    assert printed == ([] if "TOKEN" in header else [{"tables": []}])
 
 
 def test_the_command_serves_until_sigterm(tmp_path: Path) -> None:
     file = tmp_path / "own.toml"
     file.write_text("[server]\nlog_format = 'json'\nthreads = 2\n")
     lake, store = str(tmp_path / "lake"), f"sqlite://{tmp_path}/c.db"
-    with command(lake, "--commit-store", store, "--config", str(file)) as (uri, process):
+    with command(lake, "--commit-store", store, "--config", str(file)) as (uri, process, line):
         created = httpx.post(f"{uri}/v1/table/t/create", content=stream(writers.row(1, 1)), headers=ARROW, timeout=60)
         assert created.json()["version"] == 1, created.text
+        assert in_shell(line) == {"tables": ["t"]}
         process.send_signal(signal.SIGTERM)
         _, stderr = process.communicate(timeout=60)
         assert process.returncode == 0, stderr
@@ -779,7 +826,7 @@ def test_the_memory_of_the_server_does_not_grow_with_a_body(tmp_path: Path) -> N
         status = Path(f"/proc/{process.pid}/status").read_text()
         return int(re.search(r"VmHWM:\s+(\d+)", status)[1]) // 1024  # type: ignore[index] # Linux has the line
 
-    with command(str(tmp_path / "lake"), "--commit-store", "conditional-put://") as (uri, process):
+    with command(str(tmp_path / "lake"), "--commit-store", "conditional-put://") as (uri, process, _):
         url = f"{uri}/v1/table/t"
         httpx.post(f"{url}/create", content=parts(1), headers=ARROW, timeout=300).raise_for_status()
         before = peak(process)
