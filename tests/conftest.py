@@ -12,9 +12,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+import boto3.session
+import botocore.session
 import fsspec
 import pytest
-from botocore.loaders import JSONFileLoader
+from botocore.loaders import create_loader
 from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
@@ -67,10 +69,10 @@ def aws_environment() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def aws_models() -> Iterator[None]:
-    """Parse the descriptions of AWS services once, since that dominates the cost of a client."""
-    load = cache(JSONFileLoader().load_file)
+    """Share the descriptions of AWS services between all sessions; reading them dominates the cost of a client."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(JSONFileLoader, "load_file", lambda _, path: load(path))
+        patch.setattr(botocore.session, "create_loader", cache(create_loader))
+        patch.setattr(boto3.session.Session, "_setup_loader", lambda _: None)  # grows the loader; serves resources only
         yield
 
 

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -258,6 +259,7 @@ def test_ctrl_c_cleans_up(moto_endpoint: str) -> None:
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         while not client.list_objects_v2(Bucket=name).get("KeyCount"):
             assert process.poll() is None
+            time.sleep(0.02)  # leave the server to the process
         os.kill(process.pid, signal.SIGINT)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130
