@@ -24,6 +24,7 @@ import attrs
 
 from lancekeep.application.concurrency import alongside, in_background, is_remote
 from lancekeep.application.keyed_requests import KeyedRequest, current_request
+from lancekeep.application.row_rules import check_rows
 from lancekeep.application.table_commits import READ_AHEAD
 from lancekeep.application.versions import Versions, raise_unless_committed
 from lancekeep.domain.appends import ATTEMPTS, MOST_BYTES, Pace, Waiting, group_of, turn
@@ -33,6 +34,7 @@ from lancekeep.domain.dataset_files import DATA, data_file_name
 from lancekeep.domain.errors import (
     CommitRefused,
     ConcurrentModification,
+    InvalidInput,
     LancekeepError,
     StoreUnavailable,
     Unsupported,
@@ -143,7 +145,12 @@ class _Base:
     def has_layout_of(self, other: _Base) -> bool:
         """Return whether a data file that was written for ``other`` can belong to the next version."""
         mine, theirs = self.version, other.version
-        return (self.root, mine.fields, mine.storage_version) == (other.root, theirs.fields, theirs.storage_version)
+        return (self.root, self.table.rules, mine.fields, mine.storage_version) == (
+            other.root,
+            other.table.rules,
+            theirs.fields,
+            theirs.storage_version,
+        )
 
 
 @attrs.define(eq=False)
@@ -411,8 +418,13 @@ class Appends:
 
     def _write(self, base: _Base, group: Sequence[_Append]) -> tuple[Sequence[_Append], NewFile | None]:
         """Write the rows that conform to the table as one data file; the others commit alone."""
-        files = self._engine.data_files
-        conforming = [(append, files.conforming(append.rows, base.version)) for append in group]
+        files, rules = self._engine.data_files, base.table.rules
+        for append in group if rules else ():
+            try:
+                check_rows(append.rows.table, rules)
+            except InvalidInput as error:
+                append.error = error
+        conforming = [(append, files.conforming(append.rows, base.version)) for append in group if append.error is None]
         appends = [append for append, rows in conforming if rows is not None]
         if not appends:
             return appends, None
@@ -434,7 +446,7 @@ class Appends:
     def _begin_checks(self, table: ObjectId, base: _Base) -> Callable[[], bool]:
         """Start to check whether ``base`` is still the latest version of the table."""
         commits = self._versions.commits
-        root = self._begin(lambda: self._versions.dataset_root(self._versions.find_table(table)))
+        found = self._begin(lambda: self._versions.find_table(table))
         latest = proof = None
         if commits.rows.guarantees.derived:  # otherwise the reservation checks it
             latest = self._begin(lambda: commits.retry.call(lambda: commits.rows.latest(base.root.base_uri)))
@@ -443,7 +455,10 @@ class Appends:
             proof = self._begin(lambda: commits.retry.call(lambda: commits.objects.head(key)))
 
         def is_current() -> bool:
-            if root() != base.root or (proof is not None and not (base.version.last_file and proof())):
+            entry = found()
+            if self._versions.dataset_root(entry) != base.root or entry.rules != base.table.rules:
+                return False
+            if proof is not None and not (base.version.last_file and proof()):
                 return False
             row = None if latest is None else latest()
             return latest is None or (row is not None and row.version == base.version.version)

@@ -14,11 +14,12 @@ from uuid import NAMESPACE_URL, uuid5
 from lancekeep.application.catalog import Catalog
 from lancekeep.application.namespaces import Namespaces
 from lancekeep.application.remote_records import RestTags, RestTransactionRecords, RestViews
+from lancekeep.application.row_rules import checked
 from lancekeep.application.table_data import TableData
 from lancekeep.application.table_structure import TableStructure
 from lancekeep.application.tables import Description, Tables
 from lancekeep.application.upkeep.renames import Renames
-from lancekeep.application.writes import HistoryEntry, Writes
+from lancekeep.application.writes import HistoryEntry, Writes, after_checks, until_checked
 from lancekeep.domain.commit import Committed, Conflict, Outcome, Unknown
 from lancekeep.domain.commit_token import CommitToken, CommitUnknown
 from lancekeep.domain.errors import (
@@ -37,6 +38,7 @@ from lancekeep.domain.layout import BRANCHES
 from lancekeep.domain.manifest_entry import NAMESPACE, TABLE
 from lancekeep.domain.namespace import Namespace
 from lancekeep.domain.properties import checked_properties
+from lancekeep.domain.row_rules import Rules, rules_of
 from lancekeep.domain.table import Table
 from lancekeep.domain.transaction import AllCommitted
 from lancekeep.ports.catalog_server import CatalogServer
@@ -314,14 +316,16 @@ class RestWrites(Writes):
     def write(self, object_id: ObjectId, data: Any, mode: str, properties: Mapping[str, str] | None) -> Committed:
         plan_mode = _mode(mode)
         reader = self._engines(object_id, {}).reader(data)
-        declared = self._declare_for(object_id, plan_mode, properties)
-        engine, _ = self._opened(object_id)
+        declared = self._declares_for(object_id, plan_mode, properties)
+        engine, found = self._opened(object_id)
         engine_mode = WriteMode.CREATE if declared else plan_mode
-        return self._taking_back(object_id, declared, lambda: engine.write(object_id, reader, engine_mode))
+        rules = rules_of(properties or {}) if declared else _table(object_id, found).rules
+        with checked(reader, rules) as rows:
+            return self._taking_back(object_id, declared, lambda: engine.write(object_id, rows, engine_mode))
 
     def begin(self, object_id: ObjectId, schema: Any, mode: str, properties: Mapping[str, str] | None) -> WritePlan:
         write_mode = _mode(mode)
-        declared = self._declare_for(object_id, write_mode, properties)
+        declared = self._declares_for(object_id, write_mode, properties)
         latest = self._entries.latest(object_id)
         if latest is None and write_mode is WriteMode.APPEND:
             raise TableNotFound(
@@ -330,8 +334,17 @@ class RestWrites(Writes):
             )
         _, found = self._opened(object_id)
         options = {**self._options, **_texts(found.get("storage_options"))}
+        rules = rules_of(properties or {}) if declared else _table(object_id, found).rules
         return WritePlan(
-            object_id, found["location"], options, schema, write_mode, latest or 0, declared, vends=self._vends
+            object_id,
+            found["location"],
+            options,
+            schema,
+            write_mode,
+            latest or 0,
+            declared,
+            vends=self._vends,
+            rules=rules,
         )
 
     def commit_fragments(
@@ -349,8 +362,17 @@ class RestWrites(Writes):
         branch: str | None = None,
         exactly: bool = False,
         admits: Callable[[Any, int], bool] | None = None,
+        checks: Callable[[Any, Rules], None] | None = None,
     ) -> Committed:
-        engine, _ = self._opened(object_id)
+        engine, found = self._opened(object_id)
+        rules = () if checks is None else _table(object_id, found).rules
+        if checks is not None and rules:
+            ruled = after_checks(checks, rules, act)
+            if admits is None:
+                return until_checked().call(
+                    lambda: self.commit_change(object_id, ruled, after, branch=branch, exactly=True)
+                )
+            act = ruled
         return self._resolved(
             lambda: engine.change(object_id, act, after, branch=branch, exactly=exactly, admits=admits)
         )
@@ -434,14 +456,7 @@ class RestWrites(Writes):
         found = self._entries.reached(object_id)
         return self._engines(object_id, _texts(found.get("storage_options"))), found
 
-    def _declare_for(
-        self,
-        object_id: ObjectId,
-        mode: WriteMode,
-        properties: Mapping[str, str] | None,
-        *,
-        replaces: bool = False,
-    ) -> bool:
+    def _declares_for(self, object_id: ObjectId, mode: WriteMode, properties: Mapping[str, str] | None) -> bool:
         if mode is WriteMode.CREATE:
             self._entries.declare(object_id, properties, None)
             return True

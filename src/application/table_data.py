@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 
 from lancekeep.application.retry import Retry
+from lancekeep.application.row_rules import check_stream, checked
 from lancekeep.application.tables import Tables
 from lancekeep.application.writes import Writes
 from lancekeep.domain.appends import MOST_BYTES
@@ -20,6 +21,7 @@ from lancekeep.domain.errors import (
     VersionTaken,
 )
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.row_rules import Rules, columns_of
 from lancekeep.ports.rows import MergeCounts, MergeRule, Query, RowStats, Source
 from lancekeep.ports.table_engine import TableEngine
 
@@ -61,7 +63,10 @@ class TableData:
         """
         if branch is not None:
             rows = self._engine.rows
-            return self._change(object_id, lambda dataset: rows.insert(dataset, data, overwrite=overwrite), branch)
+            with checked(data, self._tables.find(object_id).rules) as stream:
+                return self._change(
+                    object_id, lambda dataset: rows.insert(dataset, stream, overwrite=overwrite), branch
+                )
         if not overwrite:  # a small stream that has arrived can share a commit
             arrived, data = self._engine.data_files.gather(data, MOST_BYTES)
             data = data if arrived is None else arrived.table
@@ -118,6 +123,7 @@ class TableData:
                 branch,
                 exactly=True,
                 admits=lambda dataset, version: self._engine.rows.keeps_apart(dataset, version, source, rule),
+                checks=lambda dataset, rules: check_stream(source.stream(), rules),
             )
         except VersionNotFound:
             if branch is not None or self._tables.describe(object_id).version is not None:
@@ -133,10 +139,13 @@ class TableData:
 
         def update(dataset: Any) -> Any:
             dataset, updated = self._engine.rows.update(dataset, values, condition)
-            counted.append(updated)
+            counted[:] = [updated]
             return dataset
 
-        change = self._change(object_id, update, branch)
+        def check(dataset: Any, rules: Rules) -> None:
+            check_stream(self._engine.rows.updated(dataset, values, condition, columns_of(rules)), rules)
+
+        change = self._change(object_id, update, branch, checks=check)
         if counted:
             return change, counted[0]
         # The reply of the commit was lost: the engine raised, and the commit store has settled the outcome.
@@ -149,7 +158,12 @@ class TableData:
     def restore(self, object_id: ObjectId, version: int, *, branch: str | None = None) -> Change:
         """Commit a new version with the contents of an earlier one."""
         rows = self._engine.rows
-        return self._change(object_id, lambda dataset: rows.restore(dataset, version, branch), branch)
+
+        def check(dataset: Any, rules: Rules) -> None:
+            old = self._writes.open(object_id, version, None, branch)
+            check_stream(rows.updated(old, {}, None, columns_of(rules)), rules)
+
+        return self._change(object_id, lambda dataset: rows.restore(dataset, version, branch), branch, checks=check)
 
     def _change(
         self,
@@ -159,15 +173,18 @@ class TableData:
         *,
         exactly: bool = False,
         admits: Callable[[Any, int], bool] | None = None,
+        checks: Callable[[Any, Rules], None] | None = None,
     ) -> Change:
         transactions: list[str | None] = []
 
         def noted(dataset: Any) -> Any:
             changed = act(dataset)
-            transactions.append(self._engine.rows.transaction(changed))
+            transactions[:] = [self._engine.rows.transaction(changed)]
             return changed
 
-        committed = self._writes.commit_change(object_id, noted, branch=branch, exactly=exactly, admits=admits)
+        committed = self._writes.commit_change(
+            object_id, noted, branch=branch, exactly=exactly, admits=admits, checks=checks
+        )
         return Change(committed.version, transactions[0] if transactions else None)
 
     def _write_first(self, object_id: ObjectId, data: Any) -> Change:

@@ -7,9 +7,11 @@ from typing import Any
 
 import attrs
 
+from lancekeep.application.row_rules import check_stream
 from lancekeep.application.writes import Writes
 from lancekeep.domain.errors import BranchNotFound, Refused, Unsupported
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.row_rules import Rules, columns_of
 from lancekeep.ports.table_engine import TableEngine
 from lancekeep.ports.table_structure import Branch, ColumnChange, FieldMetadata, Index, IndexStatistics, NewIndex
 
@@ -96,7 +98,10 @@ class TableStructure:
                 )
             return self._engine.structure.fast_forward(dataset, tip)
 
-        return self._change(object_id, None, act, exactly=True)
+        def check(_: Any, rules: Rules) -> None:
+            check_stream(self._engine.rows.updated(tip, {}, None, columns_of(rules)), rules)
+
+        return self._change(object_id, None, act, exactly=True, checks=check)
 
     # -- indexes ------------------------------------------------------------------------------------------------
 
@@ -189,7 +194,13 @@ class TableStructure:
         return self._change(object_id, branch, act), found
 
     def _change(
-        self, object_id: ObjectId, branch: str | None, act: Callable[[Any], Any], *, exactly: bool = False
+        self,
+        object_id: ObjectId,
+        branch: str | None,
+        act: Callable[[Any], Any],
+        *,
+        exactly: bool = False,
+        checks: Callable[[Any, Rules], None] | None = None,
     ) -> Changed:
         made: list[str | None] = []
 
@@ -198,5 +209,5 @@ class TableStructure:
             made.append(self._engine.structure.transaction(changed))
             return changed
 
-        committed = self._writes.commit_change(object_id, acted, branch=branch, exactly=exactly)
+        committed = self._writes.commit_change(object_id, acted, branch=branch, exactly=exactly, checks=checks)
         return Changed(committed.version, made[-1] if made else None)

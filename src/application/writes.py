@@ -17,6 +17,8 @@ from lancekeep.application.keyed_requests import performing
 from lancekeep.application.ledger import Ledger
 from lancekeep.application.places import Places
 from lancekeep.application.removal import Removal
+from lancekeep.application.retry import Retry
+from lancekeep.application.row_rules import checked
 from lancekeep.application.tables import DEFINITE, Tables
 from lancekeep.application.versions import Versions, raise_unless_committed
 from lancekeep.domain.catalog import CatalogView, Change
@@ -25,6 +27,7 @@ from lancekeep.domain.commit_token import CommitUnknown
 from lancekeep.domain.errors import (
     AlreadyExists,
     BranchNotFound,
+    ConcurrentModification,
     Damaged,
     InvalidInput,
     LancekeepError,
@@ -39,6 +42,7 @@ from lancekeep.domain.errors import (
 )
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.properties import checked_properties
+from lancekeep.domain.row_rules import Rules, rules_of
 from lancekeep.domain.table import Table, add_table, v1_location, v1_table
 from lancekeep.format.file_references import names_in
 from lancekeep.ports.table_engine import TableEngine, VersionDetails, WriteMode, WritePlan
@@ -98,11 +102,11 @@ class Writes:
             raise Unsupported(f"{object_id}: a V1 directory has no properties; open the catalog with its manifest")
         if write_mode is WriteMode.APPEND and not properties and not _is_stream(data):
             return self._append(object_id, reader)
-        declared = self._declare_for(object_id, write_mode, properties, replaces=replaces)
+        declared, rules = self._declare_for(object_id, write_mode, properties, replaces=replaces)
         engine_mode = WriteMode.CREATE if declared else write_mode
         try:
-            with self._diagnosed(object_id), self._appends.beside(object_id):
-                committed = self._settled(object_id, lambda: self._engine.write(object_id, reader, engine_mode))
+            with self._diagnosed(object_id), self._appends.beside(object_id), checked(reader, rules) as rows:
+                committed = self._settled(object_id, lambda: self._engine.write(object_id, rows, engine_mode))
             if replaces and not declared:
                 self._tables.replace_properties(object_id, properties or {})
             return committed
@@ -121,16 +125,16 @@ class Writes:
             appended = self._appends.append(object_id, reader)
             if isinstance(appended, Committed):
                 return appended
-            self._tables.find(object_id)
-            with self._appends.beside(object_id):
-                return self._engine.write(object_id, appended.reader, WriteMode.APPEND)
+            rules = self._tables.find(object_id).rules
+            with self._appends.beside(object_id), checked(appended.reader, rules) as rows:
+                return self._engine.write(object_id, rows, WriteMode.APPEND)
 
         with self._diagnosed(object_id):
             return self._settled(object_id, append)
 
     def begin(self, object_id: ObjectId, schema: Any, mode: str, properties: Mapping[str, str] | None) -> WritePlan:
         write_mode = _mode(mode)
-        declared = self._declare_for(object_id, write_mode, properties)
+        declared, _ = self._declare_for(object_id, write_mode, properties)
         table = self._tables.find(object_id)
         root = self._places.dataset_root(table)
         latest = self._ledger.commits.latest(root)
@@ -144,7 +148,7 @@ class Writes:
         if latest is not None and self._ledger.managed and v1_table(table.location) is not None:
             base = self._ledger.commits.lineage.base(root, latest)
         uri, options = self._places.uri(table), self._places.storage_options
-        return WritePlan(object_id, uri, options, schema, write_mode, read_version, declared, base)
+        return WritePlan(object_id, uri, options, schema, write_mode, read_version, declared, base, rules=table.rules)
 
     def commit_fragments(
         self, plan: WritePlan, fragments: Sequence[Any], properties: Mapping[str, str], *, exactly: bool
@@ -163,8 +167,21 @@ class Writes:
         branch: str | None = None,
         exactly: bool = False,
         admits: Callable[[Any, int], bool] | None = None,
+        checks: Callable[[Any, Rules], None] | None = None,
     ) -> Committed:
+        """Commit a native change.
+
+        If the table has rules, ``checks`` receives the dataset and the rules before ``act``. Without ``admits``, the
+        change is then repeated until it commits on the version that was checked.
+        """
         table = self.with_version(object_id, None, None, branch)
+        if checks is not None and table.rules:
+            ruled = after_checks(checks, table.rules, act)
+            if admits is None:
+                return until_checked().call(
+                    lambda: self.commit_change(object_id, ruled, after, branch=branch, exactly=True)
+                )
+            act = ruled
         with self._diagnosed(table.id), self._appends.beside(table.id):
             return self._settled(
                 table.id,
@@ -201,7 +218,7 @@ class Writes:
         """Commit rows as the first version of a table that has no entry yet."""
         self._ledger.commits.prove()
         uri, options = self._places.uri(table), self._places.storage_options
-        plan = WritePlan(table.id, uri, options, data.schema, WriteMode.CREATE, 0, False)
+        plan = WritePlan(table.id, uri, options, data.schema, WriteMode.CREATE, 0, False, rules=table.rules)
         try:
             fragments = self._engine.write_fragments(plan, data)
             if not self._ledger.managed:
@@ -217,28 +234,31 @@ class Writes:
 
     def _declare_for(
         self, object_id: ObjectId, mode: WriteMode, properties: Mapping[str, str] | None, *, replaces: bool = False
-    ) -> bool:
-        """Declare the table that a write needs, and return whether this call declared it.
+    ) -> tuple[bool, Rules]:
+        """Declare the table that a write needs.
 
         Args:
             object_id: The table.
             mode: The mode of the write.
             properties: The properties of the table to declare.
             replaces: Accept properties for an existing table; the write replaces its properties.
+
+        Returns:
+            Whether this call declared the table, and the rules of the rows to write.
         """
         if mode is WriteMode.CREATE:
             self._tables.declare(object_id, properties, None)
-            return True
+            return True, rules_of(properties or {})
         if mode is WriteMode.OVERWRITE and not self._tables.exists(object_id):
             with suppress(TableAlreadyExists):  # another writer was faster; this write overwrites its rows
                 self._tables.declare(object_id, properties, None)
-                return True
-        self._tables.find(object_id)
+                return True, rules_of(properties or {})
+        table = self._tables.find(object_id)
         if replaces:
-            checked_properties(properties)
-        elif properties:
+            return False, rules_of(checked_properties(properties))
+        if properties:
             raise InvalidInput(f"the table {object_id} exists; properties are given when a table is created")
-        return False
+        return False, table.rules
 
     def _settled(self, object_id: ObjectId, write: Callable[[], Committed]) -> Committed:
         """Return the outcome of a write. Resolve an unknown outcome if the stores answer."""
@@ -339,6 +359,21 @@ class Writes:
         except Damaged as error:
             return f"its latest version {latest.version} cannot be read: {error}"
         return None
+
+
+def until_checked() -> Retry:
+    """Repeat a change until it commits on the version whose rows were checked."""
+    return Retry(30.0, first=0.02, retried=(ConcurrentModification, VersionTaken))
+
+
+def after_checks(checks: Callable[[Any, Rules], None], rules: Rules, act: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return an ``act`` that first checks the rows."""
+
+    def ruled(dataset: Any) -> Any:
+        checks(dataset, rules)
+        return act(dataset)
+
+    return ruled
 
 
 def _is_stream(data: Any) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.manifest_entry import FORMER_VIEW_PROPERTY, OWN_PROPERTIES
+from lancekeep.domain.row_rules import rules_of
 
 
 class OwnProperties(dict[str, str]):
@@ -19,13 +20,14 @@ def checked_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
     """Check properties that a user gave, and return a copy.
 
     Raises:
-        InvalidInput: a name or value is not text, or the name belongs to the catalog.
+        InvalidInput: a name or value is not text, the name belongs to the catalog, or a rule of rows is not valid.
     """
     for key, value in (properties or {}).items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise InvalidInput(f"properties are text: {key!r} has the value {value!r}")
         if not isinstance(properties, OwnProperties):
             _refuse_own(key)
+    rules_of(properties or {})
     return dict(properties or {})
 
 

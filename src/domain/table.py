@@ -12,6 +12,7 @@ from lancekeep.domain.catalog import CatalogView, Change, Put, Remove, require_f
 from lancekeep.domain.errors import ConcurrentModification, Damaged, InvalidInput, TableNotFound, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import RESERVED, TABLE, ManifestEntry
+from lancekeep.domain.row_rules import Rules, rules_of
 
 MANIFEST_DIRECTORY = "__manifest"
 V1_SUFFIX = ".lance"
@@ -36,6 +37,11 @@ class Table:
     id: ObjectId
     location: str
     properties: Mapping[str, str]
+
+    @property
+    def rules(self) -> Rules:
+        """The rules of its rows."""
+        return rules_of(self.properties)
 
     @staticmethod
     def from_entry(entry: ManifestEntry) -> Table:

@@ -169,6 +169,22 @@ class RowEngine(Protocol):
             The new dataset and the number of updated rows.
         """
 
+    def updated(self, dataset: Any, values: Mapping[str, str], condition: str | None, columns: Sequence[str]) -> Any:
+        """Return the rows of an update as they would be afterwards.
+
+        Args:
+            dataset: the dataset.
+            values: the SQL expressions of the updated columns.
+            condition: the condition of the updated rows; None for all rows.
+            columns: the columns to return; those that the dataset lacks are left out.
+
+        Returns:
+            A ``pyarrow.RecordBatchReader``.
+
+        Raises:
+            Unsupported: A field of a struct is updated.
+        """
+
     def merge(self, dataset: Any, source: Any, rule: MergeRule) -> tuple[Callable[[], Any], MergeCounts]:
         """Write the files of a merge.
 

@@ -12,6 +12,7 @@ import attrs
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.lineage import Base
+from lancekeep.domain.row_rules import Rules
 from lancekeep.ports.data_files import DataFiles
 from lancekeep.ports.rows import RowEngine
 from lancekeep.ports.table_structure import StructureEngine
@@ -59,6 +60,7 @@ class WritePlan:
         declared: whether this write created the table's entry.
         base: identifies ``read_version``, in case another table takes the place of this one.
         vends: the client of a server that renews ``storage_options``; None if they do not expire.
+        rules: the rules that each writer of fragments checks.
     """
 
     table: ObjectId
@@ -70,6 +72,7 @@ class WritePlan:
     declared: bool
     base: Base | None = None
     vends: Any | None = attrs.field(default=None, repr=False, eq=False)
+    rules: Rules = ()
 
     @property
     def access(self) -> dict[str, Any]:

@@ -154,7 +154,10 @@ def test_refused_definition_creates_no_table(lake: Lake) -> None:
         ("(id INT) USING parquet", "USING parquet: tables here are Lance tables"),
         ("(id INT) LOCATION '/tmp/x'", "LOCATION of a table is not supported"),
         ("(id INT) OPTIONS ('x' = 'y')", "there is no option x"),
-        ("(id INT DEFAULT 3)", "does not support column default value"),
+        ("(id INT, CHECK (upper(id) = 'A'))", "not every writer can evaluate it"),
+        ("(id INT, CHECK (other > 3))", "other"),
+        ("(id INT, PRIMARY KEY (id))", "only CHECK constraints that are enforced are supported"),
+        ("(id INT, g INT GENERATED ALWAYS AS (abs(id)))", "not every writer can evaluate it"),
         ("(a INTERVAL YEAR)", "a table cannot keep these types"),
         ("(`a.b` INT)", "Lance cannot store these columns"),
         ("(id INT) TBLPROPERTIES ('vector.v' = '3')", "vector.v names no column of id"),
@@ -216,9 +219,9 @@ def test_supported_alterations_succeed_and_others_are_refused(lake: Lake) -> Non
 
     before = lake.versions()
     for change, error in [
-        ("ADD COLUMN d INT NOT NULL", "cannot be added with NOT NULL or a DEFAULT"),
-        ("ADD COLUMN d INT DEFAULT 3", "cannot be added with NOT NULL or a DEFAULT"),
-        ("ADD COLUMN d INT FIRST", "new columns are the last"),
+        ("ADD COLUMN d INT NOT NULL", "cannot be added with NOT NULL"),
+        ("ADD COLUMN d INT FIRST", "Lance adds columns and fields as the last"),
+        ("ADD CONSTRAINT c CHECK (length(c) > 3)", "cannot be evaluated on these rows"),
         ("ALTER COLUMN c FIRST", "cannot be altered by moving a column"),
         ("ALTER COLUMN c TYPE STRING", "Cannot cast column"),
         ("CLUSTER BY (id)", "cannot be altered by CLUSTER BY"),

@@ -23,6 +23,7 @@ from lancekeep.adapters.lance.rows import LanceRows
 from lancekeep.adapters.lance.structure import LanceStructure, operation_of
 from lancekeep.adapters.lance.views import LanceViews
 from lancekeep.application.concurrency import alongside
+from lancekeep.application.row_rules import checked
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import (
     BranchNotFound,
@@ -285,9 +286,9 @@ class LanceEngine:
         return _committed(channel, self._commit(plan, fragments, properties, channel, managed=exactly))
 
     def write_fragments(self, plan: WritePlan, data: Any) -> Sequence[Any]:
-        with _translated(plan.table, _Channel(self._namespace)):
+        with checked(data, plan.rules) as rows, _translated(plan.table, _Channel(self._namespace)):
             fragments: Sequence[Any] = write_fragments(
-                data,
+                rows,
                 plan.uri,
                 schema=plan.schema,
                 mode=plan.fragment_mode,

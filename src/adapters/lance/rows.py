@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancekeep.adapters.lance.queries import plans, streamed, translated
-from lancekeep.domain.errors import ColumnNotFound
+from lancekeep.domain.errors import ColumnNotFound, Unsupported
 from lancekeep.format.manifest import transaction_name
 from lancekeep.ports.rows import MergeCounts, MergeRule, Query, RowStats, Source
 
@@ -64,6 +64,20 @@ class LanceRows:
     def update(self, dataset: Any, values: Mapping[str, str], condition: str | None) -> tuple[Any, int]:
         _require_fields(dataset, values)
         return dataset, int(dataset.update(dict(values), condition)["num_rows_updated"])
+
+    def updated(
+        self, dataset: Any, values: Mapping[str, str], condition: str | None, columns: Sequence[str]
+    ) -> pa.RecordBatchReader:
+        present = [name for name in columns if name in dataset.schema.names]
+        schema = pa.schema([dataset.schema.field(name) for name in present])
+        with translated(dataset):
+            if any("." in path for path in values):
+                raise Unsupported("fields of structs cannot be updated in a table with rules for its rows")
+            projected = {name: values.get(name, f"`{name}`") for name in present}
+            reader = dataset.scanner(columns=projected, filter=condition).to_reader()
+        return pa.RecordBatchReader.from_batches(
+            schema, (pa.Table.from_batches([batch]).cast(schema).to_batches()[0] for batch in reader if batch.num_rows)
+        )
 
     def merge(self, dataset: Any, source: Any, rule: MergeRule) -> tuple[Callable[[], Any], MergeCounts]:
         _require_fields(dataset, rule.on)

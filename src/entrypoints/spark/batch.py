@@ -14,9 +14,10 @@ from pyspark.sql.types import StructType
 
 from lancekeep.application.catalog import Catalog
 from lancekeep.domain.commit_token import CommitUnknown
-from lancekeep.domain.errors import ConcurrentModification, TableNotFound
+from lancekeep.domain.errors import ConcurrentModification, InvalidInput, TableNotFound
+from lancekeep.entrypoints.spark.arrow_types import arrow_schema, require_fit, require_storable
 from lancekeep.entrypoints.spark.filters import pushed
-from lancekeep.entrypoints.spark.options import Options
+from lancekeep.entrypoints.spark.options import MERGE_SCHEMA, Options
 from lancekeep.entrypoints.spark.reading import (
     MOST_PARTITIONS,
     FragmentReader,
@@ -25,7 +26,7 @@ from lancekeep.entrypoints.spark.reading import (
     partitions,
     stored_fragments,
 )
-from lancekeep.entrypoints.spark.writing import target_schema, write_batches
+from lancekeep.entrypoints.spark.writing import added_fields, require_extensible, target_schema, write_batches
 from lancekeep.ports.table_engine import WritePlan
 
 
@@ -128,6 +129,10 @@ class BatchWriter(DataSourceArrowWriter):
         self._open = open_catalog
         with open_catalog() as catalog:
             existing = existing_schema(catalog, options.table)
+            if options.flag(MERGE_SCHEMA) and existing is not None:
+                if overwrite:
+                    raise InvalidInput("mergeSchema is for appends; an overwrite replaces the columns anyway")
+                existing = merged_schema(catalog, options.table, schema, existing)
             wanted = target_schema(schema, existing, options.below("vector."), overwrite=overwrite)
             self._creates = existing is None and not overwrite
             if self._creates:
@@ -164,6 +169,37 @@ def existing_schema(catalog: Catalog, table: str) -> pa.Schema | None:
         if catalog.describe_table(table).version is not None:
             return catalog.open(table).schema
     return None
+
+
+def merged_schema(catalog: Catalog, table: str, frame: StructType, existing: pa.Schema) -> pa.Schema:
+    """Add the columns and fields that a table lacks, as one version.
+
+    Returns:
+        The columns to write. Columns that the DataFrame lacks stay NULL.
+
+    Raises:
+        InvalidInput: The DataFrame does not fit the table; no column was added.
+    """
+    offered = arrow_schema(frame)
+    missing = added_fields(offered, existing)
+    kept = [name for name in existing.names if name in offered.names]
+    lacking = [field.name for field in existing if field.name not in kept and not field.nullable]
+    if lacking:
+        raise InvalidInput(f"{table}: the DataFrame lacks {lacking[0]!r}, which takes no nulls")
+    merged = pa.unify_schemas([existing.remove_metadata(), pa.schema(missing)]) if missing else existing
+    wanted = pa.schema([merged.field(name) for name in offered.names])
+    require_fit(offered, wanted)
+    require_storable(merged)
+
+    def act(dataset: Any) -> Any:
+        require_extensible(dataset, missing)
+        dataset.add_columns(pa.schema(missing))
+        return dataset
+
+    if missing:
+        catalog.commit_change(table, act)
+    stored = catalog.open(table).schema
+    return pa.schema([stored.field(name) for name in stored.names if name in offered.names])
 
 
 def begin_first_write(catalog: Catalog, table: str, schema: pa.Schema) -> WritePlan:

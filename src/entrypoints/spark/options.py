@@ -16,6 +16,7 @@ from lancekeep.config import SETTINGS, ConnectionConfig, is_setting
 from lancekeep.domain.errors import InvalidInput
 
 TABLE = ("table", "path")  # Spark calls the argument of load() and save() a path
+MERGE_SCHEMA = "mergeschema"
 BATCH_READ = ("columns", "version", "tag", "branch", "limit", "batch_size", "max_partitions")
 STREAM_READ = (
     "columns",
@@ -27,7 +28,7 @@ STREAM_READ = (
     "skip_change_commits",
     "read_changes",
 )
-BATCH_WRITE = ("vector.",)
+BATCH_WRITE = ("vector.", MERGE_SCHEMA)
 STREAM_WRITE = ("vector.", "checkpointlocation", "ignore_removed_versions")  # the second is Spark's own
 
 _KEPT = ("columns", "version", "tag", "branch", "batch_size", "max_partitions")

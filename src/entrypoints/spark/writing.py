@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 import lance.fragment
 import pyarrow as pa
 
-from lancekeep.domain.errors import InvalidInput
+from lancekeep.application.row_rules import check_rows
+from lancekeep.domain.errors import InvalidInput, Unsupported
 from lancekeep.entrypoints.spark.arrow_types import (
     arrow_schema,
     as_spark_sees,
@@ -64,6 +66,38 @@ def target_schema(
     return with_vectors(offered, lengths)
 
 
+def added_fields(offered: Iterable[pa.Field], existing: Iterable[pa.Field]) -> list[pa.Field]:
+    """Return the columns that a table lacks.
+
+    A struct of the table that lacks fields is a struct of these fields.
+    """
+    known = {field.name: field for field in existing}
+    found = []
+    for field in offered:
+        stored = known.get(field.name)
+        if stored is None:
+            found.append(field)
+        elif pa.types.is_struct(field.type) and pa.types.is_struct(stored.type):
+            fields = added_fields(field.type, stored.type)
+            found += [stored.with_type(pa.struct(fields))] if fields else []
+    return found
+
+
+def require_extensible(dataset: Any, fields: Iterable[pa.Field]) -> None:
+    """Check that Lance can add columns, or fields of structs, to a table.
+
+    Raises:
+        Unsupported: The files of the table do not support it.
+    """
+    structs = [field.name for field in fields if field.name in dataset.schema.names]
+    if structs and tuple(map(int, dataset.data_storage_version.split("."))) < (2, 2):
+        raise Unsupported(
+            f"no field can be added to {structs[0]!r}: the table has files of the format "
+            f"{dataset.data_storage_version}, and Lance adds fields to structs from 2.2 on. Copy the table by CREATE "
+            "TABLE … AS SELECT."
+        )
+
+
 def _lengths(frame: StructType, vectors: Mapping[str, str]) -> dict[str, str]:
     """Return the vector lengths by column; options take precedence over metadata."""
     unknown = [name for name in vectors if name not in (column.lower() for column in frame.names)]
@@ -100,19 +134,20 @@ def write_batches(batches: Iterable[pa.RecordBatch], plan: WritePlan) -> list[st
         return []
     failures: list[Exception] = []
 
-    def fitted() -> Iterator[pa.RecordBatch]:
-        """Yield the fitted batches and keep any error: the native writer reports only its text, as an ``OSError``."""
+    def checked() -> Iterator[pa.RecordBatch]:
+        """Yield fitted and checked batches; keep any error, of which the native writer reports only the text."""
         try:
-            yield fit(first, plan.schema)
-            for batch in filled:
-                yield fit(batch, plan.schema)
+            for batch in chain([first], filled):
+                fitted = fit(batch, plan.schema)
+                check_rows(fitted, plan.rules)
+                yield fitted
         except Exception as error:
             failures.append(error)
             raise
 
     try:
         fragments = lance.fragment.write_fragments(
-            pa.RecordBatchReader.from_batches(plan.schema, fitted()),
+            pa.RecordBatchReader.from_batches(plan.schema, checked()),
             plan.uri,
             schema=plan.schema,
             mode=plan.fragment_mode,

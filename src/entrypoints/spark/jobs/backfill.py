@@ -19,8 +19,9 @@ from pyarrow import fs
 
 from lancekeep.application.catalog import Catalog
 from lancekeep.application.upkeep.fsck import Progress
-from lancekeep.domain.errors import ConcurrentModification, InvalidInput
+from lancekeep.domain.errors import ConcurrentModification, InvalidInput, Unsupported
 from lancekeep.domain.identifiers import Identifier, ObjectId
+from lancekeep.domain.row_rules import columns_of
 from lancekeep.entrypoints.scanning import READ_AHEAD, batch_rows
 from lancekeep.entrypoints.spark.jobs.files import absolute, place
 from lancekeep.entrypoints.spark.jobs.tasks import Clock, Summary, commit_transaction, quiet, run
@@ -72,10 +73,14 @@ def backfill(
         InvalidInput: An argument is invalid, or the function failed.
         TableNotFound: The table does not exist.
         Retryable: The Spark job failed; nothing was committed.
+        Unsupported: A constraint or generated column needs a computed column.
         ConcurrentModification: Every attempt met a conflict; nothing was committed.
     """
     clock = Clock()
     name, targets = ObjectId.of(table), (columns,) if isinstance(columns, str) else tuple(columns)
+    needed = sorted(set(targets) & set(columns_of(catalog.find_table(name).rules)))
+    if needed:
+        raise Unsupported(f"{name}: a constraint or generated column needs {needed[0]}; drop that rule first")
     done: dict[str, _Computed] = {}
     rows = size = reused = 0
     for _ in range(_ATTEMPTS):

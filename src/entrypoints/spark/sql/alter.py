@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import lance
 import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, _parse_datatype_json_string
 
 from lancekeep.application.catalog import Catalog
-from lancekeep.domain.errors import Unsupported
+from lancekeep.application.row_rules import check_stream, require_evaluable
+from lancekeep.domain.errors import InvalidInput, Unsupported
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.entrypoints.spark.arrow_types import require_quotable, require_storable
+from lancekeep.domain.row_rules import CONSTRAINT, DEFAULT, columns_of, rules_of
+from lancekeep.entrypoints.spark.arrow_types import as_spark_sees, fit, require_quotable, require_storable
 from lancekeep.entrypoints.spark.sql.columns import COMMENT, is_vector_property, stored_field
+from lancekeep.entrypoints.spark.writing import require_extensible
 
 
 def alter(catalog: Catalog, table: ObjectId, changes: Sequence[Any]) -> None:
@@ -30,20 +36,95 @@ def alter(catalog: Catalog, table: ObjectId, changes: Sequence[Any]) -> None:
     by_kind: dict[str, list[Any]] = {}
     for change in changes:
         by_kind.setdefault(change.getClass().getSimpleName(), []).append(change)
-    unknown = by_kind.keys() - _COLUMN_CHANGES.keys() - {"SetProperty", "RemoveProperty"}
+    unknown = by_kind.keys() - _COLUMN_CHANGES.keys() - _PROPERTY_CHANGES
     if unknown:
         raise Unsupported(f"{table}: a Lance table cannot be altered by {_WORDS.get(min(unknown), min(unknown))}")
     given = {change.property(): change.value() for change in by_kind.pop("SetProperty", [])}
     removed = [change.property() for change in by_kind.pop("RemoveProperty", [])]
+    stored = catalog.find_table(table).properties
+    _state_rules(table, by_kind, stored, given, removed)
+    _require_unused(table, by_kind, stored)
     for name in (*given, *removed):
         if is_vector_property(name):
             raise Unsupported(f"{table}: {name} is the type of a column, which is decided when the table is created")
         if name in ("provider", "location", "owner"):
             raise Unsupported(f"{table}: {name} is not a property that can be changed")
-    if given or removed:
-        catalog.alter_table(table, given, removed)
     for kind, of_kind in by_kind.items():
         catalog.commit_change(table, partial(_altered, _COLUMN_CHANGES[kind], of_kind))
+    if given or removed:
+        _set_properties(catalog, table, stored, given, removed)
+
+
+def constraint_property(constraint: Any) -> dict[str, str]:
+    """Return the property that states a constraint.
+
+    Raises:
+        Unsupported: It is not a CHECK, or it is not enforced.
+    """
+    if constraint.getClass().getSimpleName() != "Check" or not constraint.enforced():
+        raise Unsupported(f"{constraint.toDDL()}: only CHECK constraints that are enforced are supported")
+    return {CONSTRAINT + constraint.name(): constraint.predicateSql()}
+
+
+def _state_rules(
+    table: ObjectId,
+    by_kind: dict[str, list[Any]],
+    stored: Mapping[str, str],
+    given: dict[str, str],
+    removed: list[str],
+) -> None:
+    """Turn changes of constraints and defaults into changes of properties."""
+    for change in by_kind.pop("AddConstraint", []):
+        stated = constraint_property(change.constraint())
+        if stated.keys() & stored.keys():
+            raise InvalidInput(f"{table} has a constraint {change.constraint().name()} already; drop it first")
+        given |= stated
+    for change in by_kind.pop("DropConstraint", []):
+        if CONSTRAINT + change.name() in stored:
+            removed.append(CONSTRAINT + change.name())
+        elif not change.ifExists():
+            raise InvalidInput(f"{table} has no constraint {change.name()}")
+    for change in by_kind.pop("UpdateColumnDefaultValue", []):
+        name, text = DEFAULT + _path(change), change.newDefaultValue()
+        if text:
+            given[name] = text
+        elif name in stored:
+            removed.append(name)
+    for change in by_kind.get("AddColumn", []):
+        if change.defaultValue() is not None:
+            given[DEFAULT + _path(change)] = change.defaultValue().getSql()
+
+
+def _require_unused(table: ObjectId, by_kind: Mapping[str, Sequence[Any]], stored: Mapping[str, str]) -> None:
+    """Check that no rule or default needs the columns that are dropped, renamed or retyped."""
+    needed = {column: rule.name for rule in rules_of(stored) for column in rule.columns}
+    needed |= {name.removeprefix(DEFAULT): name for name in stored if name.startswith(DEFAULT)}
+    for kind in ("DeleteColumn", "RenameColumn", "UpdateColumnType"):
+        for change in by_kind.get(kind, []):
+            column = change.fieldNames()[0]
+            if column in needed:
+                raise Unsupported(f"{table}: the property {needed[column]} needs the column {column}; drop that first")
+
+
+def _set_properties(
+    catalog: Catalog, table: ObjectId, stored: Mapping[str, str], given: dict[str, str], removed: list[str]
+) -> None:
+    """Set properties, and take them back if they state a rule that a row violates.
+
+    Writers enforce the rule before the rows are read, so that no row is added unchecked in between.
+    """
+    rules = rules_of(given)
+    if rules:
+        require_evaluable(catalog.open(table).schema, rules)
+    catalog.alter_table(table, given, removed)
+    try:
+        if rules:
+            check_stream(catalog.engine.rows.updated(catalog.open(table), {}, None, columns_of(rules)), rules)
+    except InvalidInput:
+        stated = [rule.name for rule in rules]
+        former = {name: stored[name] for name in stated if name in stored}
+        catalog.alter_table(table, former, [name for name in stated if name not in former])
+        raise
 
 
 def _altered(alteration: Callable[[Any, Sequence[Any]], None], changes: Sequence[Any], dataset: Any) -> Any:
@@ -52,23 +133,71 @@ def _altered(alteration: Callable[[Any, Sequence[Any]], None], changes: Sequence
 
 
 def _add(dataset: Any, changes: Sequence[Any]) -> None:
-    fields = []
+    fields: list[pa.Field] = []
+    filled: list[tuple[pa.Field, str]] = []
     for change in changes:
         names = list(change.fieldNames())
-        if len(names) > 1:
-            raise Unsupported(f"the field {'.'.join(names)} cannot be added: a struct keeps the fields it has")
         if change.position() is not None:
-            raise Unsupported(f"the column {names[0]} cannot be added FIRST or AFTER another; new columns are the last")
-        if not change.isNullable() or change.defaultValue() is not None:
             raise Unsupported(
-                f"the column {names[0]} cannot be added with NOT NULL or a DEFAULT: the rows that are there get NULL"
+                f"{'.'.join(names)} cannot be added FIRST or AFTER another: Lance adds columns and fields as the last"
             )
+        if not change.isNullable():
+            raise Unsupported(f"the column {'.'.join(names)} cannot be added with NOT NULL: the stored rows get NULL")
         metadata = {"comment": change.comment()} if change.comment() else None
         kind = _parse_datatype_json_string(change.dataType().json())
-        fields.append(stored_field(StructField(names[0], kind, True, metadata)))
-    schema = pa.schema(fields)
+        field = stored_field(StructField(names[-1], kind, True, metadata))
+        if change.defaultValue() is not None:
+            filled.append((field, change.defaultValue().getSql()))
+            continue
+        for name in reversed(names[:-1]):
+            field = pa.field(name, pa.struct([field]))
+        fields.append(field)
+        _require_structs(dataset, names)
+    require_extensible(dataset, fields)
+    schema = pa.schema(_joined([*fields, *(field for field, _ in filled)]))
     require_storable(schema)
-    dataset.add_columns(schema)
+    for field, text in filled:
+        _fill(dataset, field, text)
+    if fields:
+        dataset.add_columns(pa.schema(_joined(fields)))
+
+
+def _joined(fields: Sequence[pa.Field]) -> list[pa.Field]:
+    """Join the structs of one name."""
+    found: dict[str, pa.Field] = {}
+    for field in fields:
+        known = found.get(field.name)
+        if known is not None and pa.types.is_struct(known.type) and pa.types.is_struct(field.type):
+            field = field.with_type(pa.struct(_joined([*known.type, *field.type])))
+        found[field.name] = field
+    return list(found.values())
+
+
+def _require_structs(dataset: Any, names: Sequence[str]) -> None:
+    """Check that a field is added to a struct, not to the elements of a list or map."""
+    fields: Any = dataset.schema
+    for name in names[:-1]:
+        field = fields.field(name)
+        if not pa.types.is_struct(field.type):
+            raise Unsupported(
+                f"the field {'.'.join(names)} cannot be added: {name} is {field.type}, and Lance adds fields to structs"
+            )
+        fields = field.type
+
+
+def _fill(dataset: Any, field: pa.Field, text: str) -> None:
+    """Add a column in which all stored rows have the default."""
+    session = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
+    kind = from_arrow_schema(pa.schema([pa.field(field.name, as_spark_sees(field.type))]))[0].dataType
+    value = session.sql(f"SELECT CAST(({text}) AS {kind.simpleString()}) AS `{field.name}`").toArrow()
+    [constant] = fit(value.to_batches()[0], pa.schema([field])).columns
+
+    @lance.batch_udf(output_schema=pa.schema([field]))
+    def filled(batch: pa.RecordBatch) -> pa.RecordBatch:
+        repeated = constant.take(pa.array([0] * batch.num_rows, pa.int64()))
+        return pa.RecordBatch.from_arrays([repeated], schema=pa.schema([field]))
+
+    dataset.add_columns(filled, read_columns=[dataset.schema.names[0]])
 
 
 def _drop(dataset: Any, changes: Sequence[Any]) -> None:
@@ -126,8 +255,7 @@ _COLUMN_CHANGES = {
 
 _WORDS = {
     "UpdateColumnPosition": "moving a column",
-    "UpdateColumnDefaultValue": "a default value",
     "ClusterBy": "CLUSTER BY",
-    "AddConstraint": "a constraint",
-    "DropConstraint": "a constraint",
 }
+
+_PROPERTY_CHANGES = {"SetProperty", "RemoveProperty", "AddConstraint", "DropConstraint", "UpdateColumnDefaultValue"}

@@ -14,6 +14,7 @@ from lancekeep.application.catalog import Catalog
 from lancekeep.domain.errors import BranchAlreadyExists
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import BRANCHES
+from lancekeep.domain.row_rules import rules_of
 from lancekeep.ports.table_engine import WriteMode, WritePlan
 
 PREFIX, TAG_PREFIX = "branch_", "tag_"
@@ -42,8 +43,10 @@ class Branch:
     def begin(self, version: int, schema: pa.Schema, mode: WriteMode) -> WritePlan:
         """Prepare a write; create a missing branch from a version of the main history."""
         self.create(version)
-        uri = f"{self.catalog.describe_table(self.table).uri}/{BRANCHES}/{self.name}"
-        return WritePlan(self.table, uri, self.catalog.storage_options, schema, mode, version, declared=False)
+        table = self.catalog.describe_table(self.table)
+        uri = f"{table.uri}/{BRANCHES}/{self.name}"
+        options, rules = self.catalog.storage_options, rules_of(table.properties)
+        return WritePlan(self.table, uri, options, schema, mode, version, declared=False, rules=rules)
 
     def create(self, version: int) -> None:
         if not self.exists:

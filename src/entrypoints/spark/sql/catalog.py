@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from pyspark.sql.types import StructType
 
 from lancekeep.application.catalog import Catalog
+from lancekeep.application.row_rules import require_evaluable
 from lancekeep.domain.errors import (
     BranchNotFound,
     InvalidInput,
@@ -22,10 +23,11 @@ from lancekeep.domain.errors import (
     VersionNotFound,
 )
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.entrypoints.spark.sql.alter import alter
+from lancekeep.domain.row_rules import rules_of
+from lancekeep.entrypoints.spark.sql.alter import alter, constraint_property
 from lancekeep.entrypoints.spark.sql.branches import PREFIX, TAG_PREFIX, WAP_BRANCH, Branch
 from lancekeep.entrypoints.spark.sql.changelog import Changelog
-from lancekeep.entrypoints.spark.sql.columns import is_vector_property, stored_schema
+from lancekeep.entrypoints.spark.sql.columns import is_vector_property, stated_expressions, stored_schema
 from lancekeep.entrypoints.spark.sql.history import version_at
 from lancekeep.entrypoints.spark.sql.jvm import CATALOG, Jvm, Proxy, struct
 from lancekeep.entrypoints.spark.sql.metadata_tables import KINDS, MetadataTable, require_version_allowed
@@ -80,7 +82,14 @@ class SqlCatalog(Proxy):
         return self._jvm.strings([])
 
     def capabilities(self) -> Any:
-        return self._jvm.set([])
+        kinds = self._jvm.java(CATALOG + "TableCatalogCapability")
+        return self._jvm.set(
+            [
+                kinds.SUPPORT_COLUMN_DEFAULT_VALUE,
+                kinds.SUPPORT_TABLE_CONSTRAINT,
+                kinds.SUPPORTS_CREATE_TABLE_WITH_GENERATED_COLUMNS,
+            ]
+        )
 
     def tableStateOptionKeys(self) -> Any:
         return self._jvm.set([])
@@ -347,7 +356,12 @@ class SqlCatalog(Proxy):
                 "PARTITIONED BY and CLUSTERED BY are not supported: Lance tables have no partitions, and find rows by "
                 "statistics and indexes instead. Leave it out."
             )
-        return struct(info.schema()), _definition(info.properties(), "a table")
+        columns = struct(info.schema())
+        properties = _definition(info.properties(), "a table") | stated_expressions(columns)
+        for constraint in info.constraints():
+            properties |= constraint_property(constraint)
+        require_evaluable(stored_schema(columns, properties), rules_of(properties))
+        return columns, properties
 
 
 def _object_id(identifier: Any) -> ObjectId:

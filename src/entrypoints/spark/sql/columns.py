@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
 from lancekeep.domain.errors import InvalidInput
+from lancekeep.domain.row_rules import DEFAULT, GENERATED
 from lancekeep.entrypoints.spark import arrow_types
 from lancekeep.entrypoints.spark.arrow_types import (
     VECTOR_LENGTH,
@@ -23,6 +24,9 @@ from lancekeep.entrypoints.spark.arrow_types import (
 
 COMMENT = "comment"
 """The metadata key of a column's comment, in Arrow and Spark."""
+
+_CURRENT_DEFAULT, _FIRST_DEFAULT, _GENERATION = "CURRENT_DEFAULT", "EXISTS_DEFAULT", "GENERATION_EXPRESSION"
+"""Keys of Spark's metadata of a column: its default, that of the rows before it, and its generation expression."""
 
 _VECTOR = "vector."
 _PEERS_VECTOR = f".{VECTOR_LENGTH}"
@@ -68,6 +72,36 @@ def spark_schema(stored: pa.Schema) -> StructType:
         if comment:
             column.metadata = {**column.metadata, COMMENT: comment.decode()}
     return columns
+
+
+def with_expressions(columns: StructType, properties: Mapping[str, str]) -> StructType:
+    """Return columns with the expressions that the properties of a table state.
+
+    These are defaults and generation expressions.
+    """
+
+    def described(column: StructField) -> StructField:
+        metadata = dict(column.metadata or {})
+        if DEFAULT + column.name in properties:
+            metadata |= {_CURRENT_DEFAULT: properties[DEFAULT + column.name], _FIRST_DEFAULT: "NULL"}
+        if GENERATED + column.name in properties:
+            metadata[_GENERATION] = properties[GENERATED + column.name]
+        return StructField(column.name, column.dataType, column.nullable, metadata)
+
+    return StructType([described(column) for column in columns])
+
+
+def stated_expressions(columns: StructType) -> dict[str, str]:
+    """Return the properties for the expressions of columns.
+
+    The inverse of `with_expressions`.
+    """
+    found = {}
+    for column in columns:
+        for key, prefix in ((_CURRENT_DEFAULT, DEFAULT), (_GENERATION, GENERATED)):
+            if key in (column.metadata or {}):
+                found[prefix + column.name] = str(column.metadata[key])
+    return found
 
 
 def is_vector_property(name: str) -> bool:

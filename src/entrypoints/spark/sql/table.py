@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NoReturn
 
+import attrs
 import lance
 import pyarrow as pa
 
@@ -14,10 +15,11 @@ from lancekeep.application.catalog import Catalog
 from lancekeep.domain.commit_token import CommitUnknown
 from lancekeep.domain.errors import ConcurrentModification, TableNotFound, Unsupported
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.row_rules import CONSTRAINT, rules_of
 from lancekeep.entrypoints.spark.arrow_types import require_quotable
 from lancekeep.entrypoints.spark.reading import Snapshot
 from lancekeep.entrypoints.spark.sql.branches import Branch
-from lancekeep.entrypoints.spark.sql.columns import spark_schema, vector_properties
+from lancekeep.entrypoints.spark.sql.columns import spark_schema, vector_properties, with_expressions
 from lancekeep.entrypoints.spark.sql.jvm import CATALOG, Jvm, Proxy
 from lancekeep.entrypoints.spark.sql.metadata_columns import MetadataColumn, metadata_columns
 from lancekeep.entrypoints.spark.sql.predicates import conjunction, translated
@@ -40,7 +42,7 @@ class _Relation(Proxy, ABC):
         self._name = name
         self._stored = schema
         self._columns = spark_schema(schema)
-        self._schema = jvm.struct(self._columns)
+        self._schema = jvm.struct(with_expressions(self._columns, properties))
         self._properties = {**properties, **vector_properties(schema), "provider": PROVIDER}
 
     def __repr__(self) -> str:
@@ -68,7 +70,14 @@ class _Relation(Proxy, ABC):
         return self._jvm.map(self._properties)
 
     def constraints(self) -> Any:
-        return self._jvm.array(CATALOG + "constraints.Constraint", [])
+        kind = self._jvm.java(CATALOG + "constraints.Constraint")
+        valid = self._jvm.java(CATALOG + "constraints.Constraint$ValidationStatus").VALID
+        found = []
+        for name, text in self._properties.items():
+            if name.startswith(CONSTRAINT):
+                check = kind.check(name.removeprefix(CONSTRAINT)).predicateSql(text).validationStatus(valid)
+                found.append(check.enforced(True).build())
+        return self._jvm.array(CATALOG + "constraints.Constraint", found)
 
     def capabilities(self) -> Any:
         kinds = self._jvm.java(CATALOG + "TableCapability")
@@ -81,6 +90,8 @@ class _Relation(Proxy, ABC):
                 kinds.OVERWRITE_DYNAMIC,
                 kinds.MICRO_BATCH_READ,
                 kinds.STREAMING_WRITE,
+                kinds.AUTOMATIC_SCHEMA_EVOLUTION,
+                kinds.GENERATE_COLUMN_VALUES_ON_WRITE,
             ]
         )
 
@@ -269,7 +280,8 @@ class StagedTable(_Relation):
         self._unknown = False
         self._replaces = replaces
         mode = WriteMode.OVERWRITE if replaces else WriteMode.CREATE
-        self._plan = catalog.begin_write(table, schema, mode.value, properties=None if replaces else properties)
+        plan = catalog.begin_write(table, schema, mode.value, properties=None if replaces else properties)
+        self._plan = attrs.evolve(plan, rules=rules_of(properties))
 
     def commitStagedChanges(self) -> None:
         try:
