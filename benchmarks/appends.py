@@ -2,12 +2,15 @@
 
     python benchmarks/appends.py [--clients 1 16 64 256] [--seconds 8] [--latency 60] [--stores storage sqlite redis]
                                  [--redis redis://127.0.0.1:6379/0] [--native 8] [--rows 10] [--server]
+                                 [--beside compact delete native server]
 
 An S3 server (moto, in a process of its own) runs after a proxy that delays each request by ``--latency`` milliseconds
 and counts it. Each client appends ``--rows`` rows, waits for the answer, and appends again. After each run plain
 pylance reads the table: every acknowledged row is there once, and no other. ``--server`` measures the same through
 `lancekeep serve` in a process of its own, with one HTTP connection per client; all clients are one thread of another
-process. ``--keyed`` sends an idempotency key with each append.
+process. ``--keyed`` sends an idempotency key with each append. ``--beside`` lets another process change the table at
+the same time: compactions or native appends by a catalog of its own, deletes through the server, one after the other;
+or as many appends through a second server.
 
 Times belong to the machine. The requests per append do not.
 """
@@ -17,6 +20,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import io
+import json
 import multiprocessing
 import re
 import selectors
@@ -31,9 +35,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
 from uuid import uuid4
 
 import boto3
@@ -47,6 +53,8 @@ MOTO = Path(__file__).resolve().parent.parent / "tests" / "moto_server.py"
 SCHEMA = pa.schema([("client", pa.int64()), ("number", pa.int64())])
 KEYS = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
 Append = Callable[[pa.Table], Any]
+DELETED = -4
+"""The client whose rows are deleted one after the other."""
 
 
 # -- the object store -------------------------------------------------------------------------------------------------
@@ -194,13 +202,16 @@ def check(uri: str, options: dict[str, str], acknowledged: Sequence[tuple[int, i
     return len(dataset.get_fragments())
 
 
-def report(name: str, clients: int, latencies: list[float], took: float, proxy: Proxy, fragments: int) -> None:
+def report(name: str, clients: int, latencies: list[float], took: float, asked: Counter[str], fragments: int) -> None:
+    if not latencies:
+        print(f"| {name} | {clients} | 0 |", flush=True)
+        return
     latencies.sort()
-    requests = sum(proxy.requests.values())
+    requests = sum(asked.values())
     print(
         f"| {name} | {clients} | {len(latencies) / took:.0f} | {1000 * statistics.median(latencies):.0f} | "
         f"{1000 * latencies[min(len(latencies) - 1, int(len(latencies) * 0.99))]:.0f} | "
-        f"{requests / max(1, len(latencies)):.2f} | {fragments} | {dict(proxy.requests.most_common(6))} |",
+        f"{requests / max(1, len(latencies)):.2f} | {fragments} | {dict(asked.most_common(6))} |",
         flush=True,
     )
 
@@ -223,8 +234,7 @@ def in_process(name: str, store: str | None, clients: int, proxy: Proxy, endpoin
     latencies, acknowledged, took = run_clients([append] * clients, args.seconds, args.rows)
     counted = Counter(proxy.requests)
     fragments = check(catalog.open("ml.t").uri, options_of(endpoint), acknowledged, args.rows)
-    proxy.requests = counted
-    report(name, clients, latencies, took, proxy, fragments)
+    report(name, clients, latencies, took, counted, fragments)
 
 
 def native(clients: int, proxy: Proxy, endpoint: str, args: Any) -> None:
@@ -239,8 +249,7 @@ def native(clients: int, proxy: Proxy, endpoint: str, args: Any) -> None:
     latencies, acknowledged, took = run_clients([append] * clients, args.seconds, args.rows)
     counted = Counter(proxy.requests)
     fragments = check(uri, options_of(endpoint), acknowledged, args.rows)
-    proxy.requests = counted
-    report("pylance", clients, latencies, took, proxy, fragments)
+    report("pylance", clients, latencies, took, counted, fragments)
 
 
 @contextmanager
@@ -330,16 +339,74 @@ def through_server(name: str, store: str | None, clients: int, proxy: Proxy, end
     catalog = lancekeep.connect(root, commit_store=store, storage_options=options)
     catalog.create_namespace("ml")
     catalog.write("ml.t", rows_of(-1, 0, 1))
-    with served(root, store, options, max(64, clients)) as (host, port), ProcessPoolExecutor(1, SPAWN) as process:
+    catalog.write("ml.t", pa.table({"client": [DELETED] * 10_000, "number": range(10_000)}, SCHEMA), "append")
+    with ExitStack() as stack:
+        host, port = stack.enter_context(served(root, store, options, max(64, clients)))
+        process, other = (stack.enter_context(ProcessPoolExecutor(1, SPAWN)) for _ in range(2))
         process.submit(drive, host, port, 1, 0.0, args.rows, -2, args.keyed).result()
+        beside, also = None, None
+        if args.beside == "server":
+            second = stack.enter_context(served(root, store, options, max(64, clients)))
+            other.submit(drive, *second, 1, 0.0, args.rows, -2, args.keyed).result()
+            also = other.submit(drive, *second, clients, args.seconds, args.rows, clients, args.keyed)
+        elif args.beside:
+            other.submit(change, args.beside, 0.0, root, store, options, f"http://{host}:{port}").result()
+            beside = other.submit(change, args.beside, args.seconds, root, store, options, f"http://{host}:{port}")
         proxy.requests.clear()
         done = process.submit(drive, host, port, clients, args.seconds, args.rows, 0, args.keyed)
         latencies, acknowledged, took = done.result()
         counted = Counter(proxy.requests)
+        if also is not None:
+            others, rest, seconds = also.result()
+            acknowledged += rest
     fragments = check(catalog.open("ml.t").uri, options_of(endpoint), acknowledged, args.rows)
-    proxy.requests = counted
     kind = "server, keys" if args.keyed else "server"
-    report(f"{name}, {kind}", clients, latencies, took, proxy, fragments)
+    report(f"{name}, {kind}", clients, latencies, took, counted, fragments)
+    if also is not None:
+        report(f"{name}, second {kind}", clients, others, seconds, Counter(), fragments)
+    if beside is not None:
+        changes, lost = beside.result()
+        report(f"{name}, {args.beside} beside, {lost} lost", 1, changes, args.seconds, Counter(), fragments)
+
+
+def change(
+    kind: str, seconds: float, root: str, store: str | None, options: dict[str, str], uri: str
+) -> tuple[list[float], int]:
+    """Change the table again and again, at least once; return the latencies, and how many changes lost every race."""
+    catalog = lancekeep.connect(root, commit_store=store, storage_options=options)
+    namespace = lancekeep.DirectoryNamespace(
+        root=root,
+        vend_input_storage_options="true",
+        **({"commit_store": store} if store else {}),
+        **{f"storage.{name}": value for name, value in options.items()},
+    )
+
+    def compact(number: int) -> None:
+        catalog.commit_change("ml.t", lambda dataset: (dataset.optimize.compact_files(), dataset)[1])
+
+    def delete(number: int) -> None:
+        body = json.dumps({"predicate": f"client = {DELETED} and number = {number}"}).encode()
+        request = Request(f"{uri}/v1/table/ml$t/delete", body, {"content-type": "application/json"})
+        with urlopen(request) as answer:
+            assert answer.status == 200
+
+    def native(number: int) -> None:
+        lance.write_dataset(rows_of(-3, number, 1), namespace_client=namespace, table_id=["ml", "t"], mode="append")
+
+    act = {"compact": compact, "delete": delete, "native": native}[kind]
+    latencies, lost = list[float](), 0
+    begin = time.monotonic()
+    for number in count(int(begin) % 9_000 if seconds else 0):
+        began = time.perf_counter()
+        try:
+            act(number)
+            latencies.append(time.perf_counter() - began)
+        except (OSError, lancekeep.LancekeepError) as error:
+            print(f"{kind}: {type(error).__name__}: {str(error)[:200]}", file=sys.stderr)
+            lost += 1
+        if time.monotonic() > begin + seconds:
+            return latencies, lost
+    raise AssertionError("the numbers end")
 
 
 def main() -> None:
@@ -352,6 +419,7 @@ def main() -> None:
     parser.add_argument("--stores", nargs="*", default=["storage", "conditional-put", "sqlite"])
     parser.add_argument("--redis", default="redis://127.0.0.1:6379/0")
     parser.add_argument("--server", action="store_true", help="through `lancekeep serve` instead of threads")
+    parser.add_argument("--beside", choices=("compact", "delete", "native", "server"), help="with --server")
     parser.add_argument("--keyed", action="store_true", help="with a new idempotency key for each append")
     args = parser.parse_args()
     print("| writers | clients | appends/s | p50 ms | p99 ms | requests/append | fragments | requests |")
