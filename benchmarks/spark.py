@@ -41,6 +41,8 @@ TARGETS = {
     "kNN, 10 of all": 0.1,
     "add a column": 0.15,
     "ingest of vectors": 0.4,
+    "MERGE of 1 %": 0.5,
+    "UPDATE beside vectors": 0.1,
 }
 """At most so much of parquet's processor time."""
 
@@ -98,8 +100,13 @@ class Contest:
         self._parquet = str(root / "t.parquet")
         self._made.persist()  # making the numbers costs as much as writing them
         self._made.write.parquet(self._parquet)
-        for table in ("t", "indexed", "wider"):
+        for table in ("t", "indexed", "wider", "updated"):
             self._ingest(table)
+        self._merged = str(root / "merged.parquet")
+        self._narrow.write.parquet(self._merged)
+        self._narrow.writeTo("lake.merged").create()
+        changes = self._narrow.where("id % 100 = 0").selectExpr("id", "key", "category", "score + 1 score")
+        changes.createOrReplaceTempView("changes")
         index(spark, self._catalog, "indexed", "key", kind="BTREE")
 
     def operations(self) -> Operations:
@@ -111,8 +118,14 @@ class Contest:
             "read two columns": self._each("t", ("id", "score"), unread),
             "lookup with vector": self._each("t", every, self._lookup),
             "lookup with vector, BTREE": self._each("indexed", every, self._lookup),
-            "kNN, 10 of all": {PARQUET: self._nearest_by_sql, "pylance": self._nearest},
+            "kNN, 10 of all": {
+                PARQUET: self._nearest_by_sql,
+                "pylance": self._nearest,
+                "SQL": self._nearest_by_function,
+            },
             "add a column": {PARQUET: self._rewrite_with_column, "backfill": self._backfill},
+            "MERGE of 1 %": {PARQUET: self._rewrite_merged, "SQL": self._merge},
+            "UPDATE beside vectors": {PARQUET: self._rewrite_updated, "SQL": self._update},
             "Python function over vectors": self._each("t", ("id", "embedding"), summed),
             "ingest of vectors": {
                 PARQUET: lambda: self._spark.read.parquet(self._parquet).write.parquet(self._fresh()),
@@ -172,6 +185,31 @@ class Contest:
     def _nearest(self) -> None:
         nearest = {"column": "embedding", "q": [0.5] * LENGTH, "k": 10}
         assert self._catalog.open("t").to_table(columns=["id", "_distance"], nearest=nearest).num_rows == 10
+
+    def _nearest_by_function(self) -> None:
+        vector = f"array_repeat(0.5F, {LENGTH})"
+        search = f"SELECT id FROM vector_search('lake.t', 'embedding', {vector}, 10, columns => array('id'))"
+        assert len(self._spark.sql(search).collect()) == 10
+
+    def _merge(self) -> None:
+        self._spark.sql(
+            "MERGE INTO lake.merged t USING changes s ON t.id = s.id WHEN MATCHED THEN UPDATE SET * "
+            "WHEN NOT MATCHED THEN INSERT *"
+        )
+
+    def _rewrite_merged(self) -> None:
+        """Write the whole table, as formats do that have no deletion files."""
+        self._spark.read.parquet(self._merged).createOrReplaceTempView("whole")
+        columns = ", ".join(f"coalesce(s.{name}, t.{name}) {name}" for name in self._narrow.columns)
+        merged = self._spark.sql(f"SELECT {columns} FROM whole t FULL JOIN changes s ON t.id = s.id")
+        merged.write.parquet(self._fresh())
+
+    def _update(self) -> None:
+        self._spark.sql("UPDATE lake.updated SET score = score + 1")
+
+    def _rewrite_updated(self) -> None:
+        frame = self._spark.read.parquet(self._parquet)
+        frame.selectExpr("id", "key", "score + 1 score", "text", "embedding").write.parquet(self._fresh())
 
     def _rewrite_with_column(self) -> None:
         frame = self._spark.read.parquet(self._parquet)
