@@ -503,7 +503,8 @@ class Catalog(Upkeep):
         """Describe the stored metadata of a table, without the Lance engine.
 
         Args:
-            identifier: The table.
+            identifier: The table; or the path or URI of its directory, or of a file in it. Finding a path reads all
+                entries of the catalog.
             version: A version or the name of a tag; the latest version by default.
             file: A file to describe instead, by its path below the table: a manifest, also a staged one, a transaction,
                 a data file or a deletion file.
@@ -523,7 +524,7 @@ class Catalog(Upkeep):
         from lancekeep.application.inspection import Inspection  # loads classes that no other operation needs
 
         inspection = Inspection(self.ledger, self.places, self.tables, self.tags)
-        return inspection.inspect(ObjectId.of(identifier), version, file, fragment, most_fragments)
+        return inspection.inspect(identifier, version, file, fragment, most_fragments)
 
     def history(self, identifier: Identifier, limit: int | None = None) -> list[HistoryEntry]:
         """Return the versions of a table, newest first; at most ``limit`` of them.

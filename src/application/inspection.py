@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -23,12 +24,14 @@ from lancekeep.domain.errors import (
     InvalidInput,
     LancekeepError,
     ObjectNotFound,
+    TableNotFound,
     Unsupported,
     VersionNotFound,
 )
 from lancekeep.domain.features import Feature
-from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.layout import VERSIONS, DatasetRoot
+from lancekeep.domain.lineage import Operation
 from lancekeep.domain.manifest import DeletionFile, DeletionFileType
 from lancekeep.domain.naming import ManifestName
 from lancekeep.domain.version_row import VersionRow
@@ -58,16 +61,23 @@ class Inspection:
         self._tags = tags
 
     def inspect(
-        self, object_id: ObjectId, version: int | str | None, file: str | None, fragment: int | None, most: int
+        self, identifier: Identifier, version: int | str | None, file: str | None, fragment: int | None, most: int
     ) -> dict[str, Any]:
+        if isinstance(identifier, str) and "/" in identifier:  # no name has a slash
+            identifier, below = self._located(identifier)
+            if below and file is not None:
+                raise InvalidInput(f"the path names the file {below}; leave the file {file!r} out")
+            file = below or file
+        object_id = ObjectId.of(identifier)
         if file is not None and fragment is not None:
             raise InvalidInput("give a file or a fragment, not both")
         root = self._places.dataset_root(self._tables.find(object_id))
-        if file is not None and Place.of(file) is not None and file.startswith(f"{VERSIONS}/"):
+        place = Place.of(file) if file is not None else None
+        if file is not None and place is not None and place.directory == VERSIONS:
             return self._manifest(self._content(root, file), file, most)
-        if file is not None and file.startswith(f"{TRANSACTIONS}/"):
+        if file is not None and place is not None and place.directory == TRANSACTIONS:
             return describe_transaction(self._content(root, file), file, most)
-        if file is not None and file.startswith(f"{DATA}/"):
+        if file is not None and place is not None and place.directory == DATA:
             return describe_data_file(self._content(root, file), file)
         row = self._row(object_id, root, version)
         name = row.path.removeprefix(f"{root.key}/")
@@ -86,6 +96,14 @@ class Inspection:
             described["staged"] = self._staged(root)
         return described
 
+    def _located(self, location: str) -> tuple[ObjectId, str]:
+        """Return the table at a path or URI, and the path of a file below the table, which may be empty."""
+        path = posixpath.normpath(self._places.relative(location.rstrip("/")))
+        for table in self._tables.usable():
+            if f"{path}/".startswith(f"{table.location}/"):
+                return table.id, path[len(table.location) + 1 :]
+        raise TableNotFound(f"{location} is neither a table of the catalog at {self._places.root_uri} nor below one")
+
     def _manifest(self, content: bytes, name: str, most: int) -> dict[str, Any]:
         described = describe_manifest(content, name, most)
         if described["written"] is not None:
@@ -103,10 +121,11 @@ class Inspection:
         versions = CommittedVersions(self._ledger.commits, root)
         before, after = (self._neighbour(versions, row.version + step) for step in (-1, 1))
         found: dict[str, Any] = {}
-        if before is not None or row.version == 1:
-            found["change"] = change(before.manifest if before else None, version.manifest)
         stable = bool(version.manifest.reader_feature_flags & Feature.STABLE_ROW_IDS)
         own = effect_of(versions.transaction(version), stable_row_ids=stable)
+        if before is not None or row.version == 1:
+            continues = own.operation not in (Operation.OVERWRITE, Operation.RESTORE)
+            found["change"] = change(before.manifest if before else None, version.manifest, continues=continues)
         found["neighbours"] = []
         for each in (before, after):
             if each is not None:

@@ -144,19 +144,22 @@ def totals(manifest: Manifest) -> dict[str, int]:
     }  # fmt: skip
 
 
-def change(before: Manifest | None, after: Manifest) -> dict[str, Any]:
+def change(before: Manifest | None, after: Manifest, *, continues: bool) -> dict[str, Any]:
     """Return what a version added to the one before it, and what it removed.
 
     Args:
         before: the version before; None for the first one.
         after: the version.
+        continues: whether a fragment id means the same fragment in both. After an overwrite or a restore it may not;
+            then fragments are compared by their first files.
 
     Returns:
         Numbers of fragments, live rows, and data files with their bytes. A fragment in both versions counts as changed
         if it differs.
     """
-    earlier = {} if before is None else {_identity(message): message for message in _messages(before)}
-    later = {_identity(message): message for message in _messages(after)}
+    identity = (lambda fragment: fragment.id) if continues else _identity
+    earlier = {} if before is None else {identity(message): message for message in _messages(before)}
+    later = {identity(message): message for message in _messages(after)}
     kept = earlier.keys() & later.keys()
     changed = [each for each in kept if earlier[each] != later[each]]
     new, old = [later[each] for each in later.keys() - kept], [earlier[each] for each in earlier.keys() - kept]

@@ -98,14 +98,7 @@ def decoded(kind: type[T], message: Any) -> T:
     Raises:
         ValueError: a field has a value that the format does not allow.
     """
-    readers = _readers(kind)
-    found: dict[str, Any] = {}
-    for field, value in message.ListFields():
-        attribute, read = readers[field.number]
-        found[attribute] = value if read is None else read(value)
-    if len(UnknownFieldSet(message)):
-        found["others"] = _unknown_fields(message)
-    return kind(**found)
+    return kind(**_attributes_of(kind, message))
 
 
 def decoded_manifest(message: Any, name: str) -> values.Manifest:
@@ -120,7 +113,19 @@ def decoded_manifest(message: Any, name: str) -> values.Manifest:
     Raises:
         ValueError: a field outside the fragments has a value that the format does not allow.
     """
-    return attrs.evolve(decoded(values.Manifest, message), fragments=Fragments(message.fragments, name))
+    found = _attributes_of(values.Manifest, message)
+    return values.Manifest(**{**found, "fragments": Fragments(message.fragments, name)})
+
+
+def _attributes_of(kind: type, message: Any) -> dict[str, Any]:
+    readers = _readers(kind)
+    found: dict[str, Any] = {}
+    for field, value in message.ListFields():
+        attribute, read = readers[field.number]
+        found[attribute] = value if read is None else read(value)
+    if len(UnknownFieldSet(message)):
+        found["others"] = _unknown_fields(message)
+    return found
 
 
 def encoded(value: Any) -> Any:

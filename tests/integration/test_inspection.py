@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 import lancekeep
-from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound, VersionNotFound
+from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound, TableNotFound, VersionNotFound
 from lancekeep.entrypoints.cli import lancekeep as commands
 from lancekeep.entrypoints.cli.version_picture import picture
 from lancekeep.format.table_version import TableVersion
@@ -110,11 +110,37 @@ def test_picture_shows_the_fragments_of_each_version(lake: Lake, tmp_path: Path)
     assert ["".join(group[0].itertext()) for group in groups] == [
         "1  overwrite +50 rows", "2  append +50 rows", "3  delete -4 rows", "4  create index",
     ]  # fmt: skip
-    kinds = [[part.get("class") for part in group[1:]] for group in groups]
-    assert [(each.count("fragment"), each.count("deleted")) for each in kinds] == [(1, 0), (2, 0), (2, 2), (2, 2)]
-    places = [(part.get("x"), part.get("y")) for group in groups for part in group if part.get("class") == "fragment"]
+    cells = [[part for part in group if part.get("class") == "fragment"] for group in groups]
+    deleted = [sum(part.get("class") == "deleted" for cell in row for part in cell) for row in cells]
+    assert [(len(row), light) for row, light in zip(cells, deleted, strict=True)] == [(1, 0), (2, 0), (2, 2), (2, 2)]
+    places = [(cell[1].get("x"), cell[1].get("y")) for row in cells for cell in row]
     assert len(set(places)) == len(places)
     assert float(image.get("width", 0)) > max(float(x or 0) for x, _ in places)
+    assert "the light part is the share of deleted rows" in "".join(image.itertext())
+
+
+def test_files_that_moved_are_no_rows_added(tmp_path: Path) -> None:
+    catalog = lancekeep.connect(str(tmp_path / "lake"))
+    catalog.write("t", ROWS)
+    catalog.move_fragments("t", timedelta(0), str(tmp_path / "cold"))
+    change = catalog.inspect("t")["change"]
+    assert change["rows"] == {"added": 0, "removed": 0}
+    assert change["fragments"] == {"added": 0, "removed": 0, "changed": 1}
+    assert change["data_files"] == {"added": 1, "removed": 1}
+
+
+def test_picture_has_a_stripe_for_each_file_of_a_fragment() -> None:
+    files = [{"path": "a.lance"}, {"path": "b.lance", "base_id": 1}]
+    version = {
+        "version": 1,
+        "transaction": {"operation": "merge"},
+        "base_paths": [{"id": 1, "path": "s3://cold"}],
+        "fragments": [{"id": 0, "physical_rows": 2, "files": files}],
+    }
+    image = ElementTree.fromstring(picture("t", [version], 0))
+    [cell] = [part for part in image.iter() if part.get("class") == "fragment"]
+    assert [part.get("fill") for part in cell[1:]] == ["#2563eb", "#ea580c"]
+    assert cell[0].text == "fragment 0: 2 rows, 0 deleted; a.lance, b.lance"
 
 
 def test_large_pictures_say_what_they_leave_out() -> None:
@@ -150,6 +176,35 @@ def test_files_are_described(lake: Lake) -> None:
     assert operations == ["overwrite", "delete", "create_index"]  # the append is recorded in its manifest alone
     manifest = lake.inspect()
     assert lake.inspect(file=manifest["file"])["totals"] == manifest["totals"]
+
+
+def test_tables_and_files_are_found_by_path_and_uri(lake: Lake) -> None:
+    latest = lake.inspect()
+    for place in (str(lake.directory), f"{lake.directory.as_uri()}/"):
+        assert lake.catalog.inspect(place) == latest
+        assert lake.catalog.inspect(place, 2)["version"] == 2
+    for name in [*lake.names("data"), *lake.names("_deletions"), *lake.names("_transactions"), latest["file"]]:
+        for uri in (str(lake.directory / name), (lake.directory / name).as_uri()):
+            assert lake.catalog.inspect(uri) == lake.inspect(file=name)
+    with pytest.raises(TableNotFound, match="neither a table of the catalog"):
+        lake.catalog.inspect(f"{lake.root}/other.lance/_versions/1.manifest")
+    with pytest.raises(InvalidInput, match="inside the root"):
+        lake.catalog.inspect("/etc/passwd")
+    with pytest.raises(InvalidInput, match="leave the file"):
+        lake.catalog.inspect(str(lake.directory / latest["file"]), file=latest["file"])
+    path = str(lake.directory / latest["file"])
+    done = CliRunner().invoke(commands, ["inspect", lake.root, path, *lake.options, "--json"], obj=lancekeep)
+    assert json.loads(done.stdout)["file"] == latest["file"]
+
+
+def test_files_of_branches_are_described(tmp_path: Path) -> None:
+    catalog = lancekeep.connect(str(tmp_path))
+    catalog.write("t", ROWS)
+    branch = catalog.open("t").create_branch("dev", None)
+    lance.write_dataset(ROWS, branch, mode="append")
+    manifest = min((tmp_path / "t.lance/tree/dev/_versions").glob("*.manifest"))
+    found = catalog.inspect(str(manifest))
+    assert (found["kind"], found["file"]) == ("manifest", f"tree/dev/_versions/{manifest.name}")
 
 
 def test_staged_manifest_is_listed_and_described(lake: Lake) -> None:

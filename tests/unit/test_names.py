@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lancekeep.domain.dataset_files import Place, data_file_name
+from lancekeep.domain.dataset_files import Place, data_file_name, deletion_file_name, deletion_name
 from lancekeep.domain.errors import Damaged, InvalidInput
 from lancekeep.domain.identifiers import LONGEST, ObjectId
-from lancekeep.domain.naming import U64_MAX, ManifestName, NamingScheme, final_path, final_versions
+from lancekeep.domain.naming import (
+    U64_MAX,
+    ManifestName,
+    NamingScheme,
+    detached_name,
+    detached_version,
+    final_path,
+    final_versions,
+)
 from lancekeep.domain.table import confined, new_location, v1_location, v1_table
 
 NAMES = st.text(
     st.characters(exclude_categories=["Cc", "Cs"], exclude_characters="/\\$"), min_size=1, max_size=20
 ).filter(lambda name: name not in (".", ".."))
+
+
+BRANCH = st.from_regex(r"[A-Za-z0-9_-]{1,12}", fullmatch=True)
 
 
 @given(st.lists(NAMES, max_size=3))
@@ -117,3 +130,40 @@ def test_names_of_new_data_files_are_recognized(random: bytes) -> None:
     place = Place.of(f"data/{name}")
     assert place is not None
     assert place.own_name == name.removesuffix(".lance").encode()
+    assert place.is_generated
+
+
+@given(st.integers(1, 2**63 - 1), st.none() | st.uuids())
+def test_v1_names_round_trip(version: int, suffix: UUID | None) -> None:
+    name = NamingScheme.V1.final_name(version)
+    staged = name if suffix is None else f"{name}-{suffix}"
+    parsed = ManifestName.parse(staged)
+    assert parsed == ManifestName(version, NamingScheme.V1, None if suffix is None else str(suffix))
+    assert final_path(f"t/_versions/{staged}") == f"t/_versions/{name}"
+
+
+@given(st.integers(2**63, U64_MAX))
+def test_names_of_detached_versions_round_trip(version: int) -> None:
+    name = detached_name(version)
+    assert detached_version(version) is not None
+    assert name == f"d{version}.manifest"
+    assert ManifestName.parse(name) is None
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 2**40), st.integers(0, U64_MAX), st.booleans())
+def test_names_of_deletion_files_are_recognized(fragment: int, version: int, number: int, bitmap: bool) -> None:
+    place = Place.of(f"_deletions/{deletion_file_name(fragment, version, number, bitmap=bitmap)}")
+    assert place is not None
+    assert place.is_generated
+    assert place.own_name == (deletion_name(number) if number >= 2**28 else None)
+
+
+@given(st.uuids(), st.integers(0, 2**40), st.lists(BRANCH, min_size=1, max_size=3))
+def test_names_of_transactions_and_indexes_are_recognized(uuid: UUID, version: int, branch: list[str]) -> None:
+    for path in (f"_transactions/{version}-{uuid}.txn", f"_indices/{uuid}/index.idx"):
+        name = "/".join(branch)
+        for below, expected in ((path, ""), (f"tree/{name}/{path}", name)):
+            place = Place.of(below)
+            assert place is not None
+            assert (place.branch, place.own_name) == (expected, str(uuid).encode())
+            assert place.is_generated

@@ -52,7 +52,8 @@ def inspect(
     """Show the stored metadata of a table.
 
     Describes the manifest of a version, one of its fragments, or one file: a manifest, a transaction, the footer of a
-    data file, or a deletion file. Reads only metadata, without the Lance engine.
+    data file, or a deletion file. TABLE is a name, or the path or URI of a table or of one of these files. Reads only
+    metadata, without the Lance engine.
     """
     number = int(version) if version is not None and version.isdecimal() else version
     if svg is not None and (version, file, fragment, as_json) != (None, None, None, False):
