@@ -90,7 +90,7 @@ class Inspection:
                     return describe_fragment(found, name)
             raise InvalidInput(f"{object_id}: version {row.version} has no fragment {fragment}; see {name}")
         described = self._manifest(content, name, most)
-        described |= self._reason(root, row, TableVersion.parse(content, name))
+        described |= self._reason(root, row, content)
         described["commit_row"] = self._commit_row(row)
         if version is None:
             described["staged"] = self._staged(root)
@@ -113,27 +113,29 @@ class Inspection:
                 raise Damaged(f"{name} has the time {described['written']}, which no calendar has") from error
         return described
 
-    def _reason(self, root: DatasetRoot, row: VersionRow, version: TableVersion) -> dict[str, Any]:
+    def _reason(self, root: DatasetRoot, row: VersionRow, content: bytes) -> dict[str, Any]:
         """Describe what a version changed, and how it and its neighbours would conflict if they were concurrent.
 
         A neighbour that is missing or damaged is left out.
         """
         versions = CommittedVersions(self._ledger.commits, root)
+        version = TableVersion.parse(content, row.path)
         before, after = (self._neighbour(versions, row.version + step) for step in (-1, 1))
         found: dict[str, Any] = {}
         stable = bool(version.manifest.reader_feature_flags & Feature.STABLE_ROW_IDS)
         own = effect_of(versions.transaction(version), stable_row_ids=stable)
         if before is not None or row.version == 1:
             continues = own.operation not in (Operation.OVERWRITE, Operation.RESTORE)
-            found["change"] = change(before.manifest if before else None, version.manifest, continues=continues)
+            found["change"] = change(before and before[0], content, continues=continues)
         found["neighbours"] = []
         for each in (before, after):
             if each is not None:
-                other = effect_of(versions.transaction(each), stable_row_ids=stable)
+                neighbour = each[1]
+                other = effect_of(versions.transaction(neighbour), stable_row_ids=stable)
                 clash = conflict(own, [other]) if each is before else conflict(other, [own])
                 found["neighbours"].append(
                     {
-                        "version": each.manifest.version,
+                        "version": neighbour.manifest.version,
                         "operation": other.operation.name.lower(),
                         "if_concurrent": clash.outcome.name.lower(),
                         "rule": str(clash.rule.when) if clash.rule is not None else None,
@@ -142,9 +144,13 @@ class Inspection:
         return found
 
     @staticmethod
-    def _neighbour(versions: CommittedVersions, number: int) -> TableVersion | None:
+    def _neighbour(versions: CommittedVersions, number: int) -> tuple[bytes, TableVersion] | None:
+        """Return the manifest file of a version, also decoded; None if it is missing or damaged."""
         with suppress(LancekeepError):
-            return versions.get(number) if number > 0 else None
+            row = versions.row(number) if number > 0 else None
+            if row is not None:
+                content = versions.content(row)
+                return content, TableVersion.parse(content, row.path)
         return None
 
     def _row(self, object_id: ObjectId, root: DatasetRoot, version: int | str | None) -> VersionRow:

@@ -55,20 +55,22 @@ class CommittedVersions:
         return None if row is None else self.read(row)
 
     def read(self, row: VersionRow) -> TableVersion:
-        """Return the version of a row.
+        """Return the version of a row. Raises as `content`."""
+        if row.version not in self._read:
+            self._rows[row.version] = row
+            self._read[row.version] = TableVersion.parse(self.content(row), row.path)
+        return self._read[row.version]
+
+    def content(self, row: VersionRow) -> bytes:
+        """Return the manifest file of a row.
 
         Raises:
             ConcurrentModification: Garbage collection removed the version in between.
         """
-        if row.version not in self._read:
-            self._rows[row.version] = row
-            try:
-                self._read[row.version] = TableVersion.parse(self._commits.lineage.read(self.root, row), row.path)
-            except ObjectNotFound as error:
-                raise ConcurrentModification(
-                    f"{row.base_uri}: version {row.version} was removed; read it again"
-                ) from error
-        return self._read[row.version]
+        try:
+            return self._commits.lineage.read(self.root, row)
+        except ObjectNotFound as error:
+            raise ConcurrentModification(f"{row.base_uri}: version {row.version} was removed; read it again") from error
 
     def transaction(self, version: TableVersion | None) -> Transaction | None:
         """Return the transaction of a version, or None.

@@ -15,6 +15,8 @@ from lancekeep.domain.manifest import DeletionFile, Fragment, IndexMetadata, Man
 from lancekeep.domain.operations import Transaction
 from lancekeep.format.data_footer import read_footer
 from lancekeep.format.deletions import decode_bitmap, read
+from lancekeep.format.manifest import parse_message
+from lancekeep.format.messages import DataFragment, ManifestOutline, parse
 from lancekeep.format.row_ids import decode_row_ids
 from lancekeep.format.schema import primary_key
 from lancekeep.format.table_version import TableVersion, parse_transaction
@@ -144,12 +146,12 @@ def totals(manifest: Manifest) -> dict[str, int]:
     }  # fmt: skip
 
 
-def change(before: Manifest | None, after: Manifest, *, continues: bool) -> dict[str, Any]:
+def change(before: bytes | None, after: bytes, *, continues: bool) -> dict[str, Any]:
     """Return what a version added to the one before it, and what it removed.
 
     Args:
-        before: the version before; None for the first one.
-        after: the version.
+        before: the manifest file of the version before; None for the first one.
+        after: the manifest file of the version.
         continues: whether a fragment id means the same fragment in both. After an overwrite or a restore it may not;
             then fragments are compared by their first files.
 
@@ -157,18 +159,18 @@ def change(before: Manifest | None, after: Manifest, *, continues: bool) -> dict
         Numbers of fragments, live rows, and data files with their bytes. A fragment in both versions counts as changed
         if it differs.
     """
-    identity = (lambda fragment: fragment.id) if continues else _identity
-    earlier = {} if before is None else {identity(message): message for message in _messages(before)}
-    later = {identity(message): message for message in _messages(after)}
+    old_entries: Sequence[bytes] = () if before is None else parse_message(ManifestOutline, before).fragments
+    new_entries: Sequence[bytes] = parse_message(ManifestOutline, after).fragments
+    earlier = _differing(old_entries, new_entries, continues)
+    later = _differing(new_entries, old_entries, continues)
     kept = earlier.keys() & later.keys()
-    changed = [each for each in kept if earlier[each] != later[each]]
     new, old = [later[each] for each in later.keys() - kept], [earlier[each] for each in earlier.keys() - kept]
-    deleted = sum(_live_rows(earlier[each]) - _live_rows(later[each]) for each in changed)
-    new_files = _files_of([*new, *(later[each] for each in changed)])
-    old_files = _files_of([*old, *(earlier[each] for each in changed)])
+    deleted = sum(_live_rows(earlier[each]) - _live_rows(later[each]) for each in kept)
+    new_files = _files_of([*new, *(later[each] for each in kept)])
+    old_files = _files_of([*old, *(earlier[each] for each in kept)])
     added, removed = new_files.keys() - old_files.keys(), old_files.keys() - new_files.keys()
     return {
-        "fragments": {"added": len(new), "removed": len(old), "changed": len(changed)},
+        "fragments": {"added": len(new), "removed": len(old), "changed": len(kept)},
         "rows": {"added": sum(map(_live_rows, new)), "removed": sum(map(_live_rows, old)) + deleted},
         "data_files": {"added": len(added), "removed": len(removed)},
         "data_bytes": {
@@ -177,9 +179,11 @@ def change(before: Manifest | None, after: Manifest, *, continues: bool) -> dict
     }  # fmt: skip
 
 
-def _identity(fragment: Any) -> tuple[int, str]:
-    """Identify a fragment also by its first file: after an overwrite, ids begin at 0 again."""
-    return fragment.id, fragment.files[0].path if fragment.files else ""
+def _differing(entries: Sequence[bytes], others: Sequence[bytes], continues: bool) -> dict[tuple[int, str], Any]:
+    """Decode the fragments that the other version does not have; encoded, they are compared fast."""
+    known = set(others)
+    found = [parse(DataFragment, entry) for entry in entries if entry not in known]
+    return {(each.id, each.files[0].path if each.files and not continues else ""): each for each in found}
 
 
 def _messages(manifest: Manifest) -> Sequence[Any]:
