@@ -207,9 +207,9 @@ def report(name: str, clients: int, latencies: list[float], took: float, asked: 
         print(f"| {name} | {clients} | 0 |", flush=True)
         return
     latencies.sort()
-    requests = sum(asked.values())
+    requests, rate = sum(asked.values()), len(latencies) / took
     print(
-        f"| {name} | {clients} | {len(latencies) / took:.0f} | {1000 * statistics.median(latencies):.0f} | "
+        f"| {name} | {clients} | {rate:.{0 if rate > 10 else 1}f} | {1000 * statistics.median(latencies):.0f} | "
         f"{1000 * latencies[min(len(latencies) - 1, int(len(latencies) * 0.99))]:.0f} | "
         f"{requests / max(1, len(latencies)):.2f} | {fragments} | {dict(asked.most_common(6))} |",
         flush=True,

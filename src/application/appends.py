@@ -159,7 +159,6 @@ class _Line:
 
     Attributes:
         others: the other writers of this process that are known.
-        lost: the commits that other writers of this process have lost since one of them won.
         is_owed: whether one of them has lost a commit since the committer last waited for it.
         won: set when another writer has won a commit.
     """
@@ -168,7 +167,6 @@ class _Line:
     waiting: list[_Append] = attrs.field(factory=list)
     is_served: bool = False
     others: int = 0
-    lost: int = 0
     is_owed: bool = False
     won: Event = attrs.field(factory=Event)
     expected: int = 0
@@ -274,7 +272,7 @@ class Appends:
             line = self._lines.get(table)
             if line is None:
                 return
-            line.lost, line.is_owed = (0, False) if won else (line.lost + 1, True)
+            line.is_owed = not won
         if won:
             line.won.set()
 
@@ -334,9 +332,9 @@ class Appends:
         line.enough.wait(longest)
 
     def _give_turn(self, line: _Line) -> None:
-        """Wait until another writer that keeps losing has won, but not for long."""
+        """Wait until another writer that has lost a commit has won one, but not for long."""
         with self._lock:
-            longest = turn(line.lost) if line.is_owed else 0.0
+            longest = turn(line.is_owed)
             line.is_owed = False
             line.won.clear()
         if longest:

@@ -18,18 +18,17 @@ MOST_APPENDS = 4096
 ATTEMPTS = 30
 """How often a group is built again after another writer's commit."""
 
-_LONGEST_LINGER = 0.1
+_LONGEST_LINGER = 0.15
 _REST = 0.5
 """Seconds without a commit after which no writer is starved."""
-_ALONE, _SHARED = (10.0, 2, 0.5), (1.0, 6, 1.0)
+_ALONE, _SHARED = (10.0, 2, 0.5), (2.0, 10, 1.5)
 """Without and with other writers: seconds of uninterrupted commits between two breaths; how many groups a breath lasts,
 and its longest duration in seconds."""
 _REMEMBERED = 10.0
 """Seconds for which a commit of another writer counts."""
-_PATIENCE = 2
-"""How many commits another writer of this process may lose in a row before the committer waits for it."""
-_LONGEST_TURN = 1.0
-"""How long the committer waits for such a writer. A native writer that has lost twice tries again within a second."""
+_LONGEST_TURN = 3.0
+"""How long the committer waits for another writer of this process that has lost a commit. On an object store it reads
+each version since its own, one after the other, and then makes about seven requests in sequence."""
 
 
 @attrs.frozen
@@ -63,16 +62,16 @@ def group_of(waiting: Sequence[Waiting]) -> list[int]:
     return chosen
 
 
-def turn(lost: int) -> float:
-    """Return how long to wait for another writer that has lost several commits.
+def turn(is_owed: bool) -> float:
+    """Return how long to wait for another writer of this process, until it has won a commit.
 
     A native writer waits longer after each commit that it loses, and reads more versions. A breath of the committer is
     soon too short for it, and often ends before it tries again.
 
     Args:
-        lost: the commits that the other writers of the table in this process have lost since one of them won.
+        is_owed: whether another writer has lost a commit since the committer last waited for one.
     """
-    return _LONGEST_TURN if lost >= _PATIENCE else 0.0
+    return _LONGEST_TURN if is_owed else 0.0
 
 
 @attrs.frozen
@@ -103,7 +102,7 @@ class Pace:
         that appends alone never waits.
         """
         clients = self.appends + self.left
-        return (clients, min(self.took / 2, _LONGEST_LINGER)) if clients > 1 else (0, 0.0)
+        return (clients, min(self.took * 3 / 4, _LONGEST_LINGER)) if clients > 1 else (0, 0.0)
 
     def breath(self, now: float, others: int) -> float:
         """Return how long to commit nothing, so that other writers can.

@@ -423,8 +423,8 @@ def test_native_changes_progress_beside_saturating_appends(tmp_path: Path, commi
     assert rows_of(catalog, "t") == Counter(appended)
 
 
-def test_a_writer_that_keeps_losing_gets_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The committer waits for a writer that has lost two commits and is slower than any breath."""
+def test_a_writer_that_has_lost_gets_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The committer waits for a writer that has lost a commit and is slower than any breath."""
     monkeypatch.setattr(domain_appends, "_LONGEST_TURN", 60.0)
     catalog = lancekeep.connect(str(tmp_path / "lake"), commit_store=f"sqlite://{tmp_path}/commits.db")
     catalog.write("t", row(0, 0))
@@ -454,7 +454,7 @@ def test_a_writer_that_keeps_losing_gets_a_turn(tmp_path: Path, monkeypatch: pyt
         for thread in threads:
             thread.join()
     assert rows_of(catalog, "t")[0, 2] == 1
-    assert 2 < len(attempts) < 6
+    assert 1 < len(attempts) < 5
 
 
 def append_until_killed(root: str, commit_store: str, writer: int, ledger: str) -> None:

@@ -40,15 +40,15 @@ def test_only_a_committer_with_several_clients_lingers() -> None:
     alone = Pace().committed(1, 0.0, 0.1, met=False)
     assert alone.linger() == (0, 0.0)
     together = Pace().committed(64, 0.0, 0.08, met=False)
-    assert together.linger() == (64, 0.04)
+    assert together.linger() == (64, 0.06)
 
 
 def test_clients_that_are_split_into_two_groups_are_united() -> None:
     """The committer waits for the clients of the last group although those of the other one wait already."""
     split = Pace().committed(8, 0.0, 0.08, left=8, met=False)
-    assert split.linger() == (16, 0.04)
+    assert split.linger() == (16, 0.06)
     two_clients = Pace().committed(1, 0.0, 0.08, left=1, met=False)
-    assert two_clients.linger() == (2, 0.04)
+    assert two_clients.linger() == (2, 0.06)
 
 
 def busy(pace: Pace, seconds: float, *, met: bool = False) -> tuple[Pace, float]:
@@ -61,11 +61,11 @@ def busy(pace: Pace, seconds: float, *, met: bool = False) -> tuple[Pace, float]
 
 
 def test_a_committer_breathes_more_often_beside_other_writers() -> None:
-    pace, now = busy(Pace(), 2)
+    pace, now = busy(Pace(), 3)
     assert pace.breath(now, others=0) == 0
-    assert pace.breath(now, others=1) == pytest.approx(0.6)
-    met, now = busy(Pace(), 2, met=True)
-    assert met.breath(now, others=0) == pytest.approx(0.6)
+    assert pace.breath(now, others=1) == pytest.approx(1.0)
+    met, now = busy(Pace(), 3, met=True)
+    assert met.breath(now, others=0) == pytest.approx(1.0)
     long, now = busy(Pace(), 11)
     assert long.breath(now, others=0) == pytest.approx(0.2)
 
