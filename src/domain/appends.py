@@ -63,10 +63,10 @@ def group_of(waiting: Sequence[Waiting]) -> list[int]:
 
 
 def turn(is_owed: bool) -> float:
-    """Return how long to wait for another writer of this process, until it has won a commit.
+    """Return how long to wait for another writer of this process.
 
-    A native writer waits longer after each commit that it loses, and reads more versions. A breath of the committer is
-    soon too short for it, and often ends before it tries again.
+    The wait ends once such a writer has won a commit. A native writer waits longer after each commit that it loses, and
+    reads more versions. A breath of the committer is soon too short for it, and often ends before it tries again.
 
     Args:
         is_owed: whether another writer has lost a commit since the committer last waited for one.
