@@ -3,16 +3,13 @@
 It only imports: Lance has started no thread that a fork would lose.
 """
 
-import gc
+import runpy
 
 import pandas  # noqa: F401 # loaded for the workers, like the following modules
 import pyarrow.compute  # noqa: F401
-from pyspark.daemon import manager
 
 import lancekeep.entrypoints.spark.source
 import lancekeep.entrypoints.spark.sql.scan  # noqa: F401
 
 if __name__ == "__main__":
-    gc.collect()
-    gc.freeze()
-    manager()
+    runpy.run_module("pyspark.daemon", run_name="__main__", alter_sys=True)

@@ -264,7 +264,7 @@ def test_imports_of_workers_are_frozen_from_garbage_collection(spark: SparkSessi
         spark, catalog, "t", "frozen", lambda batch: pa.array([gc.get_freeze_count()] * batch.num_rows), reads=["id"]
     )
     assert min(plain(catalog).to_table()["frozen"].to_pylist()) > 0
-    assert gc.get_freeze_count() == before
+    assert gc.get_freeze_count() <= before  # frozen objects may have been deleted
 
 
 def test_failed_backfill_resumes_with_unfinished_fragments(
