@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
+from pathlib import Path
 from threading import Barrier, Thread
 from typing import Any
 from urllib.parse import unquote
@@ -282,3 +284,30 @@ class Peers:
         assert pipe.poll(PATIENCE), "a peer does not answer"
         received: list[Answer] = pipe.recv()
         return received
+
+
+def kill_two_at_work(directory: Path, work: Callable[..., None], *place: object, works: int) -> list[str]:
+    """Run two processes that write a line per work into a ledger each, and kill both after some works.
+
+    Args:
+        directory: The directory of the ledgers.
+        work: The function of a process. It receives ``place``, the number of the process and the path of its ledger.
+        place: Where the processes work.
+        works: The number of works of each process after which they are killed.
+
+    Returns:
+        The whole lines of both ledgers.
+    """
+    ledgers = [directory / f"ledger-{writer}" for writer in (1, 2)]
+    processes = [
+        PROCESSES.Process(target=work, args=(*place, writer, str(ledger))) for writer, ledger in enumerate(ledgers, 1)
+    ]
+    for process in processes:
+        process.start()
+    while not all(ledger.exists() and ledger.read_text().count("\n") > works for ledger in ledgers):
+        assert all(process.is_alive() for process in processes)
+        time.sleep(0.01)
+    for process in processes:
+        process.kill()
+        process.join()
+    return [line for ledger in ledgers for line in ledger.read_text().splitlines(keepends=True) if line.endswith("\n")]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +19,7 @@ from appending import all_at_once, held_back
 from deployments import Deployment, bucket, deployment, s3_options
 from faults import Faulty, lost_replies
 from s3_front import Answer, Asked, s3_front
+from writers import kill_two_at_work
 
 import lancekeep
 from lancekeep.application.keyed_requests import KeyedRequest, performing
@@ -477,25 +475,10 @@ def test_killed_writers_lose_and_double_nothing(tmp_path: Path, commit_store: st
     root = str(tmp_path / "lake")
     catalog = lancekeep.connect(root, commit_store=store or None)
     catalog.write("t", row(0, 0))
-    context = multiprocessing.get_context("spawn")
-    ledgers = [tmp_path / f"ledger-{writer}" for writer in (1, 2)]
-    processes = [
-        context.Process(target=append_until_killed, args=(root, store, writer, str(ledger)))
-        for writer, ledger in enumerate(ledgers, 1)
-    ]
-    for process in processes:
-        process.start()
-    while not all(ledger.exists() and ledger.read_text().count("\n") > 8 for ledger in ledgers):
-        assert all(process.is_alive() for process in processes)
-        threading.Event().wait(0.01)
-    for process in processes:
-        assert process.pid is not None
-        os.kill(process.pid, signal.SIGKILL)
-        process.join()
+    lines = kill_two_at_work(tmp_path, append_until_killed, root, store, works=8)
     catalog.write("t", row(7, 7), "append")
     found = rows_of(catalog, "t")
-    lines = [line.split() for ledger in tmp_path.glob("ledger-*") for line in ledger.read_text().splitlines()]
-    acknowledged = {(int(line[0]), int(line[1])) for line in lines if len(line) == 2}
+    acknowledged = {tuple(map(int, line.split())) for line in lines}
     assert set(found.values()) == {1}
     assert acknowledged <= set(found)
     for writer in {writer for writer, _ in found}:  # at most the append in progress is there without an answer

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
-import signal
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -23,6 +20,7 @@ import pytest
 from appending import all_at_once, held_back
 from deployments import Deployment, deployment
 from faults import Crash, Faulty, lost_replies
+from writers import kill_two_at_work
 
 import lancekeep
 from lancekeep.application.idempotency import Answer, Attempt
@@ -278,22 +276,7 @@ def append_until_killed(at: Deployment, writer: int, ledger: str) -> None:
 def test_repeated_requests_of_killed_processes_have_one_effect(tmp_path: Path, kind: str) -> None:
     site = Site(deployment(kind, tmp_path, "", ""))
     site.open().write("t", table(0))
-    context = multiprocessing.get_context("spawn")
-    ledgers = [tmp_path / f"ledger-{writer}" for writer in (1, 2)]
-    processes = [
-        context.Process(target=append_until_killed, args=(site.at, writer, str(ledger)))
-        for writer, ledger in enumerate(ledgers, 1)
-    ]
-    for process in processes:
-        process.start()
-    while not all(ledger.exists() and ledger.read_text().count("\n") > 12 for ledger in ledgers):
-        assert all(process.is_alive() for process in processes)
-        threading.Event().wait(0.01)
-    for process in processes:
-        assert process.pid is not None
-        os.kill(process.pid, signal.SIGKILL)
-        process.join()
-    begun = [int(line) for ledger in ledgers for line in ledger.read_text().splitlines()]
+    begun = [int(line) for line in kill_two_at_work(tmp_path, append_until_killed, site.at, works=12)]
     catalog = site.open()
     for number in begun:
         append(catalog, number, key_of(number))
