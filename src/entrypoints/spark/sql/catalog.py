@@ -23,6 +23,7 @@ from lancekeep.domain.errors import (
     VersionNotFound,
 )
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.partitions import DATASET
 from lancekeep.domain.row_rules import rules_of
 from lancekeep.entrypoints.spark.sql.alter import alter, constraint_property
 from lancekeep.entrypoints.spark.sql.branches import PREFIX, TAG_PREFIX, WAP_BRANCH, Branch
@@ -31,6 +32,7 @@ from lancekeep.entrypoints.spark.sql.columns import is_vector_property, stated_e
 from lancekeep.entrypoints.spark.sql.history import version_at
 from lancekeep.entrypoints.spark.sql.jvm import CATALOG, Jvm, Proxy, struct
 from lancekeep.entrypoints.spark.sql.metadata_tables import KINDS, MetadataTable, require_version_allowed
+from lancekeep.entrypoints.spark.sql.partitioned import PartitionedTable
 from lancekeep.entrypoints.spark.sql.procedures import NAMESPACE as SYSTEM
 from lancekeep.entrypoints.spark.sql.procedures import PROCEDURES, Procedure
 from lancekeep.entrypoints.spark.sql.streams import Streams
@@ -150,9 +152,12 @@ class SqlCatalog(Proxy):
         )
 
     def tableExists(self, identifier: Any) -> bool:
-        return self._catalog.table_exists(_object_id(identifier))
+        table = _object_id(identifier)
+        return self._catalog.table_exists(table) or self._is_partitioned(table)
 
-    def loadTable(self, identifier: Any, context: Any = None, options: Any = None) -> SqlTable | MetadataTable:
+    def loadTable(
+        self, identifier: Any, context: Any = None, options: Any = None
+    ) -> SqlTable | MetadataTable | PartitionedTable:
         """Load a table, by default its latest version, or a part of a table.
 
         Args:
@@ -165,10 +170,24 @@ class SqlCatalog(Proxy):
         try:
             return self._table(table, version, moment)
         except TableNotFound:
+            if self._is_partitioned(table):
+                if version is not None or moment is not None:
+                    raise InvalidInput(f"{self._shown(table)} has no versions; each partition has its own") from None
+                return PartitionedTable(self._jvm, self._shown(table), self._catalog)
             part = self._part(table, version, moment)
             if part is None:
                 raise
             return part
+
+    def _is_partitioned(self, table: ObjectId) -> bool:
+        """Return whether a name means all partitions of the catalog."""
+        if table.names != (DATASET,):
+            return False
+        try:
+            self._catalog.partitioned()
+        except NamespaceNotFound:
+            return False
+        return True
 
     def _table(self, table: ObjectId, version: str | None, moment: datetime | None) -> SqlTable:
         """Load a table, or the branch of it that the session writes to."""

@@ -44,6 +44,37 @@ def translated(predicate: Any, dataset: Any, metadata: Iterable[pa.Field] = ()) 
     return text
 
 
+def compared(predicate: Any, schema: pa.Schema) -> tuple[Any, ...]:
+    """Return a comparison of a column with constants.
+
+    Returns:
+        The column and the operator; and the value, unless it compares with NULL.
+
+    Raises:
+        Untranslatable: The predicate is another one.
+    """
+    name, children = str(predicate.name()), list(predicate.children())
+    if name in ("=", "<", "<=", ">", ">=") and _is(children[0], "LiteralValue"):
+        children, name = [children[1], children[0]], _MIRRORED.get(name, name)
+    if name not in ("=", "<", "<=", ">", ">=", "IN", "IS_NULL", "IS_NOT_NULL"):
+        _refuse(name)
+    if not _is(children[0], "FieldReference") or len(children[0].fieldNames()) != 1:
+        _refuse(name)
+    column = children[0].fieldNames()[0]
+    if column not in schema.names:
+        _refuse(column)
+    values = []
+    for child in children[1:]:
+        if not _is(child, "LiteralValue"):
+            _refuse(name)
+        value = _held(child.value(), child.dataType().typeName())
+        if value is not None or name != "IN":
+            values.append(value)
+    if name == "IN":
+        return column, "in", values
+    return (column, name, *values) if values else (column, name.lower().replace("_", " "))
+
+
 def conjunction(filters: Sequence[str]) -> str | None:
     return " AND ".join(filters) or None
 
