@@ -27,7 +27,7 @@ from lancekeep.application.keyed_requests import KeyedRequest, current_request
 from lancekeep.application.row_rules import check_rows
 from lancekeep.application.table_commits import READ_AHEAD
 from lancekeep.application.versions import Versions, raise_unless_committed
-from lancekeep.domain.appends import ATTEMPTS, MOST_BYTES, Pace, Waiting, group_of, turn
+from lancekeep.domain.appends import ATTEMPTS, IMPATIENT, MOST_BYTES, Pace, Waiting, group_of, turn
 from lancekeep.domain.commit import Committed, Conflict
 from lancekeep.domain.commit_token import CommitToken, CommitUnknown
 from lancekeep.domain.dataset_files import DATA, data_file_name
@@ -161,6 +161,7 @@ class _Line:
         others: the other writers of this process that are known.
         is_owed: whether one of them has lost a commit since the committer last waited for it.
         won: set when another writer has won a commit.
+        patient_from: when the committer next waits for such a writer.
     """
 
     table: ObjectId
@@ -169,6 +170,7 @@ class _Line:
     others: int = 0
     is_owed: bool = False
     won: Event = attrs.field(factory=Event)
+    patient_from: float = float("-inf")
     expected: int = 0
     enough: Event = attrs.field(factory=Event)
     pace: Pace = attrs.field(factory=Pace)
@@ -337,8 +339,8 @@ class Appends:
             longest = turn(line.is_owed)
             line.is_owed = False
             line.won.clear()
-        if longest:
-            line.won.wait(longest)
+        if longest and self._clock() >= line.patient_from and not line.won.wait(longest):
+            line.patient_from = self._clock() + IMPATIENT
 
     # -- one group ----------------------------------------------------------------------------------------------
 

@@ -29,6 +29,8 @@ _REMEMBERED = 10.0
 _LONGEST_TURN = 3.0
 """How long the committer waits for another writer of this process that has lost a commit. On an object store it reads
 each version since its own, one after the other, and then makes about seven requests in sequence."""
+IMPATIENT = 10.0
+"""Seconds without such a wait after one in which no other writer won: the loser may have given up, or never win."""
 
 
 @attrs.frozen

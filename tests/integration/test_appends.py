@@ -455,6 +455,27 @@ def test_a_writer_that_has_lost_gets_a_turn(tmp_path: Path, monkeypatch: pytest.
     assert 1 < len(attempts) < 5
 
 
+def test_a_writer_that_never_wins_does_not_hold_up_appends(tmp_path: Path) -> None:
+    """It commits a version that is taken, again and again."""
+    catalog = lancekeep.connect(str(tmp_path / "lake"), commit_store=f"sqlite://{tmp_path}/commits.db")
+    catalog.write("t", row(0, 0))
+    appends = catalog._writes._appends
+    waits: list[float] = []
+
+    class Won(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout or 0.0)
+            return False
+
+    catalog.write("t", row(1, 0), "append")
+    [line] = appends._lines.values()
+    line.won, appends._clock = Won(), lambda: 0.0
+    for number in range(1, 5):
+        appends._note_other(ObjectId(("t",)), False)
+        catalog.write("t", row(1, number), "append")
+    assert waits == [domain_appends._LONGEST_TURN]
+
+
 def append_until_killed(root: str, commit_store: str, writer: int, ledger: str) -> None:
     """Append from four threads; record every acknowledged row in a file."""
     catalog = lancekeep.connect(root, commit_store=commit_store or None)
