@@ -320,6 +320,12 @@ def test_changes_lead_from_each_version_to_the_next(lake: Lake, tmp_path: Path) 
         stored = lance.dataset(uri, version=version).to_table().to_pylist()
         assert now == {tuple(row.values()) for row in stored}, version
 
+    columns = "_commit_version, _change_type, _commit_timestamp, id, name"
+    expected = lake.sql(f"SELECT {columns} FROM lake.s CHANGES FROM VERSION 2 TO VERSION 3")
+    function = lake.sql(f"SELECT {columns} FROM changes('lake.s', 2, to_version => 3)")
+    assert sorted(map(str, function)) == sorted(map(str, expected))
+    lake.refuses("SELECT * FROM changes('lake.s', 2, 99)", "give versions of lake.s from 1 to")
+    lake.refuses("SELECT * FROM changes('s', 2)", "name the table with its catalog")
     assert lake.sql("SELECT id, _change_type FROM lake.ns.t CHANGES FROM VERSION 2 TO VERSION 4 ORDER BY id") == [
         (2, "delete"),
         (4, "insert"),

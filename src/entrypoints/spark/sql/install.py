@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from lancekeep.application.catalog import Catalog
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.entrypoints.spark.sql.catalog import SqlCatalog
+from lancekeep.entrypoints.spark.sql.changes_function import register_changes
 from lancekeep.entrypoints.spark.sql.inherited import CLASS, let_clones_inherit
 from lancekeep.entrypoints.spark.sql.jvm import Jvm
 from lancekeep.entrypoints.spark.sql.search import register
@@ -66,7 +67,7 @@ def implement(
 ) -> SqlCatalog:
     """Return a catalog as Spark calls it.
 
-    Its session also gets the planner strategy and the search functions.
+    Its session also gets the planner strategy and the table functions.
 
     Args:
         jvm: The session's JVM; the other arguments are those of `install_catalog`.
@@ -79,4 +80,5 @@ def implement(
     openers = _OPENERS.setdefault(jvm.spark._jsparkSession.sessionUUID(), {})
     openers[name] = opener
     register(jvm.spark, dict(openers), catalog.engine.rows)
+    register_changes(jvm.spark, dict(openers))
     return SqlCatalog(jvm, name, catalog, Streams(jvm, options))
