@@ -13,7 +13,7 @@ DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
 
 @pytest.mark.slow
 def test_demo_kills_its_pipeline_and_counts_every_flight(tmp_path: Path) -> None:
-    command = [sys.executable, str(DEMO), "--months", "4", "--lake", str(tmp_path / "lake")]
+    command = [sys.executable, str(DEMO), "--months", "2", "--lake", str(tmp_path / "lake")]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     log = tmp_path / "lake" / "spark.log"
     assert run.returncode == 0, run.stdout + run.stderr + (log.read_text()[-4000:] if log.exists() else "")
