@@ -300,7 +300,8 @@ def kill_two_at_work(directory: Path, work: Callable[..., None], *place: object,
     """
     ledgers = [directory / f"ledger-{writer}" for writer in (1, 2)]
     processes = [
-        PROCESSES.Process(target=work, args=(*place, writer, str(ledger))) for writer, ledger in enumerate(ledgers, 1)
+        PROCESSES.Process(target=work, args=(*place, writer, str(ledger)), daemon=True)
+        for writer, ledger in enumerate(ledgers, 1)
     ]
     for process in processes:
         process.start()

@@ -65,7 +65,9 @@ def test_four_processes_of_two_threads_append_to_one_table(place: Deployment) ->
     start, failures = PROCESSES.Barrier(processes), PROCESSES.Queue()
     running = [
         PROCESSES.Process(
-            target=writers.append_in_threads, args=(place.properties, number, threads, appends, start, failures)
+            target=writers.append_in_threads,
+            args=(place.properties, number, threads, appends, start, failures),
+            daemon=True,
         )
         for number in range(processes)
     ]
@@ -91,7 +93,8 @@ def test_killed_writer_loses_nothing_and_does_not_block(place: Deployment, tmp_p
     ledger.touch()
     for kill in range(KILLS):
         before = ledger.stat().st_size
-        process = PROCESSES.Process(target=writers.append_until_killed, args=(place.properties, kill, str(ledger)))
+        arguments = (place.properties, kill, str(ledger))
+        process = PROCESSES.Process(target=writers.append_until_killed, args=arguments, daemon=True)
         process.start()
         while ledger.stat().st_size == before and process.is_alive():
             time.sleep(0.005)  # until it writes; then for a while that is different every time

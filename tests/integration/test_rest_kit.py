@@ -207,7 +207,9 @@ def test_a_killed_server_loses_nothing_and_doubles_nothing(place: tuple[str, str
     for kill in range(KILLS):
         with server(*place, port) as (process, port):
             writer = PROCESSES.Process(
-                target=writers.append_through_server, args=(f"http://127.0.0.1:{port}", kill, str(ledger))
+                target=writers.append_through_server,
+                args=(f"http://127.0.0.1:{port}", kill, str(ledger)),
+                daemon=True,
             )
             before = ledger.stat().st_size
             writer.start()

@@ -41,7 +41,7 @@ def test_concurrent_spark_native_and_lancekeep_writers(tmp_path: Path) -> None:
         for driver in drivers.values():
             driver.await_works()
         others = [
-            PROCESSES.Process(target=write, args=(options(tmp_path), FIRST[name], WORKS, ROWS, failures))
+            PROCESSES.Process(target=write, args=(options(tmp_path), FIRST[name], WORKS, ROWS, failures), daemon=True)
             for name, write in (("lancekeep", writers.share), ("native", writers.share_natively))
         ]
         for process in others:

@@ -228,6 +228,10 @@ S3_403 = "LanceError(IO): Generic S3 error: Error performing GET http://h/b/k: C
         ("Dataset already exists: x, /lance/y.rs:1:2", lancekeep.TableAlreadyExists),
         ("Too many concurrent writers. Attempted 20 times", lancekeep.ConcurrentModification),
         ("Retryable commit conflict for version 3", lancekeep.ConcurrentModification),
+        (
+            "Commit conflict for version 3: Failed to commit the transaction after 20 retries",
+            lancekeep.ConcurrentModification,
+        ),
         ("Not found: x/_versions/3.manifest", lancekeep.VersionNotFound),
         ("Invalid user input: column 'server error' 500 ", InvalidInput),
         ("Append with different schema: fields did not match", SchemaMismatch),

@@ -357,7 +357,7 @@ def test_killed_process_leaves_all_of_a_transaction_or_nothing(here: Open, tmp_p
     for kill in range(KILLS):
         ledger, its = PROCESSES.Pipe(duplex=False)
         arguments = (str(tmp_path / "lake"), f"sqlite://{tmp_path}/commits.db", its)
-        process = PROCESSES.Process(target=writers.write_pairs, args=arguments)
+        process = PROCESSES.Process(target=writers.write_pairs, args=arguments, daemon=True)
         process.start()
         its.close()
         acknowledged.add(ledger.recv())

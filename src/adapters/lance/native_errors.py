@@ -63,7 +63,7 @@ _MEANINGS: tuple[tuple[re.Pattern[str], type[LancekeepError], str], ...] = tuple
             "the table is being moved to another place, or was moved; nothing was committed. Open it again",
         ),
         (
-            "^(Retryable commit conflict|Too many concurrent writers)",
+            "^(Retryable commit conflict|Commit conflict for version|Too many concurrent writers)",
             ConcurrentModification,
             "other writers kept changing it; nothing was committed",
         ),
