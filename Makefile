@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 MAKEFLAGS += --no-print-directory
 .DELETE_ON_ERROR:
-.PHONY: help demo test quick check docs format soak bench setup lock clean java
+.PHONY: help demo test older quick check docs format soak bench setup lock clean java
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
@@ -53,6 +53,12 @@ soak: $(VENV)/installed-test ## repeat the random tests with fresh seeds, more k
 	@LANCEKEEP_KILLS=$(or $(KILLS),50) $(BIN)/python -m pytest tests/integration/test_rest_kit.py -k killed
 	@LANCEKEEP_REST_EXAMPLES=100 $(BIN)/python -m pytest tests/fuzz/test_rest_requests.py
 	@LANCEKEEP_MODEL=large $(BIN)/python -m pytest tests/model
+
+older: $(VENV)/installed-test ## test the data source with an older Spark: make older SPARK=4.0.5
+	@$(BIN)/python -m pip install --quiet --no-deps --upgrade --target build/spark-$(SPARK) pyspark==$(SPARK)
+	@PYTHONPATH=$(CURDIR)/build/spark-$(SPARK) $(BIN)/python -m pytest -q -k "not geometry and not geography" \
+	    tests/integration/test_spark_source.py tests/integration/test_spark_types.py tests/integration/test_spark_stream.py \
+	    $(if $(filter-out 4.0.%,$(SPARK)),tests/integration/test_spark_filters.py)
 
 docs: $(VENV)/installed-test ## build the documentation site in site/; fail on a warning or a broken internal link
 	@mkdir -p typings && ln -sfn ../src typings/lancekeep

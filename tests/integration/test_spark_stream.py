@@ -13,17 +13,20 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
 import lancekeep
+from lancekeep.entrypoints.spark import streaming
 from lancekeep.entrypoints.spark.streaming import BATCH, QUERY, StreamReader, StreamWriter, WrittenByQuery
+from lancekeep.entrypoints.spark.versions import LIMITS_BATCHES, ReadAllAvailable
 from pyspark_lancekeep import DefaultSource
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:lance is not fork-safe"),  # the JVM is forked, and executes at once
 ]
+
+limits_batches = pytest.mark.skipif(not LIMITS_BATCHES, reason="limits of batches need PySpark 4.2")
 
 SCHEMA = StructType([StructField("id", LongType())])
 
@@ -79,7 +82,6 @@ def test_stream_starts_with_all_rows_or_at_version(options: dict[str, str], cata
     for number in range(4):
         add(catalog, number)
     assert batches(reader(options)) == [[0, 1, 2, 3]]
-    assert batches(reader(options, max_versions_per_trigger="1")) == [[0, 1, 2, 3]]  # the rows there are come at once
     assert batches(reader(options, starting_version="1")) == [[0, 1, 2, 3]]
     assert batches(reader(options, starting_version="3")) == [[2, 3]]
     assert batches(reader(options, starting_version="latest")) == []
@@ -89,9 +91,34 @@ def test_stream_starts_with_all_rows_or_at_version(options: dict[str, str], cata
         reader(options, version="1")
 
 
+def test_stream_in_older_spark_reads_up_to_latest_version(
+    options: dict[str, str], catalog: lancekeep.Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        add(catalog, number)
+    stream = reader(options)
+    end = stream.latestOffset()
+    assert batch(stream, stream.initialOffset(), end) == [0, 1, 2]
+    assert stream.latestOffset() == end
+    add(catalog, 3)
+    assert batch(stream, end, stream.latestOffset()) == [3]
+    catalog.drop_table("source")
+    for number in (10, 11):
+        add(catalog, number)
+        with pytest.raises(lancekeep.Refused, match="dropped and created again"):
+            batch(stream, end, stream.latestOffset())
+
+    monkeypatch.setattr(streaming, "LIMITS_BATCHES", False)
+    for limit in ("max_versions_per_trigger", "max_rows_per_trigger"):
+        with pytest.raises(lancekeep.InvalidInput, match=r"need PySpark 4\.2 or later"):
+            reader(options, **{limit: "1"})
+
+
+@limits_batches
 def test_batches_are_limited_by_versions_and_rows(options: dict[str, str], catalog: lancekeep.Catalog) -> None:
     for number in range(0, 10, 2):
         add(catalog, number, number + 1)
+    assert batches(reader(options, max_versions_per_trigger="1")) == [[*range(10)]]  # the first batch is the table
     limited = reader(options, starting_version="1", max_versions_per_trigger="2")
     assert batches(limited) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     by_rows = reader(options, starting_version="1", max_rows_per_trigger="5")
@@ -380,6 +407,7 @@ def run(spark: SparkSession, options: Mapping[str, str], checkpoint: Path, **mor
     assert query.awaitTermination(300)
 
 
+@limits_batches
 def test_restarted_query_repeats_no_batch(
     spark: SparkSession, options: dict[str, str], catalog: lancekeep.Catalog, tmp_path: Path
 ) -> None:

@@ -13,23 +13,20 @@ from lancekeep.domain.errors import InvalidInput, MissingExtra
 
 try:
     from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+    from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import (
         ArrayType,
-        CalendarIntervalType,
         CharType,
         DataType,
-        GeographyType,
-        GeometryType,
         MapType,
         StringType,
         StructField,
         StructType,
         UserDefinedType,
         VarcharType,
-        VariantType,
-        YearMonthIntervalType,
     )
+
+    from lancekeep.entrypoints.spark.versions import arrow_of
 except ImportError as error:
     raise MissingExtra("this needs PySpark: pip install 'lancekeep[spark]'") from error
 
@@ -56,7 +53,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     if lost:
         raise InvalidInput(f"a table cannot keep these types: {'; '.join(lost)}. Cast them to what it can keep.")
     try:
-        arrow = to_arrow_schema(schema, timezone="UTC")
+        arrow = arrow_of(schema)
     except PySparkException as error:
         raise InvalidInput(f"the DataFrame has a column that Arrow cannot hold: {error}") from error
     return pa.schema([pa.field(field.name, as_spark_sees(field.type)) for field in arrow])
@@ -76,21 +73,17 @@ def _leaves(data_type: DataType, path: str = "") -> Iterator[tuple[str, DataType
             yield path, data_type
 
 
-_UNKEPT = (
-    CalendarIntervalType,
-    GeographyType,
-    GeometryType,
-    UserDefinedType,
-    VariantType,
-    YearMonthIntervalType,
-)
-"""Types that Arrow lacks or replaces, so that Spark would read a different type than it wrote."""
+_UNKEPT = {"geography", "geometry", "interval", "variant", "yearmonthinterval"}
+"""Names of types that Arrow lacks or replaces, so that Spark would read a different type than it wrote.
+
+By name, since PySpark 4.0 lacks some of the classes.
+"""
 
 
 def _is_unkept(data_type: DataType) -> bool:
     if isinstance(data_type, StringType):
         return not data_type.isUTF8BinaryCollation()
-    return isinstance(data_type, _UNKEPT)
+    return isinstance(data_type, UserDefinedType) or data_type.typeName() in _UNKEPT
 
 
 def spark_schema(stored: pa.Schema) -> StructType:
@@ -104,8 +97,9 @@ def spark_schema(stored: pa.Schema) -> StructType:
     columns, unreadable = [], []
     for field in stored:
         try:
-            seen = from_arrow_schema(pa.schema([pa.field(field.name, as_spark_sees(field.type), field.nullable)]))
-            to_arrow_schema(seen, timezone="UTC")  # refuses decimals of more digits than Spark has
+            column = pa.schema([pa.field(field.name, as_spark_sees(field.type), field.nullable)])
+            seen = from_arrow_schema(column, prefer_timestamp_ntz=True)
+            arrow_of(seen)  # refuses decimals of more digits than Spark has
             columns.append(_described(seen[0], field.type))
         except (PySparkException, ValueError):
             unreadable.append(f"{field.name!r} is {field.type}")

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceReader, Filter, InputPartition, WriterCommitMessage
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceReader, InputPartition, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from lancekeep.application.catalog import Catalog
 from lancekeep.domain.commit_token import CommitUnknown
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput, TableNotFound
 from lancekeep.entrypoints.spark.arrow_types import arrow_schema, require_fit, require_storable
-from lancekeep.entrypoints.spark.filters import pushed
 from lancekeep.entrypoints.spark.options import MERGE_SCHEMA, Options
 from lancekeep.entrypoints.spark.reading import (
     MOST_PARTITIONS,
@@ -26,8 +24,14 @@ from lancekeep.entrypoints.spark.reading import (
     partitions,
     stored_fragments,
 )
+from lancekeep.entrypoints.spark.versions import PUSHES_FILTERS, arrow_of
 from lancekeep.entrypoints.spark.writing import added_fields, require_extensible, target_schema, write_batches
 from lancekeep.ports.table_engine import WritePlan
+
+if TYPE_CHECKING or PUSHES_FILTERS:
+    from pyspark.sql.datasource import Filter
+
+    from lancekeep.entrypoints.spark.filters import pushed
 
 
 def open_version(catalog: Catalog, options: Options) -> Any:
@@ -60,7 +64,7 @@ class BatchReader(DataSourceReader):
             snapshot = Snapshot.of(catalog, dataset, options.values.get("branch"))
         limit = options.number("limit")
         self._stored: pa.Schema = dataset.schema
-        wanted = to_arrow_schema(schema, timezone="UTC")
+        wanted = arrow_of(schema)
         self._reader = FragmentReader.of(snapshot, self._stored, wanted, options.number("batch_size"))
         self._limited = limit is not None
         most = options.number("max_partitions") or MOST_PARTITIONS
@@ -69,7 +73,8 @@ class BatchReader(DataSourceReader):
             self._partitions = [Fragments(part.runs, part.rows) for part in first_rows(parts, limit)]
         else:
             self._partitions = [Fragments(part.runs) for part in parts]
-        self.pushFilters = _Offer(self._push)  # type: ignore[method-assign]  # set for one reader: see `_Offer`
+        if PUSHES_FILTERS:
+            self.pushFilters = _Offer(self._push)  # type: ignore[method-assign]  # set for one reader: see `_Offer`
 
     def _push(self, filters: list[Filter]) -> Iterable[Filter]:
         """Push filters to the scanner and return those that Spark must apply.
@@ -98,9 +103,8 @@ class _Offer:
     overrides `pushFilters`. Spark detects an override by ``__func__``.
     """
 
-    __func__ = staticmethod(DataSourceReader.pushFilters)
-
     def __init__(self, push: Callable[[list[Filter]], Iterable[Filter]]) -> None:
+        self.__func__ = DataSourceReader.pushFilters
         self._push = push
 
     def __call__(self, filters: list[Filter]) -> Iterable[Filter]:

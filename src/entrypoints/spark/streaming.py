@@ -15,14 +15,7 @@ import attrs
 import lance
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSourceStreamArrowWriter,
-    DataSourceStreamReader,
-    InputPartition,
-    WriterCommitMessage,
-)
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from lancekeep.application.catalog import Catalog
@@ -47,6 +40,14 @@ from lancekeep.entrypoints.spark.reading import (
     partitions,
     require_types,
     stored_fragments,
+)
+from lancekeep.entrypoints.spark.versions import (
+    LIMITS_BATCHES,
+    DataSourceStreamArrowWriter,
+    ReadAllAvailable,
+    ReadLimit,
+    SupportsTriggerAvailableNow,
+    arrow_of,
 )
 from lancekeep.entrypoints.spark.writing import target_schema, write_batches
 from lancekeep.format.manifest import FragmentEntry
@@ -87,7 +88,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._open = open_catalog
         self._catalog: Catalog | None = None  # opened on first use: Spark pickles unused readers
-        self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self._schema: pa.Schema = arrow_of(schema)
         self._end: int | None = None
         self._checked: Offset | None = None
         self._history = SchemaHistory(self._version)
@@ -98,6 +99,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._changes = options.flag("read_changes")
         if self._changes:
             self._require_changes()
+        if not LIMITS_BATCHES and (self._max_versions or self._max_rows):
+            raise InvalidInput(
+                "max_versions_per_trigger and max_rows_per_trigger need PySpark 4.2 or later; leave them out"
+            )
 
     def initialOffset(self) -> Offset:
         start = self._options.values.get("starting_version")
@@ -120,13 +125,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadAllAvailable()
 
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+    def latestOffset(self, start: Offset | None = None, limit: ReadLimit | None = None) -> Offset:
         """Return the end of the next batch.
 
-        It is the latest version, or an earlier one if options limit the batch, which has at least one version.
+        It is the latest version, or an earlier one if options limit the batch, which has at least one version. PySpark
+        before 4.2 gives no ``start``; `partitions` checks it.
         """
-        read = start["version"]
         latest = self._latest()
+        if start is None:
+            if self._checked is None or self._checked["version"] != latest:
+                self._checked = self._offset(latest)
+            return self._checked
+        read = start["version"]
         if latest < read:
             raise self._replaced(read)
         if start != self._checked:  # checked once per offset: an idle query polls many times a second
@@ -146,6 +156,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         read, last = start["version"], end["version"]
+        if last < read:
+            raise self._replaced(read)
         parts: list[InputPartition] = []
         if self._changes and last > read:
             parts += map(VersionChanges, self._steps(start, end))

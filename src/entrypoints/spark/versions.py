@@ -1,11 +1,84 @@
-"""The versions of Spark that the SQL catalog is made for."""
+"""The differences between the releases of PySpark.
+
+The data source works with 4.0 and later, the SQL catalog with 4.3. This module supplies the classes that earlier
+releases lack.
+"""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
 import pyspark
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+__all__ = [
+    "LIMITS_BATCHES",
+    "PUSHES_FILTERS",
+    "DataSourceStreamArrowWriter",
+    "ReadAllAvailable",
+    "ReadLimit",
+    "SupportsTriggerAvailableNow",
+    "arrow_of",
+    "why_no_catalog",
+    "with_offsets",
+]
 
 INTERFACES = "4.3"
 """The version of Spark whose interfaces the SQL catalog implements."""
+
+_RELEASE = tuple(map(int, pyspark.__version__.split(".")[:2]))
+PUSHES_FILTERS = _RELEASE >= (4, 1)
+"""Whether Spark offers filters to readers."""
+LIMITS_BATCHES = _RELEASE >= (4, 2)
+"""Whether Spark tells a stream where its batch starts and how much it may read."""
+
+if TYPE_CHECKING or _RELEASE >= (4, 1):
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+else:
+
+    class DataSourceStreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter):
+        """A stream writer that receives Arrow batches.
+
+        PySpark 4.0 passes them to every subclass of the second base.
+        """
+
+
+if TYPE_CHECKING or LIMITS_BATCHES:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+else:
+
+    class ReadLimit:
+        """The base of read limits, which Spark never passes."""
+
+    class ReadAllAvailable(ReadLimit):
+        """The default limit."""
+
+    class SupportsTriggerAvailableNow:
+        """The mark of a reader that knows where ``availableNow`` ends."""
+
+
+def arrow_of(schema: StructType) -> pa.Schema:
+    """Return the Arrow schema of a DataFrame, with timestamps in UTC.
+
+    PySpark before 4.2 knows no other time zone.
+
+    Raises:
+        PySparkException: Arrow lacks the type of a column.
+    """
+    return to_arrow_schema(schema, timezone="UTC") if LIMITS_BATCHES else to_arrow_schema(schema)
+
+
+def with_offsets(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch whose nested arrays have offsets even if they are empty.
+
+    Spark before 4.2 sends none for them, and Lance would read beyond their memory.
+    """
+    if LIMITS_BATCHES or not any(map(pa.types.is_nested, batch.schema.types)):
+        return batch
+    return batch.take(pa.array(range(batch.num_rows)))
 
 
 def why_no_catalog() -> str | None:

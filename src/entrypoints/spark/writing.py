@@ -26,6 +26,7 @@ from lancekeep.entrypoints.spark.arrow_types import (
     with_vectors,
 )
 from lancekeep.entrypoints.spark.daemon import freeze_imports
+from lancekeep.entrypoints.spark.versions import with_offsets
 from lancekeep.ports.table_engine import WritePlan
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def write_batches(batches: Iterable[pa.RecordBatch], plan: WritePlan) -> list[st
         InvalidInput: A value does not fit the table.
     """
     freeze_imports()
-    filled = (batch for batch in batches if batch.num_rows)
+    filled = (with_offsets(batch) for batch in batches if batch.num_rows)
     first = next(filled, None)
     if first is None:
         return []
