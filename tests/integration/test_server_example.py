@@ -17,7 +17,7 @@ import httpx
 import lance
 import pyarrow as pa
 import pytest
-import yaml  # type: ignore[import-untyped]  # the package has no types, and its stubs are not installed
+import yaml
 from deployments import bucket, s3_options
 
 from lancekeep.entrypoints.rest.settings import PORT, ServerSettings
