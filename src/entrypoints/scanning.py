@@ -25,6 +25,22 @@ def batch_rows(stored: pa.Schema, names: Iterable[str], fragments: Iterable[Any]
     return max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, width)))
 
 
+def row_bytes(stored: pa.Schema, names: Iterable[str], fragment: Any) -> int:
+    """Estimate the size of columns in a row of a fragment, in bytes.
+
+    Columns of variable size share what those of fixed size leave of the average row.
+    """
+    bits = {field.name: _bits(field.type) for field in stored}
+    fixed = sum(filter(None, bits.values())) // 8
+    varying = sum(size is None for size in bits.values())
+    share = max(_LEAST_VARYING, (_average_row(fragment) - fixed) // max(1, varying))
+    chosen = [bits[name] for name in names]
+    return sum(share if size is None else -(-size // 8) for size in chosen)
+
+
+_LEAST_VARYING = 8
+
+
 def _bits(kind: pa.DataType) -> int | None:
     """Return the size of a value in bits; None if it varies."""
     if pa.types.is_fixed_size_list(kind):

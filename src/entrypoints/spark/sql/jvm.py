@@ -98,6 +98,12 @@ class Jvm:
             array[position] = self.strings(item)
         return array
 
+    def list(self, values: Iterable[Any]) -> Any:
+        result = self.java("java.util.ArrayList")()
+        for value in values:
+            result.add(value)
+        return result
+
     def set(self, values: Iterable[Any]) -> Any:
         result = self.java("java.util.HashSet")()
         for value in values:

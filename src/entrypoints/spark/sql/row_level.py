@@ -1,28 +1,35 @@
 """Implement UPDATE, MERGE and DELETE by any condition.
 
 Spark evaluates the statement, and gives each changed row its operation and its address in the version that the
-statement reads. Tasks write the new rows as fragments and return the addresses of the old ones. The driver marks these
-as deleted and commits one version. An updated row is deleted and inserted, so it gets a new address; in a table with
-stable row ids also a new id.
+statement reads. Tasks write new rows, or new columns of fragments (`changed_rows`). The driver marks the old rows as
+deleted and commits one version. Stable row ids are kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import lance
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput, Unsupported
+from lancekeep.entrypoints.spark.reading import Snapshot
+from lancekeep.entrypoints.spark.sql.changed_rows import (
+    FRAGMENT_BITS,
+    OFFSETS,
+    Addresses,
+    Layout,
+    Rewritten,
+    Written,
+    field_ids,
+    write_changes,
+)
 from lancekeep.entrypoints.spark.sql.jvm import WRITE, Jvm, Proxy
 from lancekeep.entrypoints.spark.sql.metadata_columns import ROW_ADDRESS
-from lancekeep.entrypoints.spark.sql.workers import Batches, messages, writer_factory
-from lancekeep.entrypoints.spark.writing import write_batches
+from lancekeep.entrypoints.spark.sql.workers import messages, writer_factory
 from lancekeep.ports.table_engine import WriteMode, WritePlan
 
 _EXPRESSIONS, _METRIC = "org.apache.spark.sql.connector.expressions.", "org.apache.spark.sql.connector.metric."
@@ -40,7 +47,44 @@ class Target(Protocol):
 
     def _begin(self, mode: WriteMode) -> WritePlan: ...
 
+    def _changeable(self) -> tuple[Any, Snapshot]: ...
+
     def _change(self, act: Callable[[Any], Any], *, exactly: bool) -> None: ...
+
+
+class Query(Protocol):
+    """The query of the changed rows, before it is planned; implemented in `strategy`."""
+
+    def read(self) -> Iterable[Any]:
+        """Return the tables that it reads, without the rows that it changes."""
+
+    def joins(self) -> bool:
+        """Return whether the rows of a fragment may be in several tasks, or in any order."""
+
+    def inserts(self) -> bool:
+        """Return whether it may have rows without an address."""
+
+    def unchanged(self) -> Iterable[int]:
+        """Return the positions of columns that every updated row keeps."""
+
+    def without(self, columns: Any) -> Any:
+        """Remove columns, which are NULL in updated rows.
+
+        Returns:
+            The columns that the scan must read.
+        """
+
+    def scan(self, scan: Any) -> None:
+        """Replace the scan by one of the columns that `without` has returned."""
+
+    def gather(self, address: int) -> None:
+        """Bring the rows of a fragment into one task."""
+
+    def schema(self) -> Any:
+        """Return the columns of the changed rows."""
+
+    def sort(self, address: int) -> None:
+        """Sort the rows of each task by their old addresses; new rows are the last."""
 
 
 class Operation(Proxy):
@@ -61,6 +105,7 @@ class Operation(Proxy):
         self._jvm = target._jvm
         self._target = target
         self._command = command
+        self._scans: list[Any] = []
 
     def build(self) -> Operation:
         return self
@@ -82,7 +127,8 @@ class Operation(Proxy):
         return False
 
     def newScanBuilder(self, options: Any) -> Any:
-        return self._target.newScanBuilder(options)
+        self._scans.append(self._target.newScanBuilder(options))
+        return self._scans[-1]
 
     def newWriteBuilder(self, info: Any) -> Operation:
         return self
@@ -93,14 +139,14 @@ class Operation(Proxy):
     def reportDriverMetrics(self) -> Any:
         return self._jvm.array(_METRIC + "CustomTaskMetric", [])
 
-    def apply(self, delta: Any, read: Iterable[Any]) -> Changes:
+    def apply(self, delta: Any, query: Query) -> Changes:
         """Return the write of the changed rows; called by the strategy.
 
         Args:
             delta: Spark's ``WriteDelta``.
-            read: The other tables that the statement reads.
+            query: Its query, which is planned afterwards.
         """
-        again = [str(table.version()) for table in read if table.name() == self._target._name]
+        again = [str(table.version()) for table in query.read() if table.name() == self._target._name]
         version = str(self._target._dataset.version)
         if set(again) - {version}:
             raise ConcurrentModification(
@@ -108,8 +154,24 @@ class Operation(Proxy):
                 f"{version} and {again[0]}. Nothing was written."
             )
         # New rows may satisfy a condition on other rows of the table, or the keys of a MERGE.
-        exactly = bool(again) or self._command.toString() == _MERGE
-        return Changes(self._target, self.description(), delta, exactly=exactly)
+        is_merge = self._command.toString() == _MERGE
+        layout = self._narrowed(_layout(self._jvm, delta), query, is_merge=is_merge)
+        return Changes(self._target, self.description(), query, layout, exactly=bool(again) or is_merge)
+
+    def _narrowed(self, layout: Layout, query: Query, *, is_merge: bool) -> Layout:
+        """Leave out the columns that no update changes, and arrange the rows for `changed_rows`."""
+        unchanged = list(query.unchanged()) if len(self._scans) == 1 and not _has_blobs(self._target._dataset) else []
+        if unchanged:
+            [scan] = self._scans
+            scan.pruneColumns(query.without(self._jvm.list(unchanged)))
+            query.scan(scan.build())
+        gathered = not query.joins()
+        if unchanged and not gathered and not query.inserts():
+            query.gather(layout.address)
+            gathered = True
+        if is_merge and (unchanged or self._target._dataset.has_stable_row_ids):
+            query.sort(layout.address)
+        return layout._replace(unchanged=tuple(unchanged), gathered=gathered)
 
     def toBatch(self) -> Any:
         """Refuse the plan that Spark makes in a session without the strategy."""
@@ -145,20 +207,15 @@ class Changes(Proxy):
     class Java:
         implements = (WRITE + "Write", WRITE + "BatchWrite")
 
-    def __init__(self, target: Target, description: str, delta: Any, *, exactly: bool) -> None:
+    def __init__(self, target: Target, description: str, query: Query, layout: Layout, *, exactly: bool) -> None:
         self._jvm = target._jvm
         self._target = target
         self._description = description
         self._exactly = exactly
-        operations = self._jvm.java("org.apache.spark.sql.catalyst.util.RowDeltaUtils")
-        row = delta.projections().rowProjection()
-        self._layout = Layout(
-            (operations.DELETE_OPERATION(), operations.UPDATE_OPERATION(), operations.INSERT_OPERATION()),
-            tuple(_ordinals(row.get())) if row.isDefined() else (),
-            _ordinals(delta.projections().rowIdProjection())[0],
-        )
+        self._layout = layout
+        self._changed: Any = None
         self._schema = self._jvm.java("org.apache.spark.sql.types.StructType")()
-        for at, field in enumerate(delta.query().schema().fields()):  # by position, because names may repeat
+        for at, field in enumerate(query.schema().fields()):  # by position, because names may repeat
             self._schema = self._schema.add(f"c{at}", field.dataType(), True)
 
     def description(self) -> str:
@@ -178,7 +235,9 @@ class Changes(Proxy):
 
     def createBatchWriterFactory(self, info: Any) -> Any:
         plan = self._target._begin(WriteMode.APPEND)
-        return writer_factory(self._jvm, partial(_write, plan=plan, layout=self._layout), self._schema)
+        self._changed, snapshot = self._target._changeable()
+        write = partial(write_changes, plan=plan, snapshot=snapshot, layout=self._layout)
+        return writer_factory(self._jvm, write, self._schema)
 
     def useCommitCoordinator(self) -> bool:
         return True
@@ -187,75 +246,108 @@ class Changes(Proxy):
         pass
 
     def commit(self, answers: Iterable[Any], summary: Any = None) -> None:
-        written = messages(answers)
-        added = [lance.FragmentMetadata.from_json(text) for fragments, _ in written for text in fragments]
-        old = [np.frombuffer(addresses, np.uint64) for _, addresses in written]
-        addresses = np.sort(np.concatenate([np.empty(0, np.uint64), *old]))
-        if (addresses[1:] == addresses[:-1]).any():
+        written: list[Written] = messages(answers)
+        addresses = np.sort(np.concatenate([np.empty(0, np.uint64), *(one.addresses for one in written)]))
+        changed, removed = addressed(self._changed, addresses)
+        rewritten = [fragment for one in written for fragment in one.rewritten]
+        numbers = [fragment.id for fragment in changed] + removed + [fragment.number for fragment in rewritten]
+        if (addresses[1:] == addresses[:-1]).any() or len(set(numbers)) < len(numbers):
             raise InvalidInput(f"{self._description}: a row would be changed twice; nothing was committed")
-        commit_changes(self._target, *addressed(self._target._dataset, addresses), added, exactly=self._exactly)
+        assigned = [
+            name
+            for name, at in zip(self._changed.schema.names, self._layout.row, strict=False)
+            if at not in self._layout.unchanged
+        ]
+        changes = FragmentChanges(
+            self._changed.version,
+            added_fragments(fragment for one in written for fragment in one.added),
+            changed,
+            removed,
+            rewritten,
+            field_ids(self._changed, assigned) if rewritten else [],
+        )
+        commit_changes(self._target, changes, exactly=self._exactly)
 
     def abort(self, answers: Iterable[Any]) -> None:
         """Do nothing: uncommitted fragments are invisible until clean-up."""
 
 
-class Layout(NamedTuple):
-    """Where the parts of a changed row are.
+class FragmentChanges(NamedTuple):
+    """The changes of a version that a statement has read.
 
     Attributes:
-        operations: The values of the first column that mean delete, update and insert.
-        row: The positions of the table's columns.
-        address: The position of the old address.
+        version: The version.
+        added: The new fragments.
+        changed: The fragments with new deletion files.
+        removed: The ids of the fragments that keep no row.
+        rewritten: The fragments with new columns.
+        fields: The ids of these columns and of their fields.
     """
 
-    operations: tuple[int, int, int]
-    row: tuple[int, ...]
-    address: int
+    version: int
+    added: Sequence[Any]
+    changed: Sequence[Any]
+    removed: Sequence[int]
+    rewritten: Sequence[Rewritten] = ()
+    fields: Sequence[int] = ()
+
+    def operation(self) -> Any:
+        """Return the operation of the engine; None if nothing changes."""
+        operations = lance.LanceOperation
+        if self.rewritten:
+            return operations.Update(
+                list(self.removed),
+                [*self.changed, *(lance.FragmentMetadata.from_json(one.fragment) for one in self.rewritten)],
+                list(self.added),
+                fields_modified=list(self.fields),
+                update_mode="rewrite_columns",
+                updated_fragment_offsets={one.number: one.offsets for one in self.rewritten},
+            )
+        deletes = bool(self.changed or self.removed)
+        if deletes and self.added:
+            return operations.Update(
+                list(self.removed), list(self.changed), list(self.added), update_mode="rewrite_rows"
+            )
+        if deletes:
+            return operations.Delete(list(self.changed), list(self.removed), "rows chosen by Spark")
+        return operations.Append(list(self.added)) if self.added else None
 
 
-def commit_changes(
-    target: Target, updated: Sequence[Any], removed: Sequence[int], added: Sequence[Any], *, exactly: bool
-) -> None:
-    """Commit changes of the version that a statement has read.
-
-    They are one version; if nothing changes, none is committed.
+def commit_changes(target: Target, changes: FragmentChanges, *, exactly: bool) -> None:
+    """Commit the changes of a statement as one version, or none if there are none.
 
     Args:
         target: The table.
-        updated: The fragments with new deletion files.
-        removed: The ids of the fragments that keep no row.
-        added: The new fragments.
+        changes: The changes.
         exactly: Whether no other version may come between.
 
     Raises:
         ConcurrentModification: Another writer has changed the same fragments, or the table since if ``exactly``.
     """
-    deletes, operations = bool(updated or removed), lance.LanceOperation
-    operation: Any
-    if deletes and added:
-        operation = operations.Update(list(removed), list(updated), list(added), update_mode="rewrite_rows")
-    elif deletes:
-        operation = operations.Delete(list(updated), list(removed), "rows chosen by Spark")
-    elif added:
-        operation = operations.Append(list(added))
-    else:
-        return
-    transaction = lance.Transaction(target._dataset.version, operation)
-    target._change(lambda latest: lance.LanceDataset.commit(latest, transaction), exactly=exactly)
+    operation = changes.operation()
+    if operation is not None:
+        transaction = lance.Transaction(changes.version, operation)
+        target._change(lambda latest: lance.LanceDataset.commit(latest, transaction), exactly=exactly)
+
+
+def added_fragments(fragments: Iterable[str]) -> list[Any]:
+    """Return the fragments that tasks have written as JSON."""
+    return [lance.FragmentMetadata.from_json(text) for text in fragments]
 
 
 def matching(dataset: Any, condition: str) -> tuple[list[Any], list[int]]:
     """Mark the rows that satisfy a condition as deleted; returns as `addressed`."""
-    updated: list[Any] = []
+    changed: list[Any] = []
     removed: list[int] = []
     for fragment in dataset.get_fragments():
         found = fragment.count_rows(condition)
         if found:
-            _sort(fragment, found, condition, updated, removed)
-    return updated, removed
+            left = fragment.delete(condition) if found < fragment.count_rows() else None
+            _sort(fragment.fragment_id, left, changed, removed)
+    return changed, removed
 
 
-def addressed(dataset: Any, addresses: npt.NDArray[np.uint64]) -> tuple[list[Any], list[int]]:
+def addressed(dataset: Any, addresses: Addresses) -> tuple[list[Any], list[int]]:
     """Mark rows as deleted.
 
     Args:
@@ -265,49 +357,43 @@ def addressed(dataset: Any, addresses: npt.NDArray[np.uint64]) -> tuple[list[Any
     Returns:
         The fragments that keep other rows, with new deletion files, and the ids of those that keep none.
     """
-    updated: list[Any] = []
+    changed: list[Any] = []
     removed: list[int] = []
-    numbers, starts = np.unique(addresses >> np.uint64(32), return_index=True)
+    numbers, starts = np.unique(addresses >> FRAGMENT_BITS, return_index=True)
     ends = [*starts[1:], len(addresses)]
     for number, start, end in zip(numbers.tolist(), starts, ends, strict=bool(len(addresses))):
-        found = addresses[start:end]
-        condition = f"{ROW_ADDRESS} IN ({', '.join(map(str, found.tolist()))})"
-        _sort(dataset.get_fragment(number), len(found), condition, updated, removed)
-    return updated, removed
+        left = dataset.get_fragment(number).delete_rows((addresses[start:end] & OFFSETS).tolist())
+        _sort(number, left, changed, removed)
+    return changed, removed
 
 
-def _sort(fragment: Any, found: int, condition: str, updated: list[Any], removed: list[int]) -> None:
-    """Delete the ``found`` rows of a fragment that satisfy a condition."""
-    left = fragment.delete(condition) if found < fragment.count_rows() else None
+def _sort(number: int, left: Any, changed: list[Any], removed: list[int]) -> None:
     if left is None:
-        removed.append(fragment.fragment_id)
+        removed.append(number)
     else:
-        updated.append(left)
+        changed.append(left)
 
 
-def _write(batches: Batches, plan: WritePlan, layout: Layout) -> tuple[list[str], bytes]:
-    """Write the new rows of one task.
+def _layout(jvm: Jvm, delta: Any) -> Layout:
+    operations = jvm.java("org.apache.spark.sql.catalyst.util.RowDeltaUtils")
+    row = delta.projections().rowProjection()
+    return Layout(
+        (operations.DELETE_OPERATION(), operations.UPDATE_OPERATION(), operations.INSERT_OPERATION()),
+        tuple(_ordinals(row.get())) if row.isDefined() else (),
+        _ordinals(delta.projections().rowIdProjection())[0],
+    )
 
-    Returns:
-        The fragments as JSON, and the addresses of the old rows as integers of 64 bits.
-    """
-    delete, _, insert = layout.operations
-    old: list[bytes] = []
 
-    def rows() -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            operation = batch.column(0)
-            unknown = set(pc.unique(operation).to_pylist()) - set(layout.operations)
-            if unknown:
-                raise Unsupported(f"Spark asks for a change of the kind {min(unknown)}, which is not known")
-            changed = batch.filter(pc.not_equal(operation, insert)).column(layout.address)
-            old.append(changed.cast(pa.uint64()).to_numpy(zero_copy_only=False).tobytes())
-            new = batch.filter(pc.not_equal(operation, delete))
-            if new.num_rows and layout.row:
-                columns = [new.column(at) for at in layout.row]
-                yield pa.RecordBatch.from_arrays(columns, names=plan.schema.names)
+def _has_blobs(dataset: Any) -> bool:
+    """Whether the engine returns values of a column not as they are stored."""
+    return any(_is_blob(field) for field in dataset.schema)
 
-    return write_batches(rows(), plan), b"".join(old)
+
+def _is_blob(field: pa.Field) -> bool:
+    children = [field.type.field(at) for at in range(field.type.num_fields)]
+    marks = field.metadata or {}
+    is_blob = b"lance-encoding:blob" in marks or marks.get(b"ARROW:extension:name") == b"lance.blob.v2"
+    return is_blob or any(map(_is_blob, children))
 
 
 def _ordinals(projection: Any) -> list[int]:

@@ -4,23 +4,32 @@ Spark rewrites UPDATE, DELETE and MERGE to a ``WriteDelta``: a query of changed 
 address of each. Its own physical plan passes single rows to the writer, and silently drops them if the writer is
 Python's. A planner strategy, compiled with Spark's own compiler, plans the same query as an append, which passes whole
 partitions. A MERGE that only inserts is an append for Spark; its write learns that the query reads the target.
+
+Before the query is planned, `changed_query` can leave out columns and arrange the rows.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from lancekeep.entrypoints.spark.sql.changed_query import QUERY
 from lancekeep.entrypoints.spark.sql.jvm import Jvm
 
 _CLASS = "LancekeepRowLevelStrategy"
 
 _SOURCE = """
+import org.apache.spark.sql.catalyst.ProjectingInternalRow;
+import org.apache.spark.sql.catalyst.expressions.*;
 import org.apache.spark.sql.catalyst.plans.logical.*;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.*;
+import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.connector.write.RowLevelOperationTable;
 import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.execution.PlanLater;
 import org.apache.spark.sql.execution.datasources.v2.*;
+import org.apache.spark.sql.types.StructType;
+import scala.collection.immutable.Seq;
 
 public class LancekeepRowLevelStrategy extends org.apache.spark.sql.execution.SparkStrategy {
     public scala.collection.immutable.Seq apply(LogicalPlan plan) {
@@ -35,16 +44,17 @@ public class LancekeepRowLevelStrategy extends org.apache.spark.sql.execution.Sp
             Object write = delta.write().get();
             if (write instanceof java.util.function.BiFunction) {  // Lancekeep's; other catalogs keep their plan
                 DataSourceV2Relation table = (DataSourceV2Relation) delta.originalTable();
-                Write append = (Write) ((java.util.function.BiFunction) write).apply(delta, read(delta.query()));
+                Query query = new Query(delta);
+                Write append = (Write) ((java.util.function.BiFunction) write).apply(delta, query);
                 found = new AppendDataExec(
-                    new PlanLater(delta.query()), new Refresh(table), append, table.name(), scala.Option.apply(null));
+                    new PlanLater(query.plan), new Refresh(table), append, table.name(), scala.Option.apply(null));
             }
         }
         return scala.Option.apply(found).toList();
     }
 
     /** Return the tables that a query reads, without the rows that it changes. */
-    private static java.util.List read(LogicalPlan query) {
+    static java.util.List read(LogicalPlan query) {
         java.util.List found = new java.util.ArrayList();
         collect(query, found);
         return found;
@@ -53,11 +63,13 @@ public class LancekeepRowLevelStrategy extends org.apache.spark.sql.execution.Sp
     private static void collect(LogicalPlan plan, java.util.List found) {
         if (plan instanceof DataSourceV2ScanRelation) {
             Table table = ((DataSourceV2ScanRelation) plan).relation().table();
-            if (!(table instanceof org.apache.spark.sql.connector.write.RowLevelOperationTable)) found.add(table);
+            if (!(table instanceof RowLevelOperationTable)) found.add(table);
         }
         for (int at = 0; at < plan.children().size(); at++) collect((LogicalPlan) plan.children().apply(at), found);
         for (int at = 0; at < plan.subqueries().size(); at++) collect((LogicalPlan) plan.subqueries().apply(at), found);
     }
+
+    @QUERY@
 
     /** Read again what is cached of the table, as Spark does after each write. */
     public static class Refresh extends scala.runtime.AbstractFunction0 {
@@ -91,7 +103,7 @@ def install_strategy(jvm: Jvm) -> None:
 def _strategy(jvm: Jvm) -> Any:
     compiler = jvm.java("org.codehaus.janino.SimpleCompiler")()
     compiler.setParentClassLoader(jvm.java("java.lang.Thread").currentThread().getContextClassLoader())
-    compiler.cook(_SOURCE)
+    compiler.cook(_SOURCE.replace("@QUERY@", QUERY))
     return (
         compiler.getClassLoader().loadClass(_CLASS).getConstructors()[0].newInstance(jvm.array("java.lang.Object", []))
     )

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, NoReturn
 
 import attrs
-import lance
 import pyarrow as pa
 
 from lancekeep.application.catalog import Catalog
@@ -23,7 +22,13 @@ from lancekeep.entrypoints.spark.sql.columns import spark_schema, vector_propert
 from lancekeep.entrypoints.spark.sql.jvm import CATALOG, Jvm, Proxy
 from lancekeep.entrypoints.spark.sql.metadata_columns import MetadataColumn, metadata_columns
 from lancekeep.entrypoints.spark.sql.predicates import conjunction, translated
-from lancekeep.entrypoints.spark.sql.row_level import OperationBuilder, commit_changes, matching
+from lancekeep.entrypoints.spark.sql.row_level import (
+    FragmentChanges,
+    OperationBuilder,
+    added_fragments,
+    commit_changes,
+    matching,
+)
 from lancekeep.entrypoints.spark.sql.scan import ScanBuilder
 from lancekeep.entrypoints.spark.sql.streams import FORMAT, Streams, given_options
 from lancekeep.entrypoints.spark.sql.write import Insert
@@ -167,11 +172,15 @@ class SqlTable(_Relation):
         return False
 
     def newScanBuilder(self, options: Any) -> Any:
-        branch = self._branch.name if self._branch is not None and self._branch.exists else None
-        snapshot = Snapshot.of(self._catalog, self._dataset, branch)
-        stream = partial(self._streams.read, self._table) if branch is None else self._no_stream
+        snapshot = self._snapshot(self._dataset, is_branch=self._branch is not None and self._branch.exists)
+        stream = partial(self._streams.read, self._table) if snapshot.branch is None else self._no_stream
         options = given_options(options)
         return ScanBuilder(self._jvm, self._name, self._dataset, snapshot, self._columns, options, stream)
+
+    def _snapshot(self, dataset: Any, *, is_branch: bool) -> Snapshot:
+        return Snapshot.of(
+            self._catalog, dataset, self._branch.name if self._branch is not None and is_branch else None
+        )
 
     def canDeleteWhere(self, predicates: Iterable[Any]) -> bool:
         return all(translated(predicate, self._dataset) is not None for predicate in predicates)
@@ -200,6 +209,15 @@ class SqlTable(_Relation):
             self._branch.create(version)
         branch = None if self._branch is None else self._branch.name
         self._catalog.commit_change(self._table, act, after=version if exactly else None, branch=branch)
+
+    def _changeable(self) -> tuple[Any, Snapshot]:
+        """Return the version whose fragments a statement changes; a branch is created first if it is missing."""
+        if self._branch is None or self._branch.exists:
+            return self._dataset, self._snapshot(self._dataset, is_branch=self._branch is not None)
+        version = self._dataset.version
+        self._branch.create(version)
+        dataset = self._catalog.open(self._table, version, branch=self._branch.name)
+        return dataset, self._snapshot(dataset, is_branch=True)
 
     def _begin(self, mode: WriteMode) -> WritePlan:
         require_quotable(self._stored.names)
@@ -233,8 +251,11 @@ class SqlTable(_Relation):
         return conjunction([text for text in filters if text is not None]) or "true"
 
     def _replace(self, condition: str, fragments: list[str]) -> None:
-        added = [lance.FragmentMetadata.from_json(text) for text in fragments]
-        commit_changes(self, *matching(self._dataset, condition), added, exactly=True)
+        dataset, _ = self._changeable()
+        changed, removed = matching(dataset, condition)
+        commit_changes(
+            self, FragmentChanges(dataset.version, added_fragments(fragments), changed, removed), exactly=True
+        )
 
     def _no_stream(self, *_: Any) -> NoReturn:
         raise Unsupported(f"{self._name}: streams read and write the main history of a table, no branch")
