@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+from lance.blob import BlobType
 
 READ_AHEAD: dict[str, Any] = {"io_buffer_size": 32 << 20, "batch_readahead": 4}
 """Bytes and batches that a scan reads ahead; the engine's defaults are two gigabytes and 16 batches."""
 BATCH_ROWS, BATCH_BYTES = 8192, 2 << 20
 
 
+BLOB_ENCODING = "lance-encoding:blob"
+"""The metadata key of a column that is stored as blobs."""
+
+
+def is_blob(field: pa.Field) -> bool:
+    """Return whether a column is stored as blobs, in this or in the older encoding."""
+    return isinstance(field.type, BlobType) or (field.metadata or {}).get(BLOB_ENCODING.encode()) == b"true"
+
+
 def batch_rows(stored: pa.Schema, names: Iterable[str], fragments: Iterable[Any]) -> int:
     """Return the number of rows in a batch of about 2 MB, at most 8,192.
 
     Values of variable size, such as images, count as the average row of the fragments: the engine decodes several
-    whole batches at a time, regardless of ``batch_size_bytes``.
+    whole batches at a time, regardless of ``batch_size_bytes``. Blobs count as the average blob, since they may lie
+    beside the data files.
     """
-    bits = [_bits(stored.field(name).type) for name in names]
+    columns, parts = [stored.field(name) for name in names], list(fragments)
+    blobs = [column.name for column in columns if is_blob(column)]
+    bits = [_bits(column.type) for column in columns if not is_blob(column)]
     width = sum(filter(None, bits)) // 8
     if None in bits:
-        width = max([width, *map(_average_row, fragments)])
+        width = max([width, *map(_average_row, parts)])
+    if blobs:
+        width += _average_blobs(parts, blobs)
     return max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, width)))
 
 
@@ -61,3 +77,13 @@ def _average_row(fragment: Any) -> int:
     metadata = fragment.metadata
     size = sum(file.file_size_bytes or 0 for file in metadata.files)
     return int(size // max(1, metadata.physical_rows))
+
+
+def _average_blobs(fragments: Sequence[Any], names: Sequence[str]) -> int:
+    """Return the average size of a row's blobs, by their descriptions."""
+    size, rows = 0, 1
+    for fragment in fragments:
+        described = fragment.to_table(columns=list(names), blob_handling="blobs_descriptions")
+        rows += described.num_rows
+        size += sum(pc.sum(pc.struct_field(described[name], "size")).as_py() or 0 for name in names)
+    return int(size // rows)

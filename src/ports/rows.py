@@ -53,6 +53,7 @@ class Query:
         prefilter: apply the condition before the search.
         fast: search only indexed rows.
         row_ids: return the row ids as ``_rowid``.
+        bytes_of_blobs: return the bytes of blobs, not their descriptions.
     """
 
     columns: Sequence[str] | Mapping[str, str] | None = None
@@ -65,6 +66,7 @@ class Query:
     prefilter: bool = False
     fast: bool = False
     row_ids: bool = False
+    bytes_of_blobs: bool = False
 
 
 @attrs.frozen

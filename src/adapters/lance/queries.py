@@ -41,6 +41,7 @@ def scanner_of(dataset: Any, query: Query) -> Any:
         text = query.text if isinstance(query.text, str) else _Structured(dataset).query(query.text)
         builder.full_text_search(text, None if query.text_columns is None else list(query.text_columns))
     builder.limit(query.limit).offset(query.offset)
+    builder.blob_handling("all_binary" if query.bytes_of_blobs else None)
     return builder.prefilter(query.prefilter).fast_search(query.fast).with_row_id(query.row_ids).to_scanner()
 
 

@@ -8,14 +8,17 @@ from typing import Any
 import lance.fragment
 import pyarrow as pa
 import pyarrow.compute as pc
+from lance.blob import BlobType
 
 from lancekeep.domain.errors import InvalidInput, MissingExtra
+from lancekeep.entrypoints.scanning import BLOB_ENCODING, is_blob
 
 try:
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import (
         ArrayType,
+        BinaryType,
         CharType,
         DataType,
         MapType,
@@ -89,7 +92,7 @@ def _is_unkept(data_type: DataType) -> bool:
 def spark_schema(stored: pa.Schema) -> StructType:
     """Return the schema in which Spark reads a table.
 
-    The metadata of a vector column holds the length of its vectors.
+    The metadata of a vector column holds the length of its vectors, that of a blob column its encoding.
 
     Raises:
         InvalidInput: Spark has no type for a column; the message names all such columns.
@@ -100,7 +103,7 @@ def spark_schema(stored: pa.Schema) -> StructType:
             column = pa.schema([pa.field(field.name, as_spark_sees(field.type), field.nullable)])
             seen = from_arrow_schema(column, prefer_timestamp_ntz=True)
             arrow_of(seen)  # refuses decimals of more digits than Spark has
-            columns.append(_described(seen[0], field.type))
+            columns.append(_described(seen[0], field))
         except (PySparkException, ValueError):
             unreadable.append(f"{field.name!r} is {field.type}")
     if unreadable:
@@ -110,9 +113,11 @@ def spark_schema(stored: pa.Schema) -> StructType:
     return StructType(columns)
 
 
-def _described(column: StructField, stored: pa.DataType) -> StructField:
-    if pa.types.is_fixed_size_list(stored):
-        column.metadata = {VECTOR_LENGTH: stored.list_size}
+def _described(column: StructField, stored: pa.Field) -> StructField:
+    if pa.types.is_fixed_size_list(stored.type):
+        column.metadata = {VECTOR_LENGTH: stored.type.list_size}
+    if is_blob(stored):
+        column.metadata = {BLOB_ENCODING: "true"}
     return column
 
 
@@ -140,6 +145,29 @@ def with_vectors(offered: pa.Schema, lengths: dict[str, Any]) -> pa.Schema:
             raise InvalidInput(f"the column {name!r}, {field.type}, cannot be vectors of length {length!r}")
         vectors = pa.list_(pa.field("item", field.type.value_type), int(length))
         offered = offered.set(offered.names.index(name), field.with_type(vectors))
+    return offered
+
+
+def blob_columns(schema: StructType) -> list[str]:
+    """Return the columns that were read from blobs, or whose metadata asks for them."""
+    return [
+        column.name
+        for column in schema
+        if (column.metadata or {}).get(BLOB_ENCODING) == "true" and isinstance(column.dataType, BinaryType)
+    ]
+
+
+def with_blobs(offered: pa.Schema, names: Iterable[str]) -> pa.Schema:
+    """Replace binary columns by blob columns.
+
+    Raises:
+        InvalidInput: A column is not binary.
+    """
+    for name in names:
+        field = offered.field(name)
+        if not pa.types.is_binary(field.type):
+            raise InvalidInput(f"the column {name!r} is {field.type}; only BINARY can be stored as blobs")
+        offered = offered.set(offered.names.index(name), field.with_type(BlobType()))
     return offered
 
 
@@ -199,6 +227,8 @@ def require_fit(offered: pa.Schema, wanted: pa.Schema) -> None:
 def as_spark_sees(stored: pa.DataType) -> pa.DataType:
     """Return the Spark type for a stored type, with nullable nested values."""
     is_ = pa.types
+    if isinstance(stored, pa.ExtensionType):
+        return pa.binary() if isinstance(stored, BlobType) else stored
     if is_.is_list(stored) or is_.is_large_list(stored) or is_.is_fixed_size_list(stored):
         return pa.list_(pa.field("element", as_spark_sees(stored.value_type)))
     if is_.is_struct(stored):
@@ -274,6 +304,8 @@ def _fit_column(column: pa.Array, field: pa.Field) -> pa.Array:
     try:
         if pa.types.is_fixed_size_list(field.type):
             return _vectors(column, field)
+        if isinstance(field.type, BlobType):
+            return _blobs(column, field.type)
         if pa.types.is_struct(field.type):
             children = [_fit_column(column.field(child.name), child) for child in field.type]
             return pa.StructArray.from_arrays(children, fields=list(field.type), mask=column.is_null())
@@ -292,6 +324,14 @@ def _vectors(lists: pa.Array, field: pa.Field) -> pa.Array:
     if lists.null_count:
         lists = pc.coalesce(lists, pa.scalar([0] * size, lists.type))
     return pa.FixedSizeListArray.from_arrays(lists.flatten().cast(field.type.value_type), type=field.type, mask=mask)
+
+
+def _blobs(values: pa.Array, kind: BlobType) -> pa.Array:
+    """Build blobs from bytes; a table may have been created with fewer fields than `BlobType` has now."""
+    [data, *rest] = kind.storage_type
+    children = [values.cast(data.type), *(pa.nulls(len(values), field.type) for field in rest)]
+    stored = pa.StructArray.from_arrays(children, fields=[data, *rest], mask=values.is_null())
+    return pa.ExtensionArray.from_storage(kind, stored)
 
 
 def _aligned(column: pa.Array) -> pa.Array:

@@ -33,6 +33,8 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
+from lancekeep.entrypoints.scanning import is_blob
+
 
 @attrs.frozen
 class Pushed:
@@ -62,10 +64,16 @@ def pushed(condition: Filter, schema: pa.Schema) -> Pushed | None:
 
 
 def _field(path: Sequence[str], schema: pa.Schema) -> pa.Field | None:
-    """Return a column or a field of nested structs; None if a name has a backtick, which the scanner cannot quote."""
+    """Return a column or a field of nested structs.
+
+    Returns:
+        None for blobs, and if a name has a backtick, which the scanner cannot quote.
+    """
     if "`" in "".join((*path, *schema.names)) or path[0] not in schema.names:
         return None
     field = schema.field(path[0])
+    if is_blob(field):
+        return None
     for name in path[1:]:
         if not pa.types.is_struct(field.type) or field.type.get_field_index(name) < 0:
             return None

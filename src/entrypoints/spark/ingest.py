@@ -17,9 +17,11 @@ from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import Identifier
 from lancekeep.entrypoints.spark.arrow_types import (
     arrow_schema,
+    blob_columns,
     require_fit,
     require_storable,
     vector_lengths,
+    with_blobs,
     with_vectors,
 )
 from lancekeep.entrypoints.spark.failures import translated
@@ -69,7 +71,7 @@ def ingest(
     elif schema is not None:
         require_storable(schema)
     else:
-        schema = with_vectors(offered, vector_lengths(frame.schema))
+        schema = with_blobs(with_vectors(offered, vector_lengths(frame.schema)), blob_columns(frame.schema))
     require_fit(offered, schema)
     plan = catalog.begin_write(table, schema, mode)
     try:

@@ -179,6 +179,7 @@ class FragmentReader:
             batch_size=self.batch_size or batch_rows(dataset.schema, names, fragments),
             fragments=fragments,
             scan_in_order=True,
+            blob_handling="all_binary",
             **READ_AHEAD,
         )
         for batch in scanner.to_batches():

@@ -16,13 +16,16 @@ import pyarrow as pa
 
 from lancekeep.application.row_rules import check_rows
 from lancekeep.domain.errors import InvalidInput, Unsupported
+from lancekeep.entrypoints.scanning import is_blob
 from lancekeep.entrypoints.spark.arrow_types import (
     arrow_schema,
     as_spark_sees,
+    blob_columns,
     fit,
     require_fit,
     require_storable,
     vector_lengths,
+    with_blobs,
     with_vectors,
 )
 from lancekeep.entrypoints.spark.daemon import freeze_imports
@@ -57,6 +60,7 @@ def target_schema(
         require_fit(offered, existing)
         _require_lengths(existing, {name: lengths[name] for name in lengths if name.lower() in vectors})
         return existing
+    blobs = set(blob_columns(frame))
     for index, field in enumerate(offered):
         if existing is None or field.name not in existing.names:
             continue
@@ -64,7 +68,8 @@ def target_schema(
         if as_spark_sees(stored.type) == field.type and lengths.get(field.name) in (None, _length(stored.type)):
             lengths.pop(field.name, None)
             offered = offered.set(index, stored.with_nullable(True))
-    return with_vectors(offered, lengths)
+        blobs -= {field.name} if is_blob(stored) else set()
+    return with_blobs(with_vectors(offered, lengths), blobs)
 
 
 def added_fields(offered: Iterable[pa.Field], existing: Iterable[pa.Field]) -> list[pa.Field]:

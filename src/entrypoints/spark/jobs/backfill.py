@@ -23,6 +23,7 @@ from lancekeep.domain.errors import ConcurrentModification, InvalidInput, Unsupp
 from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.row_rules import columns_of
 from lancekeep.entrypoints.scanning import READ_AHEAD, batch_rows
+from lancekeep.entrypoints.spark import projection
 from lancekeep.entrypoints.spark.jobs.files import absolute, place
 from lancekeep.entrypoints.spark.jobs.tasks import Clock, Summary, commit_transaction, quiet, run
 from lancekeep.entrypoints.spark.reading import Snapshot
@@ -87,7 +88,8 @@ def backfill(
         dataset = catalog.open(name)
         work = _Work(
             Snapshot.of(catalog, dataset), targets, _sources(dataset, targets, reads, str(name)), function,
-            targets[0] in dataset.schema.names, batch_rows, absolute(checkpoint), str(dataset.lance_schema), where,
+            targets[0] in dataset.schema.names, batch_rows, absolute(checkpoint),
+            str(projection.columns_of(dataset)), where,
         )  # fmt: skip
         _require_expression(dataset, work)
         fragments = [fragment.metadata for fragment in dataset.get_fragments()]

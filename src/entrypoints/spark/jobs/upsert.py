@@ -17,6 +17,7 @@ from lancekeep.entrypoints.spark.arrow_types import fit
 from lancekeep.entrypoints.spark.failures import translated
 from lancekeep.entrypoints.spark.jobs.staged import StagedRows
 from lancekeep.entrypoints.spark.jobs.tasks import Clock, Summary, commit_transaction
+from lancekeep.entrypoints.spark.projection import columns_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -63,13 +64,13 @@ def upsert(
             "the rows of a DataFrame have no order: reduce them to one for each key, or give an Arrow table"
         )
     dataset = catalog.open(name)
-    columns = str(dataset.lance_schema)  # includes the field ids that the staged files use
+    columns = columns_of(dataset)  # with the field ids that the staged files use
     rows = _staged(catalog, dataset, name, source, keys, duplicates)
     for _ in range(_ATTEMPTS):
         dataset = catalog.open(name)
         if not rows.rows:
             return Summary("upsert", str(name), 0, 0, clock.seconds, dataset.version, dataset.version)
-        if str(dataset.lance_schema) != columns:
+        if columns_of(dataset) != columns:
             raise ConcurrentModification(
                 f"{name}: its columns changed during the job; nothing was committed. Run it again"
             )

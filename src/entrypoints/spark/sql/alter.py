@@ -18,7 +18,7 @@ from lancekeep.domain.errors import InvalidInput, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.row_rules import CONSTRAINT, DEFAULT, columns_of, rules_of
 from lancekeep.entrypoints.spark.arrow_types import as_spark_sees, fit, require_quotable, require_storable
-from lancekeep.entrypoints.spark.sql.columns import COMMENT, is_vector_property, stored_field
+from lancekeep.entrypoints.spark.sql.columns import COMMENT, is_type_property, stored_field
 from lancekeep.entrypoints.spark.writing import require_extensible
 
 
@@ -45,7 +45,7 @@ def alter(catalog: Catalog, table: ObjectId, changes: Sequence[Any]) -> None:
     _state_rules(table, by_kind, stored, given, removed)
     _require_unused(table, by_kind, stored)
     for name in (*given, *removed):
-        if is_vector_property(name):
+        if is_type_property(name):
             raise Unsupported(f"{table}: {name} is the type of a column, which is decided when the table is created")
         if name in ("provider", "location", "owner"):
             raise Unsupported(f"{table}: {name} is not a property that can be changed")

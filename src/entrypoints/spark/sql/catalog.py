@@ -28,7 +28,7 @@ from lancekeep.domain.row_rules import rules_of
 from lancekeep.entrypoints.spark.sql.alter import alter, constraint_property
 from lancekeep.entrypoints.spark.sql.branches import PREFIX, TAG_PREFIX, WAP_BRANCH, Branch
 from lancekeep.entrypoints.spark.sql.changelog import Changelog
-from lancekeep.entrypoints.spark.sql.columns import is_vector_property, stated_expressions, stored_schema
+from lancekeep.entrypoints.spark.sql.columns import is_type_property, stated_expressions, stored_schema
 from lancekeep.entrypoints.spark.sql.history import version_at
 from lancekeep.entrypoints.spark.sql.jvm import CATALOG, Jvm, Proxy, struct
 from lancekeep.entrypoints.spark.sql.metadata_tables import KINDS, MetadataTable, require_version_allowed
@@ -280,11 +280,11 @@ class SqlCatalog(Proxy):
     def createTableLike(self, identifier: Any, info: Any, source: Any) -> SqlTable:
         """Create a table with the source's columns and comments.
 
-        Vector columns stay vectors if the source is a table of a Lancekeep catalog.
+        Vectors and blobs stay what they are if the source is a table of a Lancekeep catalog.
         """
         columns, properties = self._definition((info,))
-        vectors = {key: value for key, value in dict(source.properties()).items() if is_vector_property(key)}
-        return self._create(identifier, columns, {**vectors, **properties})
+        types = {key: value for key, value in dict(source.properties()).items() if is_type_property(key)}
+        return self._create(identifier, columns, {**types, **properties})
 
     def alterTable(self, identifier: Any, changes: Iterable[Any]) -> SqlTable:
         table = _object_id(identifier)
@@ -433,4 +433,4 @@ def _definition(properties: Any, of_what: str) -> dict[str, str]:
 def _kept(properties: Mapping[str, str]) -> dict[str, str]:
     """Return the properties to store; the others follow from the columns or show the state of a table."""
     shown = (VERSION_SHOWN, STORE_SHOWN, "is_managed_location", "table_type")
-    return {name: value for name, value in properties.items() if name not in shown and not is_vector_property(name)}
+    return {name: value for name, value in properties.items() if name not in shown and not is_type_property(name)}

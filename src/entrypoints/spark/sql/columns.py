@@ -1,7 +1,8 @@
 """Convert columns between Spark's DDL and a table's schema.
 
-Covers nullability, comments and vectors. A vector column is an ``ARRAY<FLOAT>`` (or ``DOUBLE``) with the table property
-``vector.<column>``, its dimension. The dimension is part of the stored type and is not stored as a property.
+Covers nullability, comments, vectors and blobs. A vector column is an ``ARRAY<FLOAT>`` (or ``DOUBLE``) with the table
+property ``vector.<column>``, its dimension. A blob column is a ``BINARY`` with the table property ``blob.<column>``,
+which is ``true``. Both are parts of the stored type and are not stored as properties.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ from pyspark.sql.types import StructField, StructType
 
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.row_rules import DEFAULT, GENERATED
+from lancekeep.entrypoints.scanning import is_blob
 from lancekeep.entrypoints.spark import arrow_types
 from lancekeep.entrypoints.spark.arrow_types import (
     VECTOR_LENGTH,
     arrow_schema,
+    blob_columns,
     require_storable,
     vector_lengths,
+    with_blobs,
     with_vectors,
 )
 
@@ -32,19 +36,33 @@ _VECTOR = "vector."
 _PEERS_VECTOR = f".{VECTOR_LENGTH}"
 """The suffix after the column name by which lance-spark spells ``vector.<column>``."""
 
+_BLOB = "blob."
+_PEERS_BLOB = ".lance.encoding"
+"""The suffix by which lance-spark spells ``blob.<column>``, with the value ``blob``."""
+
 
 def stored_schema(columns: StructType, properties: Mapping[str, str]) -> pa.Schema:
     """Return the stored schema of a new table.
 
     Raises:
-        InvalidInput: Lance cannot store a column, or a vector property does not fit the columns.
+        InvalidInput: Lance cannot store a column, or a vector or blob property does not fit the columns.
     """
-    given = {_vector_column(name): value for name, value in properties.items() if is_vector_property(name)}
-    lengths = vector_lengths(columns) | given
-    unknown = lengths.keys() - set(columns.names)
-    if unknown:
-        raise InvalidInput(f"the property {_VECTOR}{min(unknown)} names no column of {', '.join(columns.names)}")
-    schema = with_vectors(pa.schema([stored_field(column) for column in columns]), lengths)
+    lengths: dict[str, str] = vector_lengths(columns)
+    blobs = set(blob_columns(columns))
+    for name, value in properties.items():
+        column = _column_of(name)
+        if column is None:
+            continue
+        if column not in columns.names:
+            raise InvalidInput(f"the property {name} names no column of {', '.join(columns.names)}")
+        if name.startswith(_VECTOR) or name.endswith(_PEERS_VECTOR):
+            lengths[column] = value
+        elif value.lower() in ("true", "blob"):
+            blobs.add(column)
+        else:
+            raise InvalidInput(f"the property {name} is {value!r}; a column that is stored as blobs has 'true'")
+    schema = pa.schema([stored_field(column) for column in columns])
+    schema = with_blobs(with_vectors(schema, lengths), sorted(blobs))
     require_storable(schema)
     return schema
 
@@ -104,18 +122,27 @@ def stated_expressions(columns: StructType) -> dict[str, str]:
     return found
 
 
-def is_vector_property(name: str) -> bool:
-    return name.startswith(_VECTOR) or name.endswith(_PEERS_VECTOR)
+def is_type_property(name: str) -> bool:
+    """Return whether a table property declares a column of vectors or blobs."""
+    return _column_of(name) is not None
 
 
-def vector_properties(stored: pa.Schema) -> dict[str, str]:
-    """Return the table properties that declare the vector columns of a schema."""
-    return {
+def type_properties(stored: pa.Schema) -> dict[str, str]:
+    """Return the table properties that declare a schema's vectors and blobs."""
+    vectors = {
         f"{_VECTOR}{field.name}": str(field.type.list_size)
         for field in stored
         if pa.types.is_fixed_size_list(field.type)
     }
+    return vectors | {f"{_BLOB}{field.name}": "true" for field in stored if is_blob(field)}
 
 
-def _vector_column(name: str) -> str:
-    return name.removeprefix(_VECTOR) if name.startswith(_VECTOR) else name.removesuffix(_PEERS_VECTOR)
+def _column_of(name: str) -> str | None:
+    """Return the column whose type a table property declares."""
+    for prefix in (_VECTOR, _BLOB):
+        if name.startswith(prefix):
+            return name.removeprefix(prefix)
+    for suffix in (_PEERS_VECTOR, _PEERS_BLOB):
+        if name.endswith(suffix):
+            return name.removesuffix(suffix)
+    return None

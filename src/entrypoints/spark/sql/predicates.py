@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
+from lancekeep.entrypoints.scanning import is_blob
 from lancekeep.entrypoints.spark.filters import as_literal
 
 _COMPARISONS = {"=": "=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
@@ -37,7 +38,8 @@ def translated(predicate: Any, dataset: Any, metadata: Iterable[pa.Field] = ()) 
         None if only Spark can evaluate the predicate.
     """
     try:
-        text = _condition(predicate, pa.schema([*dataset.schema, *metadata]))
+        comparable = [field for field in dataset.schema if not is_blob(field)]
+        text = _condition(predicate, pa.schema([*comparable, *metadata]))
         dataset.scanner(filter=text).explain_plan()  # fails if the engine does not support the filter
     except (Untranslatable, ValueError, OSError):
         return None

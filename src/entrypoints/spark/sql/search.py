@@ -181,4 +181,5 @@ def _query(function: str, given: Mapping[str, Any], columns: Sequence[str]) -> Q
         text_columns=given.get("text_columns"),
         limit=None if vector is not None else k,
         prefilter=True,
+        bytes_of_blobs=True,
     )

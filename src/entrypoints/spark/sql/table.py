@@ -18,7 +18,7 @@ from lancekeep.domain.row_rules import CONSTRAINT, rules_of
 from lancekeep.entrypoints.spark.arrow_types import require_quotable
 from lancekeep.entrypoints.spark.reading import Snapshot
 from lancekeep.entrypoints.spark.sql.branches import Branch
-from lancekeep.entrypoints.spark.sql.columns import spark_schema, vector_properties, with_expressions
+from lancekeep.entrypoints.spark.sql.columns import spark_schema, type_properties, with_expressions
 from lancekeep.entrypoints.spark.sql.jvm import CATALOG, Jvm, Proxy
 from lancekeep.entrypoints.spark.sql.metadata_columns import MetadataColumn, metadata_columns
 from lancekeep.entrypoints.spark.sql.predicates import conjunction, translated
@@ -48,7 +48,7 @@ class _Relation(Proxy, ABC):
         self._stored = schema
         self._columns = spark_schema(schema)
         self._schema = jvm.struct(with_expressions(self._columns, properties))
-        self._properties = {**properties, **vector_properties(schema), "provider": PROVIDER}
+        self._properties = {**properties, **type_properties(schema), "provider": PROVIDER}
 
     def __repr__(self) -> str:
         return self._name
