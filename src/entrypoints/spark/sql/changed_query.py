@@ -2,8 +2,8 @@
 
 Spark's query has whole rows, although a statement may assign few columns. Its top is a projection (UPDATE) or the rows
 of a MERGE, below conditions of constraints. A column is unchanged if every kind of update keeps its stored value and
-no such condition reads it. Updated rows then have NULL in its place, Spark's own rule removes the column from the
-query, and a new scan reads what is left.
+no such condition reads it. NULL takes its place, or nothing if all rows are updates. Spark's own rule then removes the
+column from the query, and a new scan reads what is left. (Spark converts NULLs of lists in quadratic time.)
 
 The methods are those of `row_level.Query`.
 """
@@ -96,8 +96,14 @@ QUERY = """/** The query of changed rows. */
             return found.name().equals(name) && target.outputSet().contains(found);
         }
 
-        public StructType without(java.util.List columns) {
+        public StructType without(java.util.List columns, boolean drop) {
             plan = nulls(plan, columns);
+            if (drop) {
+                java.util.List kept = new java.util.ArrayList();
+                for (int at = 0; at < plan.output().size(); at++)
+                    if (!columns.contains(Integer.valueOf(at))) kept.add(plan.output().apply(at));
+                plan = new Project(seq(kept), plan);
+            }
             for (int pass = 0; pass < 10; pass++) {
                 LogicalPlan pruned = org.apache.spark.sql.catalyst.optimizer.ColumnPruning$.MODULE$.apply(plan);
                 if (pruned.fastEquals(plan)) break;

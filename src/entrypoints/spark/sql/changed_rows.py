@@ -42,17 +42,35 @@ class Layout(NamedTuple):
 
     Attributes:
         operations: The values of the first column that mean delete, update and insert.
-        row: The positions of the table's columns.
+        row: The positions of the table's columns; None for those that are missing.
         address: The position of the old address.
-        unchanged: The positions of columns that no update changes; their values are missing in updated rows.
+        unchanged: The indexes of the table's columns that no update changes; updated rows lack their values.
         gathered: Whether all changed rows of a fragment are in one task, and are next to each other.
     """
 
     operations: tuple[int, int, int]
-    row: tuple[int, ...]
+    row: tuple[int | None, ...]
     address: int
-    unchanged: tuple[int, ...] = ()
+    unchanged: frozenset[int] = frozenset()
     gathered: bool = False
+
+    def without(self, columns: Sequence[int], *, drop: bool) -> Layout:
+        """Return the layout after columns at some positions have lost their values.
+
+        With ``drop``, the positions are removed too.
+        """
+        unchanged = frozenset(index for index, at in enumerate(self.row) if at in columns)
+        if not drop:
+            return self._replace(unchanged=unchanged)
+        gone = np.sort(columns)
+        row = tuple(None if at in columns else at - int(np.searchsorted(gone, at)) for at in self.row if at is not None)
+        return self._replace(
+            row=row, address=self.address - int(np.searchsorted(gone, self.address)), unchanged=unchanged
+        )
+
+    def assigned(self, table: pa.Schema) -> pa.Schema:
+        """Return the columns of the table that updates change."""
+        return pa.schema([field for index, field in enumerate(table) if index not in self.unchanged])
 
 
 class Rewritten(NamedTuple):
@@ -111,8 +129,7 @@ class _Task:
     @cached_property
     def _assigned(self) -> pa.Schema:
         """The columns that updates change."""
-        fields = zip(self.plan.schema, self.layout.row, strict=True)
-        return pa.schema([field for field, at in fields if at not in self.layout.unchanged])
+        return self.layout.assigned(self.plan.schema)
 
     @cached_property
     def _kept(self) -> list[str]:
@@ -173,7 +190,7 @@ class _Task:
         return np.asarray(batch.column(self.layout.address).cast(pa.uint64()).to_numpy(zero_copy_only=False))
 
     def _whole(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        columns = [batch.column(at) for at in self.layout.row]
+        columns = [batch.column(at) for at in self.layout.row if at is not None]
         return pa.RecordBatch.from_arrays(columns, names=self.plan.schema.names)
 
     # -- updates of some columns, a fragment at a time --------------------------------------------------------------
@@ -227,7 +244,9 @@ class _Task:
 
     def _new(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the assigned columns of updated rows in the types of the table."""
-        return fit(self._whole(batch).select(self._assigned.names), self._assigned)
+        row = self.layout.row
+        columns = [batch.column(at) for index, at in enumerate(row) if index not in self.layout.unchanged]
+        return fit(pa.RecordBatch.from_arrays(columns, names=self._assigned.names), self._assigned)
 
     def _move(self) -> Iterator[pa.RecordBatch]:
         """Yield the held updates as whole rows, and forget them."""

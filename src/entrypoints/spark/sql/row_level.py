@@ -67,8 +67,8 @@ class Query(Protocol):
     def unchanged(self) -> Iterable[int]:
         """Return the positions of columns that every updated row keeps."""
 
-    def without(self, columns: Any) -> Any:
-        """Remove columns, which are NULL in updated rows.
+    def without(self, columns: Any, drop: bool) -> Any:
+        """Remove the values of columns in updated rows, with ``drop`` the columns.
 
         Returns:
             The columns that the scan must read.
@@ -161,17 +161,19 @@ class Operation(Proxy):
     def _narrowed(self, layout: Layout, query: Query, *, is_merge: bool) -> Layout:
         """Leave out the columns that no update changes, and arrange the rows for `changed_rows`."""
         unchanged = list(query.unchanged()) if len(self._scans) == 1 and not _has_blobs(self._target._dataset) else []
+        gathered = not query.joins()
         if unchanged:
             [scan] = self._scans
-            scan.pruneColumns(query.without(self._jvm.list(unchanged)))
+            drops = not query.inserts()
+            scan.pruneColumns(query.without(self._jvm.list(unchanged), drops))
             query.scan(scan.build())
-        gathered = not query.joins()
-        if unchanged and not gathered and not query.inserts():
-            query.gather(layout.address)
-            gathered = True
+            layout = layout.without(unchanged, drop=drops)
+            if drops and not gathered:
+                query.gather(layout.address)
+                gathered = True
         if is_merge and (unchanged or self._target._dataset.has_stable_row_ids):
             query.sort(layout.address)
-        return layout._replace(unchanged=tuple(unchanged), gathered=gathered)
+        return layout._replace(gathered=gathered)
 
     def toBatch(self) -> Any:
         """Refuse the plan that Spark makes in a session without the strategy."""
@@ -253,18 +255,13 @@ class Changes(Proxy):
         numbers = [fragment.id for fragment in changed] + removed + [fragment.number for fragment in rewritten]
         if (addresses[1:] == addresses[:-1]).any() or len(set(numbers)) < len(numbers):
             raise InvalidInput(f"{self._description}: a row would be changed twice; nothing was committed")
-        assigned = [
-            name
-            for name, at in zip(self._changed.schema.names, self._layout.row, strict=False)
-            if at not in self._layout.unchanged
-        ]
         changes = FragmentChanges(
             self._changed.version,
             added_fragments(fragment for one in written for fragment in one.added),
             changed,
             removed,
             rewritten,
-            field_ids(self._changed, assigned) if rewritten else [],
+            field_ids(self._changed, self._layout.assigned(self._changed.schema).names) if rewritten else [],
         )
         commit_changes(self._target, changes, exactly=self._exactly)
 
