@@ -58,6 +58,8 @@ if TYPE_CHECKING:
         Unsupported,
         VersionNotFound,
         VersionTaken,
+        ViewAlreadyExists,
+        ViewNotFound,
     )
     from lancekeep.domain.identifiers import ObjectId
     from lancekeep.domain.namespace import Namespace
@@ -152,6 +154,8 @@ __all__ = [
     "VersionDetails",
     "VersionNotFound",
     "VersionTaken",
+    "ViewAlreadyExists",
+    "ViewNotFound",
     "WritePlan",
     "certify",
     "connect",

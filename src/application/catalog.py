@@ -14,6 +14,7 @@ from lancekeep.application.namespaces import Namespaces
 from lancekeep.application.partitions.namespace import PartitionedNamespace
 from lancekeep.application.places import Places
 from lancekeep.application.removal import Removal
+from lancekeep.application.sql_views import SqlViews
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.application.table_data import TableData
 from lancekeep.application.table_structure import TableStructure
@@ -73,6 +74,7 @@ class Catalog(Upkeep):
         super().__init__(ledger, places, tables, removal, engine, requests, open_rows)
         versions.tagged_versions = lambda uri, branch: engine.tagged_versions(uri, branch)
         self._namespaces = Namespaces(ledger, removal)
+        self.sql_views = SqlViews(ledger)
         self._writes = Writes(ledger, places, versions, tables, removal, engine)
         self.data = TableData(tables, self._writes, engine)
         self.structure = TableStructure(self._writes, engine)

@@ -77,7 +77,7 @@ class RestCatalog(Catalog):
         absent: Any = _Absent(server.uri)
         self.ledger = self.places = self.removal = self.versions = absent
         self.engine = self.requests = self._open_rows = absent
-        self._cloning = absent
+        self._cloning = self.sql_views = absent
         self._server = server
         self.tables = tables = RestTables(server)
         self._namespaces = RestNamespaces(server)

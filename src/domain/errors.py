@@ -51,6 +51,10 @@ class TableNotFound(NotFound):
     """The table does not exist."""
 
 
+class ViewNotFound(NotFound):
+    """The view does not exist."""
+
+
 class VersionNotFound(NotFound):
     """The table has no such version."""
 
@@ -89,6 +93,10 @@ class NamespaceAlreadyExists(AlreadyExists):
 
 class TableAlreadyExists(AlreadyExists):
     """A table or a namespace has this name."""
+
+
+class ViewAlreadyExists(AlreadyExists):
+    """A view, a table or a namespace has this name."""
 
 
 class TagAlreadyExists(AlreadyExists):

@@ -16,6 +16,8 @@ TABLE = "table"
 
 OWN_PROPERTIES = "lancekeep."
 """The prefix of the catalog's own properties. A V1 directory has no other properties of the root namespace."""
+SQL_VIEW = f"{OWN_PROPERTIES}sql_view."
+"""The prefix of the properties of a namespace that define its views of SQL."""
 FORMER_VIEW_PROPERTY = "materialized_view"
 """The property that defined a view before such properties had the catalog's prefix. Only the catalog sets it."""
 RESERVED = f"{OWN_PROPERTIES}reserved"

@@ -18,7 +18,7 @@ from lancekeep.domain.catalog import (
 )
 from lancekeep.domain.errors import NamespaceNotEmpty, NamespaceNotFound, Refused, Unsupported
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
+from lancekeep.domain.manifest_entry import NAMESPACE, SQL_VIEW, TABLE, ManifestEntry
 from lancekeep.domain.table import Table
 
 
@@ -83,6 +83,10 @@ def drop_namespace(view: CatalogView, object_id: ObjectId, *, cascade: bool) -> 
         raise NamespaceNotEmpty(
             f"the namespace {object_id} is not empty: it contains {ObjectId.from_key(below[0].object_id)}; "
             "drop its contents first, or drop it with cascade"
+        )
+    if not cascade and any(name.startswith(SQL_VIEW) for name in find_namespace(view, object_id).properties):
+        raise NamespaceNotEmpty(
+            f"the namespace {object_id} is not empty: it contains views; drop them first, or drop it with cascade"
         )
     strangers = [entry for entry in below if entry.object_type not in (NAMESPACE, TABLE)]
     if strangers:

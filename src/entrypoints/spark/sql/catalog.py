@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
@@ -21,8 +22,10 @@ from lancekeep.domain.errors import (
     TagNotFound,
     Unsupported,
     VersionNotFound,
+    ViewNotFound,
 )
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.manifest_entry import SQL_VIEW
 from lancekeep.domain.partitions import DATASET
 from lancekeep.domain.row_rules import rules_of
 from lancekeep.entrypoints.spark.sql.alter import alter, constraint_property
@@ -30,22 +33,28 @@ from lancekeep.entrypoints.spark.sql.branches import PREFIX, TAG_PREFIX, WAP_BRA
 from lancekeep.entrypoints.spark.sql.changelog import Changelog
 from lancekeep.entrypoints.spark.sql.columns import is_type_property, stated_expressions, stored_schema
 from lancekeep.entrypoints.spark.sql.history import version_at
-from lancekeep.entrypoints.spark.sql.jvm import CATALOG, Jvm, Proxy, struct
+from lancekeep.entrypoints.spark.sql.jvm import CATALOG, Jvm, struct
 from lancekeep.entrypoints.spark.sql.metadata_tables import KINDS, MetadataTable, require_version_allowed
 from lancekeep.entrypoints.spark.sql.partitioned import PartitionedTable
 from lancekeep.entrypoints.spark.sql.procedures import NAMESPACE as SYSTEM
 from lancekeep.entrypoints.spark.sql.procedures import PROCEDURES, Procedure
 from lancekeep.entrypoints.spark.sql.streams import Streams
 from lancekeep.entrypoints.spark.sql.table import PROVIDER, STORE_SHOWN, VERSION_SHOWN, SqlTable, StagedTable, TagTable
+from lancekeep.entrypoints.spark.sql.views import ViewCatalog, object_id
 
 _PROVIDERS = (PROVIDER, "lance")
 
 
-class SqlCatalog(Proxy):
+class SqlCatalog(ViewCatalog):
     """The catalog that SQL refers to as ``name``."""
 
     class Java:
-        implements = (CATALOG + "StagingTableCatalog", CATALOG + "SupportsNamespaces", CATALOG + "ProcedureCatalog")
+        implements = (
+            CATALOG + "StagingTableCatalog",
+            CATALOG + "SupportsNamespaces",
+            CATALOG + "ProcedureCatalog",
+            CATALOG + "RelationCatalog",
+        )
 
     _declared: ClassVar = {
         "listNamespaces": (NamespaceNotFound,),
@@ -60,6 +69,9 @@ class SqlCatalog(Proxy):
         "createTableLike": (TableAlreadyExists, NamespaceNotFound),
         "alterTable": (TableNotFound,),
         "renameTable": (TableNotFound, TableAlreadyExists),
+        "loadRelation": (TableNotFound,),
+        "listRelationSummaries": (NamespaceNotFound,),
+        **ViewCatalog._declared,
         "stageCreate": (TableAlreadyExists, NamespaceNotFound),
         "stageReplace": (TableNotFound, NamespaceNotFound),
         "stageCreateOrReplace": (NamespaceNotFound,),
@@ -115,7 +127,8 @@ class SqlCatalog(Proxy):
         return self._catalog.namespace_exists(list(namespace))
 
     def loadNamespaceMetadata(self, namespace: Any) -> Any:
-        return self._jvm.map(self._catalog.describe_namespace(list(namespace)).properties)
+        properties = self._catalog.describe_namespace(list(namespace)).properties
+        return self._jvm.map({name: text for name, text in properties.items() if not name.startswith(SQL_VIEW)})
 
     def createNamespace(self, namespace: Any, metadata: Any) -> None:
         self._catalog.create_namespace(list(namespace), _definition(metadata, "a namespace"))
@@ -142,17 +155,11 @@ class SqlCatalog(Proxy):
         return self._jvm.array(CATALOG + "Identifier", [kind.of(namespace, name) for name in self._tables(namespace)])
 
     def listTableSummaries(self, namespace: Any) -> Any:
-        identifier, summary = self._jvm.java(CATALOG + "Identifier"), self._jvm.java(CATALOG + "TableSummary")
-        return self._jvm.array(
-            CATALOG + "TableSummary",
-            [
-                summary.of(identifier.of(namespace, name), summary.MANAGED_TABLE_TYPE)
-                for name in self._tables(namespace)
-            ],
-        )
+        kind = self._jvm.java(CATALOG + "TableSummary").MANAGED_TABLE_TYPE
+        return self._summaries(namespace, dict.fromkeys(self._tables(namespace), kind))
 
     def tableExists(self, identifier: Any) -> bool:
-        table = _object_id(identifier)
+        table = object_id(identifier)
         return self._catalog.table_exists(table) or self._is_partitioned(table)
 
     def loadTable(
@@ -165,8 +172,11 @@ class SqlCatalog(Proxy):
             context: A version, a timestamp, a set of privileges, or a ``TableContext`` that combines them.
             options: Ignored.
         """
-        table = _object_id(identifier)
-        version, moment = _time_travel(context)
+        return self._loaded(object_id(identifier), *_time_travel(context))
+
+    def _loaded(
+        self, table: ObjectId, version: str | None, moment: datetime | None
+    ) -> SqlTable | MetadataTable | PartitionedTable:
         try:
             return self._table(table, version, moment)
         except TableNotFound:
@@ -268,7 +278,7 @@ class SqlCatalog(Proxy):
         return settings.getConfString(WAP_BRANCH, "") or None
 
     def loadChangelog(self, identifier: Any, context: Any, options: Any) -> Changelog:
-        table = _object_id(identifier)
+        table = object_id(identifier)
         return Changelog(self._jvm, self._shown(table), self._catalog, table, context)
 
     def invalidateTable(self, identifier: Any) -> None:
@@ -287,15 +297,15 @@ class SqlCatalog(Proxy):
         return self._create(identifier, columns, {**types, **properties})
 
     def alterTable(self, identifier: Any, changes: Iterable[Any]) -> SqlTable:
-        table = _object_id(identifier)
+        table = object_id(identifier)
         self._require_whole(table)
         alter(self._catalog, table, list(changes))
         return self._table(table, None, None)
 
     def dropTable(self, identifier: Any) -> bool:
-        self._require_whole(_object_id(identifier))
+        self._require_whole(object_id(identifier))
         try:
-            self._catalog.drop_table(_object_id(identifier))
+            self._catalog.drop_table(object_id(identifier))
         except TableNotFound:
             return False
         return True
@@ -304,11 +314,26 @@ class SqlCatalog(Proxy):
         return self.dropTable(identifier)
 
     def renameTable(self, source: Any, target: Any) -> None:
-        wanted = _object_id(target)
-        if len(wanted.names) > 1 and wanted.names[0] == self._name:  # Spark parses this catalog's name as a namespace
-            wanted = ObjectId(wanted.names[1:])
-        self._require_whole(_object_id(source))
-        self._catalog.rename_table(_object_id(source), wanted)
+        wanted = self._without_own_name(object_id(target))
+        self._require_whole(object_id(source))
+        self._require_no_view(wanted)
+        self._catalog.rename_table(object_id(source), wanted)
+
+    # -- views --------------------------------------------------------------------------------------------------
+
+    def loadRelation(self, identifier: Any) -> Any:
+        """Load a table, or else a view."""
+        try:
+            return self._loaded(object_id(identifier), None, None)
+        except TableNotFound:
+            with suppress(ViewNotFound):
+                return self._view(object_id(identifier))
+            raise
+
+    def listRelationSummaries(self, namespace: Any) -> Any:
+        kinds = self._jvm.java(CATALOG + "TableSummary")
+        tables = dict.fromkeys(self._tables(namespace), kinds.MANAGED_TABLE_TYPE)
+        return self._summaries(namespace, dict.fromkeys(self._views(namespace), kinds.VIEW_TABLE_TYPE) | tables)
 
     # -- procedures ---------------------------------------------------------------------------------------------
 
@@ -321,7 +346,7 @@ class SqlCatalog(Proxy):
         procedure = identifier.name()
         if list(identifier.namespace()) != [SYSTEM] or procedure not in PROCEDURES:
             raise InvalidInput(
-                f"there is no procedure {self._shown(_object_id(identifier))}; the procedures of {self._name}.{SYSTEM} "
+                f"there is no procedure {self._shown(object_id(identifier))}; the procedures of {self._name}.{SYSTEM} "
                 f"are {', '.join(PROCEDURES)}"
             )
         return Procedure(self._jvm, self._name, procedure, self._catalog)
@@ -332,15 +357,16 @@ class SqlCatalog(Proxy):
         return self._stage(identifier, definition, replaces=False)
 
     def stageReplace(self, identifier: Any, *definition: Any) -> StagedTable:
-        self._catalog.find_table(_object_id(identifier))
+        self._catalog.find_table(object_id(identifier))
         return self._stage(identifier, definition, replaces=True)
 
     def stageCreateOrReplace(self, identifier: Any, *definition: Any) -> StagedTable:
-        replaces = self._catalog.table_exists(_object_id(identifier))
+        replaces = self._catalog.table_exists(object_id(identifier))
         return self._stage(identifier, definition, replaces=replaces)
 
     def _stage(self, identifier: Any, definition: tuple[Any, ...], *, replaces: bool) -> StagedTable:
-        table = _object_id(identifier)
+        table = object_id(identifier)
+        self._require_no_view(table)
         branch = self._wap_branch()
         if replaces and branch is not None:
             raise Unsupported(
@@ -355,14 +381,17 @@ class SqlCatalog(Proxy):
 
     def _create(self, identifier: Any, columns: StructType, properties: Mapping[str, str]) -> SqlTable:
         rows = stored_schema(columns, properties).empty_table()
-        table = _object_id(identifier)
+        table = object_id(identifier)
+        self._require_no_view(table)
         self._catalog.write(table, rows, properties=_kept(properties))
         return self._table(table, None, None)
 
     # -- inside -------------------------------------------------------------------------------------------------
 
-    def _shown(self, table: ObjectId) -> str:
-        return ".".join((self._name, *table.names))
+    def _summaries(self, namespace: Any, kinds: Mapping[str, str]) -> Any:
+        identifier, summary = self._jvm.java(CATALOG + "Identifier"), self._jvm.java(CATALOG + "TableSummary")
+        found = [summary.of(identifier.of(namespace, name), kinds[name]) for name in sorted(kinds)]
+        return self._jvm.array(CATALOG + "TableSummary", found)
 
     def _tables(self, namespace: Any) -> list[str]:
         return self._catalog.list_tables(list(namespace), include_declared=False)
@@ -381,10 +410,6 @@ class SqlCatalog(Proxy):
             properties |= constraint_property(constraint)
         require_evaluable(stored_schema(columns, properties), rules_of(properties))
         return columns, properties
-
-
-def _object_id(identifier: Any) -> ObjectId:
-    return ObjectId.of([*identifier.namespace(), identifier.name()])
 
 
 def _time_travel(context: Any) -> tuple[str | None, datetime | None]:

@@ -21,17 +21,23 @@ def compiled(java: Java, source: str) -> dict[str, bytes]:
 def delegating_methods(java: Java, interfaces: Iterable[str], target: str) -> str:
     """Return the source of methods that call those of ``target``.
 
-    All methods of the interfaces are there. Defaults are overridden, too. ``initialize`` is left out.
+    All methods of the interfaces are there. Defaults are overridden, too. ``initialize`` is left out. Of methods that
+    several interfaces have, the first counts.
 
     Args:
         java: As of `Java`.
         interfaces: Names of interfaces.
         target: A Java expression.
     """
-    return "\n".join(dict.fromkeys(line for name in interfaces for line in _methods(java, name, target)))
+    methods: dict[str, str] = {}
+    for name in interfaces:
+        for signature, method in _methods(java, name, target):
+            methods.setdefault(signature, method)
+    return "\n".join(methods.values())
 
 
-def _methods(java: Java, interface: str, target: str) -> Iterator[str]:
+def _methods(java: Java, interface: str, target: str) -> Iterator[tuple[str, str]]:
+    """Yield the name and the parameters of each method, and its source."""
     modifier = java("java.lang.reflect.Modifier")
     for method in _loader(java).loadClass(interface).getMethods():
         if modifier.isStatic(method.getModifiers()) or method.getName() == "initialize":
@@ -41,11 +47,11 @@ def _methods(java: Java, interface: str, target: str) -> Iterator[str]:
         result = method.getReturnType().getCanonicalName()
         parameters = ", ".join(f"{kind} a{at}" for at, kind in enumerate(kinds))
         arguments = ", ".join(f"a{at}" for at in range(len(kinds)))
-        yield (
-            f"    public {result} {method.getName()}({parameters}){' throws ' if thrown else ''}{', '.join(thrown)} "
-            f"{{ {'' if result == 'void' else 'return '}(({method.getDeclaringClass().getCanonicalName()}) {target})"
-            f".{method.getName()}({arguments}); }}"
-        )
+        signature = f"{method.getName()}({parameters})"
+        declared = method.getDeclaringClass().getCanonicalName()
+        call = f"{'' if result == 'void' else 'return '}(({declared}) {target}).{method.getName()}({arguments});"
+        throws = f" throws {', '.join(thrown)}" if thrown else ""
+        yield signature, f"    public {result} {signature}{throws} {{ {call} }}"
 
 
 def _loader(java: Java) -> Any:

@@ -25,6 +25,8 @@ from lancekeep.domain.errors import (
     Retryable,
     TableAlreadyExists,
     TableNotFound,
+    ViewAlreadyExists,
+    ViewNotFound,
 )
 
 try:
@@ -48,6 +50,8 @@ _CHECKED = {
     NamespaceNotFound: _ANALYSIS + "NoSuchNamespaceException",
     NamespaceAlreadyExists: _ANALYSIS + "NamespaceAlreadyExistsException",
     NamespaceNotEmpty: _ANALYSIS + "NonEmptyNamespaceException",
+    ViewNotFound: _ANALYSIS + "NoSuchViewException",
+    ViewAlreadyExists: _ANALYSIS + "ViewAlreadyExistsException",
 }
 """Checked exceptions that Spark handles, as for ``IF EXISTS``; a method throws only those that it declares."""
 
