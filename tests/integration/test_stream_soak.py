@@ -129,6 +129,8 @@ def test_table_of_two_streams_and_a_batch_writer_is_exact(lake: Lake) -> None:
         while running():
             time.sleep(chance.uniform(1, 5))
             name = chance.choice(list(streams))
+            if queries[name].exception() is None and not queries[name].recentProgress:
+                continue  # a query that never ends a batch lags behind what clean-up keeps
             queries[name].stop()
             queries[name] = streams[name]()
         for each in work:
