@@ -7,7 +7,7 @@ import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -506,10 +506,29 @@ def test_slow_bodies_are_refused(site: Site, settings: ServerSettings) -> None:
 
 def test_slow_headers_are_cut_off(site: Site, settings: ServerSettings) -> None:
     with running(site.app, attrs.evolve(settings, header_seconds=1)) as uri:
-        with connected(uri) as silent, connected(uri) as partial:
+        with connected(uri) as silent, connected(uri) as partial, connected(uri) as second:
             partial.sendall(b"GET /healthz HTTP/1.1\r\nhost:")
-            assert (received(silent), received(partial)) == (b"", b"")
+            second.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n\r\n")
+            assert b"200 OK" in second.recv(1000)
+            second.sendall(b"\r\n")  # no byte of a request, but of a client that is not idle
+            assert (received(silent), received(partial), received(second)) == (b"", b"", b"")
         assert httpx.get(uri + "/healthz").is_success
+
+
+def test_endless_headers_are_refused(site: Site, settings: ServerSettings) -> None:
+    patient = attrs.evolve(settings, header_seconds=3600)
+    for begun, part in (
+        (b"GET /healthz HTTP/1.1\r\nhost: x\r\n", b"x: y\r\n"),
+        (b"GET /", b"x"),
+        (b"GET / HTTP/1.1\r\nx:", b"x"),
+    ):
+        with running(site.app, patient) as uri, connected(uri) as connection:
+            with suppress(ConnectionError):  # the server closes while the client still writes
+                connection.sendall(begun)
+                for _ in range(1000):
+                    connection.sendall(part * 1000)
+            answer = received(connection)  # ends when the server closes
+            assert answer == b"" or b"400 Bad Request" in answer
 
 
 def test_too_many_requests_at_once_are_refused(site: Site, settings: ServerSettings) -> None:

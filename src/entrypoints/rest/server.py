@@ -12,7 +12,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from lancekeep.domain.errors import InvalidInput
-from lancekeep.entrypoints.rest.security.protocol import timed_headers
+from lancekeep.entrypoints.rest.security.protocol import limited_headers
 from lancekeep.entrypoints.rest.security.setup import tls_of
 from lancekeep.entrypoints.rest.settings import ServerSettings
 
@@ -34,7 +34,7 @@ class Server(uvicorn.Server):
                 server_header=False,
                 proxy_headers=False,
                 timeout_graceful_shutdown=settings.shutdown_seconds or None,
-                http=timed_headers(settings.header_seconds),
+                http=limited_headers(settings.header_seconds),
                 **tls,
             )
         )

@@ -1,39 +1,66 @@
-"""The HTTP protocol of uvicorn with a time limit for headers."""
+"""The HTTP protocol of uvicorn with limits of time and size for headers."""
 
 from __future__ import annotations
 
 import asyncio
 
-import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+MOST_HEADER_BYTES = 64 << 10
+"""The size of a request line with its headers, beyond what arrives with its end."""
 
 
-class TimedHeaders(H11Protocol):
-    """Closes a connection whose next request line and headers do not arrive in time.
+class LimitedHeaders(HttpToolsProtocol):
+    """Closes a connection whose next headers arrive too late or are too large.
 
-    uvicorn limits the time between requests alone, so a client could keep a connection open by a byte now and then.
+    uvicorn limits the time between requests alone, so a client could keep a connection open by a byte now and then. A
+    connection whose request is answered before its body has arrived is closed, too, as by uvicorn's protocol of h11.
     """
 
     header_seconds = 10.0
     _timer: asyncio.TimerHandle | None = None
+    _awaits_headers = True
+    _header_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
         super().connection_made(transport)
         self._start()
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self.conn.their_state is not h11.IDLE:
-            self._stop()
-        elif self.conn.trailing_data[0] and self._timer is None:
+        if self._awaits_headers:
             self._start()
+        super().data_received(data)
+        if self._awaits_headers and self._timer is not None:
+            self._header_bytes += len(data)
+            if self._header_bytes > MOST_HEADER_BYTES and not self.transport.is_closing():
+                self.send_400_response("The headers of the request are too large.")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._start()
+
+    def on_headers_complete(self) -> None:
+        self._stop()
+        self._awaits_headers = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._awaits_headers = True
+        self._header_bytes = 0
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.cycle.response_complete and not self._awaits_headers:
+            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop()
         super().connection_lost(exc)
 
     def _start(self) -> None:
-        self._timer = self.loop.call_later(self.header_seconds, self.transport.abort)
+        if self._timer is None:
+            self._timer = self.loop.call_later(self.header_seconds, self.transport.abort)
 
     def _stop(self) -> None:
         if self._timer is not None:
@@ -41,6 +68,6 @@ class TimedHeaders(H11Protocol):
             self._timer = None
 
 
-def timed_headers(seconds: float) -> type[TimedHeaders]:
+def limited_headers(seconds: float) -> type[LimitedHeaders]:
     """Return the protocol with a time limit for headers."""
-    return type("TimedHeaders", (TimedHeaders,), {"header_seconds": seconds})
+    return type("LimitedHeaders", (LimitedHeaders,), {"header_seconds": seconds})
