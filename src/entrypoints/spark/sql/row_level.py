@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, Protocol
 
 import lance
 import numpy as np
-import pyarrow as pa
 
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput, Unsupported
+from lancekeep.entrypoints.scanning import is_blob
 from lancekeep.entrypoints.spark.reading import Snapshot
 from lancekeep.entrypoints.spark.sql.changed_rows import (
     FRAGMENT_BITS,
@@ -160,7 +160,7 @@ class Operation(Proxy):
 
     def _narrowed(self, layout: Layout, query: Query, *, is_merge: bool) -> Layout:
         """Leave out the columns that no update changes, and arrange the rows for `changed_rows`."""
-        unchanged = list(query.unchanged()) if len(self._scans) == 1 and not _has_blobs(self._target._dataset) else []
+        unchanged = list(query.unchanged()) if self._is_narrowable() else []
         gathered = not query.joins()
         if unchanged:
             [scan] = self._scans
@@ -174,6 +174,13 @@ class Operation(Proxy):
         if is_merge and (unchanged or self._target._dataset.has_stable_row_ids):
             query.sort(layout.address)
         return layout._replace(gathered=gathered)
+
+    def _is_narrowable(self) -> bool:
+        """Return whether tasks can copy every column of the table.
+
+        The engine takes no bytes of blobs by position.
+        """
+        return len(self._scans) == 1 and not any(map(is_blob, self._target._dataset.schema))
 
     def toBatch(self) -> Any:
         """Refuse the plan that Spark makes in a session without the strategy."""
@@ -379,18 +386,6 @@ def _layout(jvm: Jvm, delta: Any) -> Layout:
         tuple(_ordinals(row.get())) if row.isDefined() else (),
         _ordinals(delta.projections().rowIdProjection())[0],
     )
-
-
-def _has_blobs(dataset: Any) -> bool:
-    """Whether the engine returns values of a column not as they are stored."""
-    return any(_is_blob(field) for field in dataset.schema)
-
-
-def _is_blob(field: pa.Field) -> bool:
-    children = [field.type.field(at) for at in range(field.type.num_fields)]
-    marks = field.metadata or {}
-    is_blob = b"lance-encoding:blob" in marks or marks.get(b"ARROW:extension:name") == b"lance.blob.v2"
-    return is_blob or any(map(_is_blob, children))
 
 
 def _ordinals(projection: Any) -> list[int]:
