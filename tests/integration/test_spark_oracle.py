@@ -161,6 +161,14 @@ class Statements:
                 f"SELECT min({(name := self.random.choice(compared))}), max({name}), count(DISTINCT {name}) "
                 f"FROM {{t}}{where}"
             ),
+            lambda: (
+                f"SELECT min({(name := self.random.choice(list(SCALARS)))}), max({name}), count({name}), count(*) "
+                f"FROM {{t}}{where}"
+            ),
+            lambda: (
+                f"SELECT id, {(name := self.random.choice(list(SCALARS)))} FROM {{t}}{where} ORDER BY {name} "
+                f"{self.random.choice(['', 'DESC', 'NULLS LAST', 'DESC NULLS FIRST'])}, id LIMIT 5"
+            ),
             lambda: f"SELECT sum({(name := self.random.choice(SUMMED))}), avg({name}) FROM {{t}}{where}",
             lambda: f"SELECT {(name := self.random.choice(compared))}, count(*) FROM {{t}}{where} GROUP BY {name}",
             lambda: f"SELECT id, {self.random.choice(names)} FROM {{t}}{where} ORDER BY id LIMIT 3",

@@ -26,7 +26,7 @@ _WITH_STABLE_IDS = {
     "_row_created_at_version": "the version that inserted the row",
     "_row_last_updated_at_version": "the version that last inserted or updated the row",
 }
-_POSITION_BITS = 32
+POSITION_BITS = 32
 
 
 def metadata_columns(dataset: Any) -> Mapping[str, str]:
@@ -95,5 +95,5 @@ class MetadataReader:
 
 def _values(extra: pa.RecordBatch, name: str) -> pa.Array:
     if name == _FRAGMENT:
-        return pc.shift_right(extra.column(ROW_ADDRESS).cast(pa.int64()), _POSITION_BITS)
+        return pc.shift_right(extra.column(ROW_ADDRESS).cast(pa.int64()), POSITION_BITS)
     return extra.column(name).cast(pa.int64())

@@ -1,6 +1,7 @@
 """Implement SELECT.
 
-Columns, filters, limits and counts are pushed to the engine. Executors read fragments of one pinned version.
+Columns, filters, aggregates, limits and orders with a limit are evaluated next to the rows. Executors read fragments of
+one pinned version.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from lancekeep.domain.errors import Unsupported
 from lancekeep.entrypoints.spark.daemon import freeze_imports
 from lancekeep.entrypoints.spark.reading import FragmentReader, Snapshot, stored_fragments
 from lancekeep.entrypoints.spark.reading import partitions as neighbours
+from lancekeep.entrypoints.spark.sql.aggregates import Aggregation, Aggregator
 from lancekeep.entrypoints.spark.sql.jvm import READ, Jvm, Proxy, struct
 from lancekeep.entrypoints.spark.sql.metadata_columns import MetadataReader, metadata_columns, stored_metadata
 from lancekeep.entrypoints.spark.sql.predicates import conjunction, translated
 from lancekeep.entrypoints.spark.sql.streams import refuse_options
+from lancekeep.entrypoints.spark.sql.top import MOST_ROWS, Order, TopRows, orders_of
 from lancekeep.entrypoints.spark.sql.workers import partitions, reader_factory
 
 ToStream = Callable[[Any, Mapping[str, str], str], Any]
@@ -31,7 +34,7 @@ ToStream = Callable[[Any, Mapping[str, str], str], Any]
 class ScanBuilder(Proxy):
     """Accept the parts of a query that Spark offers to push down.
 
-    Spark offers filters first, then a count, columns or a limit.
+    Spark offers filters first, then aggregates, or a limit with or without an order, and columns last.
     """
 
     class Java:
@@ -40,6 +43,7 @@ class ScanBuilder(Proxy):
             READ + "SupportsPushDownAggregates",
             READ + "SupportsPushDownRequiredColumns",
             READ + "SupportsPushDownLimit",
+            READ + "SupportsPushDownTopN",
         )
 
     def __init__(
@@ -56,13 +60,15 @@ class ScanBuilder(Proxy):
         self._name = name
         self._dataset = dataset
         self._snapshot = snapshot
+        self._columns = schema
         self._schema = schema
         self._options = options
         self._stream = stream
         self._filters: list[str] = []
         self._pushed: list[Any] = []
         self._limit: int | None = None
-        self._counts = False
+        self._orders: tuple[Order, ...] = ()
+        self._aggregation: Aggregation | None = None
 
     def pushPredicates(self, predicates: Iterable[Any]) -> Any:
         rest = []
@@ -82,19 +88,31 @@ class ScanBuilder(Proxy):
         return False
 
     def pushAggregation(self, aggregation: Any) -> bool:
-        """Accept ``count(*)`` of the table or of the filtered rows."""
-        kinds = [one.getClass().getSimpleName() for one in aggregation.aggregateExpressions()]
-        self._counts = kinds == ["CountStar"] and not len(aggregation.groupByExpressions())
-        return self._counts
+        self._aggregation = Aggregation.of(aggregation, self._types(self._columns))
+        return self._aggregation is not None
 
     def supportCompletePushDown(self, aggregation: Any) -> bool:
-        return not self._filters
+        """Accept the number of all rows, which the manifest has.
+
+        Spark merges the results of tasks for other aggregates.
+        """
+        asked = Aggregation.of(aggregation, self._types(self._columns))
+        return asked is not None and asked.counts_rows and not self._filters
 
     def pruneColumns(self, schema: Any) -> None:
         self._schema = struct(schema)
 
     def pushLimit(self, limit: int) -> bool:
+        if self._aggregation is not None:
+            return False
         self._limit = limit
+        return True
+
+    def pushTopN(self, given: Iterable[Any], limit: int) -> bool:
+        orders = orders_of(given, self._types(self._columns))
+        if orders is None or limit > MOST_ROWS or self._aggregation is not None:
+            return False
+        self._limit, self._orders = limit, orders
         return True
 
     def isPartiallyPushed(self) -> bool:
@@ -102,32 +120,56 @@ class ScanBuilder(Proxy):
 
     def build(self) -> Any:
         """Return the scan; its description in EXPLAIN lists what was pushed."""
-        if self._counts and not self._filters:
+        if self._aggregation is not None and self._aggregation.counts_rows and not self._filters:
             refuse_options(self._name, self._options)
             return Count(self._jvm, self._name, self._dataset.count_rows())
         filters = conjunction(self._filters)
+        schema = self._schema if self._aggregation is None else self._aggregation.result(self._columns)
+        aggregates = self._aggregation is not None
+        batch = Batch(self._jvm, self._jvm.struct(schema), self._dataset, self._task(filters), aggregates)
+        require_batch = partial(refuse_options, self._name, self._options)
+        return Scan(batch, self._description(filters), require_batch, self._to_stream)
+
+    def _description(self, filters: str | None) -> str:
         said = [f"{self._name} version {self._dataset.version}"]
-        said += ["counted" if self._counts else f"columns [{', '.join(self._schema.names)}]"]
+        if self._aggregation is None:
+            said.append(f"columns [{', '.join(self._schema.names)}]")
+        else:
+            said.append("counted" if self._aggregation.counts_rows else str(self._aggregation))
         said += [f"filter {filters}"] if filters else []
+        said += [f"order [{', '.join(map(str, self._orders))}]"] if self._orders else []
         said += [f"limit {self._limit}"] if self._limit is not None else []
-        schema = _COUNT if self._counts else self._schema
-        batch = Batch(self._jvm, self._jvm.struct(schema), self._dataset, self._task(filters))
-        return Scan(batch, ", ".join(said), partial(refuse_options, self._name, self._options), self._to_stream)
+        return ", ".join(said)
 
     def _to_stream(self, schema: Any, checkpoint: str) -> Any:
         return self._stream(schema, self._options, checkpoint)
 
     def _task(self, filters: str | None) -> Callable[[Sequence[range]], Iterator[pa.RecordBatch]]:
         """Return the function that reads fragments on the executors."""
-        if self._counts or not self._schema.names:
-            return Counter(self._snapshot, filters, self._limit, per_row=not self._counts).read
-        wanted = to_arrow_schema(self._schema, timezone="UTC")
+        if self._aggregation is not None and not self._aggregation.counts_rows:
+            read = StructType([self._columns[name] for name in self._aggregation.columns])
+            result = self._types(self._aggregation.result(self._columns))
+            return Aggregator(self._aggregation, self._reader(self._types(read), filters), result).read
+        if self._aggregation is not None or not self._schema.names:
+            return Counter(self._snapshot, filters, self._limit, per_row=self._aggregation is None).read
+        wanted = self._types(self._schema)
         added = tuple(name for name in wanted.names if name in metadata_columns(self._dataset))
         stored = pa.schema([field for field in wanted if field.name not in added])
-        reader = attrs.evolve(FragmentReader.of(self._snapshot, self._dataset.schema, stored), filter=filters)
+        reader: FragmentReader | MetadataReader = self._reader(stored, filters)
         if added:
-            return partial(MetadataReader(reader, wanted, added).read, limit=self._limit)
+            reader = MetadataReader(self._reader(stored, filters), wanted, added)
+        if self._orders:
+            names = dict.fromkeys(order.column for order in self._orders)
+            keys = StructType([self._columns[name] for name in names])
+            return TopRows(self._orders, self._limit or 0, self._reader(self._types(keys), filters), reader).read
         return partial(reader.read, limit=self._limit)
+
+    def _reader(self, wanted: pa.Schema, filters: str | None) -> FragmentReader:
+        return attrs.evolve(FragmentReader.of(self._snapshot, self._dataset.schema, wanted), filter=filters)
+
+    @staticmethod
+    def _types(columns: StructType) -> pa.Schema:
+        return to_arrow_schema(columns, timezone="UTC")
 
     def _predicates(self, predicates: Sequence[Any]) -> Any:
         return self._jvm.array("org.apache.spark.sql.connector.expressions.filter.Predicate", predicates)
@@ -231,22 +273,31 @@ class Statistics(Proxy):
 
 
 class Batch(Proxy):
-    """The tasks of a scan, which share one pinned version of the table."""
+    """The tasks of a scan, which share one pinned version of the table.
+
+    An aggregate has at least one task, because Spark takes the count of no results as NULL.
+    """
 
     class Java:
         implements = (READ + "Batch",)
 
     def __init__(
-        self, jvm: Jvm, schema: Any, dataset: Any, read: Callable[[Sequence[range]], Iterator[pa.RecordBatch]]
+        self,
+        jvm: Jvm,
+        schema: Any,
+        dataset: Any,
+        read: Callable[[Sequence[range]], Iterator[pa.RecordBatch]],
+        aggregates: bool,
     ) -> None:
         self._jvm = jvm
         self._schema = schema
         self._dataset = dataset
         self._read = read
+        self._aggregates = aggregates
 
     def planInputPartitions(self) -> Any:
-        parts = neighbours(stored_fragments(self._dataset), self._dataset.count_rows())
-        return partitions(self._jvm, [part.runs for part in parts])
+        parts = [part.runs for part in neighbours(stored_fragments(self._dataset), self._dataset.count_rows())]
+        return partitions(self._jvm, parts or ([[]] if self._aggregates else []))
 
     def createReaderFactory(self) -> Any:
         return reader_factory(self._jvm, self._read, self._schema)
