@@ -100,6 +100,25 @@ def test_join_reads_only_the_partitions_of_its_keys(
     assert planned[-1] == 1
 
 
+def test_dynamic_overwrite_replaces_the_partitions_that_get_rows(lake: Lake) -> None:
+    lake.sql(f"INSERT INTO lake.dataset SELECT * FROM {ROWS}")
+    new = "VALUES (7L, TIMESTAMP '2025-03-03 00:00:00Z', 'NL', 7d), (8L, TIMESTAMP '2026-03-03 00:00:00Z', 'FR', 8d)"
+    lake.spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+    try:
+        lake.sql(f"INSERT OVERWRITE lake.dataset {new}")
+        assert lake.ids() == [3, 4, 5, 6, 7, 8]  # 1 and 2 were of the NL of 2025
+        lake.sql("INSERT OVERWRITE lake.dataset SELECT id + 10, at, country, f FROM lake.dataset WHERE f >= 7")
+        assert lake.ids() == [4, 5, 6, 13, 17, 18]
+        assert sorted(lake.sql("SELECT id FROM lake.dataset WHERE country = 'NL'")) == [(4,), (17,)]
+    finally:
+        lake.spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
+    frame = lake.spark.sql("SELECT 9L id, TIMESTAMP '2024-01-01 00:00:00Z' at, 'NL' country, 1d f")
+    frame.writeTo("lake.dataset").overwritePartitions()
+    assert lake.ids() == [5, 6, 9, 13, 17, 18]
+    frame.where("false").writeTo("lake.dataset").overwritePartitions()
+    assert lake.ids() == [5, 6, 9, 13, 17, 18]
+
+
 def test_other_statements_change_no_partition(lake: Lake) -> None:
     lake.namespace.write(pa.table({"id": [1], "at": [None], "country": ["NL"], "f": [None]}, schema=SCHEMA))
     for statement, error in [

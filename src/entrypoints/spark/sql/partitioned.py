@@ -1,7 +1,8 @@
 """Show a partitioned namespace as one table.
 
 A query reads the published versions of one moment. Its conditions, and those that a join finds at run time, select the
-partitions; Lance applies them to the rows. An INSERT routes its rows by one shuffle, and publishes once.
+partitions; Lance applies them to the rows. An INSERT routes its rows by one shuffle, and publishes once. A dynamic
+overwrite replaces the partitions that get rows in the same way.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from lancekeep.application.catalog import Catalog
 from lancekeep.application.partitions.namespace import PartitionedNamespace
 from lancekeep.application.partitions.values import sources_by_id
+from lancekeep.application.partitions.writing import APPEND, OVERWRITE
 from lancekeep.domain.errors import Unsupported
 from lancekeep.entrypoints.spark.partitions import write_partitioned
 from lancekeep.entrypoints.spark.reading import FragmentReader, Snapshot, stored_fragments
@@ -30,8 +32,9 @@ from lancekeep.entrypoints.spark.sql.scan import DriverScan
 from lancekeep.entrypoints.spark.sql.streams import given_options, refuse_options
 from lancekeep.entrypoints.spark.sql.workers import partitions, reader_factory
 
-_REFERENCE = "org.apache.spark.sql.connector.expressions.NamedReference"
-_PREDICATE = "org.apache.spark.sql.connector.expressions.filter.Predicate"
+_EXPRESSIONS = "org.apache.spark.sql.connector.expressions."
+_REFERENCE = _EXPRESSIONS + "NamedReference"
+_PREDICATE = _EXPRESSIONS + "filter.Predicate"
 Test = tuple[Any, ...]
 """A condition on a column, as `PartitionedNamespace.scan` takes it."""
 
@@ -66,7 +69,18 @@ class PartitionedTable(Proxy):
         return self._jvm.java(CATALOG + "CatalogV2Util").structTypeToV2Columns(self._schema, False)
 
     def partitioning(self) -> Any:
-        return self._jvm.array("org.apache.spark.sql.connector.expressions.Transform", [])
+        """Return the columns of identity fields.
+
+        Spark's other transforms compute other values than those of the specification, such as months since 1970.
+        """
+        expressions = self._jvm.java(_EXPRESSIONS + "Expressions")
+        return self._jvm.array(_EXPRESSIONS + "Transform", [expressions.identity(name) for name in self._identities()])
+
+    def _identities(self) -> list[str]:
+        sources, specs = sources_by_id(self._namespace.schema), self._namespace.specs
+        fields = specs[max(specs)].fields if specs else ()
+        whole = [field for field in fields if field.transform is not None and field.transform.type == "identity"]
+        return [sources[number].name for field in whole for number in field.source_ids if number in sources]
 
     def properties(self) -> Any:
         return self._jvm.map({"provider": "lancekeep", "location": self._catalog.root_uri})
@@ -76,7 +90,7 @@ class PartitionedTable(Proxy):
 
     def capabilities(self) -> Any:
         kinds = self._jvm.java(CATALOG + "TableCapability")
-        return self._jvm.set([kinds.BATCH_READ, kinds.V1_BATCH_WRITE])
+        return self._jvm.set([kinds.BATCH_READ, kinds.BATCH_WRITE, kinds.V1_BATCH_WRITE, kinds.OVERWRITE_DYNAMIC])
 
     def newScanBuilder(self, options: Any) -> PartitionedScanBuilder:
         refuse_options(self._name, given_options(options))
@@ -230,14 +244,14 @@ class PartitionReader:
 
 
 class PartitionedInsert(Proxy):
-    """One INSERT, which Spark hands over as a DataFrame.
+    """One INSERT or dynamic overwrite, which Spark hands over as a DataFrame.
 
     Spark uses the object as the builder, the write and the relation.
     """
 
     class Java:
         implements = (
-            WRITE + "WriteBuilder",
+            WRITE + "SupportsDynamicOverwrite",
             WRITE + "V1Write",
             "org.apache.spark.sql.sources.InsertableRelation",
         )
@@ -246,6 +260,11 @@ class PartitionedInsert(Proxy):
         self._jvm = jvm
         self._name = name
         self._namespace = namespace
+        self._mode = APPEND
+
+    def overwriteDynamicPartitions(self) -> PartitionedInsert:
+        self._mode = OVERWRITE
+        return self
 
     def build(self) -> PartitionedInsert:
         return self
@@ -254,10 +273,10 @@ class PartitionedInsert(Proxy):
         return self
 
     def insert(self, data: Any, overwrite: bool) -> None:
-        write_partitioned(DataFrame(data, self._jvm.spark), self._namespace)
+        write_partitioned(DataFrame(data, self._jvm.spark), self._namespace, self._mode)
 
     def description(self) -> str:
-        return f"append {self._name}"
+        return f"{self._mode} {self._name}"
 
     def toBatch(self) -> Any:
         raise Unsupported(f"{self._name}: Spark writes partitions through a DataFrame")

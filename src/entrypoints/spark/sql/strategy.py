@@ -6,6 +6,9 @@ Python's. A planner strategy, compiled with Spark's own compiler, plans the same
 partitions. A MERGE that only inserts is an append for Spark; its write learns that the query reads the target.
 
 Before the query is planned, `changed_query` can leave out columns and arrange the rows.
+
+Spark has no plan for a dynamic overwrite that takes a DataFrame. The strategy plans it as Spark plans other overwrites
+of this kind.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.*;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.write.RowLevelOperationTable;
+import org.apache.spark.sql.connector.write.V1Write;
 import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.execution.PlanLater;
 import org.apache.spark.sql.execution.datasources.v2.*;
@@ -38,6 +42,15 @@ public class LancekeepRowLevelStrategy extends org.apache.spark.sql.execution.Sp
             Object write = ((InsertOnlyMerge) plan).write().get();
             if (write instanceof java.util.function.Consumer) ((java.util.function.Consumer) write).accept(
                 read(((InsertOnlyMerge) plan).query()));
+        }
+        if (plan instanceof OverwritePartitionsDynamic && ((OverwritePartitionsDynamic) plan).write().isDefined()) {
+            OverwritePartitionsDynamic dynamic = (OverwritePartitionsDynamic) plan;
+            Object write = dynamic.write().get();
+            if (write instanceof V1Write && java.lang.reflect.Proxy.isProxyClass(write.getClass())) {  // Lancekeep's
+                DataSourceV2Relation table = (DataSourceV2Relation) ((V2WriteCommand) plan).table();
+                found = new OverwriteByExpressionExecV1(
+                    (SupportsWrite) table.table(), dynamic.query(), new Refresh(table), (V1Write) write);
+            }
         }
         if (plan instanceof WriteDelta && ((WriteDelta) plan).write().isDefined()) {
             WriteDelta delta = (WriteDelta) plan;
