@@ -9,6 +9,8 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --root-user-
 # Spark's workers run the interpreter of this environment.
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
+# Spark starts in half of the CPU time with its classes in an archive; the tests start a dozen Java processes and more.
+export SPARK_SUBMIT_OPTS := -XX:SharedArchiveFile=$(CURDIR)/$(VENV)/spark.jsa -Xlog:cds=off
 # Keep bytecode: the tests start hundreds of processes, and each would compile Lancekeep.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -22,7 +24,7 @@ help: ## list the targets
 demo: java $(VENV)/installed-demo ## ingest a year of flights into bronze, silver and gold tables, kill Spark midway, and run it again
 	@$(BIN)/python examples/demo.py
 
-test: java check ## check, then run every test in 2 processes; more processes, some tests: make test WORKERS=4 ARGS="-k redis"
+test: java check $(VENV)/spark.jsa ## check, then run every test in 2 processes; more processes, some tests: make test WORKERS=4 ARGS="-k redis"
 	@$(BIN)/python -m pytest -n $(or $(WORKERS),2) --durations=10 $(ARGS)
 
 quick: $(VENV)/installed-test ## run the unit tests and the port contracts in memory: no Docker, no Java, within a minute
@@ -97,6 +99,9 @@ $(BIN)/python:
 	    { echo "$(PYTHON) cannot make virtual environments; install the package python3-venv."; exit 1; } >&2
 	@echo "== Creating $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/spark.jsa: $(VENV)/installed-test tests/spark_classes.py
+	@$(BIN)/python tests/spark_classes.py $@ 2>/dev/null || echo "No archive of Spark's classes: its processes start more slowly."
 
 # Install setuptools first, at its locked version, because the build needs it.
 $(VENV)/installed-%: pyproject.toml requirements.lock | $(BIN)/python

@@ -100,8 +100,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
         tests = Path(__file__).parent
+        patch.setenv("PYSPARK_PYTHON", str(tests / "spark_python"))
+        patch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
         patch.setenv("PYTHONPATH", f"{tests.parent}{os.pathsep}{tests}")  # an editable install hides pyspark_lancekeep
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         scratch = tmp_path_factory.mktemp("spark")
@@ -111,7 +112,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.extraJavaOptions", JVM)
             .config("spark.local.dir", str(scratch))
-            .config("spark.python.daemon.module", "spark_daemon")
             .config("spark.sql.catalogImplementation", "in-memory")
             .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")  # few statements run twice, so compiling costs more
             .config("spark.sql.codegen.wholeStage", "false")

@@ -64,14 +64,17 @@ class Driver:
         self.done = dict(done)
         self._commands = place / commands
         self._commands.unlink(missing_ok=True)
+        tests = Path(__file__).parent
         given = {
-            "PYSPARK_PYTHON": sys.executable,
-            "PYTHONPATH": os.pathsep.join(filter(None, (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")))),
+            "PYSPARK_PYTHON": str(tests / "spark_python"),
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(tests.parent), str(tests), os.environ.get("PYTHONPATH")))),
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "SPARK_HOME": str(_home(place)),
             "TMPDIR": str(place),
             "COMMANDS": str(self._commands),
         }
+        if master == CLUSTER:
+            given["SPARK_HOME"] = str(_home(place))
         command = [sys.executable, __file__, str(place), master, *(f"{kind}={n}" for kind, n in done.items())]
         self._errors = place / f"{commands}.log"
         with self._errors.open("w") as errors:
@@ -173,7 +176,7 @@ def _role(command: str) -> str:
         return "executor"
     if "SparkSubmit" in command:
         return "jvm"
-    return "worker" if command.endswith("pyspark.daemon\0pyspark.worker\0") else "other"
+    return "worker" if command.endswith("spark_daemon\0pyspark.worker\0") else "other"
 
 
 def _kill(pid: int) -> None:
