@@ -258,6 +258,15 @@ def test_declared_columns_are_filled_by_the_job(spark: SparkSession, catalog: la
     assert plain(catalog).version == version + 2
 
 
+def test_index_of_recomputed_list_answers_new_values(spark: SparkSession, catalog: lancekeep.Catalog) -> None:
+    catalog.write("tagged", pa.table({"id": [1, 2], "tags": [["a"], ["b"]]}))
+    catalog.open("tagged").create_scalar_index("tags", "LABEL_LIST")
+    backfill(spark, catalog, "tagged", "tags", lambda batch: pa.array([["b"]] * batch.num_rows), reads=["id"])
+    table = lance.dataset(catalog.describe_table("tagged").uri)
+    assert sorted(table.to_table(filter="array_has(tags, 'b')")["id"].to_pylist()) == [1, 2]
+    assert table.count_rows("array_has(tags, 'a')") == 0
+
+
 def test_imports_of_workers_are_frozen_from_garbage_collection(spark: SparkSession, catalog: lancekeep.Catalog) -> None:
     before = gc.get_freeze_count()
     backfill(

@@ -55,6 +55,22 @@ def _column(field: Any) -> Column:
     return Column(field.id(), field.name(), str(kind), tuple(map(_column, children)))
 
 
+def field_ids(dataset: Any, columns: Iterable[str], *, leaves: bool = False) -> list[int]:
+    """Return the ids of columns and of all fields in them.
+
+    With ``leaves``, return only those of fields that hold values.
+    """
+    chosen = set(columns)
+    pending = [field for field in dataset.lance_schema.fields() if field.name() in chosen]
+    found = []
+    for field in pending:
+        children = field.children()
+        pending += children
+        if not (leaves and children):
+            found.append(field.id())
+    return found
+
+
 # -- origins --------------------------------------------------------------------------------------------------------
 
 

@@ -105,7 +105,9 @@ def backfill(
         reused += sum(result.reused for result in computed)
         if work.exists and not any(done[work.key(fragment)].fields for fragment in fragments):
             return Summary("backfill", str(name), rows, size, clock.seconds, dataset.version, dataset.version, {})
-        operation = _operation([(fragment, done[work.key(fragment)]) for fragment in fragments], work, str(name))
+        operation = _operation(
+            [(fragment, done[work.key(fragment)]) for fragment in fragments], dataset, work, str(name)
+        )
         transaction = lance.Transaction(dataset.version, operation)
         try:
             committed = commit_transaction(catalog, name, transaction)
@@ -185,7 +187,7 @@ def _require_expression(dataset: Any, work: _Work) -> None:
 
 
 def _operation(
-    results: list[tuple[lance.FragmentMetadata, _Computed]], work: _Work, name: str
+    results: list[tuple[lance.FragmentMetadata, _Computed]], dataset: Any, work: _Work, name: str
 ) -> lance.LanceOperation.BaseOperation:
     """Return an operation that adds the computed files to every fragment, without rows deleted since."""
     if len({str(result.schema) for _, result in results}) > 1:
@@ -196,8 +198,9 @@ def _operation(
     ]
     if work.exists:
         changed = [fragment for fragment, (_, result) in zip(fragments, results, strict=True) if result.fields]
-        fields = next(result.fields for _, result in results if result.fields)
-        return lance.LanceOperation.Update(updated_fragments=changed, fields_modified=list(fields))
+        # The engine names the leaves alone; an index of a list would answer old values.
+        fields = projection.field_ids(dataset, work.columns)
+        return lance.LanceOperation.Update(updated_fragments=changed, fields_modified=fields)
     return lance.LanceOperation.Merge(fragments, results[0][1].schema)
 
 

@@ -8,7 +8,7 @@ table.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ from lance.fragment import RowIdSequence
 from lancekeep.domain.errors import Unsupported
 from lancekeep.entrypoints.scanning import batch_rows, row_bytes
 from lancekeep.entrypoints.spark.arrow_types import fit
+from lancekeep.entrypoints.spark.projection import field_ids
 from lancekeep.entrypoints.spark.reading import Snapshot
 from lancekeep.entrypoints.spark.sql.workers import Batches
 from lancekeep.entrypoints.spark.writing import write_batches
@@ -284,19 +285,3 @@ class _Task:
                 self._living = scanner.to_table()[_ADDRESS].to_numpy()
             offsets = np.searchsorted(self._living, addresses)
         return [int(offset) for offset in offsets]
-
-
-def field_ids(dataset: Any, columns: Iterable[str], *, leaves: bool = False) -> list[int]:
-    """Return the ids of columns and of all fields in them.
-
-    With ``leaves``, return only those of fields that hold values.
-    """
-    chosen = set(columns)
-    pending = [field for field in dataset.lance_schema.fields() if field.name() in chosen]
-    found = []
-    for field in pending:
-        children = field.children()
-        pending += children
-        if not (leaves and children):
-            found.append(field.id())
-    return found

@@ -16,6 +16,7 @@ import numpy as np
 
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput, Unsupported
 from lancekeep.entrypoints.scanning import is_blob
+from lancekeep.entrypoints.spark.projection import field_ids
 from lancekeep.entrypoints.spark.reading import Snapshot
 from lancekeep.entrypoints.spark.sql.changed_rows import (
     FRAGMENT_BITS,
@@ -24,7 +25,6 @@ from lancekeep.entrypoints.spark.sql.changed_rows import (
     Layout,
     Rewritten,
     Written,
-    field_ids,
     write_changes,
 )
 from lancekeep.entrypoints.spark.sql.jvm import WRITE, Jvm, Proxy
