@@ -21,8 +21,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas"),
 ]
 
-CHEAP = ("spark.sql.adaptive.enabled", "false")
-"""A setting that plans a statement fast: each runs once."""
+CHEAP = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1"}
+"""Settings that plan a statement fast: each runs once."""
+TOGETHER = 12
+"""The number of queries of one job."""
 
 VALUES = {
     "b": ("BOOLEAN", ["true", "false"]),
@@ -53,14 +55,15 @@ class Lake:
     place: Path
 
     def answers(self, queries: Sequence[str], table: str = "lake.t") -> dict[str, Counter[str]]:
-        """Return the rows of each query as text; the queries are one job of Spark."""
-        parts = [
-            f"SELECT {at} n, cast(struct(*) AS STRING) row FROM ({query.replace('{t}', table)})"
-            for at, query in enumerate(queries)
-        ]
+        """Return the rows of each query as text; several queries are one job of Spark."""
         answers: dict[str, Counter[str]] = {query: Counter() for query in queries}
-        for number, row in self.spark.sql(" UNION ALL ".join(parts)).collect():
-            answers[queries[number]][row] += 1
+        for first in range(0, len(queries), TOGETHER):
+            parts = [
+                f"SELECT {at} n, cast(struct(*) AS STRING) row FROM ({queries[at].replace('{t}', table)})"
+                for at in range(first, min(first + TOGETHER, len(queries)))
+            ]
+            for number, row in self.spark.sql(" UNION ALL ".join(parts)).collect():
+                answers[queries[number]][row] += 1
         return answers
 
     def sql(self, statement: str) -> list[tuple[Any, ...]]:
@@ -80,9 +83,12 @@ class Lake:
 def lake(spark: SparkSession, tmp_path: Path) -> Iterator[Lake]:
     store = f"sqlite://{tmp_path}/commits.db"
     with lancekeep.spark.install(spark, "lake", str(tmp_path / "lake"), commit_store=store) as catalog:
-        spark.conf.set(*CHEAP)
+        before = {name: spark.conf.get(name, None) for name in CHEAP}
+        for name, value in CHEAP.items():
+            spark.conf.set(name, value)
         yield Lake(spark, catalog, tmp_path)
-        spark.conf.unset(CHEAP[0])
+        for name, former in before.items():
+            spark.conf.unset(name) if former is None else spark.conf.set(name, former)
 
 
 def fill(lake: Lake, source: random.Random) -> None:
@@ -110,7 +116,7 @@ def test_pushed_aggregates_are_those_of_spark(lake: Lake) -> None:
         where = source.choice(CONDITIONS)
         queries.append(f"SELECT min({name}), max({name}), count(*), count({name}) FROM {{t}}{where}")
         queries.append(f"SELECT {name}, count(*), count(s), max(i64), min(s) FROM {{t}}{where} GROUP BY {name}")
-        queries.append(f"SELECT DISTINCT {name}, b FROM {{t}}{where}")
+    queries += [f"SELECT DISTINCT {name}, b FROM {{t}}" for name in ("f64", "s", "d")]
     queries += [f"SELECT min(f64), max(f32), count(ar), count(*) FROM {{t}}{where}" for where in CONDITIONS]
     queries += [f"SELECT b, dt, count(*) n FROM {{t}}{where} GROUP BY dt, b HAVING n > 1" for where in CONDITIONS]
     assert lake.answers(queries) == lake.answers(queries, "copy")
