@@ -8,6 +8,7 @@ import lance
 import lance.fragment
 import pyarrow as pa
 import pytest
+from faults import Faulty
 
 import lancekeep
 
@@ -51,3 +52,22 @@ def test_native_change_commits_after_the_given_version_or_is_refused(
     assert catalog.describe_table("t").version == 3
     assert catalog.open("t").to_table() == pa.table({"a": [3]}, SCHEMA)
     assert [entry.version for entry in catalog.history("t")] == [3, 2, 1]
+
+
+def test_exact_commit_is_not_repeated_after_lost_race(tmp_path: Path) -> None:
+    store = f"sqlite://{tmp_path}/commits.db"
+    with lancekeep.connect(str(tmp_path / "lake"), commit_store=store) as catalog:
+        catalog.write("t", pa.table({"a": [1]}, SCHEMA))
+
+    def overtaken(method: str, _: int) -> None:
+        if method == "reserve" and rows.counts["reserve"] == 0:
+            with lancekeep.connect(str(tmp_path / "lake"), commit_store=store) as other:
+                other.write("t", pa.table({"a": [3]}, SCHEMA), "append")
+
+    with lancekeep.connect(str(tmp_path / "lake"), commit_store=store) as catalog:
+        catalog.ledger.commits.rows = rows = Faulty(catalog.ledger.commits.rows, overtaken)
+        plan = catalog.begin_write("t", SCHEMA, "append")
+        with pytest.raises(lancekeep.ConcurrentModification, match="t: another has committed version 2"):
+            catalog.commit_fragments(plan, written(catalog, plan), exactly=True)
+    staged = list((tmp_path / "lake").glob("*/_versions/*.manifest-*"))
+    assert staged == [], "the engine has waited, and staged another manifest"

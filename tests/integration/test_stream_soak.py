@@ -26,6 +26,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import lancekeep
 import lancekeep.spark
+from lancekeep.application.upkeep.fsck import Kind
 from lancekeep.jobs import compact
 
 pytestmark = [
@@ -142,4 +143,5 @@ def test_table_of_two_streams_and_a_batch_writer_is_exact(lake: Lake) -> None:
     expected = Counter((writer, number) for writer, count in written.items() for number in range(count))
     assert lake.rows("shared") == expected
     assert lake.rows("copy") == expected
-    assert lake.catalog.fsck(deep=True).findings == ()
+    # A query that is stopped during a commit leaves the manifest that it had staged.
+    assert [found for found in lake.catalog.fsck(deep=True).findings if found.kind is not Kind.STAGED] == []

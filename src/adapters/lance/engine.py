@@ -112,18 +112,23 @@ class _Channel:
             self.after += 1
         return version == self.after + 1
 
+    def _lost(self, request: Any, version: int) -> ConcurrentModification:
+        return ConcurrentModification(
+            f"{'.'.join(request['id'])}: another has committed version {version} since; "
+            "nothing of this call was committed"
+        )
+
     def create_table_version(self, request: Any) -> Any:
         self.error = None
         if self.after is not None and not self._follows(request["version"]):
-            self.error = ConcurrentModification(
-                f"{'.'.join(request['id'])}: another has committed version {self.after + 1} since; "
-                "nothing of this call was committed"
-            )
+            self.error = self._lost(request, self.after + 1)
             raise self.error
         try:
             response: Any = self._context.copy().run(self.namespace.create_table_version, request)
         except Exception as error:
             self.error = error.__cause__ if isinstance(error.__cause__, LancekeepError) else None
+            if self.after is not None and self.admits is None and isinstance(self.error, VersionTaken):
+                self.error = self._lost(request, request["version"])
             raise
         version = response["version"]
         self.committed = Committed(version["version"], version["manifest_path"], version["manifest_size"])
@@ -283,7 +288,7 @@ class LanceEngine:
         self._before_commit()
         namespace = self._namespace if plan.base is None else self._based_on(plan.base)
         channel = _Channel(namespace, after=plan.read_version if exactly else None)
-        return _committed(channel, self._commit(plan, fragments, properties, channel, managed=exactly))
+        return _committed(channel, self._commit(plan, fragments, properties, channel, exactly=exactly))
 
     def write_fragments(self, plan: WritePlan, data: Any) -> Sequence[Any]:
         with checked(data, plan.rules) as rows, _translated(plan.table, _Channel(self._namespace)):
@@ -309,19 +314,23 @@ class LanceEngine:
         properties: Mapping[str, str],
         channel: _Channel,
         *,
-        managed: bool,
+        managed: bool = False,
+        exactly: bool = False,
     ) -> Any:
         metadata = [_fragment(fragment) for fragment in fragments]
         appends = plan.mode is WriteMode.APPEND
         operation = (
             lance.LanceOperation.Append(metadata) if appends else lance.LanceOperation.Overwrite(plan.schema, metadata)
         )
-        managed = managed or self._managed(plan.table)
+        managed = managed or exactly or self._managed(plan.table)
+        # A repetition of an exact commit cannot succeed, and the engine waits before it for several times the duration
+        # of the first attempt. Likewise, version 1 is the first or nothing. Otherwise 20 is the engine's default.
+        repeats = not exactly and (managed or plan.read_version > 0)
         with _translated(plan.table, channel):
             return lance.LanceDataset.commit(
                 plan.uri,
                 lance.Transaction(plan.read_version, operation, transaction_properties=dict(properties)),
-                max_retries=20 if managed or plan.read_version else 0,  # 20 is the default; version 1 is for one only
+                max_retries=20 if repeats else 0,
                 storage_options=dict(plan.storage_options) or None,
                 enable_v2_manifest_paths=True,
                 namespace_client=cast(Any, channel),
@@ -486,6 +495,8 @@ def _translated(table: ObjectId, channel: _Channel, *, reading: bool = False) ->
     except LancekeepError:
         raise
     except CommitConflictError as error:
+        if channel.error is not None and not isinstance(channel.error, VersionTaken):
+            raise channel.error from error
         raise ConcurrentModification(f"{table}: others kept changing it; nothing was committed: {error}") from error
     except Exception as error:
         if is_namespace_error(error):  # from a callback on the caller's own thread

@@ -35,15 +35,26 @@ MOST_TASKS = 4096
 _INTERVAL = 0.2
 
 
+def repetitions(*, exactly: bool) -> int:
+    """Return how often the engine may repeat a commit that lost a race.
+
+    Before it repeats a commit, the engine waits for several times the duration of the first attempt. A commit of an
+    exact version can only fail again.
+    """
+    return 0 if exactly else 20
+
+
 def commit_transaction(catalog: Catalog, table: Identifier, transaction: lance.Transaction) -> Committed:
     """Commit a transaction of the engine as the version after the one that it read.
 
     Raises:
         ConcurrentModification: Another writer has that version.
     """
-    return catalog.commit_change(
-        table, lambda latest: lance.LanceDataset.commit(latest, transaction), after=transaction.read_version
-    )
+
+    def commit(latest: lance.LanceDataset) -> lance.LanceDataset:
+        return lance.LanceDataset.commit(latest, transaction, max_retries=repetitions(exactly=True))
+
+    return catalog.commit_change(table, commit, after=transaction.read_version)
 
 
 @attrs.frozen

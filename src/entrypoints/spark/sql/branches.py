@@ -15,6 +15,7 @@ from lancekeep.domain.errors import BranchAlreadyExists
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import BRANCHES
 from lancekeep.domain.row_rules import rules_of
+from lancekeep.entrypoints.spark.jobs.tasks import repetitions
 from lancekeep.ports.table_engine import WriteMode, WritePlan
 
 PREFIX, TAG_PREFIX = "branch_", "tag_"
@@ -64,7 +65,9 @@ class Branch:
         operation = operations.Append(metadata) if appends else operations.Overwrite(plan.schema, metadata)
 
         def act(dataset: Any) -> Any:
-            return lance.LanceDataset.commit(dataset, operation, read_version=dataset.version)
+            return lance.LanceDataset.commit(
+                dataset, operation, read_version=dataset.version, max_retries=repetitions(exactly=exactly)
+            )
 
         after = plan.read_version if exactly else None
         self.catalog.commit_change(self.table, act, after=after, branch=self.name)

@@ -16,6 +16,7 @@ import numpy as np
 
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput, Unsupported
 from lancekeep.entrypoints.scanning import is_blob
+from lancekeep.entrypoints.spark.jobs.tasks import repetitions
 from lancekeep.entrypoints.spark.projection import field_ids
 from lancekeep.entrypoints.spark.reading import Snapshot
 from lancekeep.entrypoints.spark.sql.changed_rows import (
@@ -331,7 +332,8 @@ def commit_changes(target: Target, changes: FragmentChanges, *, exactly: bool) -
     operation = changes.operation()
     if operation is not None:
         transaction = lance.Transaction(changes.version, operation)
-        target._change(lambda latest: lance.LanceDataset.commit(latest, transaction), exactly=exactly)
+        most = repetitions(exactly=exactly)
+        target._change(lambda latest: lance.LanceDataset.commit(latest, transaction, max_retries=most), exactly=exactly)
 
 
 def added_fragments(fragments: Iterable[str]) -> list[Any]:
