@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lancekeep.application.partitions.scan import Scan
     from lancekeep.application.tables import Description
     from lancekeep.application.transactions import Snapshot, Transaction
-    from lancekeep.application.upkeep.cleanup import CleanupReport, NotCleaned, TableCleanup
+    from lancekeep.application.upkeep.cleanup_report import CleanupReport, NotCleaned, TableCleanup
     from lancekeep.application.upkeep.fsck import Finding, FsckReport
     from lancekeep.application.upkeep.migration import MigrationProgress, MigrationReport
     from lancekeep.application.upkeep.table_relocation import RelocationReport

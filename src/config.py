@@ -20,15 +20,13 @@ from urllib.parse import unquote
 
 import attrs
 
+from lancekeep.config_files import CONFIG_VARIABLE, FILE, content, files
 from lancekeep.domain.errors import InvalidInput
 
 COMPATIBLE, V1, V2 = "compatible", "v1", "v2"
 MODES = (COMPATIBLE, V1, V2)
 
-FILE = "lancekeep.toml"
 PREFIX = "LANCEKEEP_"
-CONFIG_VARIABLE = "LANCEKEEP_CONFIG"
-"""Names the one configuration file to read, in place of those of the project and the user."""
 
 STORAGE, COMMIT_STORE, REST = "storage.", "commit_store.", "rest."
 SERVER = "server."
@@ -148,7 +146,7 @@ class ConnectionConfig:
             InvalidInput: As `from_properties`, for each source that is read.
         """
         variables = os.environ if environment is None else environment
-        sections = [section for path in _files(variables) for section in _sections(path)]
+        sections = [section for path in files(variables) for section in _sections(path)]
         given = _with_root(_canonical((name, value, ARGUMENT) for name, value in properties.items()), sections)
         surroundings = _with_root(_from_environment(variables), sections)
         layers = (given, surroundings, *(settings for _, settings in sections))
@@ -402,8 +400,8 @@ def server_settings(
         name = _property(variable.removeprefix(PREFIX).lower()) if variable.startswith(PREFIX) else ""
         if name.startswith(SERVER):
             sources.append((variable, {name.removeprefix(SERVER): value}))
-    for file in _files(variables):
-        section = _content(file).get("server", {})
+    for file in files(variables):
+        section = content(file).get("server", {})
         if not isinstance(section, dict):
             raise InvalidInput(f"{file}: 'server' is a {type(section).__name__}; write a section [server]")
         sources.append((f"{file} [server]", section))
@@ -420,43 +418,11 @@ def _variable(name: str) -> str:
 # -- files ---------------------------------------------------------------------------------------------------------
 
 
-def _files(variables: Mapping[str, str]) -> Iterator[Path]:
-    """Return the files to read: the nearest one in the current folder and its parents, then the user's."""
-    if variables.get(CONFIG_VARIABLE):
-        yield Path(variables[CONFIG_VARIABLE]).expanduser()
-        return
-    project = next(filter(os.path.isfile, (folder / FILE for folder in _folders())), None)
-    if project is not None and _is_trusted(project):
-        yield project
-    home = variables.get("XDG_CONFIG_HOME") or variables.get("APPDATA") or os.path.expanduser("~/.config")
-    user = Path(home, "lancekeep", FILE)
-    if os.path.isfile(user):
-        yield user
-
-
-def _folders() -> Iterator[Path]:
-    try:
-        current = Path.cwd()
-    except FileNotFoundError:  # the current folder was removed
-        return
-    yield from (current, *current.parents)
-
-
-def _is_trusted(file: Path) -> bool:
-    """Return whether this user or root owns a file: in a shared parent such as /tmp, anyone can create one."""
-    if not hasattr(os, "geteuid") or file.stat().st_uid in (0, os.geteuid()):
-        return True
-    warnings.warn(
-        f"{file} belongs to another user and is ignored; set {CONFIG_VARIABLE} to its path to use it", stacklevel=2
-    )
-    return False
-
-
 def _sections(file: Path) -> Iterator[tuple[str | None, _Settings]]:
     """Return the named catalogs of a file, then its top level under the name None."""
-    content = _content(file)
-    content.pop("server", None)  # `server_settings` reads it
-    catalogs = content.pop("catalogs", {})
+    top = content(file)
+    top.pop("server", None)  # `server_settings` reads it
+    catalogs = top.pop("catalogs", {})
     if not isinstance(catalogs, dict) or not all(isinstance(each, dict) for each in catalogs.values()):
         raise InvalidInput(f"{file}: 'catalogs' holds one table for each catalog, such as [catalogs.lake]")
     for name, section in catalogs.items():
@@ -464,23 +430,11 @@ def _sections(file: Path) -> Iterator[tuple[str | None, _Settings]]:
         if "root" not in settings:
             raise InvalidInput(f"{file}: [catalogs.{name}] has no root; add root = '…'")
         yield name, settings
-    yield None, _section(content, str(file), file.parent)
+    yield None, _section(top, str(file), file.parent)
 
 
-def _content(file: Path) -> dict[str, Any]:
-    import tomllib  # a process without a configuration file starts without it
-
-    try:
-        return tomllib.loads(file.read_text("utf-8"))
-    except OSError as error:
-        raise InvalidInput(f"cannot read {file}: {error.strerror}") from error
-    except ValueError as error:
-        problem = str(error) if isinstance(error, tomllib.TOMLDecodeError) else "it is not UTF-8"
-        raise InvalidInput(f"{file} is not a TOML file: {problem}") from None  # the cause quotes the content
-
-
-def _section(content: Mapping[str, Any], origin: str, folder: Path) -> _Settings:
-    settings = _canonical((name, value, origin) for name, value in _flat(content, origin))
+def _section(table: Mapping[str, Any], origin: str, folder: Path) -> _Settings:
+    settings = _canonical((name, value, origin) for name, value in _flat(table, origin))
     if "catalog" in settings:
         raise InvalidInput(f"{origin}: 'catalog' selects a catalog in an argument or in {PREFIX}CATALOG, not in a file")
     root = settings.get("root")
@@ -494,9 +448,9 @@ def _section(content: Mapping[str, Any], origin: str, folder: Path) -> _Settings
     return settings
 
 
-def _flat(content: Mapping[str, Any], origin: str, prefix: str = "") -> Iterator[tuple[str, str]]:
+def _flat(table: Mapping[str, Any], origin: str, prefix: str = "") -> Iterator[tuple[str, str]]:
     """Return the values of nested tables as text, under dotted names."""
-    for key, value in content.items():
+    for key, value in table.items():
         if isinstance(value, dict):
             yield from _flat(value, origin, f"{prefix}{key}.")
         elif isinstance(value, str | int | float):

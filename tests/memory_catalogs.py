@@ -14,7 +14,8 @@ from lancekeep.application.ledger import Ledger
 from lancekeep.application.places import Places
 from lancekeep.application.retry import Retry
 from lancekeep.application.table_commits import TableCommits
-from lancekeep.application.upkeep.cleanup import Cleanup, CleanupReport
+from lancekeep.application.upkeep.cleanup import Cleanup
+from lancekeep.application.upkeep.cleanup_report import CleanupReport
 from lancekeep.application.upkeep.fsck import Fsck, FsckReport
 from lancekeep.application.versions import Versions
 from lancekeep.domain.catalog import Put

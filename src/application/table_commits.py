@@ -29,7 +29,6 @@ from lancekeep.domain.commit_token import CommitToken, StagedManifest
 from lancekeep.domain.commit_transitions import State
 from lancekeep.domain.errors import (
     CommitRefused,
-    Damaged,
     LancekeepError,
     ObjectNotFound,
     Refused,
@@ -443,57 +442,8 @@ class TableCommits(Histories):
         other.on_staged = self.on_staged
         return other
 
-    def move_history(self, root: DatasetRoot, target: TableCommits) -> int:
-        """Fence a history in this store and copy its rows to ``target``. Idempotent.
-
-        Returns:
-            The number of rows in ``target``, which were compared with those of this store.
-
-        Raises:
-            Damaged: The target holds other versions; see `require_room`.
-        """
-        self.retry.call(lambda: self._fence(root, target.rows.url))
-        rows = [row for row in self._all_rows(root) if row.is_final]
-        if target.rows.guarantees.derived:  # it searches from the hint up to a gap, which deletions may have left
-            self.retry.call(partial(self.objects.delete, root.hint_key))
-        stale = target.rows.latest(root.base_uri)
-        if stale is not None and stale.moved_to is not None:
-            target.rows.delete(root.base_uri)  # left by an earlier move in the other direction
-        target.rows.record(rows)
-        missing = {(row.version, row.path) for row in rows} - {
-            (row.version, row.path) for row in target._all_rows(root)
-        }
-        if missing:
-            raise Damaged(
-                f"{root.base_uri}: {target.rows.url} holds other versions than {self.rows.url}, first {min(missing)}. "
-                "Remove the foreign rows there, then call change_commit_store again."
-            )
-        self.require_room(root, target)
-        return len(rows)
-
-    def require_room(self, root: DatasetRoot, target: TableCommits) -> None:
-        """Check that the target's rows of a history belong to existing versions.
-
-        Readers would report the version of any other row as the latest.
-
-        Raises:
-            Damaged: A row has no manifest. The message names the row.
-        """
-        own = {(row.version, row.path) for row in self._all_rows(root)}
-        for row in target._all_rows(root):
-            if row.moved_to is not None:
-                return  # the history moved away from the target before; its rows are replaced
-            if (row.version, row.path) not in own and self.retry.call(partial(self.objects.head, row.path)) is None:
-                raise Damaged(
-                    f"{root.base_uri}: {target.rows.url} holds a row of version {row.version}, whose manifest "
-                    f"{row.path!r} does not exist. The row was left by another table at this place. Delete the rows of "
-                    f"{root.base_uri} in {target.rows.url}, then call change_commit_store again."
-                )
-
-    def _all_rows(self, root: DatasetRoot) -> list[VersionRow]:
-        return self.rows.list(root.base_uri, after=None, limit=None, descending=True)
-
-    def _fence(self, root: DatasetRoot, new_store: str) -> None:
+    def fence(self, root: DatasetRoot, new_store: str) -> None:
+        """End a history here by a row that names the new store. Idempotent."""
         while True:
             latest = self.rows.latest(root.base_uri) or self._adoption.adopt(root)
             if latest is not None:

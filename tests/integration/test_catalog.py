@@ -21,6 +21,7 @@ from lance_namespace_urllib3_client.models.version_range import VersionRange
 
 import lancekeep
 from lancekeep.application.table_commits import TableCommits
+from lancekeep.application.upkeep.commit_store_move import move_history
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.layout import DatasetRoot
 
@@ -351,26 +352,27 @@ def test_unmanaged_catalog_moves_to_a_commit_store(tmp_path: Path, url: str) -> 
 
 
 @pytest.mark.parametrize("step", range(4))
-def test_interrupted_change_of_commit_store_is_completed(tmp_path: Path, url: str, step: int) -> None:
+def test_interrupted_change_of_commit_store_is_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, step: int
+) -> None:
     catalog = lancekeep.connect(str(tmp_path / "lake"), commit_store=url)
     for number in range(4):
         catalog.write(f"t{number}", TABLE)
     target = f"sqlite://{tmp_path}/new.db"
-    moved = catalog.commits.move_history
     done: list[int] = []
 
-    def stop(root: DatasetRoot, target: TableCommits) -> int:
+    def stop(source: TableCommits, root: DatasetRoot, target: TableCommits) -> int:
         if len(done) == step:
             raise KeyboardInterrupt
         done.append(1)
-        return moved(root, target)
+        return move_history(source, root, target)
 
-    catalog.commits.move_history = stop  # type: ignore[method-assign] # the stop
-    with pytest.raises(KeyboardInterrupt):
-        catalog.change_commit_store(target)
+    with monkeypatch.context() as patch:
+        patch.setattr("lancekeep.application.upkeep.commit_store_move.move_history", stop)
+        with pytest.raises(KeyboardInterrupt):
+            catalog.change_commit_store(target)
     with pytest.raises(lancekeep.CommitStoreMismatch, match="are moving to the commit store"):
         lancekeep.connect(str(tmp_path / "lake"), commit_store=target)
-    catalog.commits.move_history = moved  # type: ignore[method-assign] # as it was
     catalog.change_commit_store(target)
     again = lancekeep.connect(str(tmp_path / "lake"), commit_store=target)
     for number in range(4):

@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import copy_context
 from datetime import UTC
 from functools import partial
 from typing import Any, TypeVar, cast
 
-import attrs
 import lance
 import pyarrow as pa
 from lance.commit import CommitConflictError
 from lance.fragment import write_fragments
 
+from lancekeep.adapters.lance.channels import Channel, FirstChannel, Handle, StagingChannel
 from lancekeep.adapters.lance.data_files import LanceDataFiles
 from lancekeep.adapters.lance.namespace_errors import is_namespace_error
 from lancekeep.adapters.lance.native_errors import classified
@@ -31,7 +30,6 @@ from lancekeep.domain.errors import (
     ConcurrentModification,
     InvalidInput,
     LancekeepError,
-    NotFound,
     StoreUnavailable,
     TableNotFound,
     TagNotFound,
@@ -48,122 +46,6 @@ Result = TypeVar("Result")
 
 _VANISHED = "(os error 2)"
 """Part of the engine's message if a directory that it writes to was removed or renamed."""
-
-
-class _Channel:
-    """The namespace of one write, which records how its last commit ended.
-
-    The engine turns every exception of a callback into an ``OSError`` with its text. The channel keeps the error:
-    ``error`` of the last commit, with the token if its outcome is unknown, and ``met`` of the last read.
-
-    after: refuse every version except the one that follows this one. A storage-managed table then commits through the
-    channel, too, by the same condition of the storage. With ``exactly``, ``after`` is set once the table is open.
-    ``admits`` decides whether a version that another writer has committed since may come between.
-    """
-
-    def __init__(self, namespace: Any, *, after: int | None = None, exactly: bool = False) -> None:
-        self.namespace = namespace
-        self.after = after
-        self.admits: Callable[[int], bool] | None = None
-        self._exactly = exactly or after is not None
-        self.error: LancekeepError | None = None
-        self.met: LancekeepError | None = None
-        self.committed: Committed | None = None
-        self._context = copy_context()  # native threads do not inherit the keyed request of the caller's thread
-
-    def namespace_id(self) -> Any:
-        return self.namespace.namespace_id()
-
-    def declare_table(self, request: Any) -> Any:
-        """Return the table, which the catalog has declared before the write."""
-        return self.namespace.describe_table({"id": request.id})
-
-    def describe_table(self, request: Any) -> Any:
-        described = self.namespace.describe_table(request)
-        return attrs.evolve(described, managed_versioning=True) if self._exactly else described
-
-    def list_table_versions(self, request: Any) -> Any:
-        return self._asked(self.namespace.list_table_versions, request)
-
-    def describe_table_version(self, request: Any) -> Any:
-        return self._asked(self.namespace.describe_table_version, request)
-
-    def _asked(self, ask: Callable[[Any], Any], request: Any) -> Any:
-        try:
-            return ask(request)
-        except Exception as error:
-            self.met = error.__cause__ if isinstance(error.__cause__, LancekeepError) else None
-            raise
-
-    def has_moved(self, table: ObjectId) -> bool:
-        """Return whether the namespace no longer has the table."""
-        try:
-            self.namespace.describe_table({"id": list(table.names)})
-        except Exception as error:
-            if not is_namespace_error(error):
-                raise
-            return isinstance(error.__cause__, NotFound)
-        return False
-
-    def _follows(self, version: int) -> bool:
-        """Return whether a commit as ``version`` may follow ``after``."""
-        assert self.after is not None
-        while self.after + 1 < version and self.admits is not None and self.admits(self.after + 1):
-            self.after += 1
-        return version == self.after + 1
-
-    def _lost(self, request: Any, version: int) -> ConcurrentModification:
-        return ConcurrentModification(
-            f"{'.'.join(request['id'])}: another has committed version {version} since; "
-            "nothing of this call was committed"
-        )
-
-    def create_table_version(self, request: Any) -> Any:
-        self.error = None
-        if self.after is not None and not self._follows(request["version"]):
-            self.error = self._lost(request, self.after + 1)
-            raise self.error
-        try:
-            response: Any = self._context.copy().run(self.namespace.create_table_version, request)
-        except Exception as error:
-            self.error = error.__cause__ if isinstance(error.__cause__, LancekeepError) else None
-            if self.after is not None and self.admits is None and isinstance(self.error, VersionTaken):
-                self.error = self._lost(request, request["version"])
-            raise
-        version = response["version"]
-        self.committed = Committed(version["version"], version["manifest_path"], version["manifest_size"])
-        return response
-
-
-class _Handle:
-    """The namespace of a dataset that a caller keeps."""
-
-    def __init__(self, namespace: Any) -> None:
-        self.namespace = namespace
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.namespace, name)
-
-
-class _StagingChannel(_Channel):
-    """A channel that keeps the staged manifest and commits nothing.
-
-    The engine takes the manifest for committed. After a commit it writes its hint of the latest version, which readers
-    treat as a hint, and runs the table's auto-cleanup, which never removes the version that the commit builds on.
-    """
-
-    staged: StagedVersion | None = None
-
-    def create_table_version(self, request: Any) -> Any:
-        self.staged = StagedVersion(request["version"], request["manifest_path"], request["manifest_size"])
-        return {"version": {key: request[key] for key in ("version", "manifest_path", "manifest_size")}}
-
-
-class _FirstChannel(_StagingChannel):
-    """A channel that stages the first version of a table without a catalog entry."""
-
-    def list_table_versions(self, request: Any) -> Any:
-        return {"versions": []}
 
 
 class LanceEngine:
@@ -209,7 +91,7 @@ class LanceEngine:
             return self._create(table, data)
         if mode is WriteMode.APPEND:
             return self._append(table, data)
-        channel = _Channel(self._namespace)
+        channel = Channel(self._namespace)
         return _one_commit(
             table,
             channel,
@@ -224,7 +106,7 @@ class LanceEngine:
 
     def _append(self, table: ObjectId, data: Any) -> Committed:
         """Append to the opened table: pylance's own append creates a table if it is missing."""
-        channel = _Channel(self._namespace)
+        channel = Channel(self._namespace)
 
         def append() -> Any:
             try:
@@ -253,7 +135,7 @@ class LanceEngine:
         return Committed(self.create_at(plan, self.write_fragments(plan, data)), "", 0)
 
     def create_at(self, plan: WritePlan, fragments: Sequence[Any]) -> int:
-        with _translated(plan.table, _Channel(self._namespace)):
+        with _translated(plan.table, Channel(self._namespace)):
             dataset = lance.LanceDataset.commit(
                 plan.uri,
                 lance.LanceOperation.Overwrite(plan.schema, [_fragment(fragment) for fragment in fragments]),
@@ -266,7 +148,7 @@ class LanceEngine:
 
     def restore(self, table: ObjectId, version: int) -> Committed:
         self._before_commit()
-        channel = _Channel(self._namespace)
+        channel = Channel(self._namespace)
 
         def restore() -> Any:
             dataset = self._dataset(channel, table, version)
@@ -287,11 +169,11 @@ class LanceEngine:
     ) -> Committed:
         self._before_commit()
         namespace = self._namespace if plan.base is None else self._based_on(plan.base)
-        channel = _Channel(namespace, after=plan.read_version if exactly else None)
+        channel = Channel(namespace, after=plan.read_version if exactly else None)
         return _committed(channel, self._commit(plan, fragments, properties, channel, exactly=exactly))
 
     def write_fragments(self, plan: WritePlan, data: Any) -> Sequence[Any]:
-        with checked(data, plan.rules) as rows, _translated(plan.table, _Channel(self._namespace)):
+        with checked(data, plan.rules) as rows, _translated(plan.table, Channel(self._namespace)):
             fragments: Sequence[Any] = write_fragments(
                 rows,
                 plan.uri,
@@ -302,7 +184,7 @@ class LanceEngine:
         return fragments
 
     def stage(self, plan: WritePlan, fragments: Sequence[Any], *, entered: bool = True) -> StagedVersion:
-        channel = _StagingChannel(self._namespace) if entered else _FirstChannel(self._namespace)
+        channel = StagingChannel(self._namespace) if entered else FirstChannel(self._namespace)
         self._commit(plan, fragments, {}, channel, managed=True)
         assert channel.staged is not None, "the engine committed past its namespace"
         return channel.staged
@@ -312,7 +194,7 @@ class LanceEngine:
         plan: WritePlan,
         fragments: Sequence[Any],
         properties: Mapping[str, str],
-        channel: _Channel,
+        channel: Channel,
         *,
         managed: bool = False,
         exactly: bool = False,
@@ -349,7 +231,7 @@ class LanceEngine:
         admits: Callable[[Any, int], bool] | None = None,
     ) -> Committed:
         self._before_commit()
-        channel = _Channel(self._namespace, after=after, exactly=exactly)
+        channel = Channel(self._namespace, after=after, exactly=exactly)
         with _translated(table, channel):
             dataset = self._dataset(channel, table)
             dataset = dataset if branch is None else self._opened(table, dataset.checkout_version((branch, None)))
@@ -362,13 +244,13 @@ class LanceEngine:
     def examine(
         self, table: ObjectId, act: Callable[[Any], Result], version: int | None, branch: str | None = None
     ) -> Result:
-        with _translated(table, _Channel(self._namespace), reading=True):
+        with _translated(table, Channel(self._namespace), reading=True):
             return act(self.open(table, version, None, branch))
 
     def open(self, table: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Any:
         try:
-            with _translated(table, _Channel(self._namespace), reading=True):
-                handle = _Handle(self._namespace)
+            with _translated(table, Channel(self._namespace), reading=True):
+                handle = Handle(self._namespace)
                 dataset = self._dataset(handle, table, tag if tag is not None else None if branch else version)
                 if branch is not None:
                     dataset = self._opened(table, dataset.checkout_version((branch, version)))
@@ -383,7 +265,7 @@ class LanceEngine:
             raise
 
     def details(self, table: ObjectId, version: int | None, tag: str | None, branch: str | None) -> VersionDetails:
-        with _translated(table, _Channel(self._namespace), reading=True):
+        with _translated(table, Channel(self._namespace), reading=True):
             dataset = self.open(table, version, tag, branch)
             stats = dataset.stats.dataset_stats()
             return VersionDetails(
@@ -395,7 +277,7 @@ class LanceEngine:
             )
 
     def summaries(self, table: ObjectId, versions: Sequence[int]) -> Iterator[VersionSummary]:
-        with _translated(table, _Channel(self._namespace), reading=True):
+        with _translated(table, Channel(self._namespace), reading=True):
             dataset = self.open(table, None, None, None)
             described = {version["version"]: version for version in dataset.versions()}
             for version in versions:
@@ -409,7 +291,7 @@ class LanceEngine:
         dataset = lance.dataset(uri, storage_options=self._storage_options or None)
         return {tag["version"] for tag in dataset.tags.list().values() if tag["branch"] == branch}
 
-    def _bind(self, writer: _Channel | _Handle, dataset: Any, branch: str | None = None) -> None:
+    def _bind(self, writer: Channel | Handle, dataset: Any, branch: str | None = None) -> None:
         """Bind a writer's commits to the version that it has read, and to its successors."""
         manifest = dataset._ds.serialized_manifest()
         writer.namespace = self._based_on(Base(dataset.version, transaction_name(manifest), branch))
@@ -432,7 +314,7 @@ class LanceEngine:
         return dataset
 
     def _managed(self, table: ObjectId) -> bool:
-        with _translated(table, _Channel(self._namespace)):
+        with _translated(table, Channel(self._namespace)):
             return self._namespace.describe_table({"id": list(table.names)}).managed_versioning is True
 
 
@@ -462,7 +344,7 @@ def _in_a_thread(act: Callable[[int], bool], version: int) -> bool:
     return alongside(lambda: act(version)).result()
 
 
-def _committed(channel: _Channel, dataset: Any) -> Committed:
+def _committed(channel: Channel, dataset: Any) -> Committed:
     """Return what was committed; storage-managed tables commit without a callback.
 
     The engine takes a refused commit for done if it finds the version all the same, so the error is raised here.
@@ -472,7 +354,7 @@ def _committed(channel: _Channel, dataset: Any) -> Committed:
     return channel.committed or Committed(dataset.version, "", 0)
 
 
-def _one_commit(table: ObjectId, channel: _Channel, act: Callable[[], Any]) -> Committed:
+def _one_commit(table: ObjectId, channel: Channel, act: Callable[[], Any]) -> Committed:
     """Run a single commit; an outage after the commit does not undo it."""
     try:
         with _translated(table, channel):
@@ -485,7 +367,7 @@ def _one_commit(table: ObjectId, channel: _Channel, act: Callable[[], Any]) -> C
 
 
 @contextmanager
-def _translated(table: ObjectId, channel: _Channel, *, reading: bool = False) -> Iterator[None]:
+def _translated(table: ObjectId, channel: Channel, *, reading: bool = False) -> Iterator[None]:
     """Raise errors of the native engine as Lancekeep errors.
 
     While ``reading``, no error is the caller's fault.

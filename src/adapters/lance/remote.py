@@ -8,7 +8,8 @@ from urllib.parse import unquote, urlsplit
 
 from lancekeep.adapters.lance.callbacks import Answer, Described, Request, callback
 from lancekeep.adapters.lance.namespace_errors import translating
-from lancekeep.application.remote import Descriptions, commit_key
+from lancekeep.application.remote import commit_key
+from lancekeep.application.remote_tables import Descriptions
 from lancekeep.domain.commit_token import CommitToken, CommitUnknown, StagedManifest
 from lancekeep.domain.errors import LancekeepError, StoreUnavailable
 from lancekeep.domain.layout import BRANCHES, VERSIONS

@@ -5,10 +5,16 @@ See `Catalog.change_commit_store`.
 
 from __future__ import annotations
 
+from functools import partial
+
 from lancekeep.application.ledger import Ledger
 from lancekeep.application.places import Places
+from lancekeep.application.table_commits import TableCommits
+from lancekeep.domain.errors import Damaged
+from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.manifest_entry import TABLE
 from lancekeep.domain.table import Table
+from lancekeep.domain.version_row import VersionRow
 from lancekeep.ports.commit_store import ExternalCommitStore
 
 
@@ -27,11 +33,62 @@ def move_to(rows: ExternalCommitStore, ledger: Ledger, places: Places) -> int:
     rows.latest(places.manifest_root.base_uri)
     for root in (places.dataset_root(Table.from_entry(entry)) for entry in view.all_of(TABLE)):
         for history in commits.histories(root):  # a row that cannot be moved is refused before the move begins
-            commits.require_room(history, target)
+            _require_room(commits, history, target)
     view = ledger.begin_move(rows.url)
     roots = [places.dataset_root(Table.from_entry(entry)) for entry in view.all_of(TABLE)]
     if ledger.shares_store(view):
         roots.append(places.manifest_root)
-    moved = sum(commits.move_history(history, target) for root in roots for history in commits.histories(root))
+    moved = sum(move_history(commits, history, target) for root in roots for history in commits.histories(root))
     ledger.finish_move(target)
     return moved
+
+
+def move_history(source: TableCommits, root: DatasetRoot, target: TableCommits) -> int:
+    """Fence a history in its store, and copy its rows to the target. Idempotent.
+
+    Returns:
+        The number of rows in ``target``, which were compared with those of ``source``.
+
+    Raises:
+        Damaged: The target holds other versions; see `_require_room`.
+    """
+    source.retry.call(lambda: source.fence(root, target.rows.url))
+    rows = [row for row in _all_rows(source, root) if row.is_final]
+    if target.rows.guarantees.derived:  # it searches from the hint up to a gap, which deletions may have left
+        source.retry.call(partial(source.objects.delete, root.hint_key))
+    stale = target.rows.latest(root.base_uri)
+    if stale is not None and stale.moved_to is not None:
+        target.rows.delete(root.base_uri)  # left by an earlier move in the other direction
+    target.rows.record(rows)
+    missing = {(row.version, row.path) for row in rows} - {(row.version, row.path) for row in _all_rows(target, root)}
+    if missing:
+        raise Damaged(
+            f"{root.base_uri}: {target.rows.url} holds other versions than {source.rows.url}, first {min(missing)}. "
+            "Remove the foreign rows there, then call change_commit_store again."
+        )
+    _require_room(source, root, target)
+    return len(rows)
+
+
+def _require_room(source: TableCommits, root: DatasetRoot, target: TableCommits) -> None:
+    """Check that the target's rows of a history belong to existing versions.
+
+    Readers would report the version of any other row as the latest.
+
+    Raises:
+        Damaged: A row has no manifest. The message names the row.
+    """
+    own = {(row.version, row.path) for row in _all_rows(source, root)}
+    for row in _all_rows(target, root):
+        if row.moved_to is not None:
+            return  # the history moved away from the target before; its rows are replaced
+        if (row.version, row.path) not in own and source.retry.call(partial(source.objects.head, row.path)) is None:
+            raise Damaged(
+                f"{root.base_uri}: {target.rows.url} holds a row of version {row.version}, whose manifest "
+                f"{row.path!r} does not exist. The row was left by another table at this place. Delete the rows of "
+                f"{root.base_uri} in {target.rows.url}, then call change_commit_store again."
+            )
+
+
+def _all_rows(commits: TableCommits, root: DatasetRoot) -> list[VersionRow]:
+    return commits.rows.list(root.base_uri, after=None, limit=None, descending=True)

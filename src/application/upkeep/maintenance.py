@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import attrs
 
 from lancekeep.application.tables import Tables
-from lancekeep.application.upkeep.cleanup import CleanupReport
+from lancekeep.application.upkeep.cleanup_report import CleanupReport
 from lancekeep.domain.errors import LancekeepError, VersionNotFound
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.maintenance import MaintenancePolicy, MaintenanceRule

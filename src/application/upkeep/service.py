@@ -12,7 +12,8 @@ from lancekeep.application.ledger import Ledger
 from lancekeep.application.places import Places
 from lancekeep.application.removal import Removal
 from lancekeep.application.tables import Tables
-from lancekeep.application.upkeep.cleanup import Cleanup, CleanupReport
+from lancekeep.application.upkeep.cleanup import Cleanup
+from lancekeep.application.upkeep.cleanup_report import CleanupReport
 from lancekeep.application.upkeep.commit_store_move import move_to
 from lancekeep.application.upkeep.fsck import Fsck, FsckReport, Progress
 from lancekeep.application.upkeep.maintenance import Maintenance, MaintenanceAction

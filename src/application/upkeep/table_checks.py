@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
-from itertools import pairwise
 from urllib.parse import unquote
 
 import attrs
 
 from lancekeep.application.clones import Clones
 from lancekeep.application.table_commits import TableCommits
+from lancekeep.application.upkeep.checked_history import History, gaps, has_version
 from lancekeep.application.upkeep.file_checks import FileChecks, FileFault, Version
 from lancekeep.application.upkeep.fsck import Finding, FsckReport, Kind, Progress, require_span, unless_young
 from lancekeep.domain.dataset_files import REFERENCES, Place, Reference
@@ -32,36 +32,6 @@ _OLDER = 10
 
 Repair = Callable[[], bool]
 """Repairs a finding if it still holds, and returns whether it did."""
-
-
-@attrs.frozen
-class _History:
-    """The objects in ``_versions`` of a table or branch, and its rows.
-
-    The rows are read after the objects.
-
-    Attributes:
-        title: The name of the history in findings.
-        unfinished: Files that Lance was writing when it was stopped.
-        foreign: Rows that do not name a manifest of this history.
-        unreadable: Why the rows cannot be read; empty if they can.
-        v1: The V1 names of final manifests.
-    """
-
-    title: str
-    root: DatasetRoot
-    finals: Mapping[int, ObjectInfo]
-    staged: Sequence[ObjectInfo]
-    unfinished: Sequence[ObjectInfo]
-    unknown: Sequence[str]
-    rows: Mapping[int, VersionRow]
-    foreign: Sequence[VersionRow] = ()
-    unreadable: str = ""
-    v1: Sequence[str] = ()
-
-    @property
-    def latest(self) -> int:
-        return max((*self.finals, *self.rows), default=0)
 
 
 @attrs.frozen
@@ -113,7 +83,7 @@ class TableChecks:
         references = dict(self._references(root))
         held = {reference for reference in references.values() if reference is not None}
         branches = self._branches(root)
-        histories: dict[str, _History | None] = {}
+        histories: dict[str, History | None] = {}
         for branch in branches:
             title = str(name) if not branch else f"{name}@{branch}"
             try:
@@ -139,7 +109,7 @@ class TableChecks:
         places = (Place.of(info.key[len(root.key) + 1 :]) for info in self._objects.list(f"{root.key}/{BRANCHES}/"))
         return ["", *sorted({place.branch for place in places if place is not None and place.directory == VERSIONS})]
 
-    def _history(self, title: str, root: DatasetRoot) -> _History:
+    def _history(self, title: str, root: DatasetRoot) -> History:
         infos = {info.key[len(root.versions_key) :]: info for info in self._objects.list(root.versions_key)}
         if self.commits.rows.guarantees.derived:
             final_versions(infos, root.base_uri)
@@ -148,7 +118,7 @@ class TableChecks:
         parsed = {name: ManifestName.parse(name) for name in infos}
         names = {name: None if one and one.is_staged and not one.is_generated else one for name, one in parsed.items()}
         rows, foreign, unreadable = self._rows(root)
-        return _History(
+        return History(
             title,
             root,
             {version: infos[name] for version, name in finals.items()},
@@ -183,7 +153,7 @@ class TableChecks:
     # -- histories ----------------------------------------------------------------------------------------------
 
     def _of_history(
-        self, branch: str, history: _History, held: set[Reference]
+        self, branch: str, history: History, held: set[Reference]
     ) -> Iterator[tuple[Finding, Repair | None]]:
         for name in history.unknown:
             meaning = f"{name} in {VERSIONS}/ is no manifest's name; nothing reads it, remove it if it is not yours"
@@ -204,13 +174,13 @@ class TableChecks:
         if history.rows:  # a table that was never used through the catalog has no rows
             yield from self._unrecorded(history)
         yield from self._leftovers(history)
-        yield from _gaps(branch, history, held)
+        yield from gaps(branch, history, held)
         if history.finals:
             if self.commits.rows.guarantees.derived:
                 yield from self._of_hint(history)
             yield from self._of_head(history)
 
-    def _of_rows(self, history: _History) -> Iterator[tuple[Finding, Repair | None]]:
+    def _of_rows(self, history: History) -> Iterator[tuple[Finding, Repair | None]]:
         """Yield rows of unfinished commits, and rows of missing versions."""
         for version, row in history.rows.items():
             if version in history.finals and row.is_final:
@@ -228,14 +198,14 @@ class TableChecks:
             elif not self._exists(row.path) and not self._exists(final):
                 yield self._lost(history, row)
 
-    def _renamed(self, history: _History, row: VersionRow) -> tuple[Finding, Repair | None]:
+    def _renamed(self, history: History, row: VersionRow) -> tuple[Finding, Repair | None]:
         info = history.finals[row.version]
         meaning = f"version {row.version} is recorded at {row.path!r}, and its manifest was renamed to {info.key!r}"
         renamed = VersionRow(row.base_uri, row.version, info.key, info.size)
         found = Finding(Kind.LOST, history.title, meaning, "correct the row")
         return found, lambda: self._forget(row) and self._record(renamed)
 
-    def _lost(self, history: _History, row: VersionRow) -> tuple[Finding, Repair | None]:
+    def _lost(self, history: History, row: VersionRow) -> tuple[Finding, Repair | None]:
         where = f"version {row.version} is recorded at {row.path!r}, where nothing lies"
         if row.version == history.latest and row.is_final:
             return self._given_up(
@@ -245,7 +215,7 @@ class TableChecks:
         repair = Finding(Kind.LOST, history.title, f"{where}: {reason}", "forget the row")
         return repair, partial(self._forget, row)
 
-    def _given_up(self, kind: Kind, history: _History, what: str, act: Repair) -> tuple[Finding, Repair]:
+    def _given_up(self, kind: Kind, history: History, what: str, act: Repair) -> tuple[Finding, Repair]:
         """Return the finding on a latest version that only a backup can restore."""
         older = max((version for version in history.finals if version < history.latest), default=None)
         if older is None:
@@ -261,7 +231,7 @@ class TableChecks:
         )
         return Finding(kind, history.title, meaning, way if self.accept_loss else ""), act
 
-    def _unrecorded(self, history: _History) -> Iterator[tuple[Finding, Repair | None]]:
+    def _unrecorded(self, history: History) -> Iterator[tuple[Finding, Repair | None]]:
         """Yield manifests without rows: lost rows, or an interrupted removal or adoption."""
         newest = max(history.rows)
         foreign = {row.version for row in history.foreign}
@@ -280,7 +250,7 @@ class TableChecks:
             else:
                 yield Finding(Kind.UNRECORDED, history.title, meaning, "enter the row"), partial(self._record, row)
 
-    def _leftovers(self, history: _History) -> Iterator[tuple[Finding, Repair | None]]:
+    def _leftovers(self, history: History) -> Iterator[tuple[Finding, Repair | None]]:
         """Yield staged manifests of commits that lost, crashed or are in progress."""
         yield from self._unfinished(history.title, history.unfinished)
         for info in history.staged:
@@ -305,7 +275,7 @@ class TableChecks:
             found = Finding(Kind.LEFTOVER, title, meaning, "remove it")
             yield unless_young(found, [info], self.grace, self.now()), partial(self._remove, info)
 
-    def _of_hint(self, history: _History) -> Iterator[tuple[Finding, Repair | None]]:
+    def _of_hint(self, history: History) -> Iterator[tuple[Finding, Repair | None]]:
         """Yield a version hint from which a search for the latest version ends at a gap."""
         hinted, latest = self._hinted(history.root), max(history.finals)
         end = next((version for version in range(hinted, latest) if version + 1 not in history.finals), None)
@@ -324,7 +294,7 @@ class TableChecks:
         except ObjectNotFound:
             return 0
 
-    def _of_head(self, history: _History) -> Iterator[tuple[Finding, Repair | None]]:
+    def _of_head(self, history: History) -> Iterator[tuple[Finding, Repair | None]]:
         info = history.finals[max(history.finals)]
         try:
             names_in(self._objects.get(info.key), info.key)
@@ -340,7 +310,7 @@ class TableChecks:
         self,
         name: ObjectId,
         root: DatasetRoot,
-        histories: Mapping[str, _History],
+        histories: Mapping[str, History],
         held: set[Reference],
         tell: Callable[[int], object],
     ) -> Iterator[tuple[Finding, Repair | None]]:
@@ -381,11 +351,11 @@ class TableChecks:
                     partial(self._restore, name, version, older),
                 )
 
-    def _version(self, histories: Mapping[str, _History], wanted: Reference) -> Version:
+    def _version(self, histories: Mapping[str, History], wanted: Reference) -> Version:
         history = histories[wanted.branch]
         return Version(history.root, wanted.version, history.finals[wanted.version].key)
 
-    def _whole(self, checks: FileChecks, root: DatasetRoot, history: _History) -> int | None:
+    def _whole(self, checks: FileChecks, root: DatasetRoot, history: History) -> int | None:
         """Return the latest complete version among a few older ones; None without one."""
         for number in sorted(history.finals, reverse=True)[1 : 1 + _OLDER]:
             version = Version(history.root, number, history.finals[number].key)
@@ -439,7 +409,7 @@ class TableChecks:
     # -- tags and branches --------------------------------------------------------------------------------------
 
     def _of_references(
-        self, name: str, references: Mapping[str, Reference | None], histories: Mapping[str, _History | None]
+        self, name: str, references: Mapping[str, Reference | None], histories: Mapping[str, History | None]
     ) -> Iterator[tuple[Finding, Repair | None]]:
         for key, reference in references.items():
             _, _, path = key.partition(f"/{REFERENCES}/")
@@ -449,13 +419,13 @@ class TableChecks:
             if reference is None:
                 meaning = f"{subject} cannot be read: {key!r} is invalid; delete it and create it again"
                 yield Finding(found, name, meaning), None
-            elif kind == "tags" and not _has(histories, reference):
+            elif kind == "tags" and not has_version(histories, reference):
                 place = f"version {reference.version}" + (f" of {reference.branch}" if reference.branch else "")
                 yield (
                     Finding(found, name, f"{subject} points at {place}, which is gone", "delete the tag"),
                     partial(self._delete_reference, key, reference),
                 )
-            elif kind != "tags" and not _has(histories, Reference(title, 0)):
+            elif kind != "tags" and not has_version(histories, Reference(title, 0)):
                 yield Finding(found, name, f"{subject} has no version; delete it with the engine"), None
 
     # -- repair -------------------------------------------------------------------------------------------------
@@ -521,25 +491,3 @@ class TableChecks:
 
 def _tell(progress: Progress, done: int, total: int, name: str, count: int) -> None:
     progress(done, total, f"{name}, {count:,} files")
-
-
-def _gaps(branch: str, history: _History, held: set[Reference]) -> Iterator[tuple[Finding, None]]:
-    """Yield gaps between versions, except those that a clean-up leaves after a tag."""
-    for before, after in pairwise(sorted(history.finals)):
-        if after != before + 1 and Reference(branch, before) not in held:
-            meaning = (
-                f"versions {before + 1} to {after - 1} are missing between others: deleted one by one, or lost; later "
-                "versions do not need them"
-            )
-            yield Finding(Kind.GAP, history.title, meaning), None
-
-
-def _has(histories: Mapping[str, _History | None], reference: Reference) -> bool:
-    """Return whether a version exists; 0 stands for any version.
-
-    An unreadable history counts as having it.
-    """
-    if reference.branch not in histories:
-        return False
-    history = histories[reference.branch]
-    return history is None or (reference.version in history.finals if reference.version else bool(history.finals))

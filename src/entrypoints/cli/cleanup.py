@@ -7,7 +7,7 @@ from datetime import timedelta
 import attrs
 import click
 
-from lancekeep.application.upkeep.cleanup import CleanupReport, TableCleanup
+from lancekeep.application.upkeep.cleanup_report import CleanupReport, TableCleanup
 from lancekeep.entrypoints.cli.commands import WRONG
 from lancekeep.entrypoints.cli.console import print_json, print_line, print_table, progress
 from lancekeep.entrypoints.cli.options import Doors, Stores, as_json, assume_yes, stores

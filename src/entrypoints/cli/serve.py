@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from lancekeep.config import CONFIG_VARIABLE, IMPLEMENTATIONS, MODES, ConnectionConfig, given
+from lancekeep.config import IMPLEMENTATIONS, MODES, ConnectionConfig, given
+from lancekeep.config_files import CONFIG_VARIABLE
 from lancekeep.domain.errors import MissingExtra
 from lancekeep.entrypoints.cli.console import print_line
 from lancekeep.entrypoints.cli.options import Stores, stores

@@ -1,0 +1,131 @@
+"""The namespaces that pylance commits through: one for each write or dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import copy_context
+from typing import Any
+
+import attrs
+
+from lancekeep.adapters.lance.namespace_errors import is_namespace_error
+from lancekeep.domain.commit import Committed
+from lancekeep.domain.errors import ConcurrentModification, LancekeepError, NotFound, VersionTaken
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.ports.table_engine import StagedVersion
+
+
+class Channel:
+    """The namespace of one write, which records how its last commit ended.
+
+    The engine turns every exception of a callback into an ``OSError`` with its text. The channel keeps the error:
+    ``error`` of the last commit, with the token if its outcome is unknown, and ``met`` of the last read.
+
+    after: refuse every version except the one that follows this one. A storage-managed table then commits through the
+    channel, too, by the same condition of the storage. With ``exactly``, ``after`` is set once the table is open.
+    ``admits`` decides whether a version that another writer has committed since may come between.
+    """
+
+    def __init__(self, namespace: Any, *, after: int | None = None, exactly: bool = False) -> None:
+        self.namespace = namespace
+        self.after = after
+        self.admits: Callable[[int], bool] | None = None
+        self._exactly = exactly or after is not None
+        self.error: LancekeepError | None = None
+        self.met: LancekeepError | None = None
+        self.committed: Committed | None = None
+        self._context = copy_context()  # native threads do not inherit the keyed request of the caller's thread
+
+    def namespace_id(self) -> Any:
+        return self.namespace.namespace_id()
+
+    def declare_table(self, request: Any) -> Any:
+        """Return the table, which the catalog has declared before the write."""
+        return self.namespace.describe_table({"id": request.id})
+
+    def describe_table(self, request: Any) -> Any:
+        described = self.namespace.describe_table(request)
+        return attrs.evolve(described, managed_versioning=True) if self._exactly else described
+
+    def list_table_versions(self, request: Any) -> Any:
+        return self._asked(self.namespace.list_table_versions, request)
+
+    def describe_table_version(self, request: Any) -> Any:
+        return self._asked(self.namespace.describe_table_version, request)
+
+    def _asked(self, ask: Callable[[Any], Any], request: Any) -> Any:
+        try:
+            return ask(request)
+        except Exception as error:
+            self.met = error.__cause__ if isinstance(error.__cause__, LancekeepError) else None
+            raise
+
+    def has_moved(self, table: ObjectId) -> bool:
+        """Return whether the namespace no longer has the table."""
+        try:
+            self.namespace.describe_table({"id": list(table.names)})
+        except Exception as error:
+            if not is_namespace_error(error):
+                raise
+            return isinstance(error.__cause__, NotFound)
+        return False
+
+    def _follows(self, version: int) -> bool:
+        """Return whether a commit as ``version`` may follow ``after``."""
+        assert self.after is not None
+        while self.after + 1 < version and self.admits is not None and self.admits(self.after + 1):
+            self.after += 1
+        return version == self.after + 1
+
+    def _lost(self, request: Any, version: int) -> ConcurrentModification:
+        return ConcurrentModification(
+            f"{'.'.join(request['id'])}: another has committed version {version} since; "
+            "nothing of this call was committed"
+        )
+
+    def create_table_version(self, request: Any) -> Any:
+        self.error = None
+        if self.after is not None and not self._follows(request["version"]):
+            self.error = self._lost(request, self.after + 1)
+            raise self.error
+        try:
+            response: Any = self._context.copy().run(self.namespace.create_table_version, request)
+        except Exception as error:
+            self.error = error.__cause__ if isinstance(error.__cause__, LancekeepError) else None
+            if self.after is not None and self.admits is None and isinstance(self.error, VersionTaken):
+                self.error = self._lost(request, request["version"])
+            raise
+        version = response["version"]
+        self.committed = Committed(version["version"], version["manifest_path"], version["manifest_size"])
+        return response
+
+
+class Handle:
+    """The namespace of a dataset that a caller keeps."""
+
+    def __init__(self, namespace: Any) -> None:
+        self.namespace = namespace
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.namespace, name)
+
+
+class StagingChannel(Channel):
+    """A channel that keeps the staged manifest and commits nothing.
+
+    The engine takes the manifest for committed. After a commit it writes its hint of the latest version, which readers
+    treat as a hint, and runs the table's auto-cleanup, which never removes the version that the commit builds on.
+    """
+
+    staged: StagedVersion | None = None
+
+    def create_table_version(self, request: Any) -> Any:
+        self.staged = StagedVersion(request["version"], request["manifest_path"], request["manifest_size"])
+        return {"version": {key: request[key] for key in ("version", "manifest_path", "manifest_size")}}
+
+
+class FirstChannel(StagingChannel):
+    """A channel that stages the first version of a table without a catalog entry."""
+
+    def list_table_versions(self, request: Any) -> Any:
+        return {"versions": []}
