@@ -62,7 +62,7 @@ def read(content: bytes, file: DeletionFile, physical_rows: int, name: str) -> R
 def write(rows: Rows, kind: DeletionFileType) -> bytes:
     """Encode a deletion file of distinct positions in ascending order."""
     if kind is DeletionFileType.BITMAP:
-        return bytes(BitMap(rows).serialize())
+        return encode_bitmap(rows)
     sink = pa.BufferOutputStream()
     schema = pa.schema([pa.field(COLUMN, pa.uint32(), nullable=False)])
     with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
@@ -73,6 +73,11 @@ def write(rows: Rows, kind: DeletionFileType) -> bytes:
 def kind_for(count: int) -> DeletionFileType:
     """Return the kind of file in which Lance stores a number of positions."""
     return DeletionFileType.BITMAP if count > MOST_IN_ARROW else DeletionFileType.ARROW_ARRAY
+
+
+def encode_bitmap(rows: npt.NDArray[np.unsignedinteger[Any]]) -> bytes:
+    """Encode positions as a Roaring bitmap in the portable format."""
+    return bytes(BitMap(rows).serialize())
 
 
 def decode_bitmap(content: bytes, most: int) -> Rows:

@@ -25,15 +25,12 @@ from lancekeep.entrypoints.scanning import batch_rows, row_bytes
 from lancekeep.entrypoints.spark.arrow_types import fit
 from lancekeep.entrypoints.spark.projection import field_ids
 from lancekeep.entrypoints.spark.reading import Snapshot
+from lancekeep.entrypoints.spark.sql.column_files import ADDRESS, OFFSETS, Addresses, Rewritten, rewrite
 from lancekeep.entrypoints.spark.sql.workers import Batches
 from lancekeep.entrypoints.spark.writing import write_batches
 from lancekeep.ports.table_engine import WritePlan
 
-Addresses = npt.NDArray[np.uint64]
-
-_ADDRESS = "_rowaddr"
 FRAGMENT_BITS = np.uint64(32)
-OFFSETS = np.uint64(0xFFFFFFFF)
 _HELD_BYTES = 64 << 20
 """The most new values of a fragment that a task holds in memory; more become new rows."""
 
@@ -72,20 +69,6 @@ class Layout(NamedTuple):
     def assigned(self, table: pa.Schema) -> pa.Schema:
         """Return the columns of the table that updates change."""
         return pa.schema([field for index, field in enumerate(table) if index not in self.unchanged])
-
-
-class Rewritten(NamedTuple):
-    """A fragment with new data files of some columns.
-
-    Attributes:
-        number: Its id.
-        fragment: Its metadata as JSON.
-        offsets: The changed rows, as the engine encodes them.
-    """
-
-    number: int
-    fragment: str
-    offsets: bytes
 
 
 class Written(NamedTuple):
@@ -237,10 +220,7 @@ class _Task:
     def _rewrite(self) -> None:
         """Write the assigned columns of the fragment."""
         held = pa.concat_batches(self._held)
-        values = pa.Table.from_batches([self._new(held)])
-        values = values.append_column(_ADDRESS, pa.array(self._addresses(held)))
-        metadata, _, offsets = self._fragment.update_columns(values, left_on=_ADDRESS, with_offsets=True)
-        self.rewritten.append(Rewritten(metadata.id, json.dumps(metadata.to_json()), offsets))
+        self.rewritten.append(rewrite(self._dataset, self._fragment, self._addresses(held), self._new(held), self.plan))
         self._forget()
 
     def _new(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -282,6 +262,6 @@ class _Task:
         if self._fragment.num_deletions:
             if self._living is None:
                 scanner = self._fragment.scanner(columns=[], with_row_address=True)
-                self._living = scanner.to_table()[_ADDRESS].to_numpy()
+                self._living = scanner.to_table()[ADDRESS].to_numpy()
             offsets = np.searchsorted(self._living, addresses)
         return [int(offset) for offset in offsets]

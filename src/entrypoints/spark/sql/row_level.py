@@ -21,13 +21,11 @@ from lancekeep.entrypoints.spark.projection import field_ids
 from lancekeep.entrypoints.spark.reading import Snapshot
 from lancekeep.entrypoints.spark.sql.changed_rows import (
     FRAGMENT_BITS,
-    OFFSETS,
-    Addresses,
     Layout,
-    Rewritten,
     Written,
     write_changes,
 )
+from lancekeep.entrypoints.spark.sql.column_files import OFFSETS, Addresses, Rewritten
 from lancekeep.entrypoints.spark.sql.jvm import WRITE, Jvm, Proxy
 from lancekeep.entrypoints.spark.sql.metadata_columns import ROW_ADDRESS
 from lancekeep.entrypoints.spark.sql.workers import messages, writer_factory
@@ -302,7 +300,10 @@ class FragmentChanges(NamedTuple):
         if self.rewritten:
             return operations.Update(
                 list(self.removed),
-                [*self.changed, *(lance.FragmentMetadata.from_json(one.fragment) for one in self.rewritten)],
+                [
+                    *self.changed,
+                    *(lance.FragmentMetadata.from_json(one.fragment) for one in self.rewritten),
+                ],
                 list(self.added),
                 fields_modified=list(self.fields),
                 update_mode="rewrite_columns",
