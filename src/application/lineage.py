@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from threading import Lock
 
 import attrs
@@ -26,6 +27,8 @@ from lancekeep.ports.object_store import ObjectStore
 
 _REMEMBERED = 64 << 20
 """The bytes of manifests to keep in memory; one of 100,000 fragments has about 14 MB."""
+_PAGE = 1000
+"""The objects that one request lists."""
 _PER_HISTORY = 8
 """The versions of a history to keep: more would slow garbage collection, and only stale writers read old ones."""
 
@@ -113,6 +116,17 @@ class Lineage:
                 self._remember(root.base_uri, row.version, Manifest(content), generation)
         return content
 
+    def read_ahead(self, root: DatasetRoot, staged: str, version: int) -> None:
+        """Read the predecessor of a staged manifest into memory.
+
+        Does nothing if its name has another scheme.
+        """
+        generation, name = self._generation, ManifestName.parse(staged.rpartition("/")[2])
+        if name is None or version < 1 or root.is_branch or self._held_manifest(root, version) is not None:
+            return
+        if (content := self._content(root.manifest_key(version, name.scheme))) is not None:
+            self._remember(root.base_uri, version, Manifest(content), generation)
+
     def base(self, root: DatasetRoot, row: VersionRow) -> Base | None:
         """Identify a version for its reader; None if its manifest cannot be read."""
         manifest = self._manifest(root, row.path, row.version)
@@ -163,15 +177,22 @@ class Lineage:
 
     def _require_versions(self, root: DatasetRoot, between: range) -> None:
         """Raise `CommitRefused` if a version that the writer had to compare its transaction with was cleaned up."""
-        exists = partial(self._exists, root)
         several = len(between) > 1 and is_remote(self._objects)
-        found = all_alongside(exists, between) if several else map(exists, between)
-        gone = next((version for version, is_there in zip(between, found, strict=True) if not is_there), None)
+        listed = self._listed(root) if several else frozenset()
+        unseen = [version for version in between if root.manifest_key(version, NamingScheme.V2) not in listed]
+        exists = partial(self._exists, root)
+        found = all_alongside(exists, unseen) if several else map(exists, unseen)
+        gone = next((version for version, is_there in zip(unseen, found, strict=True) if not is_there), None)
         if gone is not None:
             raise CommitRefused(
                 f"the writer read version {between[0] - 1}, and version {gone} was cleaned up since, so the writer "
                 "could not compare its changes with those of that version"
             )
+
+    def _listed(self, root: DatasetRoot) -> frozenset[str]:
+        """Return the keys of one page of manifests: the latest ones, if their names are of the scheme V2."""
+        page = self._retry.call(lambda: list(islice(self._objects.list(root.versions_key), _PAGE)))
+        return frozenset(info.key for info in page)
 
     def _exists(self, root: DatasetRoot, version: int) -> bool:
         keys = (root.manifest_key(version, scheme) for scheme in (NamingScheme.V2, NamingScheme.V1))

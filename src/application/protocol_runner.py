@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from hashlib import sha256
 
@@ -75,7 +76,13 @@ class ProtocolRunner:
         }
 
     def run(
-        self, progress: Progress, content: bytes | None, deadline: float, until: Collection[State] = ()
+        self,
+        progress: Progress,
+        content: bytes | None,
+        deadline: float,
+        until: Collection[State] = (),
+        *,
+        latest: Future[VersionRow | None] | None = None,
     ) -> tuple[Progress, LancekeepError | None]:
         """Drive the machine to an outcome, or to a state of ``until``.
 
@@ -84,6 +91,7 @@ class ProtocolRunner:
             content: The bytes of the staged manifest, if the caller has them.
             deadline: When to give up retries.
             until: States in which to pause.
+            latest: A request for the latest row that has begun; a first attempt to create a final manifest uses it.
 
         Returns:
             The participant after its last effect, and the error that stopped an effect, if any.
@@ -94,7 +102,11 @@ class ProtocolRunner:
             perform = self._effects[effect]
             found: LancekeepError | None = None
             try:
-                event = perform(progress, content)
+                if effect is Effect.RESERVE and latest is not None:
+                    begun, latest = latest, None
+                    event = self._reserve(progress, content, begun)
+                else:
+                    event = perform(progress, content)
             except StoreUnavailable:
                 asked_before = True
                 event, found = self._perform_again(perform, attrs.evolve(progress, repeated=True), content, deadline)
@@ -159,31 +171,42 @@ class ProtocolRunner:
 
     # -- effects ------------------------------------------------------------------------------------------------
 
-    def _reserve(self, progress: Progress, content: bytes | None) -> Event:
+    def _reserve(
+        self, progress: Progress, content: bytes | None, latest: Future[VersionRow | None] | None = None
+    ) -> Event:
         assert progress.staged is not None
         if self.rows.guarantees.derived:
-            return self._create_final(progress, progress.staged, content)
+            return self._create_final(progress, progress.staged, content, latest)
         reservation = self.rows.reserve(progress.row, first=progress.first)
         return understand(progress.staged, reservation, repeated=progress.repeated)
 
-    def _create_final(self, progress: Progress, staged: StagedManifest, content: bytes | None) -> Event:
+    def _create_final(
+        self,
+        progress: Progress,
+        staged: StagedManifest,
+        content: bytes | None,
+        begun: Future[VersionRow | None] | None,
+    ) -> Event:
         """Claim a version whose row is derived from its final manifest, by creating this manifest.
 
         ``reserve`` of such a store does the same, but it would read the staged manifest, which this process holds, and
         the effects after it would check again what the creation has proved.
         """
         row = progress.row
-        latest = self.rows.latest(row.base_uri)
+        latest = self.rows.latest(row.base_uri) if begun is None else begun.result()
         copied = self._copy(progress, content) if may_claim(row, latest, first=progress.first) else EXISTS
         if copied is DONE:
             return Event(Reply.FINAL)
-        final = self.objects.head(final_path(row.path))
-        if final is not None:
-            held = VersionRow(row.base_uri, row.version, final.key, final.size)
+        held = latest if latest is not None and latest.version == row.version else self._final_row(row)
+        if held is not None:
             return understand(staged, Taken(held), repeated=progress.repeated)
         if copied is ABSENT:
             raise ObjectNotFound(f"{row.base_uri}: the staged manifest {row.path!r} does not exist")
         return understand(staged, NotReady(latest), repeated=progress.repeated)
+
+    def _final_row(self, row: VersionRow) -> VersionRow | None:
+        final = self.objects.head(final_path(row.path))
+        return None if final is None else VersionRow(row.base_uri, row.version, final.key, final.size)
 
     def _finalize_met(self, progress: Progress, _: bytes | None) -> Event:
         assert progress.met is not None

@@ -49,6 +49,19 @@ READ_AHEAD = 4
 """How many manifests are read at once after a conflict."""
 
 
+@attrs.frozen
+class Ahead:
+    """The requests of a commit that began before its table was looked up.
+
+    Attributes:
+        staged: reads the staged manifest.
+        previous: reads its predecessor into the memory of `Lineage`.
+    """
+
+    staged: Future[bytes]
+    previous: Future[object]
+
+
 class TableCommits(Histories):
     """The commit authority over the datasets of one object store.
 
@@ -77,6 +90,16 @@ class TableCommits(Histories):
 
     # -- committing ---------------------------------------------------------------------------------------------
 
+    def read_ahead(self, root: DatasetRoot, version: int, path: str) -> Ahead:
+        """Begin to read a staged manifest and its predecessor.
+
+        The arguments are those of `commit`.
+        """
+        return Ahead(
+            alongside(partial(self.objects.get, path)),
+            alongside(partial(self.lineage.read_ahead, root, path, version - 1)),
+        )
+
     def commit(
         self,
         root: DatasetRoot,
@@ -86,7 +109,7 @@ class TableCommits(Histories):
         *,
         branch: bool,
         base: Base | None = None,
-        ahead: Future[bytes] | None = None,
+        ahead: Ahead | None = None,
         confirm: Callable[[], object] = lambda: None,
     ) -> Outcome:
         """Commit a staged manifest as a version of a dataset.
@@ -100,7 +123,7 @@ class TableCommits(Histories):
             size: Its size in bytes, as a check, if the caller knows it.
             branch: Whether the history may begin with any version.
             base: The version that the writer read, if the caller knows it.
-            ahead: A request for the staged manifest that has begun.
+            ahead: The requests that have begun.
             confirm: Raises if the committed version may be missing. If it cannot decide, the outcome is `Unknown`.
 
         Raises:
@@ -112,11 +135,17 @@ class TableCommits(Histories):
             UnsafeStore: The object store violates the condition that commits depend on; nothing was committed.
             AccessDenied, Unsupported: The commit store refused the reservation; the staged manifest was removed.
         """
-        staged, content = self.read_staged(root, version, path, size, branch=branch, ahead=ahead)
+        reading = None if ahead is None else ahead.staged
+        staged, content = self.read_staged(root, version, path, size, branch=branch, ahead=reading)
+        if ahead is not None:
+            ahead.previous.exception()  # the check of the lineage repeats a read that failed
+        keyed, latest = current_request(), None
+        if self.rows.guarantees.derived and self._is_remote and keyed is None:  # a claim would delay its use
+            latest = alongside(partial(self.rows.latest, root.base_uri))
         descendant = self.lineage.require(root, staged, content, base)
-        if (request := current_request()) is not None:
-            request.claim(lambda: CommitToken(recognizable(staged, content)))
-        outcome = self._settle(begin_commit(staged), content, cleans_later=self._is_remote)
+        if keyed is not None:
+            keyed.claim(lambda: CommitToken(recognizable(staged, content)))
+        outcome = self._settle(begin_commit(staged), content, cleans_later=self._is_remote, latest=latest)
         if isinstance(outcome, Committed):
             self.lineage.keep(descendant)
             row = Committed(outcome.version, outcome.path, outcome.size, descendant.transaction)
@@ -345,24 +374,31 @@ class TableCommits(Histories):
         self.retry.call(partial(self.objects.delete, path))
         return again
 
-    def _settle(self, progress: Progress, content: bytes | None, *, cleans_later: bool = False) -> Outcome:
+    def _settle(
+        self,
+        progress: Progress,
+        content: bytes | None,
+        *,
+        cleans_later: bool = False,
+        latest: Future[VersionRow | None] | None = None,
+    ) -> Outcome:
         """Drive a commit to its outcome.
 
-        With ``cleans_later``, a committed version is returned while the staged manifest is still being deleted. A
+        With ``cleans_later``, a definite outcome is returned while the staged manifest is still being deleted. A
         crash in between leaves an orphan, as a crash before the deletion does.
         """
         self.prove()
         deadline = self.retry.deadline()
-        progress, fault = self.run(progress, content, deadline, (State.CLEAN,) if cleans_later else ())
+        until = (State.CLEAN, State.ABANDON) if cleans_later else ()
+        progress, fault = self.run(progress, content, deadline, until, latest=latest)
         assert progress.staged is not None
         row = progress.final_row
-        if progress.state is State.CLEAN:
+        if progress.state in until:
             alongside(partial(self.run, progress, content, deadline))
-            return self._known(row)
         match progress.state:
-            case State.COMMITTED:
+            case State.COMMITTED | State.CLEAN:
                 return self._known(row)
-            case State.CONFLICT:
+            case State.CONFLICT | State.ABANDON:
                 return Conflict(progress.met)
             case State.UNKNOWN:
                 gone = (

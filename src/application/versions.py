@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -13,11 +12,11 @@ from uuid import uuid4
 import attrs
 
 from lancekeep.application.base_paths import BasePaths
-from lancekeep.application.concurrency import alongside, is_remote
+from lancekeep.application.concurrency import is_remote
 from lancekeep.application.detached_versions import DetachedVersions
 from lancekeep.application.ledger import Ledger
 from lancekeep.application.places import Places
-from lancekeep.application.table_commits import TableCommits
+from lancekeep.application.table_commits import Ahead, TableCommits
 from lancekeep.application.tokens import parse_token
 from lancekeep.application.transaction_commits import Candidate, TransactionCommits
 from lancekeep.domain.commit import Committed, Conflict, Outcome, Unknown
@@ -142,7 +141,7 @@ class Versions:
     ) -> Outcome:
         """Find a table and commit its next version; see `commit_version`.
 
-        On remote storage, the staged manifest is read while the table is looked up.
+        On remote storage, the staged manifest and its predecessor are read while the table is looked up.
 
         Raises:
             TableNotFound: The table does not exist.
@@ -150,23 +149,22 @@ class Versions:
         if (detached := detached_version(version)) is not None:
             root = self.dataset_root(self.find_table(object_id)).branch(branch)
             return DetachedVersions(self._ledger.commits).commit_staged(root, detached, manifest_path, size)
-        ahead = self._read_ahead(object_id, branch, manifest_path)
+        ahead = self._read_ahead(object_id, branch, version, manifest_path)
         table = self.find_table(object_id)
         return self.commit_version(table, branch, version, manifest_path, size, base=base, ahead=ahead)
 
-    def _read_ahead(self, object_id: ObjectId, branch: str | None, manifest_path: str) -> Future[bytes] | None:
-        """Begin to read a staged manifest.
+    def _read_ahead(self, object_id: ObjectId, branch: str | None, version: int, manifest_path: str) -> Ahead | None:
+        """Begin to read a staged manifest and its predecessor.
 
         Returns:
-            The request; None if local, or if the file is not in the last known directory of the table.
+            The requests; None if local, or if the file is not in the last known directory of the table.
         """
-        objects = self._ledger.commits.objects
-        if not is_remote(objects):
+        if not is_remote(self._ledger.commits.objects):
             return None
         with suppress(LancekeepError):  # the current entry decides
             root = self.dataset_root(find_table(self._ledger.recent(), object_id)).branch(branch)
             if manifest_path.rpartition("/")[0] + "/" == root.versions_key:
-                return alongside(partial(objects.get, manifest_path))
+                return self._ledger.commits.read_ahead(root, version, manifest_path)
         return None
 
     def commit_version(
@@ -178,7 +176,7 @@ class Versions:
         size: int | None,
         *,
         base: Base | None = None,
-        ahead: Future[bytes] | None = None,
+        ahead: Ahead | None = None,
     ) -> Outcome:
         """Make a staged manifest the next version of a table or branch.
 
@@ -191,7 +189,7 @@ class Versions:
             manifest_path: The key of the staged manifest.
             size: The size of the staged manifest, as a check, if the caller knows it.
             base: The version that the writer read, if the caller knows it.
-            ahead: A request for the staged manifest that has begun.
+            ahead: The requests that have begun.
 
         Raises:
             CommitRefused: As `TableCommits.commit`, or a rename moved the table's files during the commit.

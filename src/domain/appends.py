@@ -27,8 +27,8 @@ and its longest duration in seconds."""
 _REMEMBERED = 10.0
 """Seconds for which a commit of another writer counts."""
 _LONGEST_TURN = 3.0
-"""How long the committer waits for another writer of this process that has lost a commit. On an object store it reads
-each version since its own, one after the other, and then makes about seven requests in sequence."""
+"""How long the committer waits for another writer of this process that has lost a commit. The engine pauses after each
+loss, for longer each time, and then makes seven requests in sequence on an object store."""
 IMPATIENT = 10.0
 """Seconds without such a wait after one in which no other writer won: the loser may have given up, or never win."""
 

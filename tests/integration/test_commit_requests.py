@@ -19,6 +19,7 @@ from s3_front import Answer, Asked, s3_front
 import lancekeep
 from lancekeep.application import concurrency
 from lancekeep.application.table_commits import TableCommits
+from lancekeep.domain.commit import Conflict
 
 ROW = pa.table({"a": pa.array([1], pa.int64())})
 
@@ -154,10 +155,64 @@ def test_native_commit_is_answered_while_its_staged_manifest_is_deleted(
     commits: TableCommits = site.namespace.catalog.commits
     dataset = lance.dataset(namespace_client=site.namespace, table_id=["b", "t"])
     later: list[Callable[[], object]] = []
-    monkeypatch.setattr("lancekeep.application.table_commits.alongside", later.append)
+    alongside = concurrency.alongside
+
+    def delaying(act: Any) -> Any:
+        return later.append(act) if act.func == commits.run else alongside(act)
+
+    monkeypatch.setattr("lancekeep.application.table_commits.alongside", delaying)
     dataset.insert(ROW, mode="append")
     root = site.namespace.catalog.dataset_root(site.namespace.catalog.find_table("b.t"))
     staged = [info.key for info in commits.objects.list(root.versions_key) if ".manifest-" in info.key]
     assert len(staged) == len(later) == 1
     later[0]()
     assert commits.objects.head(staged[0]) is None
+
+
+@pytest.mark.parametrize("site", ["conditional-put"], indirect=True)
+def test_native_commit_reads_its_predecessor_with_its_staged_manifest(site: Site) -> None:
+    """Another process has committed since; the LIST of the versions to compare runs beside that of the latest one."""
+    catalog = site.namespace.catalog
+    dataset = lance.dataset(namespace_client=site.namespace, table_id=["b", "t"])
+    dataset.insert(ROW, mode="append")
+    stale = lance.dataset(namespace_client=site.namespace, table_id=["b", "t"])
+    for _ in range(3):
+        catalog.write("b.t", ROW, "append")
+    site.settled()
+    site.seen.clear()
+    stale.insert(ROW, mode="append")
+    site.settled()
+    own = [name for client, name in site.seen if client == "own"]
+    assert sorted(own[:3]) == ["GET", "GET", "HEAD 404"]
+    assert own[3:6] == ["LIST", "LIST", "PUT"]
+
+
+@pytest.mark.parametrize("site", ["conditional-put", "sqlite"], indirect=True)
+def test_lost_commit_is_answered_while_its_staged_manifest_is_deleted(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = site.namespace.catalog
+    catalog.write("b.t", ROW, "append")
+    commits: TableCommits = catalog.commits
+    root = catalog.dataset_root(catalog.find_table("b.t"))
+    latest = commits.latest(root)
+    assert latest is not None
+    base = commits.lineage.base(root, latest)
+    assert base is not None
+    uuid = base.transaction.removeprefix("1-").removesuffix(".txn")
+    content = commits.objects.get(latest.path).replace(uuid.encode(), str(uuid4()).encode())
+    staged = f"{latest.path}-{uuid4()}"
+    commits.objects.put(staged, content)
+    later: list[Callable[[], object]] = []
+    alongside = concurrency.alongside
+
+    def delaying(act: Any) -> Any:
+        return later.append(act) if act.func == commits.run else alongside(act)
+
+    monkeypatch.setattr("lancekeep.application.table_commits.alongside", delaying)
+    outcome = commits.commit(root, latest.version, staged, len(content), branch=False)
+    assert isinstance(outcome, Conflict)
+    assert commits.objects.head(staged) is not None
+    for act in later:
+        act()
+    assert commits.objects.head(staged) is None

@@ -107,11 +107,11 @@ class Participant(TableCommits):
         """All manifests of the model are named by one scheme."""
 
     def run(
-        self, progress: Progress, content: bytes | None, deadline: float, until: Collection[State] = ()
+        self, progress: Progress, content: bytes | None, deadline: float, until: Collection[State] = (), **ahead: Any
     ) -> tuple[Progress, LancekeepError | None]:
         self._runs.append((self._tape.at, None))
         try:
-            return super().run(self._tape.resumed(progress), content, deadline, until)
+            return super().run(self._tape.resumed(progress), content, deadline, until, **ahead)
         finally:
             self._runs.pop()
 
