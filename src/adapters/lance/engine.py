@@ -206,8 +206,8 @@ class LanceEngine:
         )
         managed = managed or exactly or self._managed(plan.table)
         # A repetition of an exact commit cannot succeed, and the engine waits before it for several times the duration
-        # of the first attempt. Likewise, version 1 is the first or nothing. Otherwise 20 is the engine's default.
-        repeats = not exactly and (managed or plan.read_version > 0)
+        # of the first attempt. Without a table, the engine finds out by a repetition that another has created it.
+        repeats = not exactly if plan.read_version else managed
         with _translated(plan.table, channel):
             return lance.LanceDataset.commit(
                 plan.uri,
