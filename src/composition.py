@@ -186,6 +186,7 @@ def _open(config: ConnectionConfig) -> Catalog:
     def forget(versions: Sequence[int]) -> None:
         ledger.commits.rows.delete(places.manifest_root.base_uri, versions)
 
+    opened = {objects.root_uri: objects}
     places = Places(
         objects,
         root_key,
@@ -193,7 +194,8 @@ def _open(config: ConnectionConfig) -> Catalog:
         storage_options=native_options,
         v1_names=mode != V2,
         entropy=lambda: f"{_CHANCE.getrandbits(32):08x}",
-        elsewhere=lambda uri: _elsewhere(uri, objects, options),
+        elsewhere=lambda uri: _elsewhere(uri, opened, options),
+        opened=opened.values(),
     )
     manifest_key = places.manifest_root.key
     native_commits = objects.guarantees.atomic_create and mode != V1
@@ -235,15 +237,18 @@ def _open(config: ConnectionConfig) -> Catalog:
     return catalog
 
 
-def _elsewhere(uri: str, objects: ObjectStore, options: Mapping[str, str]) -> Elsewhere:
-    """Open a directory outside of a catalog with the options of the catalog."""
+def _elsewhere(uri: str, opened: dict[str, ObjectStore], options: Mapping[str, str]) -> Elsewhere:
+    """Open a directory outside of a catalog with the options of the catalog.
+
+    A store that is new is added to ``opened``: its connections serve later calls, until the catalog is closed.
+    """
     is_local = "://" not in uri or uri.startswith("file:")
     if is_local and not uri.startswith(("/", "file:/")):
         raise InvalidInput(f"the base {uri!r} is neither an absolute path nor a URI")
     own = {name: options[name] for name in OWN_STORAGE_OPTIONS & options.keys()} if is_local else {}
     native = {name: value for name, value in options.items() if name not in OWN_STORAGE_OPTIONS}
-    store, key = open_object_store(uri, native | own)
-    store = objects if store.root_uri == objects.root_uri else store
+    store, key = open_object_store(uri, native | own, opened=opened)
+    store = opened.setdefault(store.root_uri, store)
     return Elsewhere(store, key, uri_for_lance(store, key))
 
 

@@ -655,6 +655,7 @@ class Catalog(Upkeep):
     def close(self) -> None:
         """Release the connections to the stores. Idempotent."""
         self.ledger.close()
+        self.places.close()
 
     def __enter__(self) -> Self:
         return self

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from urllib.parse import unquote
 
@@ -35,6 +35,7 @@ class Places:
         v1_names: Whether tables of the root namespace keep V1 directory names (``{name}.lance``).
         entropy: Returns the random part of a new directory's name.
         elsewhere: Opens a directory outside of the root, by its absolute path or URI.
+        opened: The object stores to close with the catalog. ``elsewhere`` may add some.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Places:
         v1_names: bool,
         entropy: Callable[[], str],
         elsewhere: Callable[[str], Elsewhere] = nowhere,
+        opened: Collection[ObjectStore] = (),
     ) -> None:
         self.objects = objects
         self.root_key = root_key
@@ -55,8 +57,14 @@ class Places:
         self._uri_of = uri_of
         self._entropy = entropy
         self.elsewhere = elsewhere
+        self._opened = opened
         self.prefix = f"{root_key}/" if root_key else ""
         """The prefix of every key below the root."""
+
+    def close(self) -> None:
+        """Release the connections to the object stores. Idempotent."""
+        for store in list(self._opened):
+            store.close()
 
     # -- keys and URIs ------------------------------------------------------------------------------------------
 

@@ -202,3 +202,6 @@ class ObjectStore(Protocol):
         Raises:
             InvalidInput: the storage can tell that no such directory can exist.
         """
+
+    def close(self) -> None:
+        """Release every connection; a later call connects again. Idempotent."""

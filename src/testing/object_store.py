@@ -307,6 +307,12 @@ class ObjectStoreContract:
 
         assert race(4, use) == [40] * 4
 
+    def test_closed_store_connects_again(self, store: ObjectStore, probe: Probe) -> None:
+        store.put(probe.home + "a", b"1")
+        store.close()
+        store.close()
+        assert store.get(probe.home + "a") == b"1"
+
     def test_passes_link_is_false_without_links(self, store: ObjectStore, probe: Probe) -> None:
         probe.write(probe.home + "d/e/a", b"")
         for directory in ("d", "d/e", "no/such"):

@@ -307,6 +307,9 @@ class _Objects:
     def passes_link(self, directory: str, below: str) -> bool:
         raise NotImplementedError("no participant needs it")
 
+    def close(self) -> None:
+        raise NotImplementedError("no participant needs it")
+
 
 class _Rows:
     """Calls that are not atomic over several rows are one request for each."""

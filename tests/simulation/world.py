@@ -329,6 +329,9 @@ class Objects:
     def passes_link(self, directory: str, below: str) -> bool:
         return False
 
+    def close(self) -> None:
+        """There are no connections."""
+
     def _change(self, method: str, key: str, act: Callable[[], bool]) -> bool:
         return self._process.call("objects", method, key, act, changes=key, late=True)
 

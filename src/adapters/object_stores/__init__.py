@@ -26,6 +26,7 @@ def open_object_store(
     probe: bool = False,
     unsafe: bool = False,
     emulate_create: bool = False,
+    opened: Mapping[str, ObjectStore] | None = None,
 ) -> tuple[ObjectStore, str]:
     """Open the object store that holds a root.
 
@@ -38,6 +39,7 @@ def open_object_store(
         probe: `ObjectStore.prove` tests S3 servers other than AWS, below ``root``.
         unsafe: Warn after a failed probe instead of raising `UnsafeStore`.
         emulate_create: An fsspec store checks and then writes. The caller promises one writer at a time.
+        opened: Stores to use again, by their root URIs; they were opened with the same options.
 
     Returns:
         The store, and the key of ``root`` in it, without a trailing slash.
@@ -71,6 +73,8 @@ def open_object_store(
     if scheme == "memory":
         _refuse_unknown(storage_options, (), "memory")
         return _memory(), f"{authority}/{key}".strip("/")
+    if opened is not None and (found := opened.get(f"{scheme}://{authority}/")) is not None:
+        return found, key
     if scheme == "s3":
         return _open_s3(authority, storage_options, key if probe else None, unsafe), key
     return _open_fsspec(scheme, f"{scheme}://{authority}/", storage_options, emulate_create), key

@@ -134,6 +134,9 @@ class FsspecObjectStore:
             if next(self.list(f"{directory}/"), None) is None:
                 self._filesystem.rmdir(path)
 
+    def close(self) -> None:
+        """Do nothing: fsspec shares its file systems within the process."""
+
     def passes_link(self, directory: str, below: str) -> bool:
         """Return whether the path has a link; few implementations have links."""
         names = directory[len(below) :].strip("/").split("/")

@@ -193,6 +193,9 @@ class LocalObjectStore:
             with suppress(OSError):  # not empty, or already removed; a directory that stays does no harm
                 os.rmdir(path)
 
+    def close(self) -> None:
+        """Do nothing: there are no connections."""
+
     @_boundary
     def passes_link(self, directory: str, below: str) -> bool:
         if len(directory) > _SHORT:  # the loop below ends at the first missing name, so it may not reach the limit

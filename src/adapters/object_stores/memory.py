@@ -90,6 +90,9 @@ class MemoryObjectStore:
     def prune(self, directory: str) -> None:
         """Do nothing: directories do not exist."""
 
+    def close(self) -> None:
+        """Do nothing: there are no connections."""
+
     def passes_link(self, directory: str, below: str) -> bool:
         return False
 

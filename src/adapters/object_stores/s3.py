@@ -278,6 +278,10 @@ class S3ObjectStore:
     def prune(self, directory: str) -> None:
         """Do nothing: directories do not exist."""
 
+    def close(self) -> None:
+        """Close the connections of the client."""
+        self._client.close()
+
     def passes_link(self, directory: str, below: str) -> bool:
         return False
 

@@ -95,6 +95,7 @@ def _clients(
         for client in clients:
             if client.rows is not None:
                 client.rows.close()
+            client.objects.close()
 
 
 @contextmanager

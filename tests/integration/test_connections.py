@@ -1,0 +1,62 @@
+"""The connections that a catalog opens, and whether it closes them."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deployments import bucket, s3_options
+
+import lancekeep
+from lancekeep.adapters.object_stores import s3_client
+
+
+@pytest.fixture
+def without_collections() -> Iterator[None]:
+    """A client of boto3 is part of reference cycles, so a collection of garbage would close it, too."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def sockets() -> int:
+    found = [os.readlink(fd) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
+    return sum(target.startswith("socket:") for target in found)
+
+
+@pytest.mark.usefixtures("without_collections")
+def test_closed_catalog_keeps_no_connection(moto_endpoint: str) -> None:
+    root, options = f"s3://{bucket(moto_endpoint)}/lake", s3_options(moto_endpoint)
+    catalog = lancekeep.connect(root, commit_store="conditional-put://", storage_options=options)
+    catalog.create_namespace("a")
+    catalog.close()
+    before = sockets()
+    for _ in range(5):
+        with lancekeep.connect(root, commit_store="conditional-put://", storage_options=options) as catalog:
+            assert catalog.list_namespaces() == ["a"]
+    assert sockets() == before
+    assert catalog.list_namespaces() == ["a"]  # a closed catalog connects again
+    catalog.close()
+    assert sockets() == before
+
+
+def test_directories_of_one_bucket_share_a_client(moto_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    clients: list[Any] = []
+    make = s3_client.s3_client
+
+    def counting(*arguments: Any) -> Any:
+        clients.append(make(*arguments))
+        return clients[-1]
+
+    monkeypatch.setattr(s3_client, "s3_client", counting)
+    own, other = bucket(moto_endpoint), bucket(moto_endpoint)
+    with lancekeep.connect(f"s3://{own}/lake", storage_options=s3_options(moto_endpoint)) as catalog:
+        found = [catalog.places.elsewhere(f"s3://{name}/{n}") for name in (own, other) for n in range(3)]
+    assert len(clients) == 2
+    assert [each.key for each in found] == ["0", "1", "2"] * 2
+    assert [each.objects.root_uri for each in found] == [f"s3://{own}/"] * 3 + [f"s3://{other}/"] * 3
