@@ -17,7 +17,7 @@ from lancekeep.domain.errors import StoreUnavailable
 
 
 class Crash(BaseException):
-    """The process dies here; no handler may catch this."""
+    """The process ends here; no handler may catch this."""
 
 
 class Faulty:

@@ -34,14 +34,14 @@ class Honest(MemoryObjectStore):
 
 
 def clients_of(overrides: Overrides, storage: Honest | None = None) -> Callable[[], Honest]:
-    """Opens clients of one storage, with some methods replaced by lies."""
+    """Opens clients of one storage, with some methods replaced by false answers."""
     lying = type("Lying", (Honest,), dict(overrides))
     shared = storage or Honest()
     return lambda: lying(shared)
 
 
 def connections_of(overrides: Overrides, name: str) -> Callable[[object], MemoryCommitStore]:
-    """Opens connections to one commit store, with some methods replaced by lies."""
+    """Opens connections to one commit store, with some methods replaced by false answers."""
     lying = type("LyingRows", (MemoryCommitStore,), {"seen": None, **overrides})
 
     def connect(_: object) -> MemoryCommitStore:

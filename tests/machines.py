@@ -43,7 +43,7 @@ class Promise:
 
 @attrs.frozen
 class Machine:
-    """Works with a commit store and local files; ``tell`` receives each acknowledgement."""
+    """Write with a commit store and local files; ``tell`` receives each acknowledgement."""
 
     directory: str
     url: str

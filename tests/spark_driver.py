@@ -95,7 +95,7 @@ class Driver:
         assert self._process.poll() is None, self._why("it ended")
 
     def command(self, what: str) -> None:
-        """Command ``stop`` after the current works, or a death at a moment of a stream (`die_at`)."""
+        """Command ``stop`` after the current works, or a crash at a moment of a stream (`die_at`)."""
         self._commands.write_text(what)
 
     def kill(self, victim: str, choose: Callable[[Sequence[int]], int]) -> None:

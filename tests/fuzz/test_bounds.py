@@ -1,4 +1,4 @@
-"""The bounds of a reading: what knows no end, and what takes without measure, is found."""
+"""Limits of readers: loops without an end and allocations without a limit are found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Manifests, the manifest table's files, hints and properties: all that lies in an object store."""
+"""Corrupt objects of the store: manifests, files of the manifest table, hints and properties."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def stored(**changed: bytes) -> MemoryObjectStore:
 
 
 def look(view: Any) -> None:
-    """Everything that a catalog asks of a view."""
+    """Call every method of a view that the catalog uses."""
     root = ObjectId()
     view.children(root, "table", None, None)
     view.children(root, "namespace", "n2", 3)
@@ -196,7 +196,7 @@ def test_changed_files_of_the_manifest_table(data: st.DataObject, directory: str
 
 
 def test_corrupt_data_file_is_read_or_refused() -> None:
-    """Of which the engine says so by a RuntimeError."""
+    """Damage that the engine reports by a RuntimeError."""
     understand(objects()[of("_versions")], stored(**{of("data"): b"\1" + objects()[of("data")][1:]}))
 
 

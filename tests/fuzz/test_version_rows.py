@@ -45,7 +45,7 @@ def obstacle(reservation: Reservation) -> VersionRow | None:
 
 
 def look(store: ExternalCommitStore) -> None:
-    """Every call that meets a row ends in an answer or in `Damaged`, and checked rows name only their own manifests."""
+    """Every call that reads a row answers or raises `Damaged`; checked rows name only their own manifests."""
     checked = CheckedRows(store, "s3://bucket/")
     calls: tuple[Callable[[], Any], ...] = (
         lambda: store.latest(BASE),

@@ -249,7 +249,7 @@ def test_a_table_that_was_recreated_gets_the_rows_of_later_appends_only(site: Si
 
 
 def test_an_idle_writer_does_not_fill_a_gap_that_clean_up_left(site: Site) -> None:
-    """Version 3 no longer exists when the idle writer, which knows version 2, comes back."""
+    """Version 3 no longer exists when the idle writer, which has read version 2, continues."""
     site.catalog.write("ml.t", row(1, 0), "append")
     other = site.open()
     for number in range(5):

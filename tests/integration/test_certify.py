@@ -1,4 +1,4 @@
-"""What `certify` measures of honest stores and of lying ones, and what `connect` refuses because of it."""
+"""`certify` measures what stores guarantee, and `connect` refuses stores that failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that dies at any call of a port leaves the old or the new state, in every operation and mode."""
+"""A crash at any call of a port leaves the old or the new state, in every operation and mode."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ CHANCE = re.compile(r"[01]{24}[0-9a-f]{26}|[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-
 
 @attrs.define
 class Fate:
-    """The process dies at the ``nth`` call of any port from now on: then nothing it tries has an effect any more."""
+    """Crash the process at the ``nth`` call of any port from now on; its later calls have no effect."""
 
     nth: int | None = None
     when: str = "before"

@@ -108,8 +108,8 @@ def test_metastore_that_manages_and_drops_table_removes_no_data(tmp_path: Path) 
 
 
 def test_connection_reset_during_alteration_loses_no_data_and_no_commit(tmp_path: Path) -> None:
-    """The Metastore has altered the table, and neither the client nor its second try hears so. Which version is current
-    is not kept there, so none is lost, and none committed twice."""
+    """The Metastore has altered the table, but its replies are lost, also that of the second attempt. It does not
+    store which version is current, so none is lost, and none committed twice."""
     root, store = str(tmp_path / "lake"), f"sqlite://{tmp_path}/commits.db"
     with lancekeep.connect(root, commit_store=store) as catalog:
         catalog.create_namespace("travel")

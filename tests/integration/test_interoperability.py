@@ -204,7 +204,7 @@ def test_after_every_step_both_show_the_same(pair: Pair, turn: str) -> None:
 
 
 def as_native_shows(mode: str, shown: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What native is expected to show, by the departures that tell of a whole listing."""
+    """Return what native must list, according to the documented departures of a whole listing."""
     expected = deepcopy(dict(shown))
     expected["properties"] = {}  # departure: root properties
     if mode in ("compatible", "manifest first"):  # departure: written in v1 directories
@@ -216,7 +216,7 @@ def as_native_shows(mode: str, shown: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def directories(shown: Mapping[str, Any], *names: str) -> dict[tuple[str, ...], str]:
-    """Where every table lies."""
+    """Return the location of each table."""
     found = {(*names, name): table["directory"] for name, table in shown["tables"].items()}
     for name, below in shown["namespaces"].items():
         found |= directories(below, *names, name)

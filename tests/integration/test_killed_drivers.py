@@ -29,7 +29,7 @@ NOW = timedelta(0)
 
 
 def test_killed_driver_loses_and_repeats_no_work(tmp_path: Path) -> None:
-    """Each has also lost a worker before; the last one ends in peace, on a cluster that loses executors."""
+    """Each driver also loses a worker first. The last one ends normally, on a cluster that loses executors."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -166,7 +166,7 @@ def orphans(catalog: lancekeep.Catalog, lake: Path) -> set[str]:
 
 
 def needed(table: Path) -> Iterator[str]:
-    """The files that the versions of a table need, by what the engine says of each."""
+    """Return the files that the versions of a table need, according to the engine."""
     yield from (".lance-reserved", "_versions/latest_version_hint.json")
     yield from (f"_ingested/{file.name}" for file in table.glob("_ingested/*.arrow"))
     latest = lance.dataset(str(table))

@@ -1,4 +1,4 @@
-"""The manifest table beside native writers, over time, and under faults: what the store contract does not ask."""
+"""The manifest table beside native writers, over time and under faults, beyond the contract of its port."""
 
 from __future__ import annotations
 
@@ -476,7 +476,7 @@ class Plain(Faulty):
 
 
 class Aging(MemoryObjectStore):
-    """Objects that came to be when ``now`` says."""
+    """Objects whose time of creation is that of ``now``."""
 
     now = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -942,7 +942,7 @@ def test_reader_sees_the_latest_version_however_the_local_clock_runs(step: Calla
 def test_reader_is_not_misled_by_a_late_version_however_the_local_clock_runs(
     step: Callable[[], None], dated: bool
 ) -> None:
-    """A writer was held up before it took the name of the version that a reader knows, and then died."""
+    """A writer paused before it claimed the version that a reader has seen, and then crashed."""
     objects = Dated(dated=dated)
     dying, reader, other = (LanceManifestStore(objects, "m") for _ in range(3))
     put(other, table("t"))

@@ -288,7 +288,7 @@ def test_v1_tables_that_no_store_manages_come_under_one_only_on_purpose(tmp_path
 
 
 class Shelf(DirFileSystem):  # type: ignore[misc] # fsspec has no types
-    """A storage of its own scheme that only fsspec knows: ``shelf://name/key`` is a file below a directory."""
+    """A storage with a scheme of fsspec only: ``shelf://name/key`` is a file below a directory."""
 
     protocol = "shelf"
     cachable = False
@@ -302,7 +302,7 @@ class Shelf(DirFileSystem):  # type: ignore[misc] # fsspec has no types
 
 
 def test_v1_works_where_only_fsspec_reaches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The native engine knows no such storage, so tables are declared and listed here, and written elsewhere."""
+    """The native engine has no such storage, so tables are declared and listed here, and written elsewhere."""
     (tmp_path / "storage").mkdir()
     fsspec.register_implementation("shelf", Shelf, clobber=True)
     options = {"directory": str(tmp_path / "storage")}

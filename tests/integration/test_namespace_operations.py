@@ -54,7 +54,7 @@ def stream(table: pa.Table) -> bytes:
 
 
 def directories(tmp_path: Path) -> list[str]:
-    """What lies below the root, beside the manifest table."""
+    """Return the paths below the root, without those of the manifest table."""
     return sorted(
         entry.name for entry in (tmp_path / "lake").iterdir() if entry.is_dir() and entry.name != "__manifest"
     )

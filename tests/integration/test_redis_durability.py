@@ -1,4 +1,4 @@
-"""What a Redis server forgets, measured with real processes, and what the create-only final manifest makes of it."""
+"""Redis servers that lose acknowledged rows, and how the create-only final manifest prevents lost commits."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class Table:
 
 
 def commits_before(table: Table, url: str) -> str:
-    """Three versions committed, and a fourth won and not yet written; where its staged manifest lies."""
+    """Commit three versions, reserve a fourth, and return the path of its staged manifest."""
     for version in (1, 2, 3):
         assert isinstance(table.commit(url, version, f"first {version}"), Committed)
     assert table.rows(url) == [1, 2, 3]
@@ -211,7 +211,7 @@ def test_version_has_one_content_after_promotion_of_a_stale_replica(settings: tu
 
 
 def test_version_has_one_content_with_two_primaries(tmp_path: Path) -> None:
-    """A replica was promoted, and the old primary lives on with the writers that still reach it."""
+    """A replica was promoted, and some writers still reach the old primary."""
     table = Table()
     with (
         running(tmp_path / "primary", (*ALWAYS, "--repl-diskless-sync-delay", "0")) as primary,

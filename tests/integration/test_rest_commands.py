@@ -1,4 +1,4 @@
-"""Every command against the catalog of a server works, or says what to do instead."""
+"""Every command works with the catalog of a server, or its error names the alternative."""
 
 from __future__ import annotations
 

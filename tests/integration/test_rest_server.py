@@ -45,7 +45,7 @@ QUIET = ServerSettings(log_level="error")
 
 
 class Recorder(api.LanceNamespace):
-    """A namespace that keeps each request and returns or raises what the test says."""
+    """A namespace that records each request and returns or raises what the test sets."""
 
     def __init__(self, answer: Any = None) -> None:
         self.answer = answer

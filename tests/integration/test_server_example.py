@@ -1,4 +1,4 @@
-"""The compose example of the server: its two servers run with its settings, as its page says."""
+"""The compose example of the server: its two servers run with its settings, as documented."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of every kind into tables on a real Spark session: each row once, what is bad told, stopped at any point."""
+"""Ingest of files of every kind: each row once, bad records reported, interrupted at any point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark over a lake in an object store whose versions a server decides: nothing of it lies on the driver's disk."""
+"""Spark over a lake in an object store, with versions decided by a server, and no local files."""
 
 from __future__ import annotations
 

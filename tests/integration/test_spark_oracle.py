@@ -186,7 +186,7 @@ class Statements:
 
 @attrs.frozen
 class Pair:
-    """``lake.t``, and the view ``copy`` with what Spark says that it holds."""
+    """The table ``lake.t``, and the view ``copy`` with the rows that it must have according to Spark."""
 
     spark: SparkSession
     catalog: lancekeep.Catalog

@@ -28,7 +28,7 @@ pytestmark = [
 
 @attrs.frozen
 class Lake:
-    """A catalog that SQL knows as ``lake``."""
+    """A catalog with the name ``lake`` in SQL."""
 
     spark: SparkSession
     catalog: lancekeep.Catalog

@@ -30,7 +30,7 @@ TABLE = ObjectId.of("ns.t")
 
 @attrs.frozen
 class Lake:
-    """A catalog that SQL knows as ``lake``, with the table ``ns.t`` of four versions."""
+    """A catalog with the name ``lake`` in SQL and the table ``ns.t`` of four versions."""
 
     spark: SparkSession
     catalog: lancekeep.Catalog

@@ -1,4 +1,4 @@
-"""Stores that go away, refuse or run out of something while a catalog is open: the error says what to do next."""
+"""Stores that fail, refuse or exceed a limit while a catalog is open: the error names the next step."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_redis_down_during_an_append_leaves_a_token(tmp_path: Path) -> None:
 
 
 def test_native_append_ends_within_a_minute_of_an_outage(tmp_path: Path) -> None:
-    """The engine asks about its commit four more times; only the first question waits."""
+    """The engine asks about its commit four more times; only the first request waits."""
     with own_redis() as port:
         namespace = namespace_over(tmp_path, f"redis://127.0.0.1:{port}")
         namespace.catalog.write("t", writers.row(0, 0))

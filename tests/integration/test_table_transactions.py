@@ -75,7 +75,7 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def plain(version: TableVersion) -> tuple[Any, ...]:
-    """Return what a version says, without what differs between two commits of one transaction."""
+    """Return the content of a version, without what differs between two commits of one transaction."""
     manifest = attrs.evolve(
         version.manifest,
         timestamp=None,
@@ -188,7 +188,7 @@ PAIRS = [
 
 
 def without_random_names(version: TableVersion, uri: Path) -> tuple[Any, ...]:
-    """Return what a version says, with the rows of its deletion files instead of their names."""
+    """Return the content of a version, with the rows of its deletion files instead of their names."""
     described, indices = plain(version)
     for fragment in described["fragments"]:
         if file := fragment["deletion_file"]:

@@ -83,7 +83,7 @@ def filled(lake: Lake, mode: str = "compatible") -> lancekeep.Catalog:
 
 
 def bases(dataset: Any) -> list[bool]:
-    """Return for each fragment whether its data files lie at a base path."""
+    """Return for each fragment whether its data files are at a base path."""
     return [all(file.base_id is not None for file in fragment.metadata.files) for fragment in dataset.get_fragments()]
 
 

@@ -182,7 +182,7 @@ def test_fsck_reports_versions_without_rows_and_repair_enters_them(local: Lake) 
 
 
 def test_repair_restores_table_whose_rows_are_older_than_a_clean_up(local: Lake, tmp_path: Path) -> None:
-    """The backup knows versions 1 and 2 alone, and the clean-up left version 5 alone."""
+    """The backup has only versions 1 and 2, and the clean-up has left only version 5."""
     local.write(1, 2)
     with (
         closing(sqlite3.connect(tmp_path / "commits.db")) as database,

@@ -129,7 +129,7 @@ class _Step:
 
 @attrs.frozen
 class Aftermath:
-    """What goes wrong when everybody crashes and a new writer comes, and the steps it takes."""
+    """Return the fault after all participants have crashed and a new writer has run, and its steps."""
 
     violation: str
     steps: list[str]
@@ -260,7 +260,7 @@ class Checker:
     # -- participants ---------------------------------------------------------------------------------------------
 
     def _begin(self, programme: Programme | None, log: tuple[object, ...] = ()) -> tuple[int, tuple[Tale, ...]]:
-        """The node of a participant that runs ``programme`` and has heard ``log``; and what it tells on the way."""
+        """Return the node of a participant that has run ``programme`` with the replies ``log``, and its reports."""
         tales: list[Tale] = []
         while programme is not None:
             tape = Tape(log)
@@ -289,7 +289,7 @@ class Checker:
     # -- progress -------------------------------------------------------------------------------------------------
 
     def _alone(self, world: World) -> Aftermath | None:
-        """Everybody else has crashed: one new writer, alone, has to bring the table forward by a version of its own."""
+        """Check that a single new writer can commit a version after all others have crashed."""
         alone = attrs.evolve(world, faults=0, losses=0, failovers=0, denied=frozenset())
         if alone not in self._progress:
             steps: list[str] = []

@@ -33,7 +33,7 @@ HASTY = Setting((1,), hasty=1)
 
 @attrs.frozen
 class Mutation:
-    """A fault, the smallest setting in which it shows, and a part of what the checker says of it."""
+    """A fault, the smallest setting that shows it, and a part of the checker's message."""
 
     name: str
     apply: Callable[[pytest.MonkeyPatch], None]

@@ -50,7 +50,7 @@ class Resume:
 
 
 class Tape:
-    """The replies that a programme has heard, and what it tells."""
+    """The replies that a programme has received, and its reports."""
 
     def __init__(self, log: Iterable[Any]) -> None:
         self.log = list(log)
@@ -128,7 +128,7 @@ class Participant(TableCommits):
 
 
 class Programme(Protocol):
-    """What a participant does, up to a point where all it knows fits into a value."""
+    """The steps of a participant up to a point at which one value describes its state."""
 
     def run(self, tape: Tape, commits: Participant) -> Programme | None:
         """The programme that follows; None at the end."""
@@ -216,7 +216,7 @@ def _after(commit: Commit, outcome: Outcome, tape: Tape) -> Programme | None:
 
 @attrs.frozen(cache_hash=True)
 class Read:
-    """A reader that finalizes what it meets, and opens it.
+    """A reader that finalizes the version that it finds, and opens it.
 
     Unless it trusts the rows, it has to see what was final when it began.
     """

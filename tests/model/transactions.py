@@ -159,7 +159,7 @@ class Single:
 
 @attrs.frozen
 class Read:
-    """A reader of one table after the other; finalizes what it meets."""
+    """A reader of one table after the other, which finalizes the versions that it finds."""
 
     name: str = "reader"
     order: tuple[int, ...] = BOTH
@@ -254,7 +254,7 @@ class _Rows(_Ports):
 
 @attrs.frozen(cache_hash=True)
 class _Node:
-    """A participant between two calls: what it runs, the replies it has heard, what it has told; its next call."""
+    """A participant between two calls: its programme, the replies so far, its reports and its next call."""
 
     name: str
     programme: Programme | None
@@ -367,7 +367,7 @@ _ALONE: dict[tuple[tuple[World, World], tuple[str, ...]], str | None] = {}
 
 
 def _left_alone(pair: Pair, names: tuple[str, ...]) -> str | None:
-    """Should everybody crash now, a reader of both tables finds all of every transaction, or nothing."""
+    """Check that after a crash of all, a reader of both tables finds each transaction whole or not at all."""
     key = pair.worlds, names
     if key not in _ALONE:
         node = _next("lone reader", Read("lone reader"), (), ())

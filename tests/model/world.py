@@ -73,7 +73,7 @@ class World:
 
     @property
     def finals(self) -> dict[int, bytes]:
-        """What a reader that knows nothing of the commit store sees: the versions in the directory."""
+        """Return the versions in the directory, which readers without the commit store see."""
         return _finals(self.objects)
 
     def with_row(self, row: VersionRow) -> World:
@@ -259,7 +259,7 @@ def begun(versions: int) -> World:
 
 
 def mishaps(world: World) -> Iterator[tuple[str, World]]:
-    """The commit store forgets one row; or a replica takes over that had not heard of the last writes."""
+    """Lose one row of the commit store, or fail over to a replica without the last writes."""
     if world.losses:
         for row in world.rows:
             after = attrs.evolve(world.without_row(row.version), losses=world.losses - 1)

@@ -111,7 +111,7 @@ class Pending:
 
 
 class Readers(RuleBasedStateMachine):
-    """A pool of handles over one lake, and the model that says what readers must see."""
+    """A pool of handles over one lake, and the model of what readers must see."""
 
     servers: Mapping[str, Any] = {}
 
@@ -205,7 +205,7 @@ class Readers(RuleBasedStateMachine):
         self.tables[name] = table
 
     def is_occupied(self, name: Names) -> bool:
-        """Whether files lie in the V1 directory of a name; those of a refused writer make it a declared table.
+        """Return whether the V1 directory of a name has files; those of a refused writer make it a declared table.
 
         A migration enters such a table, which then stays without its files.
         """
@@ -216,7 +216,7 @@ class Readers(RuleBasedStateMachine):
         return declared or self.lake.holds(f"{name[0]}.lance")
 
     def forget_table(self, name: Names) -> None:
-        """A drop. Clones that no catalog knows lose what they read."""
+        """Drop a table. Clones outside every catalog lose what they read."""
         gone = self.tables.pop(name)
         self.outside = [clone for clone in self.outside if gone not in clone.sources]
 
@@ -762,7 +762,7 @@ class Readers(RuleBasedStateMachine):
         getattr(self, what)(at, flag)
 
     def settle_grace(self) -> None:
-        """An operation with a grace period of 0 may remove what writers have prepared, which its manual says."""
+        """An operation with a grace period of 0 may remove what writers have prepared, as documented."""
         self.pending.clear()
 
     def cleanup(self, at: int, keep_two: bool = False) -> None:
@@ -819,7 +819,7 @@ class Readers(RuleBasedStateMachine):
 
     @operation(has_tables, at=FEW, value=FEW, branch=FEW)
     def write_past_the_store(self, at: int, value: int, branch: int) -> None:
-        """Append by a native writer that knows nothing of the commit store."""
+        """Append by a native writer without the commit store."""
         name = self.named(at)
         if name is None:
             return
@@ -835,7 +835,7 @@ class Readers(RuleBasedStateMachine):
 
     @operation(has_tables, at=FEW, rows=(1, 2, 3), branch=FEW)
     def lose_rows(self, at: int, rows: int, branch: int) -> None:
-        """The commit store forgets its last rows of a table, as after a restart from a snapshot."""
+        """Lose the last rows of a table in the commit store, as after a restart from a snapshot."""
         name = self.named(at)
         if name is None or self.kind not in REMEMBERING:
             return

@@ -32,7 +32,7 @@ _NUMBERS = count()
 
 @attrs.define
 class Lake:
-    """A root with a commit store. ``outside`` is a directory beside the root, for clones that no catalog knows."""
+    """A root with a commit store. ``outside`` is a directory beside the root, for clones outside every catalog."""
 
     mode: str
     kind: str
@@ -81,7 +81,7 @@ class Lake:
         return lancekeep.DirectoryNamespace(root=self.root, **storage, **store, **NATIVE_MODES[self.mode])
 
     def plain(self, uri: str, version: int | str | None = None) -> Any:
-        """Open a table by plain pylance, which knows nothing of the catalog."""
+        """Open a table by plain pylance, without the catalog."""
         return lance.dataset(uri, version=version, storage_options=self.native_options)
 
     def write_manifest_table(self) -> None:
@@ -104,7 +104,7 @@ class Lake:
         return objects.get(f"{key}/{path}")
 
     def holds(self, path: str) -> bool:
-        """Whether anything lies in a directory below the root."""
+        """Return whether a directory below the root has any file."""
         objects, key = open_object_store(self.root, self.storage_options)
         return next(objects.list(f"{key}/{path}/"), None) is not None
 

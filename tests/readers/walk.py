@@ -118,7 +118,7 @@ def _parsed(step: str) -> tuple[str, dict[str, Any]]:
 
 
 def _symptom(error: BaseException) -> tuple[str, str, str]:
-    """Return what two failures of one cause have in common: the error, and which function of the machine met it."""
+    """Return what failures of one cause share: the error, and the function of the machine that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     where = [frame.name for frame in frames if "/readers/" in frame.filename]
     return type(error).__name__, where[-1] if where else "", re.sub(r"[0-9a-f]{6,}|\d+", "#", str(error))[:40]

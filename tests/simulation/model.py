@@ -579,7 +579,7 @@ class Model:
             raise Violation(f"it was refused for no reason: {operation}")
 
     def _require_gone(self, operation: Operation) -> None:
-        """What a rename says has gone while it was copied has gone, there or from the copy."""
+        """Check that files which a rename reports as removed during the copy are gone at the source or the copy."""
         said = re.search(rf"/{ROOT}/(\S+): (\S+) was removed or replaced while", str(operation.error))
         if said and not any(f"{ROOT}/{place}/{said[2]}" in self.lost for place in (said[1], *self.copies)):
             raise Violation(f"nothing went: {operation}")

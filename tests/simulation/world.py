@@ -72,7 +72,7 @@ class Setting:
 
 
 class World:
-    """Time, storage and luck."""
+    """The simulated time, storage and random choices."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -197,7 +197,7 @@ class World:
 
 
 class Process:
-    """A process with a catalog: dead once it crashed."""
+    """A process with a catalog, which does nothing after a crash."""
 
     def __init__(self, world: World, number: int, name: str) -> None:
         self.world = world

@@ -67,7 +67,7 @@ def test_deletions_of_lance_are_read_and_those_written_here_are_read_by_lance(
 
 
 def shifted(source: Path, target: Path) -> Path:
-    """Move a table, so that no cache knows it."""
+    """Move a table, so that no cache has it."""
     return source.rename(target)
 
 

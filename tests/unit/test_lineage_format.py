@@ -1,4 +1,4 @@
-"""What the lineage check decodes of manifests does not depend on what it knows already."""
+"""The lineage check decodes a manifest alike, whether or not it has others in memory."""
 
 from __future__ import annotations
 

@@ -344,7 +344,7 @@ def test_empty_directory_of_a_table_is_removed(tmp_path: Path) -> None:
 
 
 def test_incomplete_upload_is_removed_after_the_grace_period(tmp_path: Path) -> None:
-    """The upload lies alone in a directory, in a table, and in the manifest table."""
+    """The upload is alone in a directory, in a table, or in the manifest table."""
     catalog = lancekeep.connect(str(tmp_path), mode="v2")
     table = catalog.declare_table("t")
     unfinished = [tmp_path / directory / ".tmp-8f3c-1" for directory in ("mine", f"{table.location}/_versions")]
