@@ -1,15 +1,22 @@
-"""The connections that a catalog opens, and whether it closes them."""
+"""The connections of catalogs and servers: whether they are closed, and what waits for them."""
 
 from __future__ import annotations
 
 import gc
 import os
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
+import pyarrow as pa
 import pytest
 from deployments import bucket, s3_options
+from integration.test_two_servers import insert, serve, uri_of
+from s3_front import Answer, Asked, s3_front
 
 import lancekeep
 from lancekeep.adapters.object_stores import s3_client
@@ -60,3 +67,30 @@ def test_directories_of_one_bucket_share_a_client(moto_endpoint: str, monkeypatc
     assert len(clients) == 2
     assert [each.key for each in found] == ["0", "1", "2"] * 2
     assert [each.objects.root_uri for each in found] == [f"s3://{own}/"] * 3 + [f"s3://{other}/"] * 3
+
+
+def test_slow_store_does_not_delay_the_event_loop(moto_endpoint: str) -> None:
+    root, options = f"s3://{bucket(moto_endpoint)}/lake", s3_options(moto_endpoint)
+    with lancekeep.connect(root, commit_store="conditional-put://", storage_options=options) as catalog:
+        catalog.write("t", pa.table({"number": pa.array([1], pa.int64())}))
+    slow = threading.Event()
+
+    def answer(asked: Asked) -> Answer:
+        if slow.is_set():
+            time.sleep(1)
+        return asked.forward()
+
+    with s3_front(moto_endpoint, answer) as front, serve(root, s3_options(front)) as server:
+        uri = uri_of(server)
+        slow.set()
+        with ThreadPoolExecutor(2) as pool, httpx.Client(base_url=uri, timeout=60) as client:
+            described = pool.submit(client.post, "/v1/table/t/describe", json={})
+            inserted = pool.submit(insert, uri, 2)
+            answered = 0
+            while not (described.done() and inserted.done()):
+                began = time.monotonic()
+                assert httpx.get(f"{uri}/healthz").status_code == 200
+                assert time.monotonic() - began < 0.9
+                answered += 1
+            assert described.result().status_code == 200
+            assert answered > 1
