@@ -161,6 +161,35 @@ def test_statement_that_reads_two_versions_is_refused(lake: Lake, monkeypatch: p
     assert lake.rows() == [*named(0, 2, 4, 6, 8, 10), (50, "new")]
 
 
+def test_merge_of_a_small_source_moves_only_its_rows(lake: Lake) -> None:
+    """The table is reduced to the keys of a source that has the same rows each time, before the join moves rows."""
+
+    def is_reduced(source: str, statement: str = MERGE) -> bool:
+        plan = "".join(line for (line,) in lake.sql(f"EXPLAIN {statement.format(source=source)}"))
+        assert "AppendData" in plan
+        return "LeftSemi, BuildRight" in plan
+
+    same = "(SELECT id, 'x' name FROM range(10, 14) UNION ALL SELECT id, 'y' FROM range(4, 6))"
+    source = "(SELECT id, 'x' name FROM range(10, 14) WHERE id % 4 > 0)"
+    assert is_reduced(source)
+    assert is_reduced("(SELECT id + 9 id, name FROM lake.t)")
+    assert not is_reduced("(SELECT id, name FROM lake.t LIMIT 2)")  # its rows could differ in the two joins
+    assert not is_reduced(source, MERGE.replace("t.id = s.id", "t.id < s.id"))
+    lake.spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    try:
+        assert not is_reduced(source)
+    finally:
+        lake.spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
+    for each in (source, same):
+        lake.sql(MERGE.format(source=each))
+    kept = named(0, 1, 2, 3, 6, 7, 8, 9)
+    assert lake.rows() == sorted([*kept, (4, "y"), (5, "y"), *((number, "x") for number in range(10, 14))])
+    twice = "(SELECT id % 2 + 10 id, name FROM lake.t)"
+    assert is_reduced(twice)
+    with pytest.raises(PySparkException, match="MERGE_CARDINALITY_VIOLATION"):
+        lake.sql(MERGE.format(source=twice))
+
+
 @pytest.mark.parametrize("inserts_only", [False, True])
 def test_concurrent_merges_insert_no_key_twice(lake: Lake, inserts_only: bool) -> None:
     """Two threads of Spark and one of pylance insert the same keys; each repeats what was refused."""

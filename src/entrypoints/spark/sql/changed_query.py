@@ -5,6 +5,10 @@ of a MERGE, below conditions of constraints. A column is unchanged if every kind
 no such condition reads it. NULL takes its place, or nothing if all rows are updates. Spark's own rule then removes the
 column from the query, and a new scan reads what is left. (Spark converts NULLs of lists in quadratic time.)
 
+A MERGE that may insert is an outer join, for which Spark cannot broadcast the source. Rows of the table without a
+source row are dropped before it by a semi join, for which Spark can. The source is then evaluated twice, so it must
+have the same rows each time.
+
 The methods are those of `row_level.Query`.
 """
 
@@ -188,6 +192,59 @@ QUERY = """/** The query of changed rows. */
             for (int at = 0; at < plan.children().size(); at++)
                 children.add(scanned((LogicalPlan) plan.children().apply(at), scan));
             return (LogicalPlan) plan.withNewChildren(seq(children).toIndexedSeq());
+        }
+
+        public void reduce() { plan = reduced(plan); }
+
+        private static LogicalPlan reduced(LogicalPlan plan) {
+            if (plan instanceof Join) return reduced((Join) plan);
+            if (plan.children().size() != 1) return plan;
+            java.util.List child = new java.util.ArrayList();
+            child.add(reduced((LogicalPlan) plan.children().apply(0)));
+            return (LogicalPlan) plan.withNewChildren(seq(child).toIndexedSeq());
+        }
+
+        private static LogicalPlan reduced(Join join) {
+            if (join.joinType() != RightOuter$.MODULE$ || join.condition().isEmpty()) return join;
+            Expression condition = (Expression) join.condition().get();
+            boolean same = condition.deterministic() && !SubqueryExpression$.MODULE$.hasSubquery(condition);
+            if (!same || !isEquality(condition, join) || !isRepeatable(join.right())) return join;
+            java.util.List keys = new java.util.ArrayList();
+            for (int at = 0; at < join.right().output().size(); at++)
+                if (condition.references().contains((NamedExpression) join.right().output().apply(at)))
+                    keys.add(join.right().output().apply(at));
+            LogicalPlan source = new Project(seq(keys), join.right());
+            scala.math.BigInt bytes = source.stats().sizeInBytes();
+            long most = org.apache.spark.sql.internal.SQLConf$.MODULE$.get().autoBroadcastJoinThreshold();
+            if (!bytes.isValidLong() || bytes.toLong() > most) return join;
+            LogicalPlan found = new Join(join.left(), source, LeftSemi$.MODULE$, join.condition(), JoinHint.NONE());
+            return new Join(found, join.right(), join.joinType(), join.condition(), join.hint());
+        }
+
+        private static boolean isEquality(Expression condition, Join join) {
+            if (condition instanceof And)
+                return isEquality(((And) condition).left(), join) || isEquality(((And) condition).right(), join);
+            if (!(condition instanceof EqualTo)) return false;
+            Expression left = ((EqualTo) condition).left();
+            Expression right = ((EqualTo) condition).right();
+            return isOf(left, join.left()) && isOf(right, join.right())
+                || isOf(left, join.right()) && isOf(right, join.left());
+        }
+
+        private static boolean isOf(Expression key, LogicalPlan side) {
+            return !key.references().isEmpty() && key.references().subsetOf(side.outputSet());
+        }
+
+        /** Return whether a plan has the same rows each time it runs. */
+        private static boolean isRepeatable(LogicalPlan plan) {
+            if (plan instanceof Project || plan instanceof Filter)
+                return plan.deterministic() && plan.subqueries().isEmpty()
+                    && isRepeatable((LogicalPlan) plan.children().apply(0));
+            if (plan instanceof DataSourceV2ScanRelation) {
+                Table table = ((DataSourceV2ScanRelation) plan).relation().table();
+                return java.lang.reflect.Proxy.isProxyClass(table.getClass()) && table.version() != null;
+            }
+            return plan instanceof LocalRelation || plan instanceof Range;
         }
 
         public void gather(int address) {

@@ -76,6 +76,9 @@ class Query(Protocol):
     def scan(self, scan: Any) -> None:
         """Replace the scan by one of the columns that `without` has returned."""
 
+    def reduce(self) -> None:
+        """Drop the rows without a row of a small source before Spark moves them."""
+
     def gather(self, address: int) -> None:
         """Bring the rows of a fragment into one task."""
 
@@ -170,6 +173,7 @@ class Operation(Proxy):
             if drops and not gathered:
                 query.gather(layout.address)
                 gathered = True
+        query.reduce()
         if is_merge and (unchanged or self._target._dataset.has_stable_row_ids):
             query.sort(layout.address)
         return layout._replace(gathered=gathered)
