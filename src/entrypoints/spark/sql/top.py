@@ -93,7 +93,7 @@ class TopRows:
                 number, nan = (2, 1) if order.descending else (1, 2)
                 is_nan = pc.is_nan(values)
                 ranks = pc.coalesce(pc.if_else(is_nan, nan, number), ranks)
-                values = pc.if_else(is_nan, None, pc.add(values, pa.scalar(0.0, values.type)))  # -0.0 equals 0.0
+                values = pc.if_else(is_nan, None, values)
             yield ranks
             yield values
 
