@@ -24,8 +24,8 @@ help: ## list the targets
 demo: java $(VENV)/installed-demo ## ingest a year of flights into bronze, silver and gold tables, kill Spark midway, and run it again
 	@$(BIN)/python examples/demo.py
 
-test: java check $(VENV)/spark.jsa ## check, then run every test in 2 processes; more processes, some tests: make test WORKERS=4 ARGS="-k redis"
-	@$(BIN)/python -m pytest -n $(or $(WORKERS),2) --durations=10 $(ARGS)
+test: java check $(VENV)/spark.jsa ## check, then run every test in 3 processes; more processes, some tests: make test WORKERS=4 ARGS="-k redis"
+	@$(BIN)/python -m pytest -n $(or $(WORKERS),3) --durations=10 $(ARGS)
 
 quick: $(VENV)/installed-test ## run the unit tests and the port contracts in memory: no Docker, no Java, within a minute
 	@$(BIN)/python -m pytest -q -n $(or $(WORKERS),2) --durations=3 --ignore=tests/unit/test_packaging.py \

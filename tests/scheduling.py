@@ -15,7 +15,9 @@ class TogetherOrAlone(LoadScopeScheduling):  # type: ignore[misc] # xdist has no
 
     def _split_scope(self, nodeid: str) -> str:
         file = PurePath(nodeid.partition("::")[0]).stem
-        if file.startswith("test_spark"):
+        if file == "test_spark_jar":
+            return "jar"  # built once; its sessions are processes of their own
+        if file == "test_stream_soak" or (file.startswith("test_spark") and file != "test_spark_writers"):
             return "spark"  # one session
         if file == "test_lance_ray":
             return "ray"  # one instance
