@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -180,3 +181,38 @@ def test_first_rows_of_an_order_are_those_of_spark(lake: Lake) -> None:
     ):
         assert "order [" not in lake.plan(query), query
     assert lake.sql("SELECT count(*) n FROM lake.t ORDER BY n LIMIT 2") == [(51,)]
+
+
+def test_samples_are_chosen_by_lance(spark: SparkSession, tmp_path: Path) -> None:
+    rows, fraction = 6000, 0.25
+    with lancekeep.spark.install(spark, "sampled", str(tmp_path / "lake")) as catalog:
+        for start in range(0, rows, 2000):
+            part = pa.table({"id": range(start, start + 2000), "key": [number % 7 for number in range(2000)]})
+            catalog.write("t", part, "append" if start else "create")
+        catalog.open("t").delete("id % 1000 = 5")
+
+        def ids(query: str) -> list[int]:
+            return [row[0] for row in spark.sql(query).collect()]
+
+        sample = "sampled.t TABLESAMPLE (25 PERCENT) REPEATABLE (7)"
+        [plan] = [row[0] for row in spark.sql(f"EXPLAIN SELECT * FROM {sample} WHERE key = 3").collect()]
+        assert "sample 0 to 0.25 with seed 7, filter" in plan
+        assert "Sample" not in plan
+        chosen = ids(f"SELECT id FROM {sample}")
+        assert len(set(chosen)) == len(chosen)
+        assert {number for number in chosen if number % 1000 != 5 and 0 <= number < rows} == set(chosen)
+        for start in range(0, rows, 2000):  # five standard deviations of a random sample
+            assert abs(sum(start <= number < start + 2000 for number in chosen) - 2000 * fraction) < 97
+        assert sorted(ids(f"SELECT id FROM {sample}")) == sorted(chosen)
+        assert ids(f"SELECT count(*) FROM {sample}") == [len(chosen)]
+        assert ids(f"SELECT max(id) FROM {sample}") == [max(chosen)]
+        assert ids(f"SELECT id FROM {sample} ORDER BY id DESC LIMIT 5") == sorted(chosen)[:-6:-1]
+        kept = [number for number in chosen if number % 2000 % 7 == 3]
+        assert sorted(ids(f"SELECT id FROM {sample} WHERE key = 3")) == sorted(kept)
+        assert len(ids(f"SELECT _rowid FROM {sample}")) == len(chosen)
+        assert set(ids(f"SELECT id FROM {sample.replace('(7)', '(8)')}")) != set(chosen)
+        assert ids("SELECT id FROM sampled.t TABLESAMPLE (0 PERCENT)") == []
+        assert len(ids("SELECT id FROM sampled.t TABLESAMPLE (100 PERCENT)")) == rows - 6
+        frame = spark.table("sampled.t")
+        assert abs(frame.sample(fraction=0.5, seed=-3).count() - rows / 2) < 200
+        assert frame.sample(withReplacement=True, fraction=3.0, seed=1).count() > rows * 2

@@ -23,6 +23,7 @@ from lancekeep.entrypoints.spark.sql.aggregates import Aggregation, Aggregator
 from lancekeep.entrypoints.spark.sql.jvm import READ, Jvm, Proxy, struct
 from lancekeep.entrypoints.spark.sql.metadata_columns import MetadataReader, metadata_columns, stored_metadata
 from lancekeep.entrypoints.spark.sql.predicates import conjunction, translated
+from lancekeep.entrypoints.spark.sql.samples import Sample
 from lancekeep.entrypoints.spark.sql.streams import refuse_options
 from lancekeep.entrypoints.spark.sql.top import MOST_ROWS, Order, TopRows, orders_of
 from lancekeep.entrypoints.spark.sql.workers import partitions, reader_factory
@@ -31,10 +32,13 @@ ToStream = Callable[[Any, Mapping[str, str], str], Any]
 """A function that takes a schema, options and a checkpoint location, and returns a ``MicroBatchStream``."""
 
 
+_BERNOULLI = "BERNOULLI"
+
+
 class ScanBuilder(Proxy):
     """Accept the parts of a query that Spark offers to push down.
 
-    Spark offers filters first, then aggregates, or a limit with or without an order, and columns last.
+    Spark offers a sample first, then filters, then aggregates, or a limit with or without an order, and columns last.
     """
 
     class Java:
@@ -44,6 +48,7 @@ class ScanBuilder(Proxy):
             READ + "SupportsPushDownRequiredColumns",
             READ + "SupportsPushDownLimit",
             READ + "SupportsPushDownTopN",
+            READ + "SupportsPushDownTableSample",
         )
 
     def __init__(
@@ -69,6 +74,14 @@ class ScanBuilder(Proxy):
         self._limit: int | None = None
         self._orders: tuple[Order, ...] = ()
         self._aggregation: Aggregation | None = None
+        self._sample: Sample | None = None
+
+    def pushTableSample(self, lower: float, upper: float, replaces: bool, seed: int, method: Any = _BERNOULLI) -> bool:
+        """Accept a sample of single rows without replacement."""
+        if replaces or str(method) != _BERNOULLI:
+            return False
+        self._sample = Sample(lower, upper, seed)
+        return True
 
     def pushPredicates(self, predicates: Iterable[Any]) -> Any:
         rest = []
@@ -97,7 +110,7 @@ class ScanBuilder(Proxy):
         Spark merges the results of tasks for other aggregates.
         """
         asked = Aggregation.of(aggregation, self._types(self._columns))
-        return asked is not None and asked.counts_rows and not self._filters
+        return asked is not None and asked.counts_rows and self._condition is None
 
     def pruneColumns(self, schema: Any) -> None:
         self._schema = struct(schema)
@@ -120,22 +133,28 @@ class ScanBuilder(Proxy):
 
     def build(self) -> Any:
         """Return the scan; its description in EXPLAIN lists what was pushed."""
-        if self._aggregation is not None and self._aggregation.counts_rows and not self._filters:
+        if self._aggregation is not None and self._aggregation.counts_rows and self._condition is None:
             refuse_options(self._name, self._options)
             return Count(self._jvm, self._name, self._dataset.count_rows())
-        filters = conjunction(self._filters)
         schema = self._schema if self._aggregation is None else self._aggregation.result(self._columns)
         aggregates = self._aggregation is not None
-        batch = Batch(self._jvm, self._jvm.struct(schema), self._dataset, self._task(filters), aggregates)
+        batch = Batch(self._jvm, self._jvm.struct(schema), self._dataset, self._task(self._condition), aggregates)
         require_batch = partial(refuse_options, self._name, self._options)
-        return Scan(batch, self._description(filters), require_batch, self._to_stream)
+        return Scan(batch, self._description(), require_batch, self._to_stream)
 
-    def _description(self, filters: str | None) -> str:
+    @property
+    def _condition(self) -> str | None:
+        sampled = [] if self._sample is None else [self._sample.condition]
+        return conjunction([*self._filters, *sampled])
+
+    def _description(self) -> str:
+        filters = conjunction(self._filters)
         said = [f"{self._name} version {self._dataset.version}"]
         if self._aggregation is None:
             said.append(f"columns [{', '.join(self._schema.names)}]")
         else:
             said.append("counted" if self._aggregation.counts_rows else str(self._aggregation))
+        said += [] if self._sample is None else [f"sample {self._sample}"]
         said += [f"filter {filters}"] if filters else []
         said += [f"order [{', '.join(map(str, self._orders))}]"] if self._orders else []
         said += [f"limit {self._limit}"] if self._limit is not None else []
