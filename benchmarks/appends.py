@@ -2,15 +2,15 @@
 
     python benchmarks/appends.py [--clients 1 16 64 256] [--seconds 8] [--latency 60] [--stores storage sqlite redis]
                                  [--redis redis://127.0.0.1:6379/0] [--native 8] [--rows 10] [--server]
-                                 [--beside compact delete native server]
+                                 [--beside compact compact-native delete native server]
 
 An S3 server (moto, in a process of its own) runs after a proxy that delays each request by ``--latency`` milliseconds
 and counts it. Each client appends ``--rows`` rows, waits for the answer, and appends again. After each run plain
 pylance reads the table: every acknowledged row is there once, and no other. ``--server`` measures the same through
 `lancekeep serve` in a process of its own, with one HTTP connection per client; all clients are one thread of another
 process. ``--keyed`` sends an idempotency key with each append. ``--beside`` lets another process change the table at
-the same time: compactions or native appends by a catalog of its own, deletes through the server, one after the other;
-or as many appends through a second server.
+the same time: compactions, compactions that pylance commits, or native appends by a catalog of its own, or deletes
+through the server, one after the other; or as many appends through a second server.
 
 Times belong to the machine. The requests per append do not.
 """
@@ -382,6 +382,9 @@ def change(
     )
 
     def compact(number: int) -> None:
+        catalog.compact("ml.t")
+
+    def compact_native(number: int) -> None:
         catalog.commit_change("ml.t", lambda dataset: (dataset.optimize.compact_files(), dataset)[1])
 
     def delete(number: int) -> None:
@@ -393,7 +396,7 @@ def change(
     def native(number: int) -> None:
         lance.write_dataset(rows_of(-3, number, 1), namespace_client=namespace, table_id=["ml", "t"], mode="append")
 
-    act = {"compact": compact, "delete": delete, "native": native}[kind]
+    act = {"compact": compact, "compact-native": compact_native, "delete": delete, "native": native}[kind]
     latencies, lost = list[float](), 0
     begin = time.monotonic()
     for number in count(int(begin) % 9_000 if seconds else 0):
@@ -419,7 +422,8 @@ def main() -> None:
     parser.add_argument("--stores", nargs="*", default=["storage", "conditional-put", "sqlite"])
     parser.add_argument("--redis", default="redis://127.0.0.1:6379/0")
     parser.add_argument("--server", action="store_true", help="through `lancekeep serve` instead of threads")
-    parser.add_argument("--beside", choices=("compact", "delete", "native", "server"), help="with --server")
+    others = ("compact", "compact-native", "delete", "native", "server")
+    parser.add_argument("--beside", choices=others, help="with --server")
     parser.add_argument("--keyed", action="store_true", help="with a new idempotency key for each append")
     args = parser.parse_args()
     print("| writers | clients | appends/s | p50 ms | p99 ms | requests/append | fragments | requests |")

@@ -351,28 +351,30 @@ class Appends:
         refused commit goes to the callers: a rename may have moved the version, and a second commit would double its
         rows.
         """
-        began, before = self._clock(), line.base
+        began, base, met = self._clock(), None, False
         try:
-            base = self._publish(line, group)
+            base, met = self._publish(line, group)
         except (CommitUnknown, CommitRefused, StoreUnavailable) as error:
-            line.base, base = None, None
             for append in group:
                 append.error = append.error or error
         except LancekeepError:
-            line.base, base = None, None
+            pass  # its appends commit alone
         except Exception as error:  # a fault of this process: whether it came before the commit is not known
-            line.base, base = None, None
             for append in group:
                 append.error = append.error or error
-        met = before is not None and base is not None and base.version.version != before.version.version + 1
         line.base = base
         line.pace = line.pace.committed(len(group), began, self._clock(), left=len(line.waiting), met=met)
         if base is not None:
             self._hint(base)
 
-    def _publish(self, line: _Line, group: Sequence[_Append]) -> _Base | None:
-        """Commit a group, and return its version; None if every append has to commit alone."""
-        base = line.base
+    def _publish(self, line: _Line, group: Sequence[_Append]) -> tuple[_Base | None, bool]:
+        """Commit a group.
+
+        Returns:
+            Its version, or None if every append has to commit alone; and whether it met a commit of another writer
+            that needs pauses.
+        """
+        base, met = line.base, False
         is_current = None if base is None else self._begin_checks(line.table, base)
         if base is None:
             base = self._load(line.table)
@@ -381,13 +383,14 @@ class Appends:
         try:
             if is_current is not None and not is_current():
                 base = self._load(line.table)
+                met = not base.version.rebased
             for attempt in range(ATTEMPTS):
                 if not base.has_layout_of(written_for):
                     self._discard(written_for, file)
                     written_for = base
                     appends, file = self._write(base, group)
                 if file is None:
-                    return None
+                    return None, met
                 following, content = base.version.followed_by(file, str(uuid4()), self._now())
                 claims = _Claims([append for append in appends if append.request is not None])
                 try:
@@ -406,9 +409,10 @@ class Appends:
                         append.committed = attrs.evolve(
                             committed, transaction=following.transaction, rows=append.rows.count
                         )
-                    return attrs.evolve(base, version=following)
+                    return attrs.evolve(base, version=following), met
                 claims.lost()
                 base = self._after(base, found, attempt)
+                met = met or not base.version.rebased
             raise ConcurrentModification(f"{line.table}: other writers committed {ATTEMPTS} versions in between")
         except (CommitUnknown, CommitRefused, StoreUnavailable):
             raise  # a version may name the file: a rename may have moved it

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from lancekeep.application.clones import Clones
 from lancekeep.application.cloning import Cloning
+from lancekeep.application.compactions import Compactions
 from lancekeep.application.idempotency import IdempotentRequests
 from lancekeep.application.ledger import Ledger
 from lancekeep.application.namespaces import Namespaces
@@ -42,6 +43,7 @@ from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.table_engine import TableEngine, VersionDetails, WritePlan
 
 if TYPE_CHECKING:
+    from lancekeep.application.table_transactions import TableTransactions
     from lancekeep.domain.operations import Transaction as TableTransaction
 
 
@@ -79,6 +81,7 @@ class Catalog(Upkeep):
         self.data = TableData(tables, self._writes, engine)
         self.structure = TableStructure(self._writes, engine)
         self.tags = Tags(ledger, places, tables)
+        self.compactions = Compactions(self._writes, engine, self._transactions)
         self._cloning = Cloning(ledger, places, tables, versions, clones, self.tags)
         self.views = Views(tables, self._writes, engine)
         self.transaction_records = TransactionRecords(ledger, places, tables, versions, self._writes, engine)
@@ -444,8 +447,8 @@ class Catalog(Upkeep):
         """Commit a transaction of one table without the Lance engine.
 
         The transaction is compared with those committed since the version that it read, and its manifest is built on
-        the latest version ([conflicts](conflicts.md)). It appends, deletes, overwrites, restores, or changes the
-        configuration. Idempotent for one UUID of a transaction, unless it is detached.
+        the latest version ([conflicts](conflicts.md)). It appends, deletes, overwrites, restores, rewrites, or
+        changes the configuration. Idempotent for one UUID of a transaction, unless it is detached.
 
         Args:
             identifier: The table.
@@ -461,10 +464,47 @@ class Catalog(Upkeep):
             Unsupported: The operation or the table needs the Lance engine.
             CommitUnknown: The outcome is unknown.
         """
+        return self._transactions().commit(ObjectId.of(identifier), transaction, detached=detached)
+
+    def _transactions(self) -> TableTransactions:
         from lancekeep.application.table_transactions import TableTransactions  # loads classes as `inspect` does
 
-        transactions = TableTransactions(self.ledger, self.tables, self.versions)
-        return transactions.commit(ObjectId.of(identifier), transaction, detached=detached)
+        return TableTransactions(self.ledger, self.tables, self.versions)
+
+    def compact(self, identifier: Identifier, *, target_rows: int = 1 << 20) -> Committed | None:
+        """Rewrite adjacent small fragments, and fragments with many deleted rows.
+
+        Concurrent appends go on, and do not conflict. A delete, update or index of the same fragments wins; the
+        compaction is then planned again. Idempotent: a repeated call finds nothing to do.
+
+        Args:
+            identifier: The table.
+            target_rows: Fragments with fewer rows are small.
+
+        Returns:
+            The new version; None if there was nothing to do.
+
+        Raises:
+            TableNotFound, VersionNotFound: The table does not exist, or is only declared.
+            InvalidInput: ``target_rows`` is less than 1.
+            ConcurrentModification: Other writers kept changing the fragments; nothing was committed.
+            CommitUnknown: The outcome is unknown.
+        """
+        return self.compactions.compact(ObjectId.of(identifier), target_rows)
+
+    def commit_compaction(self, identifier: Identifier, rewritten: Sequence[Any]) -> Committed:
+        """Commit fragments that distributed workers have rewritten, as one version.
+
+        Args:
+            identifier: The table.
+            rewritten: The results of ``lance.optimize.CompactionTask.execute``, all of one plan.
+
+        Raises:
+            InvalidInput: The results are not those of one plan.
+            ConcurrentModification, CommitRefused: The table has changed; plan again. Nothing was committed.
+            CommitUnknown: The outcome is unknown.
+        """
+        return self.compactions.commit(ObjectId.of(identifier), rewritten)
 
     def abandon_write(self, plan: WritePlan) -> None:
         """Undo `begin_write`. Idempotent. Fragments stay until `cleanup`."""

@@ -6,13 +6,15 @@ decision needs, and merges the deletions of two transactions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 import attrs
 import numpy as np
 from pyroaring import BitMap
 
+from lancekeep.application.concurrency import all_alongside, is_remote
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain.conflicts import Clash, Effect, Outcome, conflict
 from lancekeep.domain.dataset_files import DELETIONS, TRANSACTIONS, deletion_file_name
@@ -20,8 +22,9 @@ from lancekeep.domain.errors import CommitRefused, ConcurrentModification, Damag
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.lineage import Operation
 from lancekeep.domain.manifest import DeletionFile, DeletionFileType, Fragment
+from lancekeep.domain.naming import NamingScheme
 from lancekeep.domain.operations import Delete, Transaction, Update
-from lancekeep.domain.version_row import VersionRow
+from lancekeep.domain.version_row import VersionRow, scheme_of
 from lancekeep.format import deletions
 from lancekeep.format.effects import effect_of
 from lancekeep.format.table_version import TableVersion, parse_transaction
@@ -53,6 +56,37 @@ class CommittedVersions:
         """Return a version; None if it does not exist."""
         row = self.row(version)
         return None if row is None else self.read(row)
+
+    def fetch(self, versions: Iterable[int]) -> None:
+        """Read versions that are not known yet, several at a time on remote storage."""
+        missing = [version for version in versions if version not in self._read]
+        if len(missing) > 1 and is_remote(self._commits.objects):
+            list(all_alongside(self.get, missing))
+
+    def add(self, latest: VersionRow, contents: Iterable[bytes]) -> VersionRow:
+        """Add the versions that follow ``latest``, and return the row of the last one.
+
+        Args:
+            latest: The row of a version.
+            contents: The manifests of the next versions, in order.
+        """
+        for content in contents:
+            version = latest.version + 1
+            path = self.root.manifest_key(version, scheme_of(latest) or NamingScheme.V2)
+            latest = attrs.evolve(latest, version=version, path=path, size=len(content))
+            self._rows[version] = latest
+            self._read[version] = TableVersion.parse(content, path)
+        return latest
+
+    def of_winner(self, latest: VersionRow, winner: VersionRow | None) -> Sequence[bytes]:
+        """Return the manifest of the version after ``latest``, if it is the winner's.
+
+        Empty if it is not, or if the winner's file has another name by now.
+        """
+        if winner is not None and winner.version == latest.version + 1:
+            with suppress(ObjectNotFound):
+                return [self._commits.lineage.read(self.root, winner)]
+        return []
 
     def read(self, row: VersionRow) -> TableVersion:
         """Return the version of a row. Raises as `content`."""

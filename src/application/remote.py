@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from uuid import NAMESPACE_URL, uuid5
 
 from lancekeep.application.catalog import Catalog
+from lancekeep.application.compactions import Compactions
 from lancekeep.application.remote_records import RestTags, RestTransactionRecords, RestViews
 from lancekeep.application.remote_tables import RestNamespaces, RestRenames, RestTables, table_of, texts_of
 from lancekeep.application.row_rules import checked
@@ -80,6 +81,7 @@ class RestCatalog(Catalog):
         engine = engines(ObjectId(()), {})
         self.data = TableData(tables, self._writes, engine)
         self.structure = TableStructure(self._writes, engine)
+        self.compactions = Compactions(self._writes, engine, None)
         self.tags = RestTags(server)
         self.views = RestViews(server, tables, self._writes, engine)
         self.transaction_records = RestTransactionRecords(server, self._served.resolve)

@@ -15,6 +15,7 @@ import attrs
 from lancekeep.application.detached_versions import DetachedVersions
 from lancekeep.application.ledger import Ledger
 from lancekeep.application.rebase import CommittedVersions, Rebase
+from lancekeep.application.table_commits import READ_AHEAD
 from lancekeep.application.tables import Tables
 from lancekeep.application.versions import Versions, raise_unless_committed
 from lancekeep.domain.commit import Committed, Conflict
@@ -61,9 +62,10 @@ class TableTransactions:
         known = CommittedVersions(commits, root)
         if detached:
             return self._commit_detached(object_id, root, known, transaction)
-        pause = _FIRST_PAUSE
+        pause, recorded = _FIRST_PAUSE, None
+        latest = self._latest(object_id, root, transaction)
         for _ in range(_ATTEMPTS):
-            latest = self._latest(object_id, root, transaction)
+            known.fetch(range(transaction.read_version + 1, latest.version + 1))
             base = known.read(latest)
             if (committed := _committed_before(known, transaction, latest.version)) is not None:
                 return committed
@@ -71,14 +73,24 @@ class TableTransactions:
             rebased = rebase.apply(transaction)
             restored = self._restored(object_id, known, transaction)
             following = next_version(base, rebased, self._now(), str(object_id), restored)
-            self._record(root, rebased)
+            if recorded is not rebased:
+                self._record(root, rebased)
+                recorded = rebased
             scheme = scheme_of(latest)
-            outcome, _ = self._versions.commit_built(table, latest.version + 1, following.serialize(), scheme=scheme)
+            outcome, found = self._versions.commit_built(
+                table, latest.version + 1, following.serialize(), scheme=scheme
+            )
             if not isinstance(outcome, Conflict):
                 made = raise_unless_committed(outcome, str(object_id))
                 return attrs.evolve(made, transaction=following.manifest.transaction_file)
+            if not found:
+                found = known.of_winner(latest, outcome.winner)
+            if 0 < len(found) < READ_AHEAD:
+                latest = known.add(latest, found)
+                continue
             commits.retry.sleep(pause * (0.5 + commits.retry.jitter() / 2))
             pause = min(2 * pause, _LONGEST_PAUSE)
+            latest = self._latest(object_id, root, transaction)
         raise ConcurrentModification(
             f"{object_id}: other writers committed {_ATTEMPTS} versions in between; nothing was committed. Repeat it "
             "when fewer writers are active"

@@ -18,6 +18,9 @@ MOST_APPENDS = 4096
 ATTEMPTS = 30
 """How often a group is built again after another writer's commit."""
 
+REBASED = ("lancekeep.committer", "rebase")
+"""A property of transactions whose writer rebases them in memory after a lost commit. It needs no pause to win."""
+
 _LONGEST_LINGER = 0.15
 _REST = 0.5
 """Seconds without a commit after which no writer is starved."""
@@ -130,7 +133,7 @@ class Pace:
             began: when its commit began.
             now: the time.
             left: the number of appends that wait.
-            met: whether it met a commit of another writer.
+            met: whether it met a commit of another writer, except one that is `REBASED`.
         """
         rested = began - self.ended > _REST
         busy_since = began if rested else self.busy_since

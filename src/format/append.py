@@ -13,6 +13,7 @@ from typing import Any
 
 import attrs
 
+from lancekeep.domain.appends import REBASED
 from lancekeep.domain.errors import Unsupported
 from lancekeep.format.manifest import (
     ManifestFile,
@@ -42,7 +43,7 @@ _KNOWN_FLAGS = 1 | _STABLE_ROW_IDS | 4 | 8
 _FILE_VERSIONS = ("2.0", "2.1", "2.2")
 _CLEANS_UP = "lance.auto_cleanup."
 _KEY_METADATA = "lance-schema:unenforced-primary-key"
-_SYSTEM_INDEX = "__lance_"
+SYSTEM_INDEX = "__lance_"
 _MOST_FRAGMENTS = 2**32 - 2
 
 
@@ -73,6 +74,7 @@ class Appendable:
         fields: the encoded fields of its schema.
         storage_version: the version of its data files.
         transaction: the name of its transaction file, which identifies the version.
+        rebased: whether its writer rebased it in memory (`REBASED`); False if that is not known.
     """
 
     version: int
@@ -80,6 +82,7 @@ class Appendable:
     fields: tuple[bytes, ...] = attrs.field(repr=False)
     storage_version: str
     transaction: str
+    rebased: bool
     _head: bytes = attrs.field(repr=False)
     _tail: Any = attrs.field(repr=False)
     _indexes: bytes | None = attrs.field(repr=False)
@@ -101,6 +104,7 @@ class Appendable:
             tail = parse_message(ManifestTail, content)
             indexes = section_at(content, tail.index_section) if tail.HasField("index_section") else None
             last = parse(DataFragment, tail.fragments[-1]) if tail.fragments else DataFragment()
+            rebased = _is_rebased(content, tail)
             obstacle = _obstacle(tail, indexes)
             if not tail.HasField("max_fragment_id") and tail.fragments:
                 tail.max_fragment_id = max(parse(DataFragment, fragment).id for fragment in tail.fragments)
@@ -114,7 +118,7 @@ class Appendable:
             tail.ClearField(field)
         version, storage = tail.version, tail.data_format.version
         last_file = next((file.path for file in last.files if not file.HasField("base_id")), "")
-        return Appendable(version, len(content), fields, storage, transaction, head, tail, indexes, last_file)
+        return Appendable(version, len(content), fields, storage, transaction, rebased, head, tail, indexes, last_file)
 
     @property
     def last_file(self) -> str:
@@ -164,6 +168,7 @@ class Appendable:
             version=version,
             size=len(content),
             transaction=tail.transaction_file,
+            rebased=False,
             head=head,
             tail=tail,
             last_file=file.name,
@@ -200,6 +205,16 @@ def layout_of(example: bytes, version: Appendable, name: str) -> bytes:
     return bytes(file.SerializeToString())
 
 
+def _is_rebased(content: bytes, tail: Any) -> bool:
+    if not tail.HasField("transaction_section"):
+        return False
+    try:
+        transaction = parse(Transaction, section_at(content, tail.transaction_section))
+    except ValueError:  # an append does not need it
+        return False
+    return REBASED in [(each.key, each.value) for each in transaction.transaction_properties]
+
+
 def _obstacle(tail: Any, indexes: bytes | None) -> str:
     """Return why an append needs the engine; empty if it does not."""
     flags = (tail.reader_feature_flags | tail.writer_feature_flags) & ~_KNOWN_FLAGS
@@ -218,7 +233,7 @@ def _obstacle(tail: Any, indexes: bytes | None) -> str:
     if tail.reader_feature_flags & _STABLE_ROW_IDS and tail.fragments and not tail.next_row_id:
         return "its next row id is missing"
     system = [
-        index.name for index in parse(IndexSection, indexes or b"").indices if index.name.startswith(_SYSTEM_INDEX)
+        index.name for index in parse(IndexSection, indexes or b"").indices if index.name.startswith(SYSTEM_INDEX)
     ]
     if system:
         return f"it has the index {system[0]}, which records changes"

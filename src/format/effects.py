@@ -15,7 +15,7 @@ from lancekeep.domain.manifest import BasePath, Fragment, IndexMetadata
 from lancekeep.domain.operations import Transaction, UpdateMode
 from lancekeep.format.deletions import decode_bitmap
 
-_MOST_FRAGMENTS = 1 << 24
+MOST_FRAGMENTS = 1 << 24
 """A bitmap of more fragments is damaged: a manifest of so many has gigabytes."""
 
 Deleted = Mapping[int, Rows]
@@ -71,7 +71,7 @@ def _indexes(operation: operations.CreateIndex) -> dict[str, Any]:
 
 
 def _covered(index: IndexMetadata) -> Iterable[int]:
-    return map(int, decode_bitmap(index.fragment_bitmap, _MOST_FRAGMENTS)) if index.fragment_bitmap else ()
+    return map(int, decode_bitmap(index.fragment_bitmap, MOST_FRAGMENTS)) if index.fragment_bitmap else ()
 
 
 def _rewrites(operation: operations.Rewrite) -> dict[str, Any]:

@@ -6,15 +6,19 @@ Table format, "Conflict Resolution Flow", step 4, and "Assigning Row IDs".
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import count, pairwise
 from typing import Any, TypeVar
 
 import attrs
+import numpy as np
 
 from lancekeep.domain import operations
-from lancekeep.domain.errors import CommitRefused, Unsupported
-from lancekeep.domain.manifest import Fragment, Manifest, SchemaField, Timestamp
-from lancekeep.domain.operations import Transaction, UpdateMap
-from lancekeep.format.append import number_rows
+from lancekeep.domain.errors import CommitRefused, ConcurrentModification, Damaged, Unsupported
+from lancekeep.domain.manifest import Fragment, IndexMetadata, Manifest, SchemaField, Timestamp
+from lancekeep.domain.operations import RewriteGroup, RewrittenIndex, Transaction, UpdateMap
+from lancekeep.format.append import SYSTEM_INDEX, number_rows
+from lancekeep.format.deletions import decode_bitmap, encode_bitmap
+from lancekeep.format.effects import MOST_FRAGMENTS
 from lancekeep.format.table_version import TableVersion
 from lancekeep.format.values import decoded, encoded
 
@@ -46,6 +50,8 @@ def next_version(
 
     Raises:
         CommitRefused: the transaction names a fragment that the table does not have.
+        ConcurrentModification: an index covers rewritten fragments, but was not rewritten.
+        Damaged: an index of the table is damaged.
         Unsupported: the operation, or a feature of the table, needs the Lance engine.
     """
     manifest = base.manifest
@@ -59,6 +65,12 @@ def next_version(
             after = TableVersion(_overwritten(manifest, overwrite))
         case operations.UpdateConfig() as update:
             after = attrs.evolve(base, manifest=_configured(manifest, update, name))
+        case operations.ReserveFragments() as reserve:
+            after = attrs.evolve(base, manifest=_with_reserved(manifest, reserve.num_fragments))
+        case operations.Rewrite() as rewrite:
+            rewrite = _numbered(manifest, rewrite)
+            after = _rewritten(base, rewrite, name)
+            transaction = attrs.evolve(transaction, operation=rewrite)
         case operations.Restore() if restored is not None:
             _require_known(restored.manifest, name)
             after = attrs.evolve(restored, manifest=_restored(manifest, restored.manifest))
@@ -85,9 +97,7 @@ def _require_known(manifest: Manifest, name: str) -> None:
 
 def _with_new(manifest: Manifest, new: Iterable[Fragment], kept: list[Fragment]) -> Manifest:
     """Return the manifest with more fragments, which get the next ids and row ids."""
-    number = -1 if manifest.max_fragment_id is None else manifest.max_fragment_id
-    if manifest.max_fragment_id is None and kept:
-        number = max(fragment.id for fragment in kept)
+    number = _highest(manifest)
     row_id = manifest.next_row_id
     for fragment in new:
         number += 1
@@ -110,9 +120,101 @@ def _with_deletions(manifest: Manifest, delete: operations.Delete, name: str) ->
     return attrs.evolve(manifest, fragments=fragments)
 
 
+def _with_reserved(manifest: Manifest, number: int) -> Manifest:
+    return attrs.evolve(manifest, max_fragment_id=_highest(manifest) + number)
+
+
+def _numbered(manifest: Manifest, rewrite: operations.Rewrite) -> operations.Rewrite:
+    """Give the next ids to new fragments that have none; a rewrite with new indexes has reserved them."""
+    following = count(_highest(manifest) + 1)
+
+    def numbered(group: RewriteGroup) -> RewriteGroup:
+        new = [attrs.evolve(each, id=each.id or next(following)) for each in group.new_fragments]
+        return attrs.evolve(group, new_fragments=tuple(new))
+
+    return attrs.evolve(rewrite, groups=tuple(map(numbered, rewrite.groups)))
+
+
+def _rewritten(base: TableVersion, rewrite: operations.Rewrite, name: str) -> TableVersion:
+    """Return the version with the new fragments, and with the indexes that were made for them."""
+    if rewrite.old_fragments or rewrite.new_fragments or rewrite.others:
+        raise Unsupported(f"{name}: the rewrite has attributes of other releases; commit with the Lance engine")
+    if any(index.name.startswith(SYSTEM_INDEX) for index in base.indices):
+        raise Unsupported(f"{name}: the table has an index of the engine's own; commit with the Lance engine")
+    old = {fragment.id: fragment for group in rewrite.groups for fragment in group.old_fragments}
+    kept, present = [], {}
+    for fragment in base.manifest.fragments:
+        if fragment.id in old:
+            present[fragment.id] = fragment
+        else:
+            kept.append(fragment)
+    if present != old:
+        changed = min(number for number in old if present.get(number) != old[number])
+        raise CommitRefused(f"{name}: the transaction rewrites fragment {changed}, which is not as it was read")
+    new = [fragment for group in rewrite.groups for fragment in group.new_fragments]
+    _require_same_rows(rewrite.groups, name)
+    fragments = sorted([*kept, *new], key=lambda fragment: fragment.id)
+    if any(one.id == other.id for one, other in pairwise(fragments)):
+        raise CommitRefused(f"{name}: the transaction gives a new fragment the id of another one")
+    replaced = {index.old_id: index for index in rewrite.rewritten_indices}
+    indices = [_remapped(index, replaced.get(index.uuid), rewrite.groups, name) for index in base.indices]
+    section = base.index_section and attrs.evolve(base.index_section, indices=tuple(indices))
+    highest = max([_highest(base.manifest), *(fragment.id for fragment in new)])
+    manifest = attrs.evolve(base.manifest, fragments=fragments, max_fragment_id=highest)
+    return attrs.evolve(base, manifest=manifest, index_section=section)
+
+
+def _require_same_rows(groups: Iterable[RewriteGroup], name: str) -> None:
+    for group in groups:
+        before, after = (sum(each.live_rows for each in part) for part in (group.old_fragments, group.new_fragments))
+        counted = all(each.physical_rows for each in group.old_fragments)  # releases before 0.8 did not count
+        if counted and before != after:
+            raise CommitRefused(f"{name}: the transaction rewrites {before} rows as {after}")
+
+
+def _remapped(
+    index: IndexMetadata, new: RewrittenIndex | None, groups: Iterable[RewriteGroup], name: str
+) -> IndexMetadata:
+    """Return an index that covers the new fragments, by files that name their rows."""
+    if not index.fragment_bitmap:
+        raise Unsupported(f"{name}: the index {index.name} does not say what it covers; commit with the Lance engine")
+    try:
+        covered = set(decode_bitmap(index.fragment_bitmap, MOST_FRAGMENTS).tolist())
+    except ValueError as error:
+        raise Damaged(f"{name}: the fragment bitmap of the index {index.name} is damaged: {error}") from error
+    for group in groups:
+        old = {fragment.id for fragment in group.old_fragments}
+        if covered.isdisjoint(old):
+            continue
+        if new is None or not old <= covered:
+            raise ConcurrentModification(
+                f"{name}: the index {index.name} covers fragments that the transaction rewrites, but the transaction "
+                "has no index for the new ones. Read the table again and repeat the operation; nothing was committed"
+            )
+        covered = covered - old | {fragment.id for fragment in group.new_fragments}
+    if new is None:
+        return index
+    return attrs.evolve(
+        index,
+        uuid=new.new_id,
+        fragment_bitmap=encode_bitmap(np.array(sorted(covered), np.uint64)),
+        index_details=new.new_index_details,
+        index_version=new.new_index_version,
+        files=new.new_index_files,
+    )
+
+
+def _highest(manifest: Manifest) -> int:
+    """Return the highest fragment id that was given; -1 if none was."""
+    if manifest.max_fragment_id is not None:
+        return manifest.max_fragment_id
+    return max((fragment.id for fragment in manifest.fragments), default=-1)
+
+
 def _overwritten(manifest: Manifest, overwrite: operations.Overwrite) -> Manifest:
     emptied = attrs.evolve(
         manifest,
+        fragments=(),
         fields=overwrite.schema,
         schema_metadata=overwrite.schema_metadata,
         config={**manifest.config, **overwrite.config_upsert_values},

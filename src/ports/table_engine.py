@@ -13,6 +13,7 @@ from lancekeep.domain.commit import Committed
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.lineage import Base
 from lancekeep.domain.row_rules import Rules
+from lancekeep.ports.compaction_engine import CompactionEngine
 from lancekeep.ports.data_files import DataFiles
 from lancekeep.ports.rows import RowEngine
 from lancekeep.ports.table_structure import StructureEngine
@@ -156,6 +157,10 @@ class TableEngine(Protocol):
     @property
     def structure(self) -> StructureEngine:
         """The engine for the branches, indexes and columns of opened tables."""
+
+    @property
+    def compaction(self) -> CompactionEngine:
+        """The engine that rewrites small fragments of opened tables."""
 
     @property
     def views(self) -> ViewEngine:

@@ -10,13 +10,17 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
+from lance.file import LanceFileWriter
+from lance.fragment import DataFile
 
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.spark.projection import field_ids
+from lancekeep.entrypoints.spark.reading import Snapshot, identity
 from lancekeep.entrypoints.spark.sql import column_files
+from lancekeep.entrypoints.spark.sql.changed_rows import Layout, write_changes
 from lancekeep.entrypoints.spark.sql.column_files import rewrite
-from lancekeep.entrypoints.spark.sql.row_level import FragmentChanges
+from lancekeep.entrypoints.spark.sql.row_level import FragmentChanges, added_fragments, addressed
 from lancekeep.ports.table_engine import WriteMode, WritePlan
 
 ROWS = 40
@@ -85,3 +89,38 @@ def test_two_values_of_one_row_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="a row of t would be changed twice"):
         rewrite(dataset, dataset.get_fragments()[0], np.array([1, 1], np.uint64), values, plan_of(uri))
     assert sorted(tmp_path.rglob("*.lance")) == files
+
+
+def test_an_update_is_read_before_an_older_overlay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commit must say that columns were rewritten, or the engine reads the overlay before the new data file."""
+    monkeypatch.setenv("LANCE_ENABLE_UNSTABLE_DATA_OVERLAY_FILES", "1")
+    uri, schema = str(tmp_path / "t.lance"), pa.schema([("id", pa.int64()), ("score", pa.int64()), ("v", pa.string())])
+    rows = [{"id": number, "score": number, "v": "long" * 50} for number in range(4)]
+    dataset = with_overlay(lance.write_dataset(pa.Table.from_pylist(rows, schema), uri), "score", {1: 100, 2: 200})
+    changed = pa.record_batch({"kind": pa.array([2, 2, 2]), "score": [0, -1, -3], "address": pa.array([0, 1, 3])})
+    layout = Layout((1, 2, 3), (None, 1, None), 2, unchanged=frozenset({0, 2}), gathered=True)
+    plan = WritePlan(ObjectId.of("t"), uri, {}, schema, WriteMode.APPEND, dataset.version, declared=False)
+    written = write_changes(iter([changed]), plan, Snapshot(uri, dataset.version, identity(dataset), {}), layout)
+    changes = FragmentChanges(
+        dataset.version,
+        added_fragments(written.added),
+        *addressed(dataset, written.addresses),
+        written.rewritten,
+        field_ids(dataset, ["score"]),
+    )
+    lance.LanceDataset.commit(dataset, lance.Transaction(dataset.version, changes.operation()))
+    found = lance.dataset(uri).to_table().sort_by("id")["score"].to_pylist()
+    assert found == [0, -1, 200, -3]
+
+
+def with_overlay(dataset: lance.LanceDataset, column: str, values: dict[int, int]) -> lance.LanceDataset:
+    """Commit an overlay file of a column of the first fragment."""
+    [fragment] = dataset.get_fragments()
+    path = Path(dataset.uri) / "data" / "overlay.lance"
+    with LanceFileWriter(str(path), pa.schema([dataset.schema.field(column)]), version="2.2") as writer:
+        writer.write_batch(pa.table({column: list(values.values())}))
+    [ids] = [[field.id()] for field in dataset.lance_schema.fields() if field.name() == column]
+    file = DataFile(path.name, ids, [0], 2, 2, path.stat().st_size)
+    operations = lance.LanceOperation
+    group = operations.DataOverlayGroup(fragment.fragment_id, [operations.DataOverlayFile(file, sorted(values))])
+    return lance.LanceDataset.commit(dataset, operations.DataOverlay([group]), read_version=dataset.version)

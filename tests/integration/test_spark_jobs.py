@@ -70,14 +70,18 @@ def before_commit(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], obj
     """Return a function that schedules a call between the tasks of a job and its commit, once."""
 
     def arrange(happens: Callable[[], object]) -> None:
-        change = lancekeep.Catalog.commit_change
+        pending = [happens]
 
-        def overtaken(self: lancekeep.Catalog, *arguments: Any, **options: Any) -> Any:
-            monkeypatch.setattr(lancekeep.Catalog, "commit_change", change)
-            happens()
-            return change(self, *arguments, **options)
+        def after(commit: Callable[..., Any]) -> Callable[..., Any]:
+            def overtaken(self: lancekeep.Catalog, *arguments: Any, **options: Any) -> Any:
+                if pending:
+                    pending.pop()()
+                return commit(self, *arguments, **options)
 
-        monkeypatch.setattr(lancekeep.Catalog, "commit_change", overtaken)
+            return overtaken
+
+        for name in ("commit_change", "commit_compaction"):
+            monkeypatch.setattr(lancekeep.Catalog, name, after(getattr(lancekeep.Catalog, name)))
 
     return arrange
 

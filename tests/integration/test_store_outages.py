@@ -232,6 +232,12 @@ S3_403 = "LanceError(IO): Generic S3 error: Error performing GET http://h/b/k: C
             "Commit conflict for version 3: Failed to commit the transaction after 20 retries",
             lancekeep.ConcurrentModification,
         ),
+        (
+            "Incompatible transaction: This Rewrite transaction is incompatible with concurrent transaction Restore at "
+            "version 16., /lance/rust/conflict_resolver.rs:1802:30",
+            lancekeep.CommitRefused,
+        ),
+        ("Not supported: This dataset cannot be read by this version of Lance. Flags: 64", lancekeep.Unsupported),
         ("Not found: x/_versions/3.manifest", lancekeep.VersionNotFound),
         ("Invalid user input: column 'server error' 500 ", InvalidInput),
         ("Append with different schema: fields did not match", SchemaMismatch),

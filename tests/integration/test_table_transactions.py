@@ -114,6 +114,31 @@ def test_version_equals_that_of_pylance(lake: Path, name: str) -> None:
     assert catalog.open("t").count_rows() == native.count_rows() + min(1, native.count_rows())
 
 
+@pytest.mark.parametrize("indexed", [True, False])
+def test_compaction_equals_that_of_pylance(lake: Path, indexed: bool) -> None:
+    uri, copy = lake / "t.lance", lake.parent / "copy.lance"
+    table = lance.dataset(uri)
+    if not indexed:
+        table.drop_index("a_idx")
+    shutil.copytree(uri, copy)
+    lance.dataset(copy).optimize.compact_files(target_rows_per_fragment=20)
+    native = lance.dataset(copy)
+    assert native.version == table.version + 2, "ids are reserved first"
+    catalog = lancekeep.connect(str(lake))
+    for version in (table.version + 1, native.version):
+        expected = read(copy, version)
+        assert expected.transaction is not None
+        for index in (copy / "_indices").glob("*"):
+            shutil.copytree(index, uri / "_indices" / index.name, dirs_exist_ok=True)
+        shutil.copytree(copy / "data", uri / "data", dirs_exist_ok=True)
+        assert catalog.commit("t", expected.transaction).version == version
+        assert plain(read(uri, version)) == plain(expected)
+    ours = lance.dataset(uri)
+    assert ours.to_table(with_row_id=True) == native.to_table(with_row_id=True)
+    assert ours.to_table(filter="a = 14") == native.to_table(filter="a = 14")
+    assert len(ours.get_fragments()) == 1
+
+
 def transactions(lake: Path, *names: str) -> dict[str, Transaction]:
     """Return transactions that read the present version."""
     table = lance.dataset(lake / "t.lance")

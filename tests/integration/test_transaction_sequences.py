@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -31,7 +32,7 @@ from lancekeep.format.table_version import TableVersion
 Rows = frozenset[int]
 COMMITS, RETRIES, REFUSED = "commits", "retries", "is refused"
 KEYS = ("k", "l")
-MINE = st.sampled_from([*["delete"] * 5, "append", "append", "configure", "overwrite", "restore"])
+MINE = st.sampled_from([*["delete"] * 5, *["compact"] * 3, "append", "append", "configure", "overwrite", "restore"])
 THEIRS = st.sampled_from(
     [*["delete"] * 4, *["update"] * 2, "append", "configure", "index", "compact", "overwrite", "restore"]
 )
@@ -71,6 +72,7 @@ class Prepared:
     key: str = ""
     value: str = ""
     restored: int = 0
+    rewritten: Sequence[Any] = ()
 
     def outcomes(self, since: list[Version]) -> set[str]:
         """Return what may become of it after other versions, by the words of the documentation."""
@@ -86,6 +88,10 @@ class Prepared:
                     return {RETRIES}
                 moves = any(version.moves or (self.moves and version.touched) for version in since)
                 return {COMMITS, RETRIES} if moves else {COMMITS}
+            case "compact" if gone:
+                return {REFUSED, RETRIES}
+            case "compact":
+                return {COMMITS, RETRIES} if kinds & {"delete", "update", "compact", "index"} else {COMMITS}
             case "overwrite":
                 return {RETRIES if "overwrite" in kinds else COMMITS}
             case "configure":
@@ -137,7 +143,7 @@ class Transactions(RuleBasedStateMachine):
             self.natively(kind, *picks)
         for prepared in built:
             self.commit(prepared)
-        if detached and built:
+        if detached and built and not built[0].rewritten:
             self.commit_detached(built[0])
         if repeated and self.committed:
             prepared, committed = self.committed[0]
@@ -175,10 +181,14 @@ class Transactions(RuleBasedStateMachine):
             case "compact":
                 table.optimize.compact_files()
                 after = attrs.evolve(before, kind="compact", touched=frozenset(), moves=False, key="")
-        first, last = self.latest + 1, lance.dataset(self.uri).version
-        for number in range(first, last):  # such as those that reserve ids for a compaction
+        self.follow(lance.dataset(self.uri).version, after, fragments)
+
+    def follow(self, last: int, after: Version, fragments: set[int]) -> None:
+        """Add the versions of one change; those before its last one reserve ids for a compaction."""
+        before = self.versions[self.latest]
+        for number in range(self.latest + 1, last):
             self.versions[number] = Version(before.rows, before.config, "reserve")
-        if last >= first:
+        if last > self.latest:
             moves = after.moves or not fragments <= self.fragment_ids()
             self.versions[last] = attrs.evolve(after, moves=moves)
 
@@ -203,6 +213,9 @@ class Transactions(RuleBasedStateMachine):
                 update: Any = LanceOperation.UpdateMap({key: value}, False)
                 transaction = self.recorded(LanceOperation.UpdateConfig(config_updates=update))
                 return Prepared(kind, transaction, key=key, value=value)
+            case "compact":
+                rewritten = self.catalog.engine.compaction.rewrite(self.catalog.open("t"), 1000)
+                return Prepared(kind, Transaction(self.latest), rewritten=rewritten) if rewritten else None
         gone = self.some(pick, count)
         if not gone:
             return None
@@ -217,19 +230,25 @@ class Transactions(RuleBasedStateMachine):
         since = range(prepared.transaction.read_version + 1, latest + 1)
         allowed = prepared.outcomes([self.versions[number] for number in since])
         try:
-            committed = self.catalog.commit("t", prepared.transaction)
+            if prepared.rewritten:
+                committed = self.catalog.commit_compaction("t", prepared.rewritten)
+            else:
+                committed = self.catalog.commit("t", prepared.transaction)
             found = COMMITS
         except lancekeep.ConcurrentModification:
             found = RETRIES
-        except lancekeep.CommitRefused:
+        except (lancekeep.CommitRefused, lancekeep.Unsupported):  # the latter from the engine, if the index is gone
             found = REFUSED
         assert found in allowed, (prepared, allowed)
         if found == COMMITS:
-            assert committed.version == latest + 1
+            assert committed.version == latest + 1 or prepared.rewritten
             after = self.after(prepared, self.versions[latest])
-            moves = after.moves or not before <= self.fragment_ids()
-            self.versions[committed.version] = attrs.evolve(after, moves=moves)
-            self.committed.append((prepared, committed))
+            self.follow(committed.version, after, before)
+            if not prepared.rewritten:
+                self.committed.append((prepared, committed))
+        elif (last := lance.dataset(self.uri).version) > latest:  # the engine has reserved ids
+            assert prepared.rewritten
+            self.follow(last, attrs.evolve(self.versions[latest], kind="reserve", touched=frozenset()), before)
 
     def commit_detached(self, prepared: Prepared) -> None:
         transaction = attrs.evolve(prepared.transaction, uuid=str(uuid4()))

@@ -39,6 +39,7 @@ from lancekeep.domain.errors import (
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.lineage import Base
 from lancekeep.format.manifest import transaction_name
+from lancekeep.ports.compaction_engine import CompactionEngine
 from lancekeep.ports.data_files import DataFiles
 from lancekeep.ports.table_engine import StagedVersion, VersionDetails, VersionSummary, WriteMode, WritePlan
 
@@ -75,6 +76,12 @@ class LanceEngine:
         self.structure = LanceStructure()
         self.views = LanceViews()
         self.data_files: DataFiles = LanceDataFiles()
+
+    @property
+    def compaction(self) -> CompactionEngine:
+        from lancekeep.adapters.lance.compaction import LanceCompaction  # loads classes as `Catalog.inspect` does
+
+        return LanceCompaction()
 
     def reader(self, data: Any) -> Any:
         if isinstance(data, pa.RecordBatchReader):

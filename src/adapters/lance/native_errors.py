@@ -8,6 +8,7 @@ import re
 from lancekeep.domain.errors import (
     AccessDenied,
     ColumnNotFound,
+    CommitRefused,
     ConcurrentModification,
     Damaged,
     InvalidInput,
@@ -15,6 +16,7 @@ from lancekeep.domain.errors import (
     SchemaMismatch,
     StoreUnavailable,
     TableAlreadyExists,
+    Unsupported,
     VersionNotFound,
 )
 from lancekeep.domain.features import FENCE
@@ -68,6 +70,12 @@ _MEANINGS: tuple[tuple[re.Pattern[str], type[LancekeepError], str], ...] = tuple
             "other writers kept changing it; nothing was committed",
         ),
         (
+            "^Incompatible transaction",
+            CommitRefused,
+            "another writer has changed the table in a way that this change cannot follow; nothing was committed. Open "
+            "it again, and repeat the change if it still means the same",
+        ),
+        (
             _STORAGE
             + r"(\b40[13] (Forbidden|Unauthorized)|permission ?denied|unauthenticated|<Code>(AccessDenied|InvalidToken|"
             r"ExpiredToken|InvalidAccessKeyId|SignatureDoesNotMatch)</Code>)",
@@ -81,6 +89,7 @@ _MEANINGS: tuple[tuple[re.Pattern[str], type[LancekeepError], str], ...] = tuple
             StoreUnavailable,
             "the storage did not answer, or cannot now; call again later",
         ),
+        ("^Not supported", Unsupported, ""),
         ("different schema", SchemaMismatch, ""),
         ("not found", VersionNotFound, ""),
         # A text that can be no tag.

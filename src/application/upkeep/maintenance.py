@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import attrs
 
+from lancekeep.application.compactions import Compactions
 from lancekeep.application.tables import Tables
 from lancekeep.application.upkeep.cleanup_report import CleanupReport
 from lancekeep.domain.errors import LancekeepError, VersionNotFound
@@ -48,9 +49,10 @@ class Maintenance:
     removes only what no version needs. If it is interrupted at any point, the next run completes it.
     """
 
-    def __init__(self, tables: Tables, engine: TableEngine, clean_up: CleanUp) -> None:
+    def __init__(self, tables: Tables, engine: TableEngine, compactions: Compactions, clean_up: CleanUp) -> None:
         self._tables = tables
         self._engine = engine
+        self._compactions = compactions
         self._clean_up = clean_up
 
     def run(
@@ -90,7 +92,7 @@ class Maintenance:
         if small < max(rule.small_fragments, 2):
             return ""
         if not dry_run:
-            self._engine.change(table, lambda dataset: _compacted(dataset, target), None)
+            self._compactions.compact(table, target)
         return f"{small} small fragments"
 
     def _index(self, table: ObjectId, rule: MaintenanceRule, dry_run: bool) -> str:
@@ -115,11 +117,6 @@ class Maintenance:
     def _opened(self, table: ObjectId) -> Sequence[Any]:
         fragments: Sequence[Any] = self._engine.open(table, None, None, None).get_fragments()
         return fragments
-
-
-def _compacted(dataset: Any, target: int) -> Any:
-    dataset.optimize.compact_files(target_rows_per_fragment=target)
-    return dataset
 
 
 def _indexed(dataset: Any, names: Sequence[str]) -> Any:

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import attrs
 
+from lancekeep.application.compactions import Compactions
 from lancekeep.application.idempotency import KEEP_REQUESTS, IdempotentRequests
 from lancekeep.application.ledger import Ledger
 from lancekeep.application.places import Places
@@ -34,6 +35,7 @@ class Upkeep:
     """The maintenance operations, which `Catalog` inherits."""
 
     versions: Versions
+    compactions: Compactions
 
     def __init__(
         self,
@@ -251,7 +253,9 @@ class Upkeep:
         self, policy: MaintenancePolicy, *, dry_run: bool = False, proceed: Callable[[], bool] = lambda: True
     ) -> Iterator[MaintenanceAction]:
         """Compact, index and clean up tables by a policy; see `Maintenance.run`."""
-        return Maintenance(self.tables, self.engine, self.cleanup).run(policy, dry_run=dry_run, proceed=proceed)
+        return Maintenance(self.tables, self.engine, self.compactions, self.cleanup).run(
+            policy, dry_run=dry_run, proceed=proceed
+        )
 
     def migrate(
         self,

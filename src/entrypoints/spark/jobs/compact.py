@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import lance
 from lance.optimize import Compaction, CompactionOptions, CompactionTask, RewriteResult
 
 from lancekeep.application.catalog import Catalog
+from lancekeep.application.compactions import ATTEMPTS, REPEATED
 from lancekeep.application.upkeep.fsck import Progress
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput
 from lancekeep.domain.identifiers import Identifier, ObjectId
@@ -18,8 +18,6 @@ from lancekeep.entrypoints.spark.reading import Snapshot, stored_fragments
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-_ATTEMPTS = 5
 
 
 def compact(
@@ -54,7 +52,7 @@ def compact(
     name = ObjectId.of(table)
     before = catalog.open(name).version
     options: CompactionOptions = {"target_rows_per_fragment": target_rows}
-    for _ in range(_ATTEMPTS):
+    for _ in range(ATTEMPTS):
         dataset = catalog.open(name)
         options["batch_size"] = _batch_rows(dataset)
         plan = Compaction.plan(dataset, options)
@@ -63,14 +61,9 @@ def compact(
         old = [fragment for task in plan.tasks for fragment in task.fragments]
         rewrite = partial(_rewrite, snapshot=Snapshot.of(catalog, dataset))
         rewritten = run(spark, str(name), "compact", plan.tasks, rewrite, progress)
-
-        def commit(latest: lance.LanceDataset, rewritten: list[RewriteResult] = rewritten) -> lance.LanceDataset:
-            Compaction.commit(latest, rewritten)
-            return latest
-
         try:
-            committed = catalog.commit_change(name, commit)
-        except ConcurrentModification:
+            committed = catalog.commit_compaction(name, rewritten)
+        except REPEATED:
             continue
         counts = {
             "fragments removed": sum(result.metrics.fragments_removed for result in rewritten),

@@ -1,0 +1,41 @@
+"""The port of compaction engines, which rewrite small fragments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from lancekeep.domain.operations import Transaction
+
+
+class CompactionEngine(Protocol):
+    """Rewrite fragments of a dataset that a `TableEngine` has opened.
+
+    Calls belong into the ``act`` of `TableEngine.change` or `TableEngine.examine`, which translate their errors.
+    """
+
+    def rewrite(self, dataset: Any, target_rows: int) -> Sequence[Any]:
+        """Rewrite small fragments, and those with many deleted rows; commit nothing.
+
+        Adjacent fragments with fewer than ``target_rows`` rows are small.
+
+        Returns:
+            What the other methods take; empty if there was nothing to rewrite.
+        """
+
+    def transaction(self, rewritten: Sequence[Any]) -> Transaction:
+        """Return the transaction that replaces the rewritten fragments.
+
+        It has no id, and neither have the new fragments.
+
+        Raises:
+            InvalidInput: the results are not those of one plan.
+            Unsupported: only the engine can commit, for example because an index has to be rewritten.
+        """
+
+    def commit(self, dataset: Any, rewritten: Sequence[Any]) -> Any:
+        """Replace the rewritten fragments, and return the dataset.
+
+        The indexes that cover them are rewritten, too.
+        """

@@ -1,0 +1,281 @@
+"""Compaction keeps every row of every kind of table, beside writers that never pause."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any, cast
+
+import lance
+import pyarrow as pa
+import pytest
+from lance.optimize import RewriteResult
+from rest_server import serving
+
+import lancekeep
+from lancekeep.application.compactions import Compactions
+from lancekeep.domain.appends import REBASED
+from lancekeep.domain.identifiers import ObjectId
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        ("vector", pa.list_(pa.float32(), 4)),
+        ("st", pa.struct([("x", pa.int32()), ("tags", pa.list_(pa.string()))])),
+        pa.field("blob", pa.large_binary(), metadata={"lance-encoding:blob": "true"}),
+    ]
+)
+STORES = {"storage-managed": "", "sqlite": "sqlite://{}/commits.db", "files": "file://{}/commits?fsync=false"}
+
+
+def rows(first: int, number: int) -> pa.Table:
+    found = [
+        {
+            "id": each,
+            "vector": [float(each)] * 4,
+            "st": {"x": each, "tags": [f"t{each}"] * (each % 3)},
+            "blob": b"b" * each,
+        }
+        for each in range(first, first + number)
+    ]
+    return pa.Table.from_pylist(found, SCHEMA)
+
+
+def ids(uri: str) -> list[int]:
+    """Return the ids that plain pylance reads, in order."""
+    return sorted(lance.dataset(uri).to_table(columns=["id"])["id"].to_pylist())
+
+
+def connect(tmp_path: Path, store: str = "storage-managed") -> lancekeep.Catalog:
+    return lancekeep.connect(str(tmp_path / "lake"), commit_store=STORES[store].format(tmp_path) or None)
+
+
+def of_four_fragments(catalog: lancekeep.Catalog, columns: Sequence[str] = SCHEMA.names) -> str:
+    """Write a table, and return its URI."""
+    for number in range(4):
+        catalog.write("t", rows(10 * number, 10).select(columns), "append" if number else "create")
+    return str(catalog.open("t").uri)
+
+
+# -- rows -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("deleted", ["", "id % 3 = 1"], ids=["whole", "deleted rows"])
+@pytest.mark.parametrize(
+    ("version", "stable"),
+    [("legacy", False), ("2.0", False), ("2.0", True), ("2.1", False), ("2.1", True), ("2.2", False), ("2.2", True)],
+)
+def test_compaction_keeps_the_rows_of_any_table(tmp_path: Path, version: str, stable: bool, deleted: str) -> None:
+    names = [name for name in SCHEMA.names if version != "legacy" or name in ("id", "vector")]
+    uri, catalog = str(tmp_path / "lake/t.lance"), connect(tmp_path)
+    options: dict[str, Any] = {"data_storage_version": version, "enable_stable_row_ids": stable}
+    for number in range(4):
+        mode: Any = "append" if number else "create"
+        lance.write_dataset(rows(10 * number, 10).select(names), uri, mode=mode, **options)
+    if deleted:
+        lance.dataset(uri).delete(deleted)
+    before = lance.dataset(uri)
+    columns = [name for name in names if name != "blob"]
+    expected = before.to_table(columns, with_row_id=stable).sort_by("id")
+    committed = catalog.compact("t")
+    after = lance.dataset(uri)
+    after.validate()
+    assert committed is not None
+    assert committed.version == after.version == before.version + 1, "no version before it reserves ids"
+    assert len(after.get_fragments()) == 1
+    assert after.to_table(columns, with_row_id=stable).sort_by("id") == expected
+    if "blob" in names:
+        positions = range(after.count_rows())
+        sizes = [len(blob.read()) for blob in after.take_blobs("blob", indices=positions) if blob is not None]
+        assert sizes == after.to_table(["id"])["id"].to_pylist()
+    assert catalog.compact("t") is None
+    catalog.write("t", rows(100, 2).select(names), "append")
+    assert ids(uri) == [*expected["id"].to_pylist(), 100, 101]
+    assert catalog.fsck(deep=True, grace=0).findings == ()
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_indexes_find_the_rows_after_a_compaction(tmp_path: Path, store: str) -> None:
+    """The engine commits, because it has to rewrite the index."""
+    catalog = connect(tmp_path, store)
+    uri = of_four_fragments(catalog)
+    catalog.open("t").create_scalar_index("id", "BTREE")
+    catalog.write("t", rows(40, 5), "append")
+    assert catalog.compact("t", target_rows=30) is not None
+    after = lance.dataset(uri)
+    for number in (0, 13, 39, 44):
+        assert after.to_table(filter=f"id = {number}")["id"].to_pylist() == [number]
+    assert "ScalarIndexQuery" in after.scanner(filter="id = 13").explain_plan()
+    assert ids(uri) == list(range(45))
+    assert len(after.get_fragments()) < 5
+
+
+def test_tables_of_a_server_are_compacted_by_the_client(tmp_path: Path) -> None:
+    root, store = str(tmp_path / "lake"), STORES["files"].format(tmp_path)
+    with serving(lancekeep.DirectoryNamespace(root=root, commit_store=store)) as running:
+        catalog = lancekeep.connect(running.uri)
+        uri = of_four_fragments(catalog)
+        assert catalog.compact("t") is not None
+    assert ids(uri) == list(range(40))
+    assert len(lance.dataset(uri).get_fragments()) == 1
+
+
+# -- refusals -------------------------------------------------------------------------------------------------------
+
+
+def test_bad_input_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    catalog = connect(tmp_path, "sqlite")
+    uri = of_four_fragments(catalog)
+    files = sorted(Path(uri).rglob("*"))
+    with pytest.raises(lancekeep.InvalidInput, match="target_rows is 1 or more, not 0"):
+        catalog.compact("t", target_rows=0)
+    with pytest.raises(lancekeep.TableNotFound):
+        catalog.compact("u")
+    catalog.declare_table("declared")
+    with pytest.raises(lancekeep.VersionNotFound):
+        catalog.compact("declared")
+    assert sorted(Path(uri).rglob("*")) == files
+
+
+def result_of(catalog: lancekeep.Catalog, change: Callable[[dict[str, Any]], object]) -> Any:
+    """Return the result of a rewrite after a change of its description."""
+    [rewritten] = catalog.engine.compaction.rewrite(catalog.open("t"), 1000)
+    described = json.loads(rewritten.json())
+    change(described)
+    return cast(Any, RewriteResult).from_json(json.dumps(described))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda result: result["new_fragments"][0].update(physical_rows=39), "rewrites 40 rows as 39"),
+        (lambda result: result["original_fragments"][2]["files"][0].update(path="x"), "fragment 2, which is not as it"),
+        (lambda result: result["original_fragments"][3].update(id=7), "fragment 7, which is not as it was read"),
+        (lambda result: result["original_fragments"].pop(), "rewrites 30 rows as 40"),
+        (lambda result: (result["original_fragments"].pop(), result["new_fragments"][0].update(id=3, physical_rows=30)),
+         "gives a new fragment the id of another one"),
+    ],
+)  # fmt: skip
+def test_a_forged_rewrite_is_refused(tmp_path: Path, change: Callable[[dict[str, Any]], object], why: str) -> None:
+    catalog = connect(tmp_path, "files")
+    uri = of_four_fragments(catalog)
+    with pytest.raises(lancekeep.CommitRefused, match=why):
+        catalog.commit_compaction("t", [result_of(catalog, change)])
+    assert lance.dataset(uri).version == 4
+    assert ids(uri) == list(range(40))
+
+
+def test_rewrites_of_two_plans_are_refused(tmp_path: Path) -> None:
+    catalog = connect(tmp_path, "files")
+    of_four_fragments(catalog)
+    first = catalog.engine.compaction.rewrite(catalog.open("t"), 1000)
+    catalog.write("t", rows(40, 1), "append")
+    second = catalog.engine.compaction.rewrite(catalog.open("t"), 1000)
+    for rewritten in ([], [*first, *second]):
+        with pytest.raises(lancekeep.InvalidInput, match=r"the tasks of one plan; found results of [02] plans"):
+            catalog.commit_compaction("t", rewritten)
+    assert catalog.open("t").version == 5
+
+
+# -- other writers --------------------------------------------------------------------------------------------------
+
+OTHERS: dict[str, tuple[Callable[[lancekeep.Catalog], object], list[int]]] = {
+    "append": (lambda catalog: catalog.write("t", rows(40, 3), "append"), list(range(43))),
+    "delete": (lambda catalog: catalog.open("t").delete("id < 15"), list(range(15, 40))),
+    "overwrite": (
+        lambda catalog: [catalog.write("t", rows(n, 1), "append" if n else "overwrite") for n in (0, 1)],
+        [0, 1],
+    ),
+    "restore": (lambda catalog: catalog.open("t", 2).restore(), list(range(20))),
+    "index": (lambda catalog: catalog.open("t").create_scalar_index("id", "BTREE"), list(range(40))),
+    "compaction": (lambda catalog: catalog.compact("t"), list(range(40))),
+    "recreation": (
+        lambda catalog: [
+            catalog.drop_table("t"),
+            *(catalog.write("t", rows(n, 1), "append" if n else "create") for n in range(4)),
+        ],
+        list(range(4)),
+    ),
+}
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("change", OTHERS)
+def test_another_change_during_a_compaction_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str, store: str
+) -> None:
+    catalog, other = connect(tmp_path, store), connect(tmp_path, store)
+    uri = of_four_fragments(catalog)
+    act, expected = OTHERS[change]
+    commit, pending = Compactions.commit, [act]
+
+    def overtaken(self: Compactions, *arguments: Any) -> Any:
+        if pending:
+            pending.pop()(other)
+        return commit(self, *arguments)
+
+    monkeypatch.setattr(Compactions, "commit", overtaken)
+    catalog.compact("t")
+    after = lance.dataset(uri)
+    after.validate()
+    assert ids(uri) == expected
+    assert after.to_table(filter=f"id = {expected[-1]}").num_rows == 1
+    assert len(after.get_fragments()) <= (2 if change == "append" else 1)
+    assert catalog.fsck(deep=True, grace=0).findings == ()
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_appends_do_not_pause_for_compactions(tmp_path: Path, store: str) -> None:
+    """Another process compacts three times while appends never stop."""
+    catalog, other = connect(tmp_path, store), connect(tmp_path, store)
+    uri = of_four_fragments(catalog, ["id"])
+    appended, stop = list(range(40)), threading.Event()
+    numbers = count(1000)
+
+    def append() -> None:
+        while not stop.is_set():
+            number = next(numbers)
+            catalog.write("t", rows(number, 1).select(["id"]), "append")
+            appended.append(number)
+
+    threads = [threading.Thread(target=append) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    committed = 0
+    try:
+        while committed < 3:
+            committed += other.compact("t") is not None
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert ids(uri) == sorted(appended)
+    assert catalog._writes._appends._lines[ObjectId(("t",))].pace.met == float("-inf")
+
+
+def test_appends_pause_for_a_writer_that_does_not_rebase(tmp_path: Path) -> None:
+    catalog, other = connect(tmp_path), connect(tmp_path)
+    of_four_fragments(catalog, ["id"])
+    pace = catalog._writes._appends._lines[ObjectId(("t",))]
+    other.compact("t")
+    catalog.write("t", rows(50, 1).select(["id"]), "append")
+    assert pace.pace.met == float("-inf")
+    other.commit_change("t", lambda dataset: (dataset.optimize.compact_files(), dataset)[1])
+    catalog.write("t", rows(51, 1).select(["id"]), "append")
+    assert pace.pace.met > float("-inf")
+
+
+def test_the_transaction_of_a_compaction_says_that_it_was_rebased(tmp_path: Path) -> None:
+    catalog = connect(tmp_path)
+    uri = of_four_fragments(catalog)
+    committed = catalog.compact("t")
+    assert committed is not None
+    transaction = lance.dataset(uri).read_transaction(committed.version)
+    assert transaction is not None
+    assert transaction.transaction_properties == dict([REBASED])
+    assert isinstance(transaction.operation, lance.LanceOperation.Rewrite)
+    assert [[each.id for each in group.new_fragments] for group in transaction.operation.groups] == [[4]]
+    assert catalog.inspect("t")["change"]["fragments"] == {"added": 1, "removed": 4, "changed": 0}
