@@ -35,22 +35,27 @@ def batch_rows(stored: pa.Schema, names: Iterable[str], fragments: Iterable[Any]
     bits = [_bits(column.type) for column in columns if not is_blob(column)]
     width = sum(filter(None, bits)) // 8
     if None in bits:
-        width = max([width, *map(_average_row, parts)])
+        width = max([width, *map(average_row, parts)])
     if blobs:
         width += _average_blobs(parts, blobs)
     return max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, width)))
 
 
-def row_bytes(stored: pa.Schema, names: Iterable[str], fragment: Any) -> int:
-    """Estimate the size of columns in a row of a fragment, in bytes.
+def row_bytes(stored: pa.Schema, names: Iterable[str], average: int) -> int:
+    """Estimate the size of columns in a row, in bytes.
 
     Columns of variable size share what those of fixed size leave of the average row.
+
+    Args:
+        stored: All columns.
+        names: The columns to measure. Those that are not stored, such as ``_rowid``, are numbers of 64 bits.
+        average: The size of the average row.
     """
     bits = {field.name: _bits(field.type) for field in stored}
     fixed = sum(filter(None, bits.values())) // 8
     varying = sum(size is None for size in bits.values())
-    share = max(_LEAST_VARYING, (_average_row(fragment) - fixed) // max(1, varying))
-    chosen = [bits[name] for name in names]
+    share = max(_LEAST_VARYING, (average - fixed) // max(1, varying))
+    chosen = [bits.get(name, 64) for name in names]
     return sum(share if size is None else -(-size // 8) for size in chosen)
 
 
@@ -73,7 +78,8 @@ def _bits(kind: pa.DataType) -> int | None:
         return None
 
 
-def _average_row(fragment: Any) -> int:
+def average_row(fragment: Any) -> int:
+    """Return the size of the average row of a fragment in its data files, in bytes."""
     metadata = fragment.metadata
     size = sum(file.file_size_bytes or 0 for file in metadata.files)
     return int(size // max(1, metadata.physical_rows))

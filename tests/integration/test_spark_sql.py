@@ -14,6 +14,7 @@ from typing import Any
 
 import attrs
 import lance
+import numpy as np
 import pyarrow as pa
 import pyspark
 import pytest
@@ -376,6 +377,23 @@ def test_unknown_commit_raises_token_and_keeps_table(lake: Lake, monkeypatch: py
 
 
 # -- what goes to the engine ----------------------------------------------------------------------------------------
+
+
+def test_a_narrow_scan_of_a_wide_table_is_broadcast(lake: Lake) -> None:
+    """The size that counts is that of the columns that are read."""
+    numbers = np.random.default_rng(7).random(64 * 2000, np.float32)
+    wide = pa.table({"id": range(2000), "v": pa.FixedSizeListArray.from_arrays(pa.array(numbers), 64)})
+    for name in ("t", "u"):
+        lake.catalog.write(name, wide)
+    threshold = "spark.sql.autoBroadcastJoinThreshold"
+    lake.spark.conf.set(threshold, "100000")  # a sixth of each table
+    try:
+        narrow = "SELECT a.id FROM lake.t a JOIN lake.u b ON a.id = b.id"
+        assert "BroadcastHashJoin" in str(lake.sql(f"EXPLAIN {narrow}")[0][0])
+        assert len(lake.sql(narrow)) == 2000
+        assert "BroadcastHashJoin" not in str(lake.sql(f"EXPLAIN {narrow.replace('a.id FROM', 'a.v, b.v FROM')}")[0][0])
+    finally:
+        lake.spark.conf.unset(threshold)
 
 
 def test_only_needed_columns_rows_and_files_are_read(lake: Lake) -> None:

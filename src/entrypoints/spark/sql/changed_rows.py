@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from lance.fragment import RowIdSequence
 
 from lancekeep.domain.errors import Unsupported
-from lancekeep.entrypoints.scanning import batch_rows, row_bytes
+from lancekeep.entrypoints.scanning import average_row, batch_rows, row_bytes
 from lancekeep.entrypoints.spark.arrow_types import fit
 from lancekeep.entrypoints.spark.projection import field_ids
 from lancekeep.entrypoints.spark.reading import Snapshot
@@ -210,8 +210,9 @@ class _Task:
         stored = {number for file in fragment.metadata.files for number in file.fields}
         if not set(field_ids(self._dataset, self._assigned.names, leaves=True)) <= stored:
             return False  # the fragment is older than a column
-        columns = fragment.physical_rows * row_bytes(schema, self._assigned.names, fragment)
-        rows = sum(held.num_rows for held in self._held) * row_bytes(schema, schema.names, fragment)
+        average = average_row(fragment)
+        columns = fragment.physical_rows * row_bytes(schema, self._assigned.names, average)
+        rows = sum(held.num_rows for held in self._held) * row_bytes(schema, schema.names, average)
         return bool(columns <= rows)
 
     def _removed_at(self, batch: pa.RecordBatch) -> int:

@@ -16,6 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StructType
 
 from lancekeep.domain.errors import Unsupported
+from lancekeep.entrypoints.scanning import row_bytes
 from lancekeep.entrypoints.spark.daemon import freeze_imports
 from lancekeep.entrypoints.spark.reading import FragmentReader, Snapshot, stored_fragments
 from lancekeep.entrypoints.spark.reading import partitions as neighbours
@@ -252,7 +253,7 @@ class Scan(DriverScan):
     @cached_property
     def _statistics(self) -> Statistics:
         """Compute the statistics once: Spark asks several times, and they need all fragments."""
-        return Statistics(self._jvm, self._batch._dataset)
+        return Statistics(self._jvm, self._batch._dataset, list(self._batch._schema.fieldNames()))
 
     def estimateSizeInBytes(self) -> Any:
         return self.estimateStatistics().sizeInBytes()
@@ -262,23 +263,18 @@ class Scan(DriverScan):
 
 
 class Statistics(Proxy):
-    """Statistics of the whole table, from its manifest.
+    """Statistics of the columns that are read, from the table's manifest.
 
-    Spark broadcasts small tables in joins.
+    Spark broadcasts small tables in joins. All rows count, whatever the conditions.
     """
 
     class Java:
         implements = (READ + "Statistics",)
 
-    def __init__(self, jvm: Jvm, dataset: Any) -> None:
+    def __init__(self, jvm: Jvm, dataset: Any, names: Sequence[str]) -> None:
         self._jvm = jvm
         self._rows = dataset.count_rows()
-        self._size: int | None = 0
-        for fragment in stored_fragments(dataset):
-            if fragment.size is None:
-                self._size = None
-                break
-            self._size += fragment.size
+        self._size = _size_of(dataset, self._rows, names)
 
     def sizeInBytes(self) -> Any:
         optional = self._jvm.java("java.util.OptionalLong")
@@ -289,6 +285,15 @@ class Statistics(Proxy):
 
     def columnStats(self) -> Any:
         return self._jvm.map({})
+
+
+def _size_of(dataset: Any, rows: int, names: Sequence[str]) -> int | None:
+    """Return the size of columns in bytes; None if the manifest does not record the sizes of data files."""
+    sizes = [fragment.size for fragment in stored_fragments(dataset)]
+    if None in sizes:
+        return None
+    whole = sum(filter(None, sizes))
+    return min(whole, rows * max(1, row_bytes(dataset.schema, names, whole // max(1, rows))))
 
 
 class Batch(Proxy):
