@@ -443,7 +443,14 @@ class Catalog(Upkeep):
         """
         return self._writes.commit_change(ObjectId.of(identifier), act, after, branch=branch)
 
-    def commit(self, identifier: Identifier, transaction: TableTransaction, *, detached: bool = False) -> Committed:
+    def commit(
+        self,
+        identifier: Identifier,
+        transaction: TableTransaction,
+        *,
+        base: str | None = None,
+        detached: bool = False,
+    ) -> Committed:
         """Commit a transaction of one table without the Lance engine.
 
         The transaction is compared with those committed since the version that it read, and its manifest is built on
@@ -453,6 +460,9 @@ class Catalog(Upkeep):
         Args:
             identifier: The table.
             transaction: The transaction.
+            base: The name of the transaction file of the version that the transaction read, as `inspect` shows it.
+                Another table, which was created at the same place since, has another one. Without ``base``, such a
+                table is recognized only by data files that are missing or differ.
             detached: Build the version on the one that the transaction read, with a random number, outside of the
                 history. Readers see it only if they name its number.
 
@@ -460,11 +470,11 @@ class Catalog(Upkeep):
             TableNotFound, VersionNotFound: The table or a version does not exist.
             InvalidInput: The transaction read a version that the table does not have.
             ConcurrentModification: It conflicts with another one; read the table again and repeat the operation.
-            CommitRefused: It conflicts, and repeating it could mean something else.
+            CommitRefused: It conflicts, and repeating it could mean something else; or it was built on another table.
             Unsupported: The operation or the table needs the Lance engine.
             CommitUnknown: The outcome is unknown.
         """
-        return self._transactions().commit(ObjectId.of(identifier), transaction, detached=detached)
+        return self._transactions().commit(ObjectId.of(identifier), transaction, base=base, detached=detached)
 
     def _transactions(self) -> TableTransactions:
         from lancekeep.application.table_transactions import TableTransactions  # loads classes as `inspect` does

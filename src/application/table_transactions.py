@@ -12,15 +12,16 @@ from functools import partial
 
 import attrs
 
+from lancekeep.application.concurrency import all_alongside, is_remote
 from lancekeep.application.detached_versions import DetachedVersions
 from lancekeep.application.ledger import Ledger
 from lancekeep.application.rebase import CommittedVersions, Rebase
-from lancekeep.application.table_commits import READ_AHEAD
+from lancekeep.application.table_commits import READ_AHEAD, TableCommits
 from lancekeep.application.tables import Tables
 from lancekeep.application.versions import Versions, raise_unless_committed
 from lancekeep.domain.commit import Committed, Conflict
-from lancekeep.domain.dataset_files import TRANSACTIONS
-from lancekeep.domain.errors import ConcurrentModification, InvalidInput, VersionNotFound
+from lancekeep.domain.dataset_files import DATA, TRANSACTIONS
+from lancekeep.domain.errors import CommitRefused, ConcurrentModification, InvalidInput, VersionNotFound
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.naming import DETACHED
@@ -30,6 +31,8 @@ from lancekeep.format.next_version import next_version
 from lancekeep.format.table_version import TableVersion, serialize_transaction
 
 _ATTEMPTS = 20
+_LOOKED_AT = 16
+"""About how many data files are looked for."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 
 
@@ -56,7 +59,9 @@ class TableTransactions:
         self._now = now
         self._random_bits = random_bits
 
-    def commit(self, object_id: ObjectId, transaction: Transaction, *, detached: bool = False) -> Committed:
+    def commit(
+        self, object_id: ObjectId, transaction: Transaction, *, base: str | None = None, detached: bool = False
+    ) -> Committed:
         table = self._tables.find(object_id)
         root, commits = self._versions.dataset_root(table), self._ledger.commits
         known = CommittedVersions(commits, root)
@@ -66,13 +71,16 @@ class TableTransactions:
         latest = self._latest(object_id, root, transaction)
         for _ in range(_ATTEMPTS):
             known.fetch(range(transaction.read_version + 1, latest.version + 1))
-            base = known.read(latest)
+            previous = known.read(latest)
             if (committed := _committed_before(known, transaction, latest.version)) is not None:
                 return committed
-            rebase = Rebase(str(object_id), known, base, self._write, partial(self._random_bits, 64))
+            if recorded is None:
+                _require_base(known, transaction.read_version, base)
+                self._require_files(object_id, root, transaction)
+            rebase = Rebase(str(object_id), known, previous, self._write, partial(self._random_bits, 64))
             rebased = rebase.apply(transaction)
             restored = self._restored(object_id, known, transaction)
-            following = next_version(base, rebased, self._now(), str(object_id), restored)
+            following = next_version(previous, rebased, self._now(), str(object_id), restored)
             if recorded is not rebased:
                 self._record(root, rebased)
                 recorded = rebased
@@ -95,6 +103,20 @@ class TableTransactions:
             f"{object_id}: other writers committed {_ATTEMPTS} versions in between; nothing was committed. Repeat it "
             "when fewer writers are active"
         )
+
+    def _require_files(self, object_id: ObjectId, root: DatasetRoot, transaction: Transaction) -> None:
+        """Refuse new fragments whose data files are not at the table, as after a drop; looks at some of many."""
+        files = [file for fragment in transaction.new_fragments for file in fragment.files if file.base_id is None]
+        keys = [f"{root.key}/{DATA}/{file.path}" for file in files[:: 1 + len(files) // _LOOKED_AT]]
+        commits = self._ledger.commits
+        look = partial(_exists, commits)
+        found = all_alongside(look, keys) if is_remote(commits.objects) else map(look, keys)
+        for key, exists in zip(keys, found, strict=True):
+            if not exists:
+                raise CommitRefused(
+                    f"{object_id}: the transaction adds the data file {key!r}, which does not exist. Nothing was "
+                    "committed. If the table was dropped or moved since the rows were written, write them again"
+                )
 
     def _latest(self, object_id: ObjectId, root: DatasetRoot, transaction: Transaction) -> VersionRow:
         latest = self._ledger.commits.latest(root)
@@ -146,6 +168,23 @@ def _committed_before(known: CommittedVersions, transaction: Transaction, latest
         if row is not None and found is not None and found.endswith(f"-{transaction.uuid}.txn"):
             return Committed(version, row.path, row.size, found)
     return None
+
+
+def _exists(commits: TableCommits, key: str) -> bool:
+    return commits.retry.call(lambda: commits.objects.head(key)) is not None
+
+
+def _require_base(known: CommittedVersions, read_version: int, base: str | None) -> None:
+    """Refuse a transaction that read a version of another table at the same place."""
+    if base is None:
+        return
+    version = known.get(read_version)
+    if version is None or version.manifest.transaction_file != base:
+        found = "does not exist" if version is None else f"is that of {version.manifest.transaction_file}"
+        raise CommitRefused(
+            f"{known.root.base_uri}: the transaction read the version {read_version} of {base}; that version "
+            f"{found}. Nothing was committed. Read the table again: it may have been dropped and created again"
+        )
 
 
 def _name_of(transaction: Transaction) -> str:

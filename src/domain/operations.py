@@ -341,3 +341,15 @@ class Transaction:
     transaction_properties: Mapping[str, str] = _NOTHING
     operation: Operation | None = None
     others: bytes = _others()
+
+    @property
+    def new_fragments(self) -> tuple[Fragment, ...]:
+        """The fragments of new rows, and those of rewritten ones."""
+        match self.operation:
+            case Append() | Overwrite() as operation:
+                return operation.fragments
+            case Rewrite() as operation:
+                return tuple(fragment for group in operation.groups for fragment in group.new_fragments)
+            case Update() as operation:
+                return operation.new_fragments
+        return ()

@@ -116,7 +116,15 @@ def _with_deletions(manifest: Manifest, delete: operations.Delete, name: str) ->
     present = {fragment.id for fragment in manifest.fragments}
     if missing := (updated.keys() | deleted) - present:
         raise CommitRefused(f"{name}: the transaction deletes rows of fragment {min(missing)}, which does not exist")
-    fragments = [updated.get(fragment.id, fragment) for fragment in manifest.fragments if fragment.id not in deleted]
+    fragments = []
+    for fragment in manifest.fragments:
+        after = updated.get(fragment.id, fragment)
+        if after is not fragment and attrs.evolve(after, deletion_file=fragment.deletion_file) != fragment:
+            raise CommitRefused(
+                f"{name}: the transaction deletes rows of fragment {fragment.id}, which is not as it was read"
+            )
+        if fragment.id not in deleted:
+            fragments.append(after)
     return attrs.evolve(manifest, fragments=fragments)
 
 

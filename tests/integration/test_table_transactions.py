@@ -261,9 +261,42 @@ def test_first_commit_of_a_process_reads_one_manifest(lake: Path) -> None:
     commits.objects = commits.lineage._objects = objects
     commits.rows = rows
     catalog.commit("t", built["append"])
-    # the manifest; the transaction file and the staged manifest; twice whether a rename moved the table of a V1 name
-    assert objects.counts == {"get": 1, "put": 2, "copy_if_absent": 1, "delete": 1, "head": 2}
+    # the manifest; the transaction file and the staged manifest; whether the new data file is there, and twice whether
+    # a rename moved the table of a V1 name
+    assert objects.counts == {"get": 1, "put": 2, "copy_if_absent": 1, "delete": 1, "head": 3}
     assert rows.counts == {"latest": 1, "reserve": 1, "finalize": 1}
+
+
+@pytest.mark.parametrize("store", ["storage-managed", "conditional-put", "sqlite"])
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("append", "adds the data file '.*', which does not exist"),
+        ("overwrite", "adds the data file '.*', which does not exist"),
+        ("delete rows", "deletes rows of fragment 1, which is not as it was read"),
+        ("delete a fragment", ""),
+    ],
+)
+def test_transactions_of_a_dropped_table_are_refused(lake: Path, name: str, why: str, store: str) -> None:
+    """Another table has its place. Only its history tells the two apart if no file is named."""
+    [transaction] = transactions(lake, name).values()
+    urls = {"storage-managed": None, "conditional-put": "conditional-put://", "sqlite": f"sqlite://{lake.parent}/c.db"}
+    with lancekeep.connect(str(lake)) as catalog:
+        base = catalog.inspect("t")["transaction_file"]
+        catalog.drop_table("t")
+        if store != "storage-managed":
+            catalog.change_commit_store(urls[store] or "")
+    catalog = lancekeep.connect(str(lake), commit_store=urls[store])
+    for number in range(transaction.read_version + 1):
+        catalog.write("t", rows(1000 + number), "append" if number else "create")
+    version = catalog.open("t").version
+    if why:
+        with pytest.raises(lancekeep.CommitRefused, match=why):
+            catalog.commit("t", transaction)
+    with pytest.raises(lancekeep.CommitRefused, match="may have been dropped and created again"):
+        catalog.commit("t", transaction, base=base)
+    assert catalog.open("t").version == version
+    assert lance.dataset(lake / "t.lance").to_table()["a"].to_pylist() == list(range(1000, 1000 + version))
 
 
 def test_deletes_of_a_common_row_are_retryable(lake: Path) -> None:
