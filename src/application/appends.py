@@ -27,7 +27,8 @@ from lancekeep.application.keyed_requests import KeyedRequest, current_request
 from lancekeep.application.row_rules import check_rows
 from lancekeep.application.table_commits import READ_AHEAD
 from lancekeep.application.versions import Versions, raise_unless_committed
-from lancekeep.domain.appends import ATTEMPTS, IMPATIENT, MOST_BYTES, Pace, Waiting, group_of, turn
+from lancekeep.application.waiting_writers import WaitingWriters
+from lancekeep.domain.appends import ATTEMPTS, LOOK_EVERY, MOST_BYTES, Pace, Waiting, group_of, turn
 from lancekeep.domain.commit import Committed, Conflict
 from lancekeep.domain.commit_token import CommitToken, CommitUnknown
 from lancekeep.domain.dataset_files import DATA, data_file_name
@@ -160,8 +161,10 @@ class _Line:
     Attributes:
         others: the other writers of this process that are known.
         is_owed: whether one of them has lost a commit since the committer last waited for it.
+        is_owed_elsewhere: whether a writer of another process has.
         won: set when another writer has won a commit.
         patient_from: when the committer next waits for such a writer.
+        mark: what `WaitingWriters.last` has returned; None if it was not called.
     """
 
     table: ObjectId
@@ -169,8 +172,10 @@ class _Line:
     is_served: bool = False
     others: int = 0
     is_owed: bool = False
+    is_owed_elsewhere: bool = False
     won: Event = attrs.field(factory=Event)
     patient_from: float = float("-inf")
+    mark: bytes | None = None
     expected: int = 0
     enough: Event = attrs.field(factory=Event)
     pace: Pace = attrs.field(factory=Pace)
@@ -211,6 +216,7 @@ class Appends:
     Args:
         versions: The versions of the catalog's tables.
         engine: Its `data_files` encode rows.
+        waiting: The writers of other processes that have lost a commit.
         clock: Returns monotonic seconds.
         now: Returns the time in nanoseconds since 1970, for manifests.
     """
@@ -219,12 +225,14 @@ class Appends:
         self,
         versions: Versions,
         engine: TableEngine,
+        waiting: WaitingWriters,
         *,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], int] = time.time_ns,
     ) -> None:
         self._versions = versions
         self._engine = engine
+        self._waiting = waiting
         self._clock = clock
         self._now = now
         self._lock = Lock()
@@ -272,11 +280,12 @@ class Appends:
         """Note that another writer of this process has won or lost a commit."""
         with self._lock:
             line = self._lines.get(table)
-            if line is None:
-                return
-            line.is_owed = not won
-        if won:
+            if line is not None:
+                line.is_owed = not won
+        if line is not None and won:
             line.won.set()
+        if not won:  # perhaps to another process
+            self._waiting.add(table)
 
     # -- the line of a table ------------------------------------------------------------------------------------
 
@@ -336,11 +345,25 @@ class Appends:
     def _give_turn(self, line: _Line) -> None:
         """Wait until another writer that has lost a commit has won one, but not for long."""
         with self._lock:
-            longest = turn(line.is_owed)
-            line.is_owed = False
+            is_here, owed = line.is_owed, turn(line.is_owed, line.is_owed_elsewhere)
+            line.is_owed = line.is_owed_elsewhere = False
             line.won.clear()
-        if longest and self._clock() >= line.patient_from and not line.won.wait(longest):
-            line.patient_from = self._clock() + IMPATIENT
+        if owed is None or self._clock() < line.patient_from:
+            return
+        if not (line.won.wait(owed.longest) if is_here else self._has_next_version(line, owed.longest)):
+            line.patient_from = self._clock() + owed.impatient
+        line.pace = attrs.evolve(line.pace, busy_since=self._clock())
+
+    def _has_next_version(self, line: _Line, longest: float) -> bool:
+        """Wait until another process has committed a version."""
+        commits, ends = self._versions.commits, self._clock() + longest
+        while line.base is not None and self._clock() < ends:
+            commits.retry.sleep(LOOK_EVERY)
+            with suppress(LancekeepError):
+                row = commits.rows.latest(line.base.root.base_uri)
+                if row is not None and row.version != line.base.version.version:
+                    return True
+        return False
 
     # -- one group ----------------------------------------------------------------------------------------------
 
@@ -352,6 +375,7 @@ class Appends:
         rows.
         """
         began, base, met = self._clock(), None, False
+        has_loser_elsewhere = self._begin_to_ask(line)
         try:
             base, met = self._publish(line, group)
         except (CommitUnknown, CommitRefused, StoreUnavailable) as error:
@@ -363,9 +387,23 @@ class Appends:
             for append in group:
                 append.error = append.error or error
         line.base = base
+        line.is_owed_elsewhere = has_loser_elsewhere()
+        met = met or line.is_owed_elsewhere
         line.pace = line.pace.committed(len(group), began, self._clock(), left=len(line.waiting), met=met)
         if base is not None:
             self._hint(base)
+
+    def _begin_to_ask(self, line: _Line) -> Callable[[], bool]:
+        """Start to look whether a writer of another process has lost a commit since the last look."""
+        if not line.pace.is_busy(self._clock()):
+            return lambda: False
+        last = self._begin(lambda: self._waiting.last(line.table))
+
+        def has_changed() -> bool:
+            before, line.mark = line.mark, last()
+            return before not in (None, line.mark) and not self._waiting.is_own(line.mark)
+
+        return has_changed
 
     def _publish(self, line: _Line, group: Sequence[_Append]) -> tuple[_Base | None, bool]:
         """Commit a group.

@@ -21,6 +21,7 @@ from lancekeep.application.retry import Retry
 from lancekeep.application.row_rules import checked
 from lancekeep.application.tables import DEFINITE, Tables
 from lancekeep.application.versions import Versions, raise_unless_committed
+from lancekeep.application.waiting_writers import WaitingWriters
 from lancekeep.domain.catalog import CatalogView, Change
 from lancekeep.domain.commit import Committed, Conflict
 from lancekeep.domain.commit_token import CommitUnknown
@@ -87,7 +88,7 @@ class Writes:
         self._tables = tables
         self._removal = removal
         self._engine = engine
-        self._appends = Appends(versions, engine)
+        self._appends = Appends(versions, engine, WaitingWriters(places.objects, places.prefix))
 
     # -- writing ------------------------------------------------------------------------------------------------
 

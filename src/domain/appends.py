@@ -7,6 +7,7 @@ reads. They decide on pauses only, never on safety.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import NamedTuple
 
 import attrs
 
@@ -21,7 +22,11 @@ ATTEMPTS = 30
 REBASED = ("lancekeep.committer", "rebase")
 """A property of transactions whose writer rebases them in memory after a lost commit. It needs no pause to win."""
 
+LOOK_EVERY = 0.2
+"""After how many seconds a committer that waits for such a writer looks again whether it has won one."""
 _LONGEST_LINGER = 0.15
+_BUSY = 1.0
+"""Seconds of uninterrupted commits after which others may be starved."""
 _REST = 0.5
 """Seconds without a commit after which no writer is starved."""
 _ALONE, _SHARED = (10.0, 2, 0.5), (2.0, 10, 1.5)
@@ -29,11 +34,6 @@ _ALONE, _SHARED = (10.0, 2, 0.5), (2.0, 10, 1.5)
 and its longest duration in seconds."""
 _REMEMBERED = 10.0
 """Seconds for which a commit of another writer counts."""
-_LONGEST_TURN = 3.0
-"""How long the committer waits for another writer of this process that has lost a commit. The engine pauses after each
-loss, for longer each time, and then makes seven requests in sequence on an object store."""
-IMPATIENT = 10.0
-"""Seconds without such a wait after one in which no other writer won: the loser may have given up, or never win."""
 
 
 @attrs.frozen
@@ -67,16 +67,35 @@ def group_of(waiting: Sequence[Waiting]) -> list[int]:
     return chosen
 
 
-def turn(is_owed: bool) -> float:
-    """Return how long to wait for another writer of this process.
+class Turn(NamedTuple):
+    """How the committer waits for another writer that has lost a commit.
+
+    Attributes:
+        longest: how long at most. The engine pauses after each loss, for longer each time, and then makes seven
+            requests in sequence on an object store.
+        impatient: how long not to wait again after a wait in which no other writer won: the loser may have given up,
+            or never win.
+    """
+
+    longest: float
+    impatient: float
+
+
+def turn(is_owed: bool, is_owed_elsewhere: bool) -> Turn | None:
+    """Return how to wait for another writer.
+
+    None if none has lost a commit since the last wait.
 
     The wait ends once such a writer has won a commit. A native writer waits longer after each commit that it loses, and
     reads more versions. A breath of the committer is soon too short for it, and often ends before it tries again.
 
     Args:
-        is_owed: whether another writer has lost a commit since the committer last waited for one.
+        is_owed: whether a writer of this process has lost a commit.
+        is_owed_elsewhere: whether a writer of another process has.
     """
-    return _LONGEST_TURN if is_owed else 0.0
+    if is_owed:
+        return Turn(3.0, 10.0)
+    return Turn(2.2, 3.0) if is_owed_elsewhere else None
 
 
 @attrs.frozen
@@ -89,7 +108,7 @@ class Pace:
         took: how long its commit took.
         ended: when it was committed.
         busy_since: when the uninterrupted sequence of groups began.
-        met: when a commit of another writer was last seen.
+        met: when a commit of another writer was last seen, or the change by one that has lost.
     """
 
     appends: int = 0
@@ -108,6 +127,10 @@ class Pace:
         """
         clients = self.appends + self.left
         return (clients, min(self.took * 3 / 4, _LONGEST_LINGER)) if clients > 1 else (0, 0.0)
+
+    def is_busy(self, now: float) -> bool:
+        """Return whether groups have followed each other for some time."""
+        return now - self.ended <= _REST and now - self.busy_since > _BUSY
 
     def breath(self, now: float, others: int) -> float:
         """Return how long to commit nothing, so that other writers can.

@@ -15,6 +15,10 @@ from lancekeep.domain.manifest_entry import RESERVED, TABLE, ManifestEntry
 from lancekeep.domain.row_rules import Rules, rules_of
 
 MANIFEST_DIRECTORY = "__manifest"
+MAINTENANCE_DIRECTORY = ".lancekeep-maintenance"
+WAITING_DIRECTORY = ".lancekeep-waiting"
+OWN_DIRECTORIES = (MANIFEST_DIRECTORY, MAINTENANCE_DIRECTORY, WAITING_DIRECTORY)
+"""The directories of the root that are the catalog's own and hold no table."""
 V1_SUFFIX = ".lance"
 RESERVED_MARKER = ".lance-reserved"
 DEREGISTERED_MARKER = ".lance-deregistered"
@@ -253,7 +257,7 @@ def confined(location: str) -> str:
     unusual = "\\" in location or "\0" in location or "://" in location
     if not clean or unusual or clean in (".", "..") or clean.startswith(("/", "../")):
         raise InvalidInput(f"the location {location!r} is not a relative path inside the root of the catalog")
-    if clean.partition("/")[0] == MANIFEST_DIRECTORY:
+    if clean.partition("/")[0] in OWN_DIRECTORIES:
         raise InvalidInput(f"the location {location!r} is reserved for the catalog; choose another location")
     return clean
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -23,13 +24,14 @@ from s3_front import Answer, Asked, s3_front
 from writers import kill_two_at_work
 
 import lancekeep
+from lancekeep.application import appends as application_appends
 from lancekeep.application.keyed_requests import KeyedRequest, performing
 from lancekeep.application.retry import Retry
 from lancekeep.application.versions import Versions
-from lancekeep.domain import appends as domain_appends
+from lancekeep.domain.appends import Turn
 from lancekeep.domain.errors import InvalidInput, StoreUnavailable
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.domain.table import Table
+from lancekeep.domain.table import WAITING_DIRECTORY, Table
 from lancekeep.format.append import Appendable
 
 SCHEMA = pa.schema([("writer", pa.int64()), ("number", pa.int64())])
@@ -431,7 +433,7 @@ def test_native_changes_progress_beside_saturating_appends(tmp_path: Path, commi
 
 def test_a_writer_that_has_lost_gets_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The committer waits for a writer that has lost a commit and is slower than any breath."""
-    monkeypatch.setattr(domain_appends, "_LONGEST_TURN", 60.0)
+    monkeypatch.setattr(application_appends, "turn", lambda here, elsewhere: Turn(60.0, 10.0) if here else None)
     catalog = lancekeep.connect(str(tmp_path / "lake"), commit_store=f"sqlite://{tmp_path}/commits.db")
     catalog.write("t", row(0, 0))
     stop, attempts = threading.Event(), []
@@ -481,7 +483,59 @@ def test_a_writer_that_never_wins_does_not_hold_up_appends(tmp_path: Path) -> No
     for number in range(1, 5):
         appends._note_other(ObjectId(("t",)), False)
         catalog.write("t", row(1, number), "append")
-    assert waits == [domain_appends._LONGEST_TURN]
+    assert waits == [3.0]
+
+
+@pytest.mark.parametrize("commit_store", ["conditional-put://", "sqlite"])
+def test_a_writer_of_another_process_that_has_lost_gets_a_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commit_store: str
+) -> None:
+    store = f"sqlite://{tmp_path}/commits.db" if commit_store == "sqlite" else commit_store
+    catalog, other = (lancekeep.connect(str(tmp_path / "lake"), commit_store=store) for _ in range(2))
+    catalog.write("t", row(0, 0))
+    appends, now = catalog._writes._appends, [0.0]
+    monkeypatch.setattr(appends, "_clock", lambda: now[0])
+
+    def append_busily() -> None:
+        for number in range(8):
+            now[0] += 0.4
+            catalog.write("t", row(1, number), "append")
+
+    append_busily()
+    [line] = appends._lines.values()
+    assert line.pace.met == float("-inf")
+    commit, pending = Versions.commit_version, [1]
+
+    def commit_late(versions: Versions, *arguments: Any, **more: Any) -> Any:
+        if pending:
+            catalog.write("t", row(2, pending.pop()), "append")
+        return commit(versions, *arguments, **more)
+
+    monkeypatch.setattr(Versions, "commit_version", commit_late)
+    settings = lance.LanceOperation.UpdateConfig(config_updates=lance.LanceOperation.UpdateMap({"k": "v"}, False))
+
+    def commit_once(dataset: lance.LanceDataset) -> lance.LanceDataset:
+        return lance.LanceDataset.commit(dataset, settings, read_version=dataset.version, max_retries=0)
+
+    with pytest.raises(lancekeep.ConcurrentModification):
+        other.commit_change("t", commit_once)
+    while not list((tmp_path / "lake" / WAITING_DIRECTORY).glob("*")):
+        time.sleep(0.01)
+    looks: list[float] = []
+
+    def look_later(seconds: float) -> None:
+        looks.append(seconds)
+        now[0] += seconds
+        if len(looks) == 3:
+            other.commit_change("t", commit_once)
+
+    monkeypatch.setattr(catalog.commits.retry, "sleep", look_later)
+    append_busily()
+    assert looks[:3] == [0.2] * 3, "the committer waits until the other process has committed"
+    assert now[0] - line.pace.met < 10
+    rows = lance.dataset(catalog.open("t").uri)
+    assert rows.config()["k"] == "v"
+    assert catalog.fsck(deep=True, grace=0).findings == ()
 
 
 def append_until_killed(root: str, commit_store: str, writer: int, ledger: str) -> None:

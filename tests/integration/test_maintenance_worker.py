@@ -111,6 +111,7 @@ def test_one_worker_at_a_time_has_the_lease(catalog: lancekeep.Catalog) -> None:
     objects, prefix = catalog.places.objects, catalog.places.prefix
     one, other = (Lease(objects, prefix, name, 60) for name in ("one", "other"))
     assert one.acquire(0)
+    assert catalog.fsck(deep=True).findings == ()
     assert not other.acquire(0)
     assert one.renew()
     assert not other.acquire(61)  # it has been renewed since

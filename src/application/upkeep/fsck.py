@@ -26,6 +26,7 @@ from lancekeep.domain.table import (
     MANIFEST_DIRECTORY,
     MOVED_MARKER,
     MOVING_MARKER,
+    OWN_DIRECTORIES,
     Table,
     is_at,
     v1_table,
@@ -348,7 +349,7 @@ class Fsck:
     def _directories(self, above: str) -> Iterator[str]:
         key = self._key(above)
         names = self.places.objects.directories(f"{key}/" if key else "")
-        return (f"{above}/{name}".lstrip("/") for name in names if above or name != MANIFEST_DIRECTORY)
+        return (f"{above}/{name}".lstrip("/") for name in names if above or name not in OWN_DIRECTORIES)
 
     def _key(self, location: str) -> str:
         return self.places.prefix + location if location else self.places.root_key

@@ -5,9 +5,9 @@ A lease only keeps two workers from doing the same work. Every action is safe wi
 
 from __future__ import annotations
 
+from lancekeep.domain.table import MAINTENANCE_DIRECTORY
 from lancekeep.ports.object_store import ObjectStore
 
-DIRECTORY = ".lancekeep-maintenance"
 _DIGITS = 20
 
 
@@ -26,7 +26,7 @@ class Lease:
 
     def __init__(self, objects: ObjectStore, prefix: str, holder: str, term: float) -> None:
         self._objects = objects
-        self._prefix = f"{prefix}{DIRECTORY}/"
+        self._prefix = f"{prefix}{MAINTENANCE_DIRECTORY}/"
         self._holder = holder
         self._term = term
         self._seen: tuple[int, float] | None = None
