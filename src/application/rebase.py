@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import NamedTuple
 
 import attrs
 import numpy as np
@@ -29,19 +30,36 @@ from lancekeep.format import deletions
 from lancekeep.format.effects import effect_of
 from lancekeep.format.table_version import TableVersion, parse_transaction
 
+_HELD = 4
+"""The manifests in memory: the latest one, and those that a merge of deletions compares."""
 _STABLE_ROW_IDS = 2
 _NO_CLASH = Clash(Outcome.COMPATIBLE)
 _DELETES = frozenset({Operation.DELETE, Operation.UPDATE})
 
 
+class Recorded(NamedTuple):
+    """What is kept of each version that was read.
+
+    Attributes:
+        row: Its row.
+        transaction_file: The name of its transaction file.
+        transaction: Its transaction; None if it has none, or it cannot be read.
+    """
+
+    row: VersionRow
+    transaction_file: str
+    transaction: Transaction | None
+
+
 class CommittedVersions:
-    """Reads the versions of one table, each once."""
+    """Reads the versions of one table, and holds the manifests of a few."""
 
     def __init__(self, commits: TableCommits, root: DatasetRoot) -> None:
         self._commits = commits
         self.root = root
         self._rows: dict[int, VersionRow] = {}
         self._read: dict[int, TableVersion] = {}
+        self._recorded: dict[int, Recorded | None] = {}
 
     def row(self, version: int) -> VersionRow | None:
         """Return the row of a version; None if it does not exist."""
@@ -58,10 +76,23 @@ class CommittedVersions:
         return None if row is None else self.read(row)
 
     def fetch(self, versions: Iterable[int]) -> None:
-        """Read versions that are not known yet, several at a time on remote storage."""
-        missing = [version for version in versions if version not in self._read]
-        if len(missing) > 1 and is_remote(self._commits.objects):
-            list(all_alongside(self.get, missing))
+        """Record versions, several at a time on remote storage."""
+        missing = [version for version in versions if version not in self._recorded]
+        remote = len(missing) > 1 and is_remote(self._commits.objects)
+        found = all_alongside(self._record, missing) if remote else map(self._record, missing)
+        self._recorded.update(zip(missing, found, strict=True))
+
+    def recorded(self, version: int) -> Recorded | None:
+        """Return the record of a version; None if it does not exist."""
+        self.fetch([version])
+        return self._recorded[version]
+
+    def _record(self, version: int) -> Recorded | None:
+        row = self._rows.get(version) or self._commits.get(self.root, version)
+        if row is None:
+            return None
+        found = self._read.get(version) or TableVersion.parse(self.content(row), row.path)
+        return Recorded(row, found.manifest.transaction_file, self.transaction(found))
 
     def add(self, latest: VersionRow, contents: Iterable[bytes]) -> VersionRow:
         """Add the versions that follow ``latest``, and return the row of the last one.
@@ -74,8 +105,7 @@ class CommittedVersions:
             version = latest.version + 1
             path = self.root.manifest_key(version, scheme_of(latest) or NamingScheme.V2)
             latest = attrs.evolve(latest, version=version, path=path, size=len(content))
-            self._rows[version] = latest
-            self._read[version] = TableVersion.parse(content, path)
+            self._hold(latest, content)
         return latest
 
     def of_winner(self, latest: VersionRow, winner: VersionRow | None) -> Sequence[bytes]:
@@ -91,9 +121,16 @@ class CommittedVersions:
     def read(self, row: VersionRow) -> TableVersion:
         """Return the version of a row. Raises as `content`."""
         if row.version not in self._read:
-            self._rows[row.version] = row
-            self._read[row.version] = TableVersion.parse(self.content(row), row.path)
+            self._hold(row, self.content(row))
         return self._read[row.version]
+
+    def _hold(self, row: VersionRow, content: bytes) -> None:
+        self._rows[row.version] = row
+        self._read[row.version] = TableVersion.parse(content, row.path)
+        if len(self._read) > _HELD:
+            first = next(iter(self._read))
+            self.fetch([first])
+            del self._read[first]
 
     def content(self, row: VersionRow) -> bytes:
         """Return the manifest file of a row.
@@ -175,7 +212,8 @@ class Rebase:
         return self._merged(transaction) if worst.outcome is Outcome.REBASABLE else transaction
 
     def _compare(self, transaction: Transaction, version: int) -> Clash:
-        other = self.versions.transaction(self.versions.get(version))
+        recorded = self.versions.recorded(version)
+        other = None if recorded is None else recorded.transaction
         stable = bool(self.latest.manifest.reader_feature_flags & _STABLE_ROW_IDS)
         mine, theirs = effect_of(transaction, stable_row_ids=stable), effect_of(other, stable_row_ids=stable)
         clash = conflict(mine, [theirs])

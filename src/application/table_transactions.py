@@ -70,7 +70,7 @@ class TableTransactions:
         pause, recorded = _FIRST_PAUSE, None
         latest = self._latest(object_id, root, transaction)
         for _ in range(_ATTEMPTS):
-            known.fetch(range(transaction.read_version + 1, latest.version + 1))
+            known.fetch(range(transaction.read_version + 1, latest.version))
             previous = known.read(latest)
             if (committed := _committed_before(known, transaction, latest.version)) is not None:
                 return committed
@@ -163,10 +163,9 @@ class TableTransactions:
 def _committed_before(known: CommittedVersions, transaction: Transaction, latest: int) -> Committed | None:
     """Return the version that an earlier attempt at the same transaction committed, if any."""
     for version in range(transaction.read_version + 1, latest + 1):
-        row = known.row(version)
-        found = None if row is None else known.read(row).manifest.transaction_file
-        if row is not None and found is not None and found.endswith(f"-{transaction.uuid}.txn"):
-            return Committed(version, row.path, row.size, found)
+        found = known.recorded(version)
+        if found is not None and found.transaction_file.endswith(f"-{transaction.uuid}.txn"):
+            return Committed(version, found.row.path, found.row.size, found.transaction_file)
     return None
 
 

@@ -12,6 +12,7 @@ from uuid import uuid4
 import attrs
 import lance
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from faults import Crash, Faulty
 from lance import LanceOperation
@@ -265,6 +266,18 @@ def test_first_commit_of_a_process_reads_one_manifest(lake: Path) -> None:
     # a rename moved the table of a V1 name
     assert objects.counts == {"get": 1, "put": 2, "copy_if_absent": 1, "delete": 1, "head": 3}
     assert rows.counts == {"latest": 1, "reserve": 1, "finalize": 1}
+
+
+def test_delete_follows_more_versions_than_are_held_in_memory(lake: Path) -> None:
+    [own] = transactions(lake, "delete rows").values()
+    for value in (10, 12, 14, 15, 16, 17, 18):
+        lance.dataset(lake / "t.lance").delete(f"a = {value}")
+        lance.write_dataset(rows(100 + value), lake / "t.lance", mode="append")
+    before = lance.dataset(lake / "t.lance").to_table()
+    committed = lancekeep.connect(str(lake)).commit("t", own)
+    after = lance.dataset(lake / "t.lance")
+    assert after.version == committed.version
+    assert after.to_table() == before.filter(pc.field("a") != 11)
 
 
 @pytest.mark.parametrize("store", ["storage-managed", "conditional-put", "sqlite"])
