@@ -276,6 +276,12 @@ class Appends:
             with self._lock:
                 line.others -= 1
 
+    def are_recent(self, table: ObjectId) -> bool:
+        """Return whether appends to a table commit now, or have a moment ago."""
+        with self._lock:
+            line = self._lines.get(table)
+        return line is not None and (line.is_served or line.pace.is_recent(self._clock()))
+
     def _note_other(self, table: ObjectId, won: bool) -> None:
         """Note that another writer of this process has won or lost a commit."""
         with self._lock:

@@ -77,7 +77,7 @@ class Catalog(Upkeep):
         versions.tagged_versions = lambda uri, branch: engine.tagged_versions(uri, branch)
         self._namespaces = Namespaces(ledger, removal)
         self.sql_views = SqlViews(ledger)
-        self._writes = Writes(ledger, places, versions, tables, removal, engine)
+        self._writes = Writes(ledger, places, versions, tables, removal, engine, self._transactions)
         self.data = TableData(tables, self._writes, engine)
         self.structure = TableStructure(self._writes, engine)
         self.tags = Tags(ledger, places, tables)

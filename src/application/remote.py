@@ -18,7 +18,7 @@ from lancekeep.application.remote_tables import RestNamespaces, RestRenames, Res
 from lancekeep.application.row_rules import checked
 from lancekeep.application.table_data import TableData
 from lancekeep.application.table_structure import TableStructure
-from lancekeep.application.writes import HistoryEntry, Writes, after_checks, until_checked
+from lancekeep.application.writes import HistoryEntry, Writes, after_checks, until_committed
 from lancekeep.domain.commit import Committed, Conflict, Outcome, Unknown
 from lancekeep.domain.commit_token import CommitToken, CommitUnknown
 from lancekeep.domain.errors import (
@@ -199,13 +199,14 @@ class RestWrites(Writes):
         exactly: bool = False,
         admits: Callable[[Any, int], bool] | None = None,
         checks: Callable[[Any, Rules], None] | None = None,
+        rebased: bool = False,  # only its server knows whether appends to the table are busy
     ) -> Committed:
         engine, found = self._opened(object_id)
         rules = () if checks is None else table_of(object_id, found).rules
         if checks is not None and rules:
             ruled = after_checks(checks, rules, act)
             if admits is None:
-                return until_checked().call(
+                return until_committed().call(
                     lambda: self.commit_change(object_id, ruled, after, branch=branch, exactly=True)
                 )
             act = ruled

@@ -153,7 +153,9 @@ class TableData:
 
     def delete(self, object_id: ObjectId, condition: str, *, branch: str | None = None) -> Change:
         """Delete the rows for which an SQL condition is true."""
-        return self._change(object_id, lambda dataset: self._engine.rows.delete(dataset, condition), branch)
+        return self._change(
+            object_id, lambda dataset: self._engine.rows.delete(dataset, condition), branch, rebased=True
+        )
 
     def restore(self, object_id: ObjectId, version: int, *, branch: str | None = None) -> Change:
         """Commit a new version with the contents of an earlier one."""
@@ -174,6 +176,7 @@ class TableData:
         exactly: bool = False,
         admits: Callable[[Any, int], bool] | None = None,
         checks: Callable[[Any, Rules], None] | None = None,
+        rebased: bool = False,
     ) -> Change:
         transactions: list[str | None] = []
 
@@ -183,7 +186,7 @@ class TableData:
             return changed
 
         committed = self._writes.commit_change(
-            object_id, noted, branch=branch, exactly=exactly, admits=admits, checks=checks
+            object_id, noted, branch=branch, exactly=exactly, admits=admits, checks=checks, rebased=rebased
         )
         return Change(committed.version, transactions[0] if transactions else None)
 

@@ -8,29 +8,43 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 import attrs
 
-from lancekeep.application.concurrency import all_alongside, is_remote
+from lancekeep.application.concurrency import all_alongside, in_background, is_remote
 from lancekeep.application.detached_versions import DetachedVersions
 from lancekeep.application.ledger import Ledger
 from lancekeep.application.rebase import CommittedVersions, Rebase
 from lancekeep.application.table_commits import READ_AHEAD, TableCommits
 from lancekeep.application.tables import Tables
 from lancekeep.application.versions import Versions, raise_unless_committed
+from lancekeep.domain.appends import REBASED
 from lancekeep.domain.commit import Committed, Conflict
 from lancekeep.domain.dataset_files import DATA, TRANSACTIONS
-from lancekeep.domain.errors import CommitRefused, ConcurrentModification, InvalidInput, VersionNotFound
+from lancekeep.domain.errors import (
+    CommitRefused,
+    ConcurrentModification,
+    InvalidInput,
+    LancekeepError,
+    ObjectNotFound,
+    VersionNotFound,
+)
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
+from lancekeep.domain.lineage import Base
 from lancekeep.domain.naming import DETACHED
 from lancekeep.domain.operations import Restore, Transaction
+from lancekeep.domain.table import Table
 from lancekeep.domain.version_row import VersionRow, scheme_of
 from lancekeep.format.next_version import next_version
 from lancekeep.format.table_version import TableVersion, serialize_transaction
+from lancekeep.ports.table_engine import StagedVersion
 
 _ATTEMPTS = 20
+_MODEST = 4
+"""The lost attempts after which a committer of appends has to wait; on local files it may be faster for ever."""
 _LOOKED_AT = 16
 """About how many data files are looked for."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
@@ -62,20 +76,25 @@ class TableTransactions:
     def commit(
         self, object_id: ObjectId, transaction: Transaction, *, base: str | None = None, detached: bool = False
     ) -> Committed:
-        table = self._tables.find(object_id)
+        if detached:
+            return self._commit_detached(object_id, transaction)
+        read = None if base is None else Base(transaction.read_version, base)
+        return self._commit(self._tables.find(object_id), transaction, read)
+
+    def _commit(self, table: Table, transaction: Transaction, base: Base | None) -> Committed:
+        object_id = table.id
         root, commits = self._versions.dataset_root(table), self._ledger.commits
         known = CommittedVersions(commits, root)
-        if detached:
-            return self._commit_detached(object_id, root, known, transaction)
         pause, recorded = _FIRST_PAUSE, None
-        latest = self._latest(object_id, root, transaction)
-        for _ in range(_ATTEMPTS):
-            known.fetch(range(transaction.read_version + 1, latest.version))
+        latest = self._latest(object_id, known, transaction, base)
+        for attempt in range(_ATTEMPTS):
             previous = known.read(latest)
+            named = () if base is None else (base.version,)
+            known.fetch([*named, *range(transaction.read_version + 1, latest.version)])
             if (committed := _committed_before(known, transaction, latest.version)) is not None:
                 return committed
             if recorded is None:
-                _require_base(known, transaction.read_version, base)
+                _require_base(known, base)
                 self._require_files(object_id, root, transaction)
             rebase = Rebase(str(object_id), known, previous, self._write, partial(self._random_bits, 64))
             rebased = rebase.apply(transaction)
@@ -90,7 +109,11 @@ class TableTransactions:
             )
             if not isinstance(outcome, Conflict):
                 made = raise_unless_committed(outcome, str(object_id))
+                if attempt > _MODEST:
+                    self._versions.after_commit(object_id, True)
                 return attrs.evolve(made, transaction=following.manifest.transaction_file)
+            if attempt == _MODEST:
+                self._versions.after_commit(object_id, False)  # a committer of appends gives way until the next attempt
             if not found:
                 found = known.of_winner(latest, outcome.winner)
             if 0 < len(found) < READ_AHEAD:
@@ -98,11 +121,42 @@ class TableTransactions:
                 continue
             commits.retry.sleep(pause * (0.5 + commits.retry.jitter() / 2))
             pause = min(2 * pause, _LONGEST_PAUSE)
-            latest = self._latest(object_id, root, transaction)
+            latest = self._latest(object_id, known, transaction, base)
         raise ConcurrentModification(
             f"{object_id}: other writers committed {_ATTEMPTS} versions in between; nothing was committed. Repeat it "
             "when fewer writers are active"
         )
+
+    def commit_staged(self, object_id: ObjectId, staged: StagedVersion, base: Base) -> Committed:
+        """Commit the transaction of a staged version, and remove the staged manifest.
+
+        Args:
+            object_id: The table.
+            staged: A version that the engine has staged.
+            base: The version that the engine took.
+
+        Raises:
+            ConcurrentModification, CommitRefused, Unsupported, CommitUnknown: As `commit`.
+            CommitRefused: Also if the table was dropped or renamed in between.
+        """
+        commits, table, found = self._ledger.commits, self._tables.find(object_id), None
+        root = self._versions.dataset_root(table)
+        if staged.path.startswith(root.versions_key):
+            with suppress(ObjectNotFound):
+                found = TableVersion.parse(commits.retry.call(partial(commits.objects.get, staged.path)), staged.path)
+        in_background(partial(self._remove, staged.path))
+        transaction = CommittedVersions(commits, root).transaction(found)
+        if transaction is None:
+            raise CommitRefused(
+                f"{object_id}: the table was dropped or renamed during the change; nothing was committed. Change the "
+                "right table again"
+            )
+        properties = {**transaction.transaction_properties, **dict([REBASED])}
+        return self._commit(table, attrs.evolve(transaction, transaction_properties=properties), base)
+
+    def _remove(self, key: str) -> None:
+        with suppress(LancekeepError):  # clean-up removes it later
+            self._ledger.commits.objects.delete(key)
 
     def _require_files(self, object_id: ObjectId, root: DatasetRoot, transaction: Transaction) -> None:
         """Refuse new fragments whose data files are not at the table, as after a drop; looks at some of many."""
@@ -118,21 +172,24 @@ class TableTransactions:
                     "committed. If the table was dropped or moved since the rows were written, write them again"
                 )
 
-    def _latest(self, object_id: ObjectId, root: DatasetRoot, transaction: Transaction) -> VersionRow:
-        latest = self._ledger.commits.latest(root)
+    def _latest(
+        self, object_id: ObjectId, known: CommittedVersions, transaction: Transaction, base: Base | None
+    ) -> VersionRow:
+        latest = self._ledger.commits.latest(known.root)
         if latest is None:
             raise VersionNotFound(f"{object_id} has no version; create it with write()")
         if transaction.read_version > latest.version or transaction.read_version < 1:
+            _require_base(known, base)
             raise InvalidInput(
                 f"{object_id}: the transaction read version {transaction.read_version}; the table has versions 1 to "
                 f"{latest.version}"
             )
         return latest
 
-    def _commit_detached(
-        self, object_id: ObjectId, root: DatasetRoot, known: CommittedVersions, transaction: Transaction
-    ) -> Committed:
+    def _commit_detached(self, object_id: ObjectId, transaction: Transaction) -> Committed:
         """Commit a transaction on the version that it read; it conflicts with nothing."""
+        root = self._versions.dataset_root(self._tables.find(object_id))
+        known = CommittedVersions(self._ledger.commits, root)
         base = known.get(transaction.read_version)
         if base is None:
             raise VersionNotFound(f"{object_id} has no version {transaction.read_version} to begin with")
@@ -173,16 +230,16 @@ def _exists(commits: TableCommits, key: str) -> bool:
     return commits.retry.call(lambda: commits.objects.head(key)) is not None
 
 
-def _require_base(known: CommittedVersions, read_version: int, base: str | None) -> None:
+def _require_base(known: CommittedVersions, base: Base | None) -> None:
     """Refuse a transaction that read a version of another table at the same place."""
     if base is None:
         return
-    version = known.get(read_version)
-    if version is None or version.manifest.transaction_file != base:
-        found = "does not exist" if version is None else f"is that of {version.manifest.transaction_file}"
+    recorded = known.recorded(base.version)
+    if recorded is None or recorded.transaction_file != base.transaction:
+        found = "does not exist" if recorded is None else f"is that of {recorded.transaction_file}"
         raise CommitRefused(
-            f"{known.root.base_uri}: the transaction read the version {read_version} of {base}; that version "
-            f"{found}. Nothing was committed. Read the table again: it may have been dropped and created again"
+            f"{known.root.base_uri}: the transaction read the version {base.version} of {base.transaction}; that "
+            f"version {found}. Nothing was committed. Read the table again: it may have been dropped and created again"
         )
 
 

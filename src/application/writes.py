@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
 from lancekeep.application.appends import Appends
-from lancekeep.application.keyed_requests import performing
+from lancekeep.application.keyed_requests import current_request, performing
 from lancekeep.application.ledger import Ledger
 from lancekeep.application.places import Places
 from lancekeep.application.removal import Removal
@@ -48,6 +48,9 @@ from lancekeep.domain.table import Table, add_table, v1_location, v1_table
 from lancekeep.format.file_references import names_in
 from lancekeep.ports.table_engine import TableEngine, VersionDetails, WriteMode, WritePlan
 
+if TYPE_CHECKING:
+    from lancekeep.application.table_transactions import TableTransactions
+
 Result = TypeVar("Result")
 
 
@@ -71,7 +74,11 @@ class HistoryEntry:
 
 
 class Writes:
-    """Writes tables and opens their versions."""
+    """Writes tables and opens their versions.
+
+    Args:
+        transactions: Returns what commits without the engine.
+    """
 
     def __init__(
         self,
@@ -81,6 +88,7 @@ class Writes:
         tables: Tables,
         removal: Removal,
         engine: TableEngine,
+        transactions: Callable[[], TableTransactions],
     ) -> None:
         self._ledger = ledger
         self._places = places
@@ -88,6 +96,7 @@ class Writes:
         self._tables = tables
         self._removal = removal
         self._engine = engine
+        self._transactions = transactions
         self._appends = Appends(versions, engine, WaitingWriters(places.objects, places.prefix))
 
     # -- writing ------------------------------------------------------------------------------------------------
@@ -169,8 +178,12 @@ class Writes:
         exactly: bool = False,
         admits: Callable[[Any, int], bool] | None = None,
         checks: Callable[[Any, Rules], None] | None = None,
+        rebased: bool = False,
     ) -> Committed:
         """Commit a native change.
+
+        With ``rebased``, a change of the main history beside appends is rebased without the engine: each version that
+        the engine loses to them costs it seconds, and them a pause.
 
         If the table has rules, ``checks`` receives the dataset and the rules before ``act``. Without ``admits``, the
         change is then repeated until it commits on the version that was checked.
@@ -179,15 +192,23 @@ class Writes:
         if checks is not None and table.rules:
             ruled = after_checks(checks, table.rules, act)
             if admits is None:
-                return until_checked().call(
+                return until_committed().call(
                     lambda: self.commit_change(object_id, ruled, after, branch=branch, exactly=True)
                 )
             act = ruled
+        if rebased and branch is None and current_request() is None and self._appends.are_recent(table.id):
+            with suppress(Unsupported):  # the engine can
+                return until_committed().call(lambda: self._commit_rebased(table.id, act))
         with self._diagnosed(table.id), self._appends.beside(table.id):
             return self._settled(
                 table.id,
                 lambda: self._engine.change(table.id, act, after, branch=branch, exactly=exactly, admits=admits),
             )
+
+    def _commit_rebased(self, object_id: ObjectId, act: Callable[[Any], Any]) -> Committed:
+        with self._diagnosed(object_id):
+            staged, base = self._engine.stage_change(object_id, act)
+            return self._settled(object_id, lambda: self._transactions().commit_staged(object_id, staged, base))
 
     def abandon(self, plan: WritePlan) -> None:
         if plan.declared and self._tables.exists(plan.table):
@@ -362,8 +383,8 @@ class Writes:
         return None
 
 
-def until_checked() -> Retry:
-    """Repeat a change until it commits on the version whose rows were checked."""
+def until_committed() -> Retry:
+    """Repeat a change that others have overtaken, for 30 s."""
     return Retry(30.0, first=0.02, retried=(ConcurrentModification, VersionTaken))
 
 

@@ -33,7 +33,7 @@ _ALONE, _SHARED = (10.0, 2, 0.5), (2.0, 10, 1.5)
 """Without and with other writers: seconds of uninterrupted commits between two breaths; how many groups a breath lasts,
 and its longest duration in seconds."""
 _REMEMBERED = 10.0
-"""Seconds for which a commit of another writer counts."""
+"""Seconds for which a commit of another writer counts, and one of a group for other writers."""
 
 
 @attrs.frozen
@@ -131,6 +131,10 @@ class Pace:
     def is_busy(self, now: float) -> bool:
         """Return whether groups have followed each other for some time."""
         return now - self.ended <= _REST and now - self.busy_since > _BUSY
+
+    def is_recent(self, now: float) -> bool:
+        """Return whether a writer that begins now may meet groups."""
+        return now - self.ended < _REMEMBERED
 
     def breath(self, now: float, others: int) -> float:
         """Return how long to commit nothing, so that other writers can.

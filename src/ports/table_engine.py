@@ -213,6 +213,17 @@ class TableEngine(Protocol):
                 since, and returns whether that version may come between.
         """
 
+    def stage_change(self, table: ObjectId, act: Callable[[Any], Any]) -> tuple[StagedVersion, Base]:
+        """Stage a native change of a table, and commit nothing.
+
+        Args:
+            table: the table.
+            act: takes the dataset at its latest version, and commits one version of it.
+
+        Returns:
+            The staged version, and the version that ``act`` took. The caller removes the staged manifest.
+        """
+
     def examine(
         self, table: ObjectId, act: Callable[[Any], Result], version: int | None, branch: str | None = None
     ) -> Result:

@@ -248,6 +248,16 @@ class LanceEngine:
                 channel.admits = None if admits is None else partial(_in_a_thread, partial(admits, dataset))
             return _committed(channel, act(dataset))
 
+    def stage_change(self, table: ObjectId, act: Callable[[Any], Any]) -> tuple[StagedVersion, Base]:
+        self._before_commit()
+        channel = StagingChannel(self._namespace, exactly=True)
+        with _translated(table, channel):
+            dataset = self._dataset(channel, table)
+            base = _base_of(dataset)
+            act(dataset)
+        assert channel.staged is not None, "the engine committed past its namespace"
+        return channel.staged, base
+
     def examine(
         self, table: ObjectId, act: Callable[[Any], Result], version: int | None, branch: str | None = None
     ) -> Result:
@@ -300,8 +310,7 @@ class LanceEngine:
 
     def _bind(self, writer: Channel | Handle, dataset: Any, branch: str | None = None) -> None:
         """Bind a writer's commits to the version that it has read, and to its successors."""
-        manifest = dataset._ds.serialized_manifest()
-        writer.namespace = self._based_on(Base(dataset.version, transaction_name(manifest), branch))
+        writer.namespace = self._based_on(_base_of(dataset, branch))
 
     def _dataset(self, namespace: Any, table: ObjectId, version: int | str | None = None) -> Any:
         """Open a table as `lance.dataset` does, which would import `lance_namespace` for its request."""
@@ -323,6 +332,10 @@ class LanceEngine:
     def _managed(self, table: ObjectId) -> bool:
         with _translated(table, Channel(self._namespace)):
             return self._namespace.describe_table({"id": list(table.names)}).managed_versioning is True
+
+
+def _base_of(dataset: Any, branch: str | None = None) -> Base:
+    return Base(dataset.version, transaction_name(dataset._ds.serialized_manifest()), branch)
 
 
 def _table_of_frame(data: Any) -> pa.Table:
