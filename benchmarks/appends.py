@@ -2,7 +2,7 @@
 
     python benchmarks/appends.py [--clients 1 16 64 256] [--seconds 8] [--latency 60] [--stores storage sqlite redis]
                                  [--redis redis://127.0.0.1:6379/0] [--native 8] [--rows 10] [--server]
-                                 [--beside compact compact-native delete native server]
+                                 [--beside compact compact-native delete update native server]
 
 An S3 server (moto, in a process of its own) runs after a proxy that delays each request by ``--latency`` milliseconds
 and counts it. Each client appends ``--rows`` rows, waits for the answer, and appends again. After each run plain
@@ -10,7 +10,7 @@ pylance reads the table: every acknowledged row is there once, and no other. ``-
 `lancekeep serve` in a process of its own, with one HTTP connection per client; all clients are one thread of another
 process. ``--keyed`` sends an idempotency key with each append. ``--beside`` lets another process change the table at
 the same time: compactions, compactions that pylance commits, or native appends by a catalog of its own, or deletes
-through the server, one after the other; or as many appends through a second server.
+or updates through the server, one after the other; or as many appends through a second server.
 
 Times belong to the machine. The requests per append do not.
 """
@@ -393,10 +393,20 @@ def change(
         with urlopen(request) as answer:
             assert answer.status == 200
 
+    def update(number: int) -> None:
+        fields = {"updates": [["number", "number + 1000000"]], "predicate": f"client = {DELETED} and number = {number}"}
+        request = Request(
+            f"{uri}/v1/table/ml$t/update", json.dumps(fields).encode(), {"content-type": "application/json"}
+        )
+        with urlopen(request) as answer:
+            assert answer.status == 200
+
     def native(number: int) -> None:
         lance.write_dataset(rows_of(-3, number, 1), namespace_client=namespace, table_id=["ml", "t"], mode="append")
 
-    act = {"compact": compact, "compact-native": compact_native, "delete": delete, "native": native}[kind]
+    act = {"compact": compact, "compact-native": compact_native, "delete": delete, "update": update, "native": native}[
+        kind
+    ]
     latencies, lost = list[float](), 0
     begin = time.monotonic()
     for number in count(int(begin) % 9_000 if seconds else 0):
@@ -422,7 +432,7 @@ def main() -> None:
     parser.add_argument("--stores", nargs="*", default=["storage", "conditional-put", "sqlite"])
     parser.add_argument("--redis", default="redis://127.0.0.1:6379/0")
     parser.add_argument("--server", action="store_true", help="through `lancekeep serve` instead of threads")
-    others = ("compact", "compact-native", "delete", "native", "server")
+    others = ("compact", "compact-native", "delete", "update", "native", "server")
     parser.add_argument("--beside", choices=others, help="with --server")
     parser.add_argument("--keyed", action="store_true", help="with a new idempotency key for each append")
     args = parser.parse_args()

@@ -454,8 +454,8 @@ class Catalog(Upkeep):
         """Commit a transaction of one table without the Lance engine.
 
         The transaction is compared with those committed since the version that it read, and its manifest is built on
-        the latest version ([conflicts](conflicts.md)). It appends, deletes, overwrites, restores, rewrites, or
-        changes the configuration. Idempotent for one UUID of a transaction, unless it is detached.
+        the latest version ([conflicts](conflicts.md)). It appends, deletes, updates, overwrites, restores,
+        rewrites, or changes the configuration. Idempotent for one UUID of a transaction, unless it is detached.
 
         Args:
             identifier: The table.

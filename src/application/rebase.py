@@ -217,7 +217,7 @@ class Rebase:
         stable = bool(self.latest.manifest.reader_feature_flags & _STABLE_ROW_IDS)
         mine, theirs = effect_of(transaction, stable_row_ids=stable), effect_of(other, stable_row_ids=stable)
         clash = conflict(mine, [theirs])
-        if clash.outcome is Outcome.RETRYABLE and mine.operation is Operation.DELETE and theirs.operation in _DELETES:
+        if clash.outcome is Outcome.RETRYABLE and {mine.operation, theirs.operation} <= _DELETES:
             mine = self._with_rows(mine, transaction, transaction.read_version, theirs)
             theirs = self._with_rows(theirs, other, version - 1, mine)
             return conflict(mine, [theirs])
@@ -242,13 +242,17 @@ class Rebase:
         return {} if found is None else {each.id: each for each in found.manifest.fragments if each.id in ids}
 
     def _merged(self, transaction: Transaction) -> Transaction:
-        """Return a delete that also marks the rows that others have deleted since, as the engine records it."""
-        delete, version = transaction.operation, self.latest.manifest.version
-        assert isinstance(delete, Delete)
-        ids = frozenset(fragment.id for fragment in delete.updated_fragments)
+        """Return a delete or update that also marks the rows that others have deleted since.
+
+        The engine records it so.
+        """
+        operation, version = transaction.operation, self.latest.manifest.version
+        assert isinstance(operation, Delete | Update)
+        ids = frozenset(fragment.id for fragment in operation.updated_fragments)
         before, after = self._fragments(transaction.read_version, ids), self._fragments(version, ids)
-        updated, emptied = [], list(delete.deleted_fragment_ids)
-        for fragment in delete.updated_fragments:
+        updated: list[Fragment] = []
+        emptied: list[int] = []
+        for fragment in operation.updated_fragments:
             if after[fragment.id] == before[fragment.id]:
                 updated.append(fragment)
                 continue
@@ -261,7 +265,12 @@ class Rebase:
             name = deletion_file_name(fragment.id, version, file.id, bitmap=True)
             self.write(self.versions.deletion_key(name), deletions.write(np.array(rows.to_array(), np.uint32), kind))
             updated.append(attrs.evolve(after[fragment.id], deletion_file=file))
-        merged = attrs.evolve(delete, updated_fragments=tuple(updated), deleted_fragment_ids=tuple(emptied))
+        if isinstance(operation, Update):
+            removed = (*operation.removed_fragment_ids, *emptied)
+            merged: Delete | Update = attrs.evolve(operation, removed_fragment_ids=removed)
+        else:
+            merged = attrs.evolve(operation, deleted_fragment_ids=(*operation.deleted_fragment_ids, *emptied))
+        merged = attrs.evolve(merged, updated_fragments=tuple(updated))
         return attrs.evolve(transaction, read_version=version, operation=merged)
 
 

@@ -145,7 +145,7 @@ class TableData:
         def check(dataset: Any, rules: Rules) -> None:
             check_stream(self._engine.rows.updated(dataset, values, condition, columns_of(rules)), rules)
 
-        change = self._change(object_id, update, branch, checks=check)
+        change = self._change(object_id, update, branch, checks=check, rebased=True)
         if counted:
             return change, counted[0]
         # The reply of the commit was lost: the engine raised, and the commit store has settled the outcome.

@@ -244,8 +244,8 @@ def _obstacle(tail: Any, indexes: bytes | None) -> str:
     return ""
 
 
-def number_rows(fragment: Any, first: int, version: int) -> None:
-    """Give the rows of a fragment their ids, and the version that created them."""
+def number_rows(fragment: Any, first: int, version: int) -> int:
+    """Give the rows of a fragment their ids and versions; return their number."""
     rows = fragment.physical_rows
     ids = RowIdSequence()
     span = ids.segments.add().range
@@ -257,6 +257,7 @@ def number_rows(fragment: Any, first: int, version: int) -> None:
     run.span.range.end = rows
     fragment.inline_row_ids = ids.SerializeToString()
     fragment.inline_last_updated_at_versions = fragment.inline_created_at_versions = versions.SerializeToString()
+    return int(rows)
 
 
 def _by_path(fields: Sequence[bytes]) -> dict[tuple[str, ...], tuple[int, bytes]]:

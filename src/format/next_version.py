@@ -5,7 +5,7 @@ Table format, "Conflict Resolution Flow", step 4, and "Assigning Row IDs".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import count, pairwise
 from typing import Any, TypeVar
 
@@ -19,10 +19,12 @@ from lancekeep.domain.operations import RewriteGroup, RewrittenIndex, Transactio
 from lancekeep.format.append import SYSTEM_INDEX, number_rows
 from lancekeep.format.deletions import decode_bitmap, encode_bitmap
 from lancekeep.format.effects import MOST_FRAGMENTS
+from lancekeep.format.moved_rows import MovedRows
 from lancekeep.format.table_version import TableVersion
 from lancekeep.format.values import decoded, encoded
 
 T = TypeVar("T", str, bytes)
+NumberRows = Callable[[Any, int, int], int]
 
 _DELETION_FILES, _STABLE_ROW_IDS, _TABLE_CONFIG, _BASE_PATHS = 1, 2, 8, 16
 _KNOWN_FLAGS = 31
@@ -61,10 +63,12 @@ def next_version(
             after = attrs.evolve(base, manifest=_with_new(manifest, append.fragments, [*manifest.fragments]))
         case operations.Delete() as delete:
             after = attrs.evolve(base, manifest=_with_deletions(manifest, delete, name))
+        case operations.Update() as update:
+            after = attrs.evolve(base, manifest=_updated(manifest, update, name))
         case operations.Overwrite() as overwrite:
             after = TableVersion(_overwritten(manifest, overwrite))
-        case operations.UpdateConfig() as update:
-            after = attrs.evolve(base, manifest=_configured(manifest, update, name))
+        case operations.UpdateConfig() as settings:
+            after = attrs.evolve(base, manifest=_configured(manifest, settings, name))
         case operations.ReserveFragments() as reserve:
             after = attrs.evolve(base, manifest=_with_reserved(manifest, reserve.num_fragments))
         case operations.Rewrite() as rewrite:
@@ -95,7 +99,9 @@ def _require_known(manifest: Manifest, name: str) -> None:
         raise Unsupported(f"{name}: commits to the table clean up old versions; commit with the Lance engine")
 
 
-def _with_new(manifest: Manifest, new: Iterable[Fragment], kept: list[Fragment]) -> Manifest:
+def _with_new(
+    manifest: Manifest, new: Iterable[Fragment], kept: list[Fragment], number_rows: NumberRows = number_rows
+) -> Manifest:
     """Return the manifest with more fragments, which get the next ids and row ids."""
     number = _highest(manifest)
     row_id = manifest.next_row_id
@@ -103,8 +109,7 @@ def _with_new(manifest: Manifest, new: Iterable[Fragment], kept: list[Fragment])
         number += 1
         message = encoded(attrs.evolve(fragment, id=number))
         if manifest.reader_feature_flags & _STABLE_ROW_IDS:
-            number_rows(message, row_id, manifest.version + 1)
-            row_id += fragment.physical_rows
+            row_id += number_rows(message, row_id, manifest.version + 1)
         kept.append(decoded(Fragment, message))
     highest = manifest.max_fragment_id if number < 0 else number
     return attrs.evolve(manifest, fragments=kept, max_fragment_id=highest, next_row_id=row_id)
@@ -126,6 +131,25 @@ def _with_deletions(manifest: Manifest, delete: operations.Delete, name: str) ->
         if fragment.id not in deleted:
             fragments.append(after)
     return attrs.evolve(manifest, fragments=fragments)
+
+
+def _updated(manifest: Manifest, update: operations.Update, name: str) -> Manifest:
+    """Return the manifest after rows moved to new fragments, with other values."""
+    moves = operations.Update(
+        removed_fragment_ids=update.removed_fragment_ids,
+        updated_fragments=update.updated_fragments,
+        new_fragments=update.new_fragments,
+        fields_for_preserving_frag_bitmap=update.fields_for_preserving_frag_bitmap,
+    )
+    if update != moves:
+        raise Unsupported(f"{name}: the update rewrites columns or names keys; commit with the Lance engine")
+    delete = operations.Delete(update.updated_fragments, update.removed_fragment_ids)
+    kept = _with_deletions(manifest, delete, name)
+    if not manifest.reader_feature_flags & _STABLE_ROW_IDS:
+        return _with_new(kept, update.new_fragments, [*kept.fragments])
+    changed = {*update.removed_fragment_ids, *(fragment.id for fragment in update.updated_fragments)}
+    moved = MovedRows([fragment for fragment in manifest.fragments if fragment.id in changed], name)
+    return _with_new(kept, update.new_fragments, [*kept.fragments], moved.number)
 
 
 def _with_reserved(manifest: Manifest, number: int) -> Manifest:

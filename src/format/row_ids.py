@@ -1,4 +1,4 @@
-"""Stable row ids: sequences, and the index from row id to row address.
+"""Stable row ids, the index from row id to row address, and versions of rows.
 
 Table format, "Move-Stable Row IDs". A sequence lists the row ids of a fragment in the order of its rows, as segments.
 An address is the number of the fragment in the upper 32 bits, and the position of the row in the lower ones.
@@ -7,6 +7,7 @@ An address is the number of the fragment in the upper 32 bits, and the position 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any, Final
 
 import attrs
@@ -21,18 +22,20 @@ Ids = npt.NDArray[np.uint64]
 MOST_INLINE: Final = 200 * 1024
 """Lance stores longer sequences in files of their own."""
 _SEQUENCE, _SEGMENT = MESSAGES["RowIdSequence"], MESSAGES["RowSegment"]
+_VERSIONS = MESSAGES["RowVersionSequence"]
 _NOWHERE: Final = np.uint64(2**64 - 1)
 _DENSE = 4
 """Ids are sorted by a table of all possible ones, if this is at most so many times longer."""
 
 
-def decode_row_ids(content: bytes, rows: int, name: str) -> Ids:
+def decode_row_ids(content: bytes, rows: int, name: str, *, whole: bool = True) -> Ids:
     """Decode a row id sequence.
 
     Args:
         content: the sequence, from the manifest or from a file.
         rows: the rows of the fragment, deleted ones included.
         name: the fragment or the file, for messages.
+        whole: every row has an id. Otherwise the last rows may have none.
 
     Raises:
         Damaged: the bytes are not a sequence of as many row ids.
@@ -44,7 +47,7 @@ def decode_row_ids(content: bytes, rows: int, name: str) -> Ids:
             part = _values(segment, left)
             left -= len(part)
             parts.append(part)
-        if left:
+        if left and whole:
             raise ValueError(f"it has {rows - left} row ids; the fragment has {rows} rows")
     except ValueError as error:
         message = f"{name} is not a row id sequence: the message of {len(content)} bytes at 0: {error}"
@@ -60,6 +63,40 @@ def encode_row_ids(ids: Ids) -> bytes:
     sequence = _SEQUENCE()
     if len(ids):
         _fill(sequence.segments.add(), np.asarray(ids, np.uint64))
+    return bytes(sequence.SerializeToString())
+
+
+def decode_row_versions(content: bytes, rows: int, name: str) -> Ids:
+    """Decode the version of each row of a fragment.
+
+    Runs follow each other: of its span, only the length counts. Compactions leave the numbers of the old fragments.
+
+    Args:
+        content: the sequence, from the manifest or from a file.
+        rows: the rows of the fragment, deleted ones included.
+        name: the fragment or the file, for messages.
+
+    Raises:
+        Damaged: the bytes are not a sequence of as many versions.
+    """
+    try:
+        runs = parse(_VERSIONS, content).runs
+        lengths = [len(_values(run.span, rows)) for run in runs]
+        if sum(lengths) != rows:
+            raise ValueError(f"it has {sum(lengths)} versions; the fragment has {rows} rows")
+    except ValueError as error:
+        message = f"{name} is not a sequence of versions: the message of {len(content)} bytes at 0: {error}"
+        raise Damaged(message) from error
+    return np.repeat(np.array([run.version for run in runs], np.uint64), lengths)
+
+
+def encode_row_versions(versions: Ids) -> bytes:
+    """Encode the version of each row of a fragment, as one span for each run of rows."""
+    sequence = _VERSIONS()
+    starts = np.flatnonzero(np.diff(versions, prepend=versions[:1] + np.uint64(1)))
+    for start, end in pairwise([*starts.tolist(), len(versions)]):
+        run = sequence.runs.add(version=int(versions[start]))
+        _fill_range(run.span.range, start, end)
     return bytes(sequence.SerializeToString())
 
 

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import attrs
 import lance
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -22,8 +23,9 @@ from rest_server import serving
 import lancekeep
 from lancekeep.domain.dataset_files import deletion_file_name
 from lancekeep.domain.manifest import DeletionFile, DeletionFileType
-from lancekeep.domain.operations import Transaction
+from lancekeep.domain.operations import Transaction, Update, UpdateMode
 from lancekeep.format import deletions
+from lancekeep.format.row_ids import encode_row_ids
 from lancekeep.format.table_version import TableVersion, parse_transaction
 
 
@@ -180,8 +182,8 @@ def commit(name: str) -> Callable[[Any], Any]:
     return lambda table: lance.LanceDataset.commit(table.uri, BUILD[name](table), read_version=table.version)
 
 
-def change(table: Any) -> Any:
-    return table.update({"b": "'new'"}, where="a = 11")
+def change(predicate: str) -> Callable[[Any], Any]:
+    return lambda table: table.update({"b": "'new'"}, where=predicate)
 
 
 CHANGES: dict[str, Callable[[Any], Any]] = {
@@ -189,7 +191,14 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "delete rows of two fragments": delete("a in (12, 22)"),
     "delete all other rows of a fragment": delete("a >= 10 and a < 20 and a != 11"),
     "delete a fragment": delete("a >= 20"),
-    "update a row": change,
+    "update a row": change("a = 11"),
+    "update rows of a fragment": change("a in (11, 14)"),
+    "update rows of two fragments": change("a in (12, 22)"),
+    "update a fragment": change("a >= 10 and a < 20"),
+    "update none": change("a = 77"),
+    "merge rows": lambda table: (
+        table.merge_insert("a").when_matched_update_all().when_not_matched_insert_all().execute(rows(11, 77))
+    ),
     **{
         name: commit(name) for name in ("append", "set configuration", "set schema metadata", "set metadata of a field")
     },
@@ -210,13 +219,25 @@ PAIRS = [
     ("update a row", "append"),
     ("set schema metadata", "append"),
     ("append", "set metadata of a field"),
+    ("append", "update a row"),
+    ("delete rows of two fragments", "update a row"),
+    ("delete all other rows of a fragment", "update a row"),
+    ("update rows of two fragments", "update a row"),
+    ("update a row", "update rows of two fragments"),
+    ("delete a fragment", "update rows of a fragment"),
+    ("set configuration", "update a fragment"),
+    ("update a row", "update none"),
+    ("append", "merge rows"),
+    ("update rows of two fragments", "merge rows"),
 ]
 
 
 def without_random_names(version: TableVersion, uri: Path) -> tuple[Any, ...]:
-    """Return the content of a version, with the rows of its deletion files instead of their names."""
+    """Return the content of a version without the names of new data files, and with the rows of deletion files."""
     described, indices = plain(version)
     for fragment in described["fragments"]:
+        for data_file in fragment["files"] if fragment["id"] > 2 else ():
+            del data_file["path"]
         if file := fragment["deletion_file"]:
             bitmap = file["file_type"] is DeletionFileType.BITMAP
             name = deletion_file_name(fragment["id"], file["read_version"], file.pop("id"), bitmap=bitmap)
@@ -459,9 +480,29 @@ def test_what_cannot_be_committed_is_refused_before_a_write(lake: Path) -> None:
         (attrs.evolve(append, read_version=99), lancekeep.InvalidInput),
         (attrs.evolve(append, read_version=0), lancekeep.InvalidInput),
         (attrs.evolve(append, operation=None), lancekeep.Unsupported),
+        (attrs.evolve(append, operation=Update(fields_modified=(1,))), lancekeep.Unsupported),
+        (attrs.evolve(append, operation=Update(update_mode=UpdateMode.REWRITE_COLUMNS)), lancekeep.Unsupported),
+        (attrs.evolve(append, operation=Update(removed_fragment_ids=(9,))), lancekeep.CommitRefused),
     ):
         with pytest.raises(error):
             catalog.commit("t", transaction)
     with pytest.raises(lancekeep.TableNotFound):
         catalog.commit("missing", append)
     assert (catalog.describe_table("t").version, sorted(lake.rglob("*"))) == (version, files)
+
+
+@pytest.mark.parametrize("lake", [True], ids=["stable row ids"], indirect=True)
+def test_updates_of_rows_from_elsewhere_are_left_to_the_engine(lake: Path) -> None:
+    uri, copy = lake / "t.lance", lake.parent / "copy.lance"
+    shutil.copytree(uri, copy)
+    CHANGES["update a row"](lance.dataset(copy))
+    transaction = read(copy, version := lance.dataset(copy).version).transaction
+    assert transaction is not None
+    assert isinstance(transaction.operation, Update)
+    [moved] = transaction.operation.new_fragments
+    foreign = attrs.evolve(moved, inline_row_ids=encode_row_ids(np.array([25], np.uint64)))
+    forged = attrs.evolve(transaction, operation=attrs.evolve(transaction.operation, new_fragments=(foreign,)))
+    shutil.copytree(copy / "data", uri / "data", dirs_exist_ok=True)
+    with pytest.raises(lancekeep.Unsupported, match="moves rows of other fragments"):
+        lancekeep.connect(str(lake)).commit("t", forged)
+    assert lance.dataset(uri).version == version - 1

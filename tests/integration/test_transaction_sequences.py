@@ -32,7 +32,9 @@ from lancekeep.format.table_version import TableVersion
 Rows = frozenset[int]
 COMMITS, RETRIES, REFUSED = "commits", "retries", "is refused"
 KEYS = ("k", "l")
-MINE = st.sampled_from([*["delete"] * 5, *["compact"] * 3, "append", "append", "configure", "overwrite", "restore"])
+MINE = st.sampled_from(
+    [*["delete"] * 4, *["update"] * 3, *["compact"] * 3, "append", "append", "configure", "overwrite", "restore"]
+)
 THEIRS = st.sampled_from(
     [*["delete"] * 4, *["update"] * 2, "append", "configure", "index", "compact", "overwrite", "restore"]
 )
@@ -81,9 +83,9 @@ class Prepared:
         match self.kind:
             case "append":
                 return {REFUSED if gone else COMMITS}
-            case "delete" if gone:
+            case "delete" | "update" if gone:
                 return {REFUSED}
-            case "delete":
+            case "delete" | "update":
                 if any(not self.deleted.isdisjoint(version.touched) for version in since):
                     return {RETRIES}
                 moves = any(version.moves or (self.moves and version.touched) for version in since)
@@ -195,7 +197,7 @@ class Transactions(RuleBasedStateMachine):
     # -- through catalog.commit ---------------------------------------------------------------------------------
 
     def prepare(self, kind: str, pick: int, count: int) -> Prepared | None:
-        """Build a transaction on the latest version; None if there is no row to delete."""
+        """Build a transaction on the latest version; None if there is no row to change."""
         match kind:
             case "append":
                 added = self.new(count)
@@ -222,7 +224,12 @@ class Transactions(RuleBasedStateMachine):
         hit = [each for each in lance.dataset(self.uri).get_fragments() if each.count_rows(within(gone))]
         left = {each.fragment_id: each.delete(within(gone)) for each in hit}
         empty = [number for number, fragment in left.items() if fragment is None]
-        operation = LanceOperation.Delete([each for each in left.values() if each], empty, within(gone))
+        changed = [each for each in left.values() if each]
+        if kind == "update":
+            added = self.new(len(gone))
+            moved = LanceOperation.Update(empty, changed, list(self.fragments(added)), update_mode="rewrite_rows")
+            return Prepared("update", self.recorded(moved), self.ids(added), gone, moves=bool(empty))
+        operation = LanceOperation.Delete(changed, empty, within(gone))
         return Prepared("delete", self.recorded(operation), deleted=gone, moves=bool(empty))
 
     def commit(self, prepared: Prepared) -> None:

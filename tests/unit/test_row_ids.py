@@ -13,8 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lancekeep.domain.errors import Damaged
-from lancekeep.format.messages import RowIdSequence, parse
-from lancekeep.format.row_ids import RowIdIndex, decode_row_ids, encode_row_ids
+from lancekeep.format.messages import RowIdSequence, RowVersionSequence, parse
+from lancekeep.format.row_ids import (
+    RowIdIndex,
+    decode_row_ids,
+    decode_row_versions,
+    encode_row_ids,
+    encode_row_versions,
+)
 
 IDS = st.integers(0, 2**64 - 1) | st.integers(0, 3000)
 
@@ -132,3 +138,41 @@ def test_damaged_sequence_is_named(content: bytes, message: str) -> None:
     with pytest.raises(Damaged, match=message) as caught:
         decode_row_ids(content, 3, "fragment 4")
     assert str(caught.value).startswith("fragment 4 is not a row id sequence")
+
+
+@given(st.lists(st.integers(1, 4), max_size=12))
+def test_row_versions_survive_a_round_trip(versions: list[int]) -> None:
+    content = encode_row_versions(np.array(versions, np.uint64))
+    assert decode_row_versions(content, len(versions), "f").tolist() == versions
+
+
+def test_row_versions_of_lance_are_decoded(tmp_path: Path) -> None:
+    dataset = lance.write_dataset(pa.table({"a": range(40)}), str(tmp_path / "t"), enable_stable_row_ids=True)
+    for number in range(3):
+        dataset.update({"a": "a + 100"}, where=f"a % 7 = {number}")
+        lance.write_dataset(pa.table({"a": [1000 + number]}), dataset, mode="append")
+        dataset.optimize.compact_files(materialize_deletions_threshold=0.0)
+        for fragment in dataset.get_fragments():
+            described, columns = (
+                fragment.metadata.to_json(),
+                ["_row_created_at_version", "_row_last_updated_at_version"],
+            )
+            table = fragment.to_table(columns=["a", *columns])
+            for column, key in zip(columns, ("created_at_version_meta", "last_updated_at_version_meta"), strict=True):
+                content = bytes(described[key]["inline"])
+                assert decode_row_versions(content, table.num_rows, "f").tolist() == table[column].to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("runs", "message"),
+    [
+        ([{"span": {"range": {"end": 2}}, "version": 1}], "it has 2 versions; the fragment has 3 rows"),
+        ([{"span": {"range": {"end": 2**60}}, "version": 1}], "at most 3 are left"),
+        ([{"version": 1}], "a segment has 0 encodings"),
+    ],
+)
+def test_damaged_row_versions_are_named(runs: list[Any], message: str) -> None:
+    content = RowVersionSequence(runs=runs).SerializeToString()
+    with pytest.raises(Damaged, match=message) as caught:
+        decode_row_versions(content, 3, "fragment 4")
+    assert str(caught.value).startswith("fragment 4 is not a sequence of versions")
