@@ -25,6 +25,7 @@ from lancekeep.application.catalog import Catalog
 from lancekeep.application.upkeep.fsck import Progress
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput, LancekeepError, NotFound
 from lancekeep.domain.identifiers import Identifier, ObjectId
+from lancekeep.domain.indexes import Content, index_kind
 from lancekeep.entrypoints.scanning import READ_AHEAD, batch_rows
 from lancekeep.entrypoints.spark.jobs.files import place
 
@@ -285,7 +286,8 @@ def _missing(catalog: Catalog, table: ObjectId, dataset: Any, fragments: list[An
             if name not in sizes:
                 yield Problem(str(table), name, "the file is not there", fragment.id)
     for index in dataset.describe_indices():
-        for segment in index.segments:
+        kept_in_files = index_kind(index.name, index.type_url).content is Content.FILES
+        for segment in index.segments if kept_in_files else ():
             if segment.base_id is None and str(segment.uuid) not in indices:
                 yield Problem(
                     str(table), f"_indices/{segment.uuid}", f"a part of the index {index.name!r} is not there"

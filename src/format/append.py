@@ -15,6 +15,7 @@ import attrs
 
 from lancekeep.domain.appends import REBASED
 from lancekeep.domain.errors import Unsupported
+from lancekeep.domain.indexes import is_system_index
 from lancekeep.format.manifest import (
     ManifestFile,
     file_of,
@@ -43,7 +44,6 @@ _KNOWN_FLAGS = 1 | _STABLE_ROW_IDS | 4 | 8
 _FILE_VERSIONS = ("2.0", "2.1", "2.2")
 _CLEANS_UP = "lance.auto_cleanup."
 _KEY_METADATA = "lance-schema:unenforced-primary-key"
-SYSTEM_INDEX = "__lance_"
 _MOST_FRAGMENTS = 2**32 - 2
 
 
@@ -232,9 +232,7 @@ def _obstacle(tail: Any, indexes: bytes | None) -> str:
         return "its fragment ids are used up"
     if tail.reader_feature_flags & _STABLE_ROW_IDS and tail.fragments and not tail.next_row_id:
         return "its next row id is missing"
-    system = [
-        index.name for index in parse(IndexSection, indexes or b"").indices if index.name.startswith(SYSTEM_INDEX)
-    ]
+    system = [index.name for index in parse(IndexSection, indexes or b"").indices if is_system_index(index.name)]
     if system:
         return f"it has the index {system[0]}, which records changes"
     for field in (parse(Field, content) for content in tail.fields):

@@ -10,6 +10,7 @@ from typing import Any
 
 from lancekeep.domain.errors import ConcurrentModification, Unsupported
 from lancekeep.domain.features import FENCE
+from lancekeep.domain.indexes import index_kind
 from lancekeep.format.manifest import ManifestFile
 from lancekeep.format.messages import IndexSection, Transaction, parse
 
@@ -21,7 +22,8 @@ def shallow_clone(content: bytes, name: str, source: str, uuid: str, now: int) -
     """Return the manifest of a shallow clone, with the version number of its source.
 
     Every file that the source has in its own directory gets a base path that names the source. Version numbers
-    continue, because rows may record the versions that created them.
+    continue, because rows may record the versions that created them. The clone has no index that describes files
+    outside of every version.
 
     Args:
         content: the manifest file of the source.
@@ -37,7 +39,7 @@ def shallow_clone(content: bytes, name: str, source: str, uuid: str, now: int) -
     file = _parse_main(content, name)
     manifest = file.manifest
     base = max((path.id for path in manifest.base_paths), default=-1) + 1
-    indexes = None if file.indexes is None else parse(IndexSection, file.indexes)
+    indexes = _cloned(_indexes_of(file))
     for holder in _holders(manifest, indexes):
         if not holder.HasField("base_id"):
             holder.base_id = base
@@ -55,7 +57,7 @@ def deep_clone(content: bytes, name: str, source: str, uuid: str, now: int) -> b
     The arguments and errors are those of `shallow_clone`.
     """
     file = _parse_main(content, name)
-    indexes = _cut(file)
+    indexes = _cloned(_cut(file))
     transaction = _cloning(file.manifest, source, uuid, shallow=False)
     return _following(file.manifest, indexes, transaction, file.manifest.version, now)
 
@@ -98,9 +100,22 @@ def _parse_main(content: bytes, name: str) -> ManifestFile:
     return file
 
 
+def _indexes_of(file: ManifestFile) -> Any:
+    """Return the decoded index section of a manifest; None without one."""
+    return None if file.indexes is None else parse(IndexSection, file.indexes)
+
+
+def _cloned(indexes: Any) -> Any:
+    """Return an index section without the indexes that a clone does not have."""
+    if indexes is None:
+        return None
+    kept = [index for index in indexes.indices if index_kind(index.name, index.index_details.type_url).cloned]
+    return IndexSection(indices=kept)
+
+
 def _cut(file: ManifestFile) -> Any:
     """Remove all base paths from a manifest, and return its decoded index section, if any."""
-    indexes = None if file.indexes is None else parse(IndexSection, file.indexes)
+    indexes = _indexes_of(file)
     for holder in _holders(file.manifest, indexes):
         holder.ClearField("base_id")
     file.manifest.ClearField("base_paths")

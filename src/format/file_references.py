@@ -20,8 +20,9 @@ from lancekeep.domain.dataset_files import (
 )
 from lancekeep.domain.errors import Damaged
 from lancekeep.domain.file_references import FileReference
+from lancekeep.domain.indexes import Content, index_kind
 from lancekeep.format.manifest import message_at, not_a_manifest, parse_message, parse_section, section_at
-from lancekeep.format.messages import DataFragment, IndexSection, ManifestOutline, parse, uuid_text
+from lancekeep.format.messages import MESSAGES, DataFragment, IndexSection, ManifestOutline, parse, uuid_text
 
 _DATASET_BASE = b'\x18\x01"'
 """The fields before the path in a BasePath of a dataset: ``is_dataset_root`` is true, the path follows."""
@@ -126,10 +127,18 @@ def _files_of(fragment: Any) -> Iterator[tuple[FileReference, Any]]:
 def _files_of_index(index: Any) -> Iterator[FileReference]:
     """Yield the files of an index, or its directory if the manifest does not list them."""
     directory = f"{INDICES}/{uuid_text(index.uuid.uuid)}"
-    if not index.files:
-        yield FileReference(f"{directory}/")
     for file in index.files:
         yield FileReference(f"{directory}/{file.path}", file.size_bytes or None)
+    if index.files:
+        return
+    match index_kind(index.name, index.index_details.type_url).content:
+        case Content.FILES:
+            yield FileReference(f"{directory}/")
+        case Content.EITHER:
+            details = parse(MESSAGES["FragmentReuseIndexDetails"], index.index_details.value)
+            if details.HasField("external"):
+                file = details.external
+                yield FileReference(f"{directory}/{file.path}", file.offset + file.size or None)
 
 
 def _placed(file: FileReference, holder: Any, bases: dict[int, Any], name: str) -> FileReference:

@@ -54,6 +54,8 @@ _MESSAGES = {
     "covering_fields=11:int32*",
     "Details": "type_url=1:string value=2:bytes",
     "IndexFile": "path=1:string size_bytes=2:uint64",
+    "FragmentReuseIndexDetails": "inline=1:bytes external=2:ExternalFile",
+    "MemWalIndexDetails": "compacted_sstables=9:CompactedSsTable*",
     "Uuid": "uuid=1:bytes",
     "Transaction": "read_version=1:uint64 uuid=2:string tag=3:string transaction_properties=4:Property* "
     "append=100:Append delete=101:Delete overwrite=102:Overwrite create_index=103:CreateIndex rewrite=104:Rewrite "

@@ -14,9 +14,10 @@ import numpy as np
 
 from lancekeep.domain import operations
 from lancekeep.domain.errors import CommitRefused, ConcurrentModification, Damaged, Unsupported
+from lancekeep.domain.indexes import is_system_index
 from lancekeep.domain.manifest import Fragment, IndexMetadata, Manifest, SchemaField, Timestamp
 from lancekeep.domain.operations import RewriteGroup, RewrittenIndex, Transaction, UpdateMap
-from lancekeep.format.append import SYSTEM_INDEX, number_rows
+from lancekeep.format.append import number_rows
 from lancekeep.format.deletions import decode_bitmap, encode_bitmap
 from lancekeep.format.effects import MOST_FRAGMENTS
 from lancekeep.format.moved_rows import MovedRows
@@ -171,7 +172,7 @@ def _rewritten(base: TableVersion, rewrite: operations.Rewrite, name: str) -> Ta
     """Return the version with the new fragments, and with the indexes that were made for them."""
     if rewrite.old_fragments or rewrite.new_fragments or rewrite.others:
         raise Unsupported(f"{name}: the rewrite has attributes of other releases; commit with the Lance engine")
-    if any(index.name.startswith(SYSTEM_INDEX) for index in base.indices):
+    if any(is_system_index(index.name) for index in base.indices):
         raise Unsupported(f"{name}: the table has an index of the engine's own; commit with the Lance engine")
     old = {fragment.id: fragment for group in rewrite.groups for fragment in group.old_fragments}
     kept, present = [], {}

@@ -13,13 +13,12 @@ import pyarrow.compute as pc
 
 from lancekeep.adapters.lance.queries import plans, streamed, translated
 from lancekeep.domain.errors import ColumnNotFound, Unsupported
+from lancekeep.domain.indexes import is_system_index
 from lancekeep.format.manifest import transaction_name
 from lancekeep.ports.rows import MergeCounts, MergeRule, Query, RowStats, Source
 
 _IN_MEMORY = 16 << 20
 """The bytes of a source that are kept in memory; a larger one is kept on disk."""
-
-_SYSTEM_INDEX = "__lance"
 
 _ADD_NO_ROWS = (lance.LanceOperation.CreateIndex, lance.LanceOperation.Delete, lance.LanceOperation.Rewrite)
 """Operations after which the table has no key that it lacked before."""
@@ -51,7 +50,7 @@ class LanceRows:
             size = sum(field.bytes_on_disk for field in dataset.stats.data_stats().fields)
             names = {index.name for index in dataset.describe_indices()}
             fragments = [fragment.metadata.num_rows for fragment in dataset.get_fragments()]
-            return RowStats(size, sum(not name.startswith(_SYSTEM_INDEX) for name in names), fragments)
+            return RowStats(size, sum(not is_system_index(name) for name in names), fragments)
 
     def insert(self, dataset: Any, data: Any, *, overwrite: bool) -> Any:
         dataset.insert(data, mode="overwrite" if overwrite else "append")

@@ -22,14 +22,12 @@ from lancekeep.domain.errors import (
     SchemaMismatch,
     Unsupported,
 )
+from lancekeep.domain.indexes import is_system_index
 from lancekeep.format.manifest import transaction_name
 from lancekeep.ports.table_structure import Branch, ColumnChange, FieldMetadata, Index, IndexStatistics, NewIndex
 
 EXPRESSION = "lancekeep:computed"
 """The key of a field's metadata that holds the SQL expression of a computed column."""
-
-_SYSTEM = "__lance"
-"""The beginning of the names of indexes that Lance keeps for itself."""
 
 _NAMES = {"max_iterations": "max_iters"}
 """Parameters of the specification that pylance names differently."""
@@ -118,7 +116,7 @@ class LanceStructure:
     def indexes(self, dataset: Any) -> Sequence[Index]:
         rows = dataset.count_rows()
         paths = dict(_paths(dataset.lance_schema.fields()))
-        found = [each for each in dataset.describe_indices() if not each.name.startswith(_SYSTEM)]
+        found = [each for each in dataset.describe_indices() if not is_system_index(each.name)]
         return [_described(each, rows, paths) for each in sorted(found, key=lambda each: str(each.name))]
 
     def index_statistics(self, dataset: Any, name: str) -> IndexStatistics:

@@ -1,0 +1,83 @@
+"""The kinds of indexes, and where an index of each kind keeps its content.
+
+Table format, "Index". An index names its kind by the type of its details. Everything that asks which files an index
+has, or whether a table can do without it, asks this table.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import attrs
+
+SYSTEM_INDEX = "__lance_"
+"""The names of indexes that the engine keeps for itself begin with this prefix."""
+
+FRAGMENT_REUSE, MEM_WAL = f"{SYSTEM_INDEX}frag_reuse", f"{SYSTEM_INDEX}mem_wal"
+
+
+class Content(Enum):
+    """Where an index keeps its content."""
+
+    FILES = "files in the index's own directory"
+    DETAILS = "the details in the manifest"
+    EITHER = "the details in the manifest, or one file if they are large"
+
+
+@attrs.frozen
+class IndexKind:
+    """A kind of index.
+
+    Attributes:
+        name: its name, as pylance creates it, or as the index itself is called.
+        details: the last part of the type of its details.
+        content: where it keeps its content.
+        cloned: whether a clone has it. An index that describes files which a clone does not have is left out.
+    """
+
+    name: str
+    details: str
+    content: Content = Content.FILES
+    cloned: bool = True
+
+
+INDEX_KINDS = (
+    IndexKind("BTREE", "BTreeIndexDetails"),
+    IndexKind("BITMAP", "BitmapIndexDetails"),
+    IndexKind("LABEL_LIST", "LabelListIndexDetails"),
+    IndexKind("INVERTED", "InvertedIndexDetails"),
+    IndexKind("NGRAM", "NGramIndexDetails"),
+    IndexKind("ZONEMAP", "ZoneMapIndexDetails"),
+    IndexKind("BLOOMFILTER", "BloomFilterIndexDetails"),
+    IndexKind("RTREE", "RTreeIndexDetails"),
+    IndexKind("MINHASHLSH", "MinHashLshIndexDetails"),
+    IndexKind("FM", "FMIndexDetails"),
+    IndexKind("JSON", "JsonIndexDetails"),
+    IndexKind("IVF", "VectorIndexDetails"),
+    IndexKind(FRAGMENT_REUSE, "FragmentReuseIndexDetails", Content.EITHER),
+    IndexKind(MEM_WAL, "MemWalIndexDetails", Content.DETAILS, cloned=False),
+)
+"""The known kinds. The details of vector indexes do not tell their variants, such as ``IVF_PQ``, apart."""
+
+_BY_DETAILS = {kind.details: kind for kind in INDEX_KINDS}
+_OLDER = IndexKind("index", "")
+_LATER = IndexKind("system index", "", Content.DETAILS)
+
+
+def index_kind(name: str, type_url: str) -> IndexKind:
+    """Return the kind of an index.
+
+    An index without details, or of a kind that later releases add, has files, unless it is a system index: then its
+    details may be all that it has.
+
+    Args:
+        name: the name of the index.
+        type_url: the type of its details; empty if it has none, as the indexes of old releases.
+    """
+    known = _BY_DETAILS.get(type_url.rpartition(".")[2])
+    return known or (_LATER if is_system_index(name) else _OLDER)
+
+
+def is_system_index(name: str) -> bool:
+    """Return whether an index is one that the engine keeps for itself."""
+    return name.startswith(SYSTEM_INDEX)
