@@ -20,6 +20,7 @@ from lancekeep.domain.appends import REBASED
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import CommitRefused, ConcurrentModification, InvalidInput, Unsupported
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.layout import DatasetRoot
 from lancekeep.ports.table_engine import TableEngine
 
 if TYPE_CHECKING:
@@ -28,6 +29,13 @@ if TYPE_CHECKING:
 ATTEMPTS = 5
 REPEATED = (ConcurrentModification, CommitRefused)
 """The errors of `Compactions.commit` after which to plan again, for example after an overwrite."""
+
+
+def given_up(object_id: ObjectId, refusal: Exception) -> ConcurrentModification:
+    """Return the error after all attempts; it gives the reason of the last one."""
+    return ConcurrentModification(
+        f"{object_id}: {ATTEMPTS} compactions were refused, and nothing was committed. The last one: {refusal}"
+    )
 
 
 class Compactions:
@@ -48,6 +56,7 @@ class Compactions:
         """Compact a table; see `Catalog.compact`."""
         if target_rows < 1:
             raise InvalidInput(f"target_rows is 1 or more, not {target_rows}")
+        root = self.root(object_id)
         for _ in range(ATTEMPTS):
             rewritten = self._writes.examine(
                 object_id, partial(self._engine.compaction.rewrite, target_rows=target_rows), None, None
@@ -56,11 +65,24 @@ class Compactions:
                 return None
             try:
                 return self.commit(object_id, rewritten)
-            except REPEATED:
-                continue
-        raise ConcurrentModification(
-            f"{object_id}: other writers kept changing the rewritten fragments; nothing was committed"
-        )
+            except REPEATED as error:
+                refusal = error
+                self.discard(root, rewritten)
+        raise given_up(object_id, refusal) from refusal
+
+    def root(self, object_id: ObjectId) -> DatasetRoot | None:
+        """Return the root of a table, for `discard`; None if a server has its files."""
+        return None if self._transactions is None else self._transactions().root(object_id)
+
+    def discard(self, root: DatasetRoot | None, rewritten: Sequence[Any]) -> None:
+        """Remove the files of rewritten fragments that were definitely not committed.
+
+        Args:
+            root: The root of the table before it was rewritten.
+            rewritten: What the engine has rewritten for this caller, never a description that a caller passes.
+        """
+        if root is not None and self._transactions is not None:
+            self._transactions().remove_data_files(root, self._engine.compaction.new_files(rewritten))
 
     def commit(self, object_id: ObjectId, rewritten: Sequence[Any]) -> Committed:
         """Commit rewritten fragments; see `Catalog.commit_compaction`."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 
@@ -153,6 +153,14 @@ class TableTransactions:
             )
         properties = {**transaction.transaction_properties, **dict([REBASED])}
         return self._commit(table, attrs.evolve(transaction, transaction_properties=properties), base)
+
+    def root(self, object_id: ObjectId) -> DatasetRoot:
+        return self._versions.dataset_root(self._tables.find(object_id))
+
+    def remove_data_files(self, root: DatasetRoot, names: Iterable[str]) -> None:
+        """Remove data files that no version names."""
+        for name in names:
+            self._remove(f"{root.key}/{DATA}/{name}")
 
     def _remove(self, key: str) -> None:
         with suppress(LancekeepError):  # clean-up removes it later

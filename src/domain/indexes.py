@@ -24,6 +24,15 @@ class Content(Enum):
     EITHER = "the details in the manifest, or one file if they are large"
 
 
+class RowNames(Enum):
+    """How an index names rows in a table with stable row ids (pylance 14)."""
+
+    ROW_IDS = "row ids"
+    ADDRESSES = "addresses"
+    ZONES = "ranges of addresses"
+    UNKNOWN = "unknown"
+
+
 @attrs.frozen
 class IndexKind:
     """A kind of index.
@@ -33,34 +42,39 @@ class IndexKind:
         details: the last part of the type of its details.
         content: where it keeps its content.
         cloned: whether a clone has it. An index that describes files which a clone does not have is left out.
+        rows: by what it names rows in a table with stable row ids.
+        trusted: whether pylance returns the rows that it names without a comparison with their values, so that the
+            entry of an old value is a wrong answer.
     """
 
     name: str
     details: str
     content: Content = Content.FILES
     cloned: bool = True
+    rows: RowNames = RowNames.UNKNOWN
+    trusted: bool = False
 
 
 INDEX_KINDS = (
-    IndexKind("BTREE", "BTreeIndexDetails"),
-    IndexKind("BITMAP", "BitmapIndexDetails"),
-    IndexKind("LABEL_LIST", "LabelListIndexDetails"),
-    IndexKind("INVERTED", "InvertedIndexDetails"),
-    IndexKind("NGRAM", "NGramIndexDetails"),
-    IndexKind("ZONEMAP", "ZoneMapIndexDetails"),
-    IndexKind("BLOOMFILTER", "BloomFilterIndexDetails"),
-    IndexKind("RTREE", "RTreeIndexDetails"),
-    IndexKind("MINHASHLSH", "MinHashLshIndexDetails"),
-    IndexKind("FM", "FMIndexDetails"),
-    IndexKind("JSON", "JsonIndexDetails"),
-    IndexKind("IVF", "VectorIndexDetails"),
+    IndexKind("BTREE", "BTreeIndexDetails", rows=RowNames.ADDRESSES, trusted=True),
+    IndexKind("BITMAP", "BitmapIndexDetails", rows=RowNames.ROW_IDS, trusted=True),
+    IndexKind("LABEL_LIST", "LabelListIndexDetails", rows=RowNames.ROW_IDS, trusted=True),
+    IndexKind("INVERTED", "InvertedIndexDetails", rows=RowNames.ROW_IDS, trusted=True),
+    IndexKind("NGRAM", "NGramIndexDetails", rows=RowNames.ROW_IDS),
+    IndexKind("ZONEMAP", "ZoneMapIndexDetails", rows=RowNames.ZONES),
+    IndexKind("BLOOMFILTER", "BloomFilterIndexDetails", rows=RowNames.ZONES),
+    IndexKind("RTREE", "RTreeIndexDetails", trusted=True),
+    IndexKind("MINHASHLSH", "MinHashLshIndexDetails", trusted=True),
+    IndexKind("FM", "FMIndexDetails", trusted=True),
+    IndexKind("JSON", "JsonIndexDetails", trusted=True),
+    IndexKind("IVF", "VectorIndexDetails", rows=RowNames.ROW_IDS),
     IndexKind(FRAGMENT_REUSE, "FragmentReuseIndexDetails", Content.EITHER),
     IndexKind(MEM_WAL, "MemWalIndexDetails", Content.DETAILS, cloned=False),
 )
 """The known kinds. The details of vector indexes do not tell their variants, such as ``IVF_PQ``, apart."""
 
 _BY_DETAILS = {kind.details: kind for kind in INDEX_KINDS}
-_OLDER = IndexKind("index", "")
+_OLDER = IndexKind("index", "", trusted=True)
 _LATER = IndexKind("system index", "", Content.DETAILS)
 
 

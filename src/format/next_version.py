@@ -13,13 +13,13 @@ import attrs
 import numpy as np
 
 from lancekeep.domain import operations
-from lancekeep.domain.errors import CommitRefused, ConcurrentModification, Damaged, Unsupported
-from lancekeep.domain.indexes import is_system_index
+from lancekeep.domain.errors import CommitRefused, ConcurrentModification, Unsupported
+from lancekeep.domain.indexes import RowNames, is_system_index
 from lancekeep.domain.manifest import Fragment, IndexMetadata, Manifest, SchemaField, Timestamp
 from lancekeep.domain.operations import RewriteGroup, RewrittenIndex, Transaction, UpdateMap
 from lancekeep.format.append import number_rows
-from lancekeep.format.deletions import decode_bitmap, encode_bitmap
-from lancekeep.format.effects import MOST_FRAGMENTS
+from lancekeep.format.deletions import encode_bitmap
+from lancekeep.format.index_coverage import covered_fragments, kind_of
 from lancekeep.format.moved_rows import MovedRows
 from lancekeep.format.table_version import TableVersion
 from lancekeep.format.values import decoded, encoded
@@ -190,7 +190,10 @@ def _rewritten(base: TableVersion, rewrite: operations.Rewrite, name: str) -> Ta
     if any(one.id == other.id for one, other in pairwise(fragments)):
         raise CommitRefused(f"{name}: the transaction gives a new fragment the id of another one")
     replaced = {index.old_id: index for index in rewrite.rewritten_indices}
-    indices = [_remapped(index, replaced.get(index.uuid), rewrite.groups, name) for index in base.indices]
+    stable = bool(base.manifest.reader_feature_flags & _STABLE_ROW_IDS)
+    indices = [
+        _remapped(index, replaced.get(index.uuid), rewrite.groups, name, stable=stable) for index in base.indices
+    ]
     section = base.index_section and attrs.evolve(base.index_section, indices=tuple(indices))
     highest = max([_highest(base.manifest), *(fragment.id for fragment in new)])
     manifest = attrs.evolve(base.manifest, fragments=fragments, max_fragment_id=highest)
@@ -206,31 +209,37 @@ def _require_same_rows(groups: Iterable[RewriteGroup], name: str) -> None:
 
 
 def _remapped(
-    index: IndexMetadata, new: RewrittenIndex | None, groups: Iterable[RewriteGroup], name: str
+    index: IndexMetadata, new: RewrittenIndex | None, groups: Iterable[RewriteGroup], name: str, *, stable: bool
 ) -> IndexMetadata:
-    """Return an index that covers the new fragments, by files that name their rows."""
-    if not index.fragment_bitmap:
-        raise Unsupported(f"{name}: the index {index.name} does not say what it covers; commit with the Lance engine")
-    try:
-        covered = set(decode_bitmap(index.fragment_bitmap, MOST_FRAGMENTS).tolist())
-    except ValueError as error:
-        raise Damaged(f"{name}: the fragment bitmap of the index {index.name} is damaged: {error}") from error
+    """Return an index that covers the new fragments, by files that name their rows.
+
+    In a table with ``stable`` row ids, the files of most kinds still name them. Zones of removed fragments name no row.
+    """
+    before = covered_fragments(index, name)
+    covered = before
+    names = kind_of(index).rows if stable else RowNames.ADDRESSES
     for group in groups:
         old = {fragment.id for fragment in group.old_fragments}
         if covered.isdisjoint(old):
             continue
-        if new is None or not old <= covered:
+        if new is None and names is RowNames.ZONES:
+            covered = covered - old
+            continue
+        if new is None and stable and names is not RowNames.ROW_IDS:
+            raise Unsupported(f"{name}: the index {index.name} has to be rewritten; commit with the Lance engine")
+        if (new is None and not stable) or not old <= covered:
             raise ConcurrentModification(
                 f"{name}: the index {index.name} covers fragments that the transaction rewrites, but the transaction "
                 "has no index for the new ones. Read the table again and repeat the operation; nothing was committed"
             )
         covered = covered - old | {fragment.id for fragment in group.new_fragments}
+    if covered != before:
+        index = attrs.evolve(index, fragment_bitmap=encode_bitmap(np.array(sorted(covered), np.uint64)))
     if new is None:
         return index
     return attrs.evolve(
         index,
         uuid=new.new_id,
-        fragment_bitmap=encode_bitmap(np.array(sorted(covered), np.uint64)),
         index_details=new.new_index_details,
         index_version=new.new_index_version,
         files=new.new_index_files,

@@ -34,6 +34,9 @@ class CompactionEngine(Protocol):
             Unsupported: only the engine can commit, for example because an index has to be rewritten.
         """
 
+    def new_files(self, rewritten: Sequence[Any]) -> Sequence[str]:
+        """Return the names of the new files in the table's ``data`` directory."""
+
     def commit(self, dataset: Any, rewritten: Sequence[Any]) -> Any:
         """Replace the rewritten fragments, and return the dataset.
 

@@ -113,6 +113,119 @@ def test_indexes_find_the_rows_after_a_compaction(tmp_path: Path, store: str) ->
     assert len(after.get_fragments()) < 5
 
 
+INDEXED = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("number", pa.int64()),
+        ("words", pa.string()),
+        ("tags", pa.list_(pa.string())),
+        ("vector", pa.list_(pa.float32(), 4)),
+    ]
+)
+QUESTIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "BTREE": ("number", {"filter": "number = 3"}),
+    "BITMAP": ("number", {"filter": "number = 3"}),
+    "ZONEMAP": ("number", {"filter": "number = 3"}),
+    "BLOOMFILTER": ("number", {"filter": "number = 3"}),
+    "LABEL_LIST": ("tags", {"filter": "array_has_any(tags, ['t3'])"}),
+    "NGRAM": ("words", {"filter": "contains(words, 'word3')"}),
+    "INVERTED": ("words", {"full_text_query": "word3"}),
+    "IVF_FLAT": ("vector", {"nearest": {"column": "vector", "q": [3.0] * 4, "k": 20, "nprobes": 2}}),
+}
+"""Questions; the rows whose ``number`` is 3 are the answer, or the first of it."""
+
+
+def of_four_stable_fragments(tmp_path: Path) -> str:
+    """Write a table with stable row ids, and return its URI."""
+    rows = [
+        {
+            "id": each, "number": each % 5, "words": f"word{each % 5} text", "tags": [f"t{each % 5}"],
+            "vector": [float(each % 5)] * 4,
+        }
+        for each in range(40)
+    ]  # fmt: skip
+    uri = str(tmp_path / "lake/t.lance")
+    lance.write_dataset(pa.Table.from_pylist(rows, INDEXED), uri, max_rows_per_file=10, enable_stable_row_ids=True)
+    return uri
+
+
+def index(dataset: Any, kind: str) -> None:
+    column = QUESTIONS[kind][0]
+    if kind.startswith("IVF"):
+        dataset.create_index(column, kind, num_partitions=2)
+    else:
+        dataset.create_scalar_index(column, kind)
+
+
+def answer(uri: str, kind: str) -> list[int]:
+    """Return the ids of the rows that plain pylance finds by the index."""
+    found = lance.dataset(uri).scanner(columns=["id", "number"], **QUESTIONS[kind][1]).to_table()
+    return sorted(row["id"] for row in found.to_pylist() if row["number"] == 3 or "nearest" not in QUESTIONS[kind][1])
+
+
+@pytest.mark.parametrize("appended", [False, True], ids=["whole", "appended rows"])
+@pytest.mark.parametrize("kind", QUESTIONS)
+def test_indexes_of_stable_row_ids_find_the_rows_after_a_compaction(tmp_path: Path, kind: str, appended: bool) -> None:
+    uri, catalog = of_four_stable_fragments(tmp_path), connect(tmp_path)
+    index(catalog.open("t"), kind)
+    catalog.open("t").delete("id = 3")
+    if appended:  # neither covered nor merged with covered fragments
+        for first in (40, 50):
+            copied = lance.dataset(uri).to_table(filter="id >= 30 AND id < 40")
+            catalog.write("t", copied.set_column(0, "id", pa.array(range(first, first + 10))), "append")
+    expected = [each for each in range(60 if appended else 40) if each % 5 == 3 and each != 3]
+    question = QUESTIONS[kind][1]
+    assert answer(uri, kind) == expected
+    committed = catalog.compact("t")
+    assert committed is not None
+    lance.dataset(uri).validate()
+    assert len(lance.dataset(uri).get_fragments()) == 1 + appended
+    assert answer(uri, kind) == expected
+    dataset = lance.dataset(uri)
+    dataset.optimize.optimize_indices(num_indices_to_merge=0)
+    assert answer(uri, kind) == expected
+    assert catalog.fsck(deep=True, grace=0).findings == ()
+    if "filter" in question:
+        dataset.delete(question["filter"])
+        assert ids(uri) == [each for each in range(60 if appended else 40) if each % 5 != 3]
+
+
+@pytest.mark.parametrize(
+    ("kind", "covered", "refusals"),
+    [
+        ("BITMAP", [0, 1, 2, 3], 0),
+        ("BITMAP", [0, 1], 1),
+        ("BTREE", [0, 1, 2, 3], 1),
+        ("BTREE", [0, 1], 1),
+        ("ZONEMAP", [0, 1, 2, 3], 0),
+        ("ZONEMAP", [0, 1], 0),
+    ],
+)
+def test_an_index_that_appears_after_the_plan_covers_no_other_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, covered: list[int], refusals: int
+) -> None:
+    uri = of_four_stable_fragments(tmp_path)
+    catalog, other = connect(tmp_path), connect(tmp_path)
+    commit, refused = Compactions.commit, []
+
+    def overtaken(self: Compactions, *arguments: Any) -> Any:
+        if not lance.dataset(uri).list_indices():
+            dataset = other.open("t")
+            part = dataset.create_index_uncommitted("number", kind, name="part", fragment_ids=covered)
+            dataset.commit_existing_index_segments("part", "number", [part])
+        try:
+            return commit(self, *arguments)
+        except lancekeep.ConcurrentModification as error:
+            refused.append(error)
+            raise
+
+    monkeypatch.setattr(Compactions, "commit", overtaken)
+    assert catalog.compact("t") is not None
+    assert len(refused) == refusals
+    assert answer(uri, kind) == [3, 8, 13, 18, 23, 28, 33, 38]
+    assert catalog.fsck(deep=True, grace=0).findings == ()
+
+
 def test_tables_of_a_server_are_compacted_by_the_client(tmp_path: Path) -> None:
     root, store = str(tmp_path / "lake"), STORES["files"].format(tmp_path)
     with serving(lancekeep.DirectoryNamespace(root=root, commit_store=store)) as running:
@@ -128,8 +241,8 @@ def test_tables_of_a_server_are_compacted_by_the_client(tmp_path: Path) -> None:
 
 def test_bad_input_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     catalog = connect(tmp_path, "sqlite")
-    uri = of_four_fragments(catalog)
-    files = sorted(Path(uri).rglob("*"))
+    of_four_fragments(catalog)
+    files = sorted((tmp_path / "lake/t.lance").rglob("*"))
     with pytest.raises(lancekeep.InvalidInput, match="target_rows is 1 or more, not 0"):
         catalog.compact("t", target_rows=0)
     with pytest.raises(lancekeep.TableNotFound):
@@ -137,7 +250,7 @@ def test_bad_input_is_refused_before_anything_is_written(tmp_path: Path) -> None
     catalog.declare_table("declared")
     with pytest.raises(lancekeep.VersionNotFound):
         catalog.compact("declared")
-    assert sorted(Path(uri).rglob("*")) == files
+    assert sorted((tmp_path / "lake/t.lance").rglob("*")) == files
 
 
 def result_of(catalog: lancekeep.Catalog, change: Callable[[dict[str, Any]], object]) -> Any:
@@ -166,6 +279,25 @@ def test_a_forged_rewrite_is_refused(tmp_path: Path, change: Callable[[dict[str,
         catalog.commit_compaction("t", [result_of(catalog, change)])
     assert lance.dataset(uri).version == 4
     assert ids(uri) == list(range(40))
+
+
+def test_a_refused_compaction_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each attempt loses to a delete in the same fragments."""
+    catalog, other = connect(tmp_path, "files"), connect(tmp_path, "files")
+    uri = of_four_fragments(catalog, ["id"])
+    data = tmp_path / "lake/t.lance/data"
+    files = sorted(data.iterdir())
+    commit, lost = Compactions.commit, count()
+
+    def overtaken(self: Compactions, *arguments: Any) -> Any:
+        other.open("t").delete(f"id = {next(lost)}")
+        return commit(self, *arguments)
+
+    monkeypatch.setattr(Compactions, "commit", overtaken)
+    with pytest.raises(lancekeep.ConcurrentModification, match=r"5 compactions were refused.* delete"):
+        catalog.compact("t")
+    assert sorted(data.iterdir()) == files
+    assert ids(uri) == list(range(5, 40))
 
 
 def test_rewrites_of_two_plans_are_refused(tmp_path: Path) -> None:

@@ -31,6 +31,10 @@ class LanceCompaction:
             raise Unsupported("an index covers rewritten fragments, and the engine has to rewrite it")
         return Transaction(versions.pop(), operation=Rewrite(groups=tuple(map(_group, found))))
 
+    def new_files(self, rewritten: Sequence[Any]) -> Sequence[str]:
+        fragments = [fragment for result in rewritten for fragment in json.loads(result.json())["new_fragments"]]
+        return [file["path"] for fragment in fragments for file in fragment["files"] if file["base_id"] is None]
+
     def commit(self, dataset: Any, rewritten: Sequence[Any]) -> Any:
         Compaction.commit(dataset, list(rewritten))
         return dataset

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from lance.optimize import Compaction, CompactionOptions, CompactionTask, RewriteResult
 
 from lancekeep.application.catalog import Catalog
-from lancekeep.application.compactions import ATTEMPTS, REPEATED
+from lancekeep.application.compactions import ATTEMPTS, REPEATED, given_up
 from lancekeep.application.upkeep.fsck import Progress
-from lancekeep.domain.errors import ConcurrentModification, InvalidInput
+from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.entrypoints.scanning import BATCH_BYTES, BATCH_ROWS
 from lancekeep.entrypoints.spark.jobs.tasks import Clock, Summary, quiet, run
@@ -52,6 +52,7 @@ def compact(
     name = ObjectId.of(table)
     before = catalog.open(name).version
     options: CompactionOptions = {"target_rows_per_fragment": target_rows}
+    root = catalog.compactions.root(name)
     for _ in range(ATTEMPTS):
         dataset = catalog.open(name)
         options["batch_size"] = _batch_rows(dataset)
@@ -63,7 +64,9 @@ def compact(
         rewritten = run(spark, str(name), "compact", plan.tasks, rewrite, progress)
         try:
             committed = catalog.commit_compaction(name, rewritten)
-        except REPEATED:
+        except REPEATED as error:
+            refusal = error
+            catalog.compactions.discard(root, rewritten)
             continue
         counts = {
             "fragments removed": sum(result.metrics.fragments_removed for result in rewritten),
@@ -72,7 +75,7 @@ def compact(
         rows = sum(fragment.physical_rows - (fragment.num_deletions or 0) for fragment in old)
         size = sum(file.file_size_bytes or 0 for fragment in old for file in fragment.files)
         return Summary("compact", str(name), rows, size, clock.seconds, before, committed.version, counts)
-    raise ConcurrentModification(f"{name}: other writers kept changing the rewritten fragments; nothing was committed")
+    raise given_up(name, refusal) from refusal
 
 
 def _batch_rows(dataset: Any) -> int:
