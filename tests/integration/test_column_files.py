@@ -104,7 +104,7 @@ def test_an_update_is_read_before_an_older_overlay(tmp_path: Path, monkeypatch: 
     changes = FragmentChanges(
         dataset.version,
         added_fragments(written.added),
-        *addressed(dataset, written.addresses),
+        *addressed(dataset, written.moved),
         written.rewritten,
         field_ids(dataset, ["score"]),
     )

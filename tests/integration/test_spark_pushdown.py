@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import lance
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
@@ -216,3 +217,25 @@ def test_samples_are_chosen_by_lance(spark: SparkSession, tmp_path: Path) -> Non
         frame = spark.table("sampled.t")
         assert abs(frame.sample(fraction=0.5, seed=-3).count() - rows / 2) < 200
         assert frame.sample(withReplacement=True, fraction=3.0, seed=1).count() > rows * 2
+
+
+@pytest.mark.parametrize("query", ["SELECT * FROM lake.{t} LIMIT 3", "SELECT *, _rowid FROM lake.{t} WHERE c1 = 2"])
+def test_plan_reads_the_schema_as_often_for_many_columns(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, query: str
+) -> None:
+    reads: list[str] = []
+    schema = lance.LanceDataset.schema.fget  # type: ignore[attr-defined]  # a property of the class
+
+    def counted(dataset: lance.LanceDataset) -> Any:
+        reads.append(dataset.uri)
+        return schema(dataset)
+
+    for name, columns in (("few", 3), ("many", 60)):
+        lake.catalog.write(name, pa.table({f"c{number}": [1, 2, 3] for number in range(columns)}))
+    monkeypatch.setattr(lance.LanceDataset, "schema", property(counted))
+    counts = []
+    for name in ("few", "many"):
+        reads.clear()
+        assert lake.sql(query.format(t=name))
+        counts.append(len(reads))
+    assert counts[0] == counts[1] > 0

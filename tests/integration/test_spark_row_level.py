@@ -84,6 +84,31 @@ def test_statement_without_changes_commits_no_version(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE lake.t SET name = name, id = id",
+        "MERGE INTO lake.t USING (SELECT 1L id) s ON t.id = s.id WHEN MATCHED THEN UPDATE SET name = t.name",
+    ],
+)
+def test_update_to_the_stored_values_keeps_rows(lake: Lake, statement: str) -> None:
+    lake.sql(statement)
+    assert lake.rows() == named(*range(12))
+    assert lake.operations() == ["Overwrite", "Append", "Update"]
+
+
+def test_merge_that_only_deletes_matches_takes_source_rows_twice(lake: Lake) -> None:
+    lake.sql(
+        "MERGE INTO lake.t USING (SELECT id % 9 AS id FROM range(8, 12)) s ON t.id = s.id WHEN MATCHED THEN DELETE "
+        "WHEN NOT MATCHED BY SOURCE AND t.id = 5 THEN UPDATE SET name = 'kept'"
+    )
+    lake.sql(
+        "MERGE INTO lake.t USING (SELECT explode(array(3L, 3L, 40L, 40L)) AS id) s ON t.id = s.id "
+        "WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT (id, name) VALUES (s.id, 'new')"
+    )
+    assert lake.rows() == [*named(4), (5, "kept"), *named(6, 7, 9, 10, 11), (40, "new"), (40, "new")]
+
+
+@pytest.mark.parametrize(
     ("statement", "error", "message"),
     [
         (MERGE.format(source="(SELECT 1L id, name FROM lake.t)"), PySparkException, "MERGE_CARDINALITY_VIOLATION"),

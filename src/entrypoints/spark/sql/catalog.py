@@ -160,7 +160,11 @@ class SqlCatalog(ViewCatalog):
 
     def tableExists(self, identifier: Any) -> bool:
         table = object_id(identifier)
-        return self._catalog.table_exists(table) or self._is_partitioned(table)
+        if self._catalog.table_exists(table) or self._is_partitioned(table):
+            return True
+        with suppress(BranchNotFound, TagNotFound):
+            return self._part(table, None, None) is not None
+        return False
 
     def loadTable(
         self, identifier: Any, context: Any = None, options: Any = None
@@ -243,16 +247,23 @@ class SqlCatalog(ViewCatalog):
         return (table, part) if self._catalog.table_exists(table) else None
 
     def _require_whole(self, name: ObjectId) -> None:
-        """Check that a name that is to be changed or dropped is no part of a table.
+        """Check that a name that is to be defined, changed or dropped can be that of a single table.
 
         Raises:
-            Unsupported: It names a metadata table, a branch or a tag.
+            Unsupported: It names a metadata table, a branch or a tag, or all partitions of the catalog.
         """
-        found = None if self._catalog.table_exists(name) else self._whole(name)
+        if self._catalog.table_exists(name):
+            return
+        found = self._whole(name)
         if found is not None:
             raise Unsupported(
-                f"{self._shown(name)} is a part of the table {self._shown(found[0])}: it cannot be altered, renamed or "
-                "dropped. Alter the table itself; change its tags and branches by CALL."
+                f"{self._shown(name)} is a part of the table {self._shown(found[0])}: it cannot be created, replaced, "
+                "altered, renamed or dropped. Alter the table itself; change its tags and branches by CALL."
+            )
+        if self._is_partitioned(name):
+            raise Unsupported(
+                f"{self._shown(name)} is all partitions of the catalog: it cannot be created, replaced, altered, "
+                "renamed or dropped. Drop the table or the namespace of each partition that you do not need."
             )
 
     def _opened(self, table: ObjectId, version: str | None, moment: datetime | None) -> Any:
@@ -316,7 +327,7 @@ class SqlCatalog(ViewCatalog):
     def renameTable(self, source: Any, target: Any) -> None:
         wanted = self._without_own_name(object_id(target))
         self._require_whole(object_id(source))
-        self._require_no_view(wanted)
+        self._require_definable(wanted)
         self._catalog.rename_table(object_id(source), wanted)
 
     # -- views --------------------------------------------------------------------------------------------------
@@ -357,7 +368,6 @@ class SqlCatalog(ViewCatalog):
         return self._stage(identifier, definition, replaces=False)
 
     def stageReplace(self, identifier: Any, *definition: Any) -> StagedTable:
-        self._catalog.find_table(object_id(identifier))
         return self._stage(identifier, definition, replaces=True)
 
     def stageCreateOrReplace(self, identifier: Any, *definition: Any) -> StagedTable:
@@ -366,7 +376,9 @@ class SqlCatalog(ViewCatalog):
 
     def _stage(self, identifier: Any, definition: tuple[Any, ...], *, replaces: bool) -> StagedTable:
         table = object_id(identifier)
-        self._require_no_view(table)
+        self._require_definable(table)
+        if replaces:
+            self._catalog.find_table(table)
         branch = self._wap_branch()
         if replaces and branch is not None:
             raise Unsupported(
@@ -382,11 +394,16 @@ class SqlCatalog(ViewCatalog):
     def _create(self, identifier: Any, columns: StructType, properties: Mapping[str, str]) -> SqlTable:
         rows = stored_schema(columns, properties).empty_table()
         table = object_id(identifier)
-        self._require_no_view(table)
+        self._require_definable(table)
         self._catalog.write(table, rows, properties=_kept(properties))
         return self._table(table, None, None)
 
     # -- inside -------------------------------------------------------------------------------------------------
+
+    def _require_definable(self, table: ObjectId) -> None:
+        """Check that nothing but a table has a name that is to be defined."""
+        self._require_no_view(table)
+        self._require_whole(table)
 
     def _summaries(self, namespace: Any, kinds: Mapping[str, str]) -> Any:
         identifier, summary = self._jvm.java(CATALOG + "Identifier"), self._jvm.java(CATALOG + "TableSummary")

@@ -76,12 +76,14 @@ class Written(NamedTuple):
 
     Attributes:
         added: The fragments of new rows, as JSON.
-        addresses: The old addresses of deleted and moved rows.
+        deleted: The addresses of deleted rows.
+        moved: The old addresses of moved rows.
         rewritten: The fragments with new columns.
     """
 
     added: list[str]
-    addresses: Addresses
+    deleted: Addresses
+    moved: Addresses
     rewritten: list[Rewritten]
 
 
@@ -89,7 +91,7 @@ def write_changes(batches: Batches, plan: WritePlan, snapshot: Snapshot, layout:
     """Write the changed rows of one task."""
     task = _Task(plan, snapshot, layout)
     added = write_batches(task.rows(batches), plan)
-    return Written(task.with_row_ids(added), task.addresses(), task.rewritten)
+    return Written(task.with_row_ids(added), task.deleted(), task.moved(), task.rewritten)
 
 
 @attrs.define(slots=False)
@@ -117,7 +119,7 @@ class _Task:
 
     @cached_property
     def _kept(self) -> list[str]:
-        return [name for name in self.plan.schema.names if name not in self._assigned.names]
+        return [name for index, name in enumerate(self.plan.schema.names) if index in self.layout.unchanged]
 
     def rows(self, batches: Batches) -> Iterator[pa.RecordBatch]:
         """Yield the new rows, and rewrite columns of fragments.
@@ -143,15 +145,19 @@ class _Task:
                 yield self._whole(new)
         yield from self._finish()
 
-    def addresses(self) -> Addresses:
-        """Return the old addresses of deleted and moved rows."""
-        return np.concatenate([np.empty(0, np.uint64), *self._deleted, *self._moved])
+    def deleted(self) -> Addresses:
+        """Return the addresses of deleted rows."""
+        return np.concatenate([np.empty(0, np.uint64), *self._deleted])
+
+    def moved(self) -> Addresses:
+        """Return the old addresses of moved rows."""
+        return np.concatenate([np.empty(0, np.uint64), *self._moved])
 
     def with_row_ids(self, fragments: Sequence[str]) -> list[str]:
         """Give moved rows their ids again; the commit gives ids to the rows after them."""
         if not fragments or not any(map(len, self._moved)) or not self._dataset.has_stable_row_ids:
             return list(fragments)
-        ids = self._ids(np.concatenate(self._moved))
+        ids = self._ids(self.moved())
         found = []
         for text in fragments:
             fragment = json.loads(text)

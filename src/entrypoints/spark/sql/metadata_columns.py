@@ -32,7 +32,8 @@ POSITION_BITS = 32
 def metadata_columns(dataset: Any) -> Mapping[str, str]:
     """Return the metadata columns of a ``lance.LanceDataset`` with their comments."""
     offered = _COMMENTS | _WITH_STABLE_IDS if dataset.has_stable_row_ids else _COMMENTS
-    return {name: comment for name, comment in offered.items() if name not in dataset.schema.names}
+    stored = frozenset(dataset.schema.names)
+    return {name: comment for name, comment in offered.items() if name not in stored}
 
 
 def stored_metadata(dataset: Any) -> pa.Schema:

@@ -163,6 +163,8 @@ class Operation(Proxy):
     def _narrowed(self, layout: Layout, query: Query, *, is_merge: bool) -> Layout:
         """Leave out the columns that no update changes, and arrange the rows for `changed_rows`."""
         unchanged = list(query.unchanged()) if self._is_narrowable() else []
+        if len(unchanged) == len(layout.row):  # updates to the stored values; one column is written again
+            del unchanged[:1]
         gathered = not query.joins()
         if unchanged:
             [scan] = self._scans
@@ -259,7 +261,9 @@ class Changes(Proxy):
 
     def commit(self, answers: Iterable[Any], summary: Any = None) -> None:
         written: list[Written] = messages(answers)
-        addresses = np.sort(np.concatenate([np.empty(0, np.uint64), *(one.addresses for one in written)]))
+        # A MERGE that only deletes may find a row several times.
+        deleted = np.unique(_joined(one.deleted for one in written))
+        addresses = np.sort(_joined([deleted, *(one.moved for one in written)]))
         changed, removed = addressed(self._changed, addresses)
         rewritten = [fragment for one in written for fragment in one.rewritten]
         numbers = [fragment.id for fragment in changed] + removed + [fragment.number for fragment in rewritten]
@@ -376,6 +380,10 @@ def addressed(dataset: Any, addresses: Addresses) -> tuple[list[Any], list[int]]
         left = dataset.get_fragment(number).delete_rows((addresses[start:end] & OFFSETS).tolist())
         _sort(number, left, changed, removed)
     return changed, removed
+
+
+def _joined(parts: Iterable[Addresses]) -> Addresses:
+    return np.concatenate([np.empty(0, np.uint64), *parts])
 
 
 def _sort(number: int, left: Any, changed: list[Any], removed: list[int]) -> None:

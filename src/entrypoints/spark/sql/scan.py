@@ -85,9 +85,9 @@ class ScanBuilder(Proxy):
         return True
 
     def pushPredicates(self, predicates: Iterable[Any]) -> Any:
-        rest = []
+        rest, metadata = [], stored_metadata(self._dataset)
         for predicate in predicates:
-            text = translated(predicate, self._dataset, stored_metadata(self._dataset))
+            text = translated(predicate, self._dataset, metadata)
             if text is None:
                 rest.append(predicate)
             else:
@@ -173,7 +173,8 @@ class ScanBuilder(Proxy):
         if self._aggregation is not None or not self._schema.names:
             return Counter(self._snapshot, filters, self._limit, per_row=self._aggregation is None).read
         wanted = self._types(self._schema)
-        added = tuple(name for name in wanted.names if name in metadata_columns(self._dataset))
+        offered = metadata_columns(self._dataset)
+        added = tuple(name for name in wanted.names if name in offered)
         stored = pa.schema([field for field in wanted if field.name not in added])
         reader: FragmentReader | MetadataReader = self._reader(stored, filters)
         if added:

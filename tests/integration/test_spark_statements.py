@@ -1,0 +1,169 @@
+"""Every statement on every kind of relation is done or refused; it is never reported as done without an effect."""
+
+from __future__ import annotations
+
+import shutil
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import attrs
+import lance
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException, PythonException
+from pyspark.sql import SparkSession
+
+import lancekeep
+import lancekeep.spark
+from lancekeep import PartitionBy
+from lancekeep.domain.identifiers import ObjectId
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:lance is not fork-safe"),  # the JVM is forked, and executes at once
+    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas"),
+]
+
+NAMES = {
+    "table": "ns.t",
+    "branch": "ns.t.branch_dev",
+    "tag": "ns.t.tag_one",
+    "metadata": "ns.t.history",
+    "view": "ns.v",
+    "partitioned": "dataset",
+    "missing": "ns.missing",
+}
+TABLE = ObjectId.of("ns.t")
+ROWS = pa.table({"i": [1, 2, 3], "s": ["a", "b", "c"]})
+_SOURCE = "(SELECT * FROM VALUES (1L, 'm'), (8L, 'n') AS q(i, s)) q"
+_TWICE = "(SELECT * FROM VALUES (1L, 'm'), (1L, 'n') AS q(i, s)) q"
+
+DONE: dict[str, str] = {
+    "INSERT INTO {r} VALUES (9, 'z')": "table branch partitioned",
+    "INSERT INTO {r} BY NAME SELECT 'z' AS s, 9L AS i": "table branch partitioned",
+    "INSERT OVERWRITE {r} VALUES (9, 'z')": "table branch",
+    "INSERT INTO {r} REPLACE WHERE i = 1 VALUES (1, 'y')": "table branch",
+    "UPDATE {r} SET s = 'u' WHERE i = 1": "table branch",
+    "UPDATE {r} SET i = i": "table branch",
+    "DELETE FROM {r} WHERE i = 1": "table branch",
+    "DELETE FROM {r} WHERE i + 1 = 2": "table branch",
+    "TRUNCATE TABLE {r}": "table branch",
+    f"MERGE INTO {{r}} t USING {_SOURCE} ON t.i = q.i WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *": (
+        "table branch"
+    ),
+    f"MERGE INTO {{r}} t USING {_SOURCE} ON t.i = q.i WHEN MATCHED THEN UPDATE SET s = t.s": "table branch",
+    f"MERGE INTO {{r}} t USING {_TWICE} ON t.i = q.i WHEN MATCHED THEN DELETE": "table branch",
+    "CREATE TABLE {r} (k INT)": "missing",
+    "CREATE OR REPLACE TABLE {r} (k INT)": "table missing",
+    "REPLACE TABLE {r} (k INT)": "table",
+    "CREATE TABLE {r} AS SELECT 1L AS k": "missing",
+    "CREATE OR REPLACE TABLE {r} AS SELECT 1L AS k": "table missing",
+    "CREATE TABLE {r} LIKE {c}.ns.t": "missing",
+    "DROP TABLE {r}": "table",
+    "DROP TABLE {r} PURGE": "table",
+    "CREATE OR REPLACE VIEW {r} AS SELECT 1 AS k": "view missing",
+    "ALTER VIEW {r} AS SELECT 1 AS k": "view",
+    "DROP VIEW {r}": "view",
+    "ALTER TABLE {r} RENAME TO {c}.ns.renamed": "table",
+    "ALTER TABLE {c}.ns.t RENAME TO {r}": "missing",
+    "ALTER TABLE {r} SET TBLPROPERTIES ('a' = 'b')": "table",
+    "ALTER TABLE {r} ADD COLUMN n INT": "table",
+    "ALTER TABLE {r} RENAME COLUMN s TO z": "table",
+    "ALTER TABLE {r} DROP COLUMN s": "table",
+    "ALTER TABLE {r} ADD PARTITION (s = 'x')": "",
+    "ALTER TABLE {r} CLUSTER BY (i)": "",
+    "COMMENT ON TABLE {r} IS 'said'": "table",
+    "ANALYZE TABLE {r} COMPUTE STATISTICS": "",
+    "MSCK REPAIR TABLE {r}": "",
+    "CREATE INDEX ix ON {r} (i)": "",
+}
+"""The kinds of relations on which a statement has an effect; it is refused on all others."""
+
+OPTIONAL: dict[str, tuple[str, str]] = {
+    "DROP TABLE IF EXISTS {r}": ("table", "missing"),
+    "DROP VIEW IF EXISTS {r}": ("view", "missing"),
+    "CREATE TABLE IF NOT EXISTS {r} (k INT)": ("missing", "table branch tag metadata partitioned view"),
+}
+"""The kinds on which a statement has an effect, and those on which it does nothing as it says."""
+
+
+@attrs.frozen
+class Lake:
+    """A catalog with a relation of each kind, under a name of its own in SQL."""
+
+    spark: SparkSession
+    name: str
+    catalog: lancekeep.Catalog
+
+    def run(self, statement: str, kind: str) -> None:
+        self.spark.sql(statement.format(r=f"{self.name}.{NAMES[kind]}", c=self.name)).collect()
+
+    def state(self) -> dict[str, Any]:
+        """Return everything that statements can change, as plain pylance reads it."""
+        found: dict[str, Any] = {}
+        names = [f"ns.{name}" for name in self.catalog.list_tables("ns")]
+        for table in map(ObjectId.of, [*self.catalog.list_tables(ObjectId(())), *names]):
+            described = self.catalog.describe_table(table)
+            dataset = lance.dataset(described.uri)
+            versions = {name: branch.version for name, branch in self.catalog.structure.branches(table).items()}
+            found[str(table)] = (dict(described.properties), dataset.schema, dataset.version, versions)
+            for name in versions:
+                found[f"{table}:{name}"] = dataset.checkout_version((name, None)).version
+        views = self.catalog.sql_views
+        found |= {name: views.definition(ObjectId.of(["ns", name])) for name in views.names(ObjectId.of("ns"))}
+        scan = self.catalog.partitioned().scan()
+        return {**found, "partitions": sorted((part.values, part.version) for part in scan.partitions)}
+
+
+class Lakes:
+    """Copies of one catalog; a statement that changes its copy gets the next test a new one."""
+
+    def __init__(self, spark: SparkSession, directory: Path) -> None:
+        self._spark = spark
+        self._directory = directory
+        self._numbers = count()
+        self._current: tuple[Lake, dict[str, Any]] | None = None
+
+    def fresh(self) -> tuple[Lake, dict[str, Any]]:
+        if self._current is None or self._current[0].state() != self._current[1]:
+            lake = self._copy()
+            self._current = lake, lake.state()
+        return self._current
+
+    def _copy(self) -> Lake:
+        name = f"statements{next(self._numbers)}"
+        shutil.copytree(self._directory / "template", self._directory / name)
+        return Lake(self._spark, name, lancekeep.spark.install(self._spark, name, str(self._directory / name)))
+
+
+@pytest.fixture(scope="module")
+def lakes(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lakes:
+    directory = tmp_path_factory.mktemp("statements")
+    with lancekeep.spark.install(spark, "template", str(directory / "template")) as catalog:
+        catalog.create_namespace("ns")
+        catalog.write("ns.t", ROWS)
+        catalog.tags.create(TABLE, "one", 1, None)
+        catalog.structure.create_branch(TABLE, "dev", None, 1)
+        spark.sql("CREATE VIEW template.ns.v AS SELECT 1L AS i, 'a' AS s")
+        catalog.create_partitioned(ROWS.schema, [PartitionBy.identity("s")]).write(ROWS)
+    return Lakes(spark, directory)
+
+
+@pytest.mark.parametrize("kind", NAMES)
+@pytest.mark.parametrize("statement", [*DONE, *OPTIONAL])
+def test_statement_is_done_or_refused(lakes: Lakes, statement: str, kind: str) -> None:
+    done, nothing = OPTIONAL.get(statement) or (DONE[statement], "")
+    lake, before = lakes.fresh()
+    if kind in done.split():
+        lake.run(statement, kind)
+        assert lake.state() != before
+        return
+    if kind in nothing.split():
+        lake.run(statement, kind)
+    else:
+        with pytest.raises(PySparkException) as refusal:
+            lake.run(statement, kind)
+        assert not isinstance(refusal.value, PythonException)  # a refusal, no crash of a task
+        assert str(refusal.value)
+    assert lake.state() == before
