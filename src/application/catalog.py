@@ -11,6 +11,7 @@ from lancekeep.application.cloning import Cloning
 from lancekeep.application.compactions import Compactions
 from lancekeep.application.idempotency import IdempotentRequests
 from lancekeep.application.ledger import Ledger
+from lancekeep.application.mem_wal import MemWal
 from lancekeep.application.namespaces import Namespaces
 from lancekeep.application.partitions.namespace import PartitionedNamespace
 from lancekeep.application.places import Places
@@ -69,7 +70,12 @@ class Catalog(Upkeep):
     ) -> None:
         clones = Clones(places.objects, ledger.commits.retry, places.root_key, places.elsewhere)
         removal = Removal(ledger, places, clones)
-        ledger.commits.on_staged = (versions.base_paths.require_staged, removal.record_staged)
+        self.mem_wal = mem_wal = MemWal(ledger, places)
+        ledger.commits.on_staged = (
+            versions.base_paths.require_staged,
+            mem_wal.require_permitted,
+            removal.record_staged,
+        )
         tables = Tables(ledger, places, removal)
         self.versions = versions
         requests = IdempotentRequests(ledger, places, versions)
@@ -78,14 +84,14 @@ class Catalog(Upkeep):
         self._namespaces = Namespaces(ledger, removal)
         self.sql_views = SqlViews(ledger)
         self._writes = Writes(ledger, places, versions, tables, removal, engine, self._transactions)
-        self.data = TableData(tables, self._writes, engine)
+        self.data = TableData(tables, self._writes, engine, mem_wal.ask)
         self.structure = TableStructure(self._writes, engine)
         self.tags = Tags(ledger, places, tables)
         self.compactions = Compactions(self._writes, engine, self._transactions)
-        self._cloning = Cloning(ledger, places, tables, versions, clones, self.tags)
+        self._cloning = Cloning(ledger, places, tables, versions, clones, self.tags, mem_wal)
         self.views = Views(tables, self._writes, engine)
         self.transaction_records = TransactionRecords(ledger, places, tables, versions, self._writes, engine)
-        self._renames = Renames(ledger, places, tables, removal)
+        self._renames = Renames(ledger, places, tables, removal, mem_wal)
 
     # -- namespaces ---------------------------------------------------------------------------------------------
 
@@ -237,7 +243,8 @@ class Catalog(Upkeep):
 
         Raises:
             TableNotFound, NamespaceNotFound, TableAlreadyExists, InvalidInput, Unsupported: Nothing was changed.
-            Refused: The files have to move, and the table has branches, or a clone in the catalog reads its files.
+            Refused: The files have to move, and the table has branches or LSM writes, or a clone in the catalog reads
+                its files.
             ConcurrentModification: Other writers kept committing. Nothing was changed.
             Damaged: The table has its new name, but a version in the old directory could not be moved. Nothing was
                 removed.
@@ -295,6 +302,7 @@ class Catalog(Upkeep):
         Raises:
             TableNotFound, VersionNotFound, TagNotFound: The source, the version or the tag does not exist.
             TableAlreadyExists: The target exists.
+            Refused: The source has LSM writes that are in no version.
             Unsupported: The version belongs to a branch.
             ConcurrentModification: The source was removed while it was cloned. Nothing was cloned.
             CommitUnknown: The outcome is unknown.
@@ -575,7 +583,7 @@ class Catalog(Upkeep):
         """
         from lancekeep.application.inspection import Inspection  # loads classes that no other operation needs
 
-        inspection = Inspection(self.ledger, self.places, self.tables, self.tags)
+        inspection = Inspection(self.ledger, self.places, self.tables, self.tags, self.mem_wal)
         return inspection.inspect(identifier, version, file, fragment, most_fragments)
 
     def history(self, identifier: Identifier, limit: int | None = None) -> list[HistoryEntry]:

@@ -14,6 +14,7 @@ from uuid import uuid4
 from lancekeep.application.clones import Clones
 from lancekeep.application.elsewhere import Elsewhere, copy_object
 from lancekeep.application.ledger import Ledger
+from lancekeep.application.mem_wal import MemWal
 from lancekeep.application.places import Places
 from lancekeep.application.tables import Tables
 from lancekeep.application.tags import Tags
@@ -56,6 +57,7 @@ class Cloning:
         versions: Versions,
         clones: Clones,
         tags: Tags,
+        mem_wal: MemWal,
         *,
         now: Callable[[], int] = time.time_ns,
     ) -> None:
@@ -65,11 +67,13 @@ class Cloning:
         self._versions = versions
         self._clones = clones
         self._tags = tags
+        self._mem_wal = mem_wal
         self._now = now
 
     def clone(self, source: ObjectId, target: ObjectId, version: int | str | None, *, deep: bool) -> Table:
         read = self._tables.find(source)
         root = self._places.dataset_root(read)
+        self._mem_wal.refuse_unmerged(read, "cloned")
         row = self._row(source, root, version)
         content = self._content(row)
         uri, uuid = self._places.uri(read), str(uuid4())

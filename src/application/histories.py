@@ -12,6 +12,7 @@ import attrs
 from lancekeep.application.concurrency import all_alongside, alongside, is_remote
 from lancekeep.application.protocol_runner import REMEMBERED, ProtocolRunner, moved
 from lancekeep.application.retry import Retry
+from lancekeep.domain.dataset_files import Place
 from lancekeep.domain.layout import BRANCHES, VERSIONS, DatasetRoot
 from lancekeep.domain.naming import NamingScheme, detached_name, detached_version
 from lancekeep.domain.version_row import VersionRow
@@ -195,13 +196,8 @@ class Histories(ProtocolRunner):
 
     def histories(self, root: DatasetRoot) -> list[DatasetRoot]:
         """Return the roots of the dataset and of its branches that have versions."""
-        below = f"{root.key}/{BRANCHES}/"
-        marker = f"/{VERSIONS}/"
-        names = {
-            info.key[len(below) :].partition(marker)[0]
-            for info in self.objects.list(below)
-            if marker in info.key[len(below) - 1 :]
-        }
+        found = (Place.of(info.key[len(root.key) + 1 :]) for info in self.objects.list(f"{root.key}/{BRANCHES}/"))
+        names = {place.branch for place in found if place is not None and place.directory == VERSIONS}
         return [root, *(root.branch(name) for name in sorted(names))]
 
     def forget(self) -> None:

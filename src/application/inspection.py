@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from lancekeep.application.ledger import Ledger
+from lancekeep.application.mem_wal import MemWal
 from lancekeep.application.places import Places
 from lancekeep.application.rebase import CommittedVersions
 from lancekeep.application.tables import Tables
@@ -54,11 +55,12 @@ _DELETION = re.compile(r"(\d+)-(\d+)-(\d+)\.(arrow|bin)")
 class Inspection:
     """Describes manifests and the files to which they refer."""
 
-    def __init__(self, ledger: Ledger, places: Places, tables: Tables, tags: Tags) -> None:
+    def __init__(self, ledger: Ledger, places: Places, tables: Tables, tags: Tags, mem_wal: MemWal) -> None:
         self._ledger = ledger
         self._places = places
         self._tables = tables
         self._tags = tags
+        self._mem_wal = mem_wal
 
     def inspect(
         self, identifier: Identifier, version: int | str | None, file: str | None, fragment: int | None, most: int
@@ -94,6 +96,7 @@ class Inspection:
         described["commit_row"] = self._commit_row(row)
         if version is None:
             described["staged"] = self._staged(root)
+            described["unmerged_generations"] = self._mem_wal.unmerged(root)
         return described
 
     def _located(self, location: str) -> tuple[ObjectId, str]:

@@ -21,7 +21,7 @@ from lancekeep.domain.namespace import (
     replace_namespace,
 )
 from lancekeep.domain.partitions import made_up_properties
-from lancekeep.domain.properties import checked_properties, property_changes
+from lancekeep.domain.properties import checked_properties, property_changes, refuse_table_properties
 from lancekeep.domain.table import Table
 
 
@@ -39,6 +39,7 @@ class Namespaces:
         if exist_ok and overwrite:
             raise InvalidInput("an existing namespace can be kept (exist_ok) or replaced (overwrite), not both")
         created = Namespace(object_id, checked_properties(properties))
+        refuse_table_properties(created.properties)
         make = replace_namespace if overwrite else create_namespace
 
         def decide(view: CatalogView) -> tuple[list[Change], Namespace]:
@@ -52,6 +53,7 @@ class Namespaces:
     @once(Namespace)
     def alter(self, object_id: ObjectId, values: Mapping[str, str] | None, remove: Iterable[str]) -> Namespace:
         changes = property_changes(values, remove)
+        refuse_table_properties(changes)
 
         def decide(view: CatalogView) -> tuple[list[Change], Namespace]:
             before = find_namespace(view, object_id)

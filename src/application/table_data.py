@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from lancekeep.domain.appends import MOST_BYTES
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import (
     ConcurrentModification,
+    LsmWarning,
     TableAlreadyExists,
     TableNotFound,
     VersionNotFound,
@@ -24,6 +26,9 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.row_rules import Rules, columns_of
 from lancekeep.ports.rows import MergeCounts, MergeRule, Query, RowStats, Source
 from lancekeep.ports.table_engine import TableEngine
+
+AskUnmerged = Callable[[ObjectId, str | None], Callable[[], int | None]]
+"""Begins to look for LSM writes that the latest version of a table or branch lacks; see `MemWal.ask`."""
 
 PATIENCE = 30.0
 """The seconds after which a merge that keeps losing is no longer repeated, as pylance has it."""
@@ -49,10 +54,17 @@ class TableData:
     `ColumnNotFound` and, for a malformed query, `InvalidInput`. ``branch`` None is the main history.
     """
 
-    def __init__(self, tables: Tables, writes: Writes, engine: TableEngine) -> None:
+    def __init__(
+        self,
+        tables: Tables,
+        writes: Writes,
+        engine: TableEngine,
+        ask_unmerged: AskUnmerged = lambda table, branch: lambda: None,
+    ) -> None:
         self._tables = tables
         self._writes = writes
         self._engine = engine
+        self._ask_unmerged = ask_unmerged
 
     # -- changes ------------------------------------------------------------------------------------------------
 
@@ -234,8 +246,19 @@ class TableData:
         version: int | None = None,
         branch: str | None = None,
     ) -> int:
-        """Return the number of rows for which an SQL condition is true."""
-        return self._engine.rows.count(self._writes.open(object_id, version, None, branch), condition)
+        """Return the number of rows for which an SQL condition is true.
+
+        If the table has LSM writes that are in no version, a count of the latest version issues `LsmWarning`.
+        """
+        asked = self._ask_unmerged(object_id, branch) if version is None else None
+        rows = self._engine.rows.count(self._writes.open(object_id, version, None, branch), condition)
+        if asked is not None and (lacking := asked()):
+            warnings.warn(
+                f"the count of {object_id} lacks {lacking} generations of LSM writes, which are in no version",
+                LsmWarning,
+                stacklevel=2,
+            )
+        return rows
 
     def stats(self, object_id: ObjectId, *, branch: str | None = None) -> RowStats:
         """Return the statistics of the latest version."""

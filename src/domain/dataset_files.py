@@ -15,6 +15,7 @@ import re
 import attrs
 
 from lancekeep.domain.layout import BRANCHES, VERSIONS
+from lancekeep.domain.mem_wal import WalFile
 from lancekeep.domain.naming import ManifestName
 
 DATA, DELETIONS, TRANSACTIONS, INDICES, REFERENCES = "data", "_deletions", "_transactions", "_indices", "_refs"
@@ -48,7 +49,13 @@ class Place:
 
     @staticmethod
     def of(path: str) -> Place | None:
-        """Parse a path relative to the table; None outside a dataset's directories."""
+        """Parse a path relative to the table.
+
+        Returns:
+            None outside a dataset's directories. The datasets of LSM writes do not belong to the table.
+        """
+        if WalFile.of(path) is not None:
+            return None
         parts = path.split("/")
         at = next((at for at in range(len(parts) - 2, -1, -1) if parts[at] in DIRECTORIES), None)
         if at is None or at == 1 or (at and parts[0] != BRANCHES):

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from lancekeep.domain.dataset_files import DATA, DELETIONS, INDICES, REFERENCES, TRANSACTIONS, Place
 from lancekeep.domain.layout import HINT, VERSIONS
+from lancekeep.domain.mem_wal import WalFile
 from lancekeep.domain.naming import ManifestName
 from lancekeep.domain.table import (
     CLONES_DIRECTORY,
@@ -50,6 +51,9 @@ def is_mark(path: str) -> bool:
     """Return whether the path proves that Lance or Lancekeep wrote the file."""
     if is_own(path) or _INGEST_RECORD.fullmatch(path):
         return True
+    written = WalFile.of(path)
+    if written is not None:
+        return written.is_named_by_lance or (written.in_generation is not None and is_mark(written.in_generation))
     place = Place.of(path)
     if place is None:
         return False
@@ -69,6 +73,9 @@ def is_versions_file(name: str) -> bool:
 
 def _is_known(path: str) -> bool:
     """Return whether Lance writes files at this path. Other software may do so, too."""
+    written = WalFile.of(path)
+    if written is not None:
+        return written.in_generation is not None and _is_known(written.in_generation)
     place = Place.of(path)
     if place is None:
         return False

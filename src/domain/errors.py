@@ -133,6 +133,14 @@ class CommitRefused(Refused):
     """
 
 
+class LsmRefused(CommitRefused):
+    """The version would set up LSM writes, which the table does not permit."""
+
+
+class LsmWarning(UserWarning):
+    """Issued if a count lacks rows of LSM writes, or native code hides `LsmRefused`."""
+
+
 class VersionTaken(Refused):
     """Another writer committed this version; nothing of this commit remains."""
 

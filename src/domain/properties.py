@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.manifest_entry import FORMER_VIEW_PROPERTY, OWN_PROPERTIES
+from lancekeep.domain.mem_wal import LSM, checked_lsm
 from lancekeep.domain.row_rules import rules_of
 
 
@@ -20,13 +21,16 @@ def checked_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
     """Check properties that a user gave, and return a copy.
 
     Raises:
-        InvalidInput: a name or value is not text, the name belongs to the catalog, or a rule of rows is not valid.
+        InvalidInput: a name or value is not text, the name belongs to the catalog, or the value has no meaning: a rule
+            of rows, or `LSM`.
     """
     for key, value in (properties or {}).items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise InvalidInput(f"properties are text: {key!r} has the value {value!r}")
         if not isinstance(properties, OwnProperties):
             _refuse_own(key)
+        if key == LSM:
+            checked_lsm(value)
     rules_of(properties or {})
     return dict(properties or {})
 
@@ -48,9 +52,15 @@ def property_changes(values: Mapping[str, str] | None, removed: Iterable[str]) -
     return {**changes, **dict.fromkeys(names)}
 
 
+def refuse_table_properties(names: Iterable[str]) -> None:
+    """Raise `InvalidInput` if a property has a meaning for tables only."""
+    if LSM in names:
+        raise InvalidInput(f"{LSM!r} is a property of tables, and tables inherit none; set it for each table")
+
+
 def is_own(name: str) -> bool:
     """Return whether a property is the catalog's own."""
-    return name.startswith(OWN_PROPERTIES) or name == FORMER_VIEW_PROPERTY
+    return (name.startswith(OWN_PROPERTIES) and name != LSM) or name == FORMER_VIEW_PROPERTY
 
 
 def _refuse_own(name: str) -> None:

@@ -56,6 +56,8 @@ _MESSAGES = {
     "IndexFile": "path=1:string size_bytes=2:uint64",
     "FragmentReuseIndexDetails": "inline=1:bytes external=2:ExternalFile",
     "MemWalIndexDetails": "compacted_sstables=9:CompactedSsTable*",
+    "ShardManifest": "replay_after_wal_entry_position=3:uint64 sstables=8:SsTable*",
+    "SsTable": "generation=1:uint64",
     "Uuid": "uuid=1:bytes",
     "Transaction": "read_version=1:uint64 uuid=2:string tag=3:string transaction_properties=4:Property* "
     "append=100:Append delete=101:Delete overwrite=102:Overwrite create_index=103:CreateIndex rewrite=104:Rewrite "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import Any
@@ -17,7 +18,15 @@ import attrs
 from lancekeep.adapters.lance.namespace_errors import namespace_error, translating
 from lancekeep.application.versions import Versions, raise_unless_committed
 from lancekeep.domain.commit import Committed
-from lancekeep.domain.errors import InvalidInput, LancekeepError, Refused, TableNotFound, VersionNotFound
+from lancekeep.domain.errors import (
+    InvalidInput,
+    LancekeepError,
+    LsmRefused,
+    LsmWarning,
+    Refused,
+    TableNotFound,
+    VersionNotFound,
+)
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.lineage import Base
@@ -131,14 +140,18 @@ class CallbackNamespace:
         """
         table, branch = ObjectId.of(request["id"]), request.get("branch")
         check_staged(request["manifest_path"], request.get("naming_scheme"), request.get("metadata"))
-        outcome = self._versions.commit_to(
-            table,
-            branch,
-            request["version"],
-            request["manifest_path"],
-            request.get("manifest_size"),
-            base=self._base,
-        )
+        try:
+            outcome = self._versions.commit_to(
+                table,
+                branch,
+                request["version"],
+                request["manifest_path"],
+                request.get("manifest_size"),
+                base=self._base,
+            )
+        except LsmRefused as error:  # native code reports an unknown outcome, without the reason
+            warnings.warn(str(error), LsmWarning, stacklevel=2)
+            raise
         committed = raise_unless_committed(outcome, str(table))
         if self._base is not None and self._base.branch == branch and committed.transaction:
             # Garbage collection may remove the version that the writer read before its next commit.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lancekeep.application.ledger import Ledger, once
+from lancekeep.application.mem_wal import MemWal
 from lancekeep.application.places import Places
 from lancekeep.application.removal import Removal
 from lancekeep.application.tables import DEFINITE, Tables
@@ -18,11 +19,12 @@ _RENAME_IN_PLACE = "A catalog opened with mode='v2' renames the table without mo
 class Renames:
     """Renames tables; see `Catalog.rename_table`."""
 
-    def __init__(self, ledger: Ledger, places: Places, tables: Tables, removal: Removal) -> None:
+    def __init__(self, ledger: Ledger, places: Places, tables: Tables, removal: Removal, mem_wal: MemWal) -> None:
         self._ledger = ledger
         self._places = places
         self._tables = tables
         self._removal = removal
+        self._mem_wal = mem_wal
 
     @once(Table)
     def rename(self, source: ObjectId, target: ObjectId) -> Table:
@@ -31,6 +33,7 @@ class Renames:
         if not self._places.v1_names or v1_table(table.location) is None:
             return self._enter(table, target, table.location)
         self._removal.refuse_needed([table], _RENAME_IN_PLACE)
+        self._mem_wal.refuse_writers(table, "renamed, because its files would move")
         reserved = self._tables.reserve(Table(target, self._places.new_location(target), {}), True)
         places, objects = self._places, self._places.objects
         move = Relocation(self._ledger.commits, places.dataset_root(table), places.dataset_root(reserved))

@@ -10,6 +10,7 @@ import attrs
 from lancekeep.application.compactions import Compactions
 from lancekeep.application.idempotency import KEEP_REQUESTS, IdempotentRequests
 from lancekeep.application.ledger import Ledger
+from lancekeep.application.mem_wal import MemWal
 from lancekeep.application.places import Places
 from lancekeep.application.removal import Removal
 from lancekeep.application.tables import Tables
@@ -36,6 +37,7 @@ class Upkeep:
 
     versions: Versions
     compactions: Compactions
+    mem_wal: MemWal
 
     def __init__(
         self,
@@ -201,12 +203,12 @@ class Upkeep:
             TableNotFound: The table does not exist.
             InvalidInput: The location is outside the root, is a V1 name, or belongs to another table.
             TableAlreadyExists: Files lie there.
-            Refused: A shallow clone reads the table.
+            Refused: A shallow clone reads the table, or it has LSM writes.
             Unsupported: The catalog is a V1 directory, the table is only declared, or a base path cannot be rewritten.
             ConcurrentModification: Another writer changed the table or the copy. The old place is the table.
             Damaged: A version lacks files; or the table has moved, but something was committed at its old place since.
         """
-        relocation = TableRelocation(self.ledger, self.places, self.tables, self.removal, self.engine)
+        relocation = TableRelocation(self.ledger, self.places, self.tables, self.removal, self.mem_wal, self.engine)
         return relocation.relocate(ObjectId.of(identifier), location, keep=keep, dry_run=dry_run, progress=progress)
 
     def move_fragments(

@@ -18,6 +18,7 @@ import attrs
 
 from lancekeep.application.concurrency import at_once
 from lancekeep.application.ledger import Ledger
+from lancekeep.application.mem_wal import MemWal
 from lancekeep.application.places import Places
 from lancekeep.application.removal import Removal
 from lancekeep.application.tables import DEFINITE, Tables
@@ -119,6 +120,7 @@ class TableRelocation:
         places: Places,
         tables: Tables,
         removal: Removal,
+        mem_wal: MemWal,
         engine: TableEngine,
         *,
         now: Callable[[], int] = time.time_ns,
@@ -127,6 +129,7 @@ class TableRelocation:
         self._places = places
         self._tables = tables
         self._removal = removal
+        self._mem_wal = mem_wal
         self._engine = engine
         self._now = now
 
@@ -176,6 +179,7 @@ class TableRelocation:
                 f"location={target.location!r}"
             )
         self._removal.refuse_needed([table], _ADVICE)
+        self._mem_wal.refuse_writers(table, "moved")
 
     # -- moving -------------------------------------------------------------------------------------------------
 
