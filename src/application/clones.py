@@ -101,9 +101,14 @@ class Clones:
                 yield info.key, self._retry(partial(self.objects.get, info.key)).decode(errors="replace")
 
     def missing_records(self, location: str) -> list[str]:
-        """Return the sources of a clone that have no record of it."""
-        ends = ((name, content) for name, content in self._ends(location) if may_be_clone(content))
-        sources = {source for name, content in ends for source in self._sources(location, _examples(content, name))}
+        """Return the sources of a clone that have no record of it.
+
+        A damaged manifest has no sources.
+        """
+        sources = set[str]()
+        for name, content in self._ends(location):
+            with suppress(Damaged, InvalidInput):
+                sources.update(self._sources(location, _examples(content, name) if may_be_clone(content) else {}))
         return sorted(source for source in sources if self.objects.head(self._record_key(source, location)) is None)
 
     def add_record(self, source: str, location: str) -> bool:

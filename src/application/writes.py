@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
 from lancekeep.application.appends import Appends
+from lancekeep.application.concurrency import all_alongside, is_remote
 from lancekeep.application.keyed_requests import current_request, performing
 from lancekeep.application.ledger import Ledger
 from lancekeep.application.places import Places
+from lancekeep.application.rebase import CommittedVersions
 from lancekeep.application.removal import Removal
 from lancekeep.application.retry import Retry
 from lancekeep.application.row_rules import checked
@@ -45,13 +48,17 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.properties import checked_properties
 from lancekeep.domain.row_rules import Rules, rules_of
 from lancekeep.domain.table import Table, add_table, v1_location, v1_table
+from lancekeep.domain.version_row import VersionRow
 from lancekeep.format.file_references import names_in
+from lancekeep.format.manifest import summary_of
+from lancekeep.format.table_version import TableVersion
 from lancekeep.ports.table_engine import TableEngine, VersionDetails, WriteMode, WritePlan
 
 if TYPE_CHECKING:
     from lancekeep.application.table_transactions import TableTransactions
 
 Result = TypeVar("Result")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @attrs.frozen
@@ -323,15 +330,23 @@ class Writes:
             return self._engine.examine(table.id, act, version, branch)
 
     def history(self, object_id: ObjectId, limit: int | None) -> list[HistoryEntry]:
-        table = self._tables.find(object_id)
-        rows = self._ledger.commits.page(self._places.dataset_root(table), None, limit, True)
-        if not rows:
-            return []
-        committers = {row.version: row.committer for row in rows}
-        return [
-            HistoryEntry(entry.version, entry.timestamp, entry.operation, entry.rows, committers[entry.version])
-            for entry in self._engine.summaries(table.id, list(committers))
-        ]
+        commits, root = self._ledger.commits, self._places.dataset_root(self._tables.find(object_id))
+        describe = partial(self._history_entry, CommittedVersions(commits, root))
+        rows = commits.page(root, None, limit, True)
+        found = all_alongside(describe, rows) if is_remote(commits.objects) else map(describe, rows)
+        return [entry for entry in found if entry is not None]
+
+    def _history_entry(self, versions: CommittedVersions, row: VersionRow) -> HistoryEntry | None:
+        """Describe a version by its manifest; None if garbage collection has removed it."""
+        commits = self._ledger.commits
+        try:
+            content = commits.retry.call(partial(commits.objects.get, row.path))
+        except ObjectNotFound:
+            return None
+        summary = summary_of(content, row.path)
+        transaction = versions.transaction(TableVersion.parse(content, row.path))
+        operation = "unknown" if transaction is None else type(transaction.operation).__name__
+        return HistoryEntry(row.version, _time(summary.committed, row.path), operation, summary.rows, row.committer)
 
     def with_version(self, object_id: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Table:
         """Return a table after checking, without the engine, that the version exists."""
@@ -408,3 +423,11 @@ def _mode(mode: str) -> WriteMode:
         return WriteMode(mode)
     except ValueError:
         raise InvalidInput(f"unknown write mode {mode!r}; choose create, append or overwrite") from None
+
+
+def _time(nanos: int, name: str) -> datetime:
+    """Return the time of a manifest, in the floating point of pylance: versions are compared by their times."""
+    try:
+        return _EPOCH + timedelta(seconds=nanos // 1e9, microseconds=(nanos % 1e9) // 1e3)
+    except OverflowError as error:
+        raise Damaged(f"{name} has the time {nanos} ns after 1970, which no calendar has") from error

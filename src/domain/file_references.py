@@ -12,6 +12,7 @@ from urllib.parse import unquote
 import attrs
 
 from lancekeep.domain.layout import BRANCHES
+from lancekeep.domain.manifest import DeletionFile
 
 
 @attrs.frozen
@@ -22,13 +23,17 @@ class FileReference:
         path: the path below ``base``, or below the dataset itself if ``base`` is None. A directory ends in a slash.
         size: the size in bytes, or None if the manifest does not say.
         base: the base path, or None.
-        deleted: the number of rows that a deletion file marks; None for other files.
+        fragment: the fragment, for a data file or a deletion file.
+        deletion: what the manifest says about a deletion file; None for other files.
+        rows: the rows of the fragment of a deletion file, deleted ones included; 0 if the manifest does not say.
     """
 
     path: str
     size: int | None = None
     base: str | None = None
-    deleted: int | None = None
+    fragment: int | None = None
+    deletion: DeletionFile | None = None
+    rows: int = 0
 
 
 def same_dataset(path: str, location: str) -> bool:

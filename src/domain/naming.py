@@ -28,6 +28,7 @@ from lancekeep.domain.errors import Damaged
 U64_MAX = 2**64 - 1
 DETACHED = 2**63
 """The bit that the numbers of detached versions have set."""
+_MOST_DIGITS = 20
 _NAME = re.compile(r"(?P<number>[0-9]{1,20})\.manifest(?:-(?P<uuid>[0-9A-Za-z-]+))?")
 _UUID = re.compile("[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}")
 
@@ -92,6 +93,13 @@ class ManifestName:
 def detached_name(version: int) -> str:
     """Return the name of the final manifest of a detached version."""
     return f"d{version}.manifest"
+
+
+def parse_detached(name: str) -> int | None:
+    """Return the number in the name of a detached manifest; None for other names."""
+    number = name.removeprefix("d").removesuffix(".manifest")
+    found = int(number) if number.isascii() and number.isdecimal() and len(number) <= _MOST_DIGITS else 0
+    return found if DETACHED <= found <= U64_MAX and name == detached_name(found) else None
 
 
 def detached_version(version: int) -> int | None:

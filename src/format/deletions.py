@@ -24,6 +24,9 @@ COLUMN: Final = "row_id"
 MOST_IN_ARROW: Final = 4999
 """Lance writes more positions as a Roaring bitmap."""
 
+MOST_BYTES: Final = 1 << 30
+"""A longer file is damaged: a bitmap of 32-bit positions has at most half of it."""
+
 _COOKIE, _COOKIE_WITHOUT_RUNS = 12347, 12346
 _MOST_IN_ARRAY = 4096
 _BITSET = 8192  # the size of a container of bits

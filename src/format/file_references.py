@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import attrs
+
 from lancekeep.domain.dataset_files import (
     DATA,
     DELETIONS,
@@ -21,8 +23,10 @@ from lancekeep.domain.dataset_files import (
 from lancekeep.domain.errors import Damaged
 from lancekeep.domain.file_references import FileReference
 from lancekeep.domain.indexes import Content, index_kind
+from lancekeep.domain.manifest import DeletionFile, DeletionFileType
 from lancekeep.format.manifest import message_at, not_a_manifest, parse_message, parse_section, section_at
 from lancekeep.format.messages import MESSAGES, DataFragment, IndexSection, ManifestOutline, parse, uuid_text
+from lancekeep.format.values import decoded
 
 _DATASET_BASE = b'\x18\x01"'
 """The fields before the path in a BasePath of a dataset: ``is_dataset_root`` is true, the path follows."""
@@ -117,11 +121,13 @@ def _files_of(fragment: Any) -> Iterator[tuple[FileReference, Any]]:
     for file in fragment.files:
         if not file.HasField("path"):
             raise ValueError(f"a data file of fragment {fragment.id} has no path")
-        yield FileReference(f"{DATA}/{file.path}", file.file_size_bytes or None), file
+        yield FileReference(f"{DATA}/{file.path}", file.file_size_bytes or None, fragment=fragment.id), file
     if fragment.HasField("deletion_file"):
-        file = fragment.deletion_file
-        path = f"{DELETIONS}/{deletion_file_name(fragment.id, file.read_version, file.id, bitmap=bool(file.file_type))}"
-        yield FileReference(path, deleted=file.num_deleted_rows or None), file
+        held = decoded(DeletionFile, fragment.deletion_file)
+        bitmap = held.file_type is DeletionFileType.BITMAP
+        path = f"{DELETIONS}/{deletion_file_name(fragment.id, held.read_version, held.id, bitmap=bitmap)}"
+        deletions = FileReference(path, fragment=fragment.id, deletion=held, rows=fragment.physical_rows)
+        yield deletions, fragment.deletion_file
 
 
 def _files_of_index(index: Any) -> Iterator[FileReference]:
@@ -151,7 +157,7 @@ def _placed(file: FileReference, holder: Any, bases: dict[int, Any], name: str) 
             f"{name}: the file {file.path!r} has the base path {holder.base_id}, which the manifest does not define"
         )
     path = file.path if base.is_dataset_root else file.path.partition("/")[2]
-    return FileReference(path, file.size, base.path, file.deleted)
+    return attrs.evolve(file, path=path, base=base.path)
 
 
 def _varint(content: bytes) -> int:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import attrs
 
 from lancekeep.domain.errors import Damaged
-from lancekeep.format.messages import DataFragment, Manifest, ManifestOutline, parse
+from lancekeep.format.messages import DataFragment, Manifest, ManifestOutline, ManifestTail, parse
 
 MAGIC = b"LANC"
 """The last bytes of every manifest and data file."""
@@ -131,6 +131,37 @@ def fragment_entries(message: bytes) -> Iterator[FragmentEntry]:
         sizes = [file.file_size_bytes for file in fragment.files]
         rows = fragment.physical_rows - deleted if counted else None
         yield FragmentEntry(fragment.id, rows, sum(sizes) if all(sizes) else None, content)
+
+
+class Summary(NamedTuple):
+    """What the history of a table shows of a version.
+
+    Attributes:
+        committed: the time of the manifest, in nanoseconds since 1970.
+        rows: the number of rows, as far as the fragments say it.
+    """
+
+    committed: int
+    rows: int
+
+
+def summary_of(content: bytes, name: str) -> Summary:
+    """Summarize a manifest file, with one fragment in memory at a time.
+
+    Args:
+        content: the bytes of the file.
+        name: the file, for messages.
+
+    Raises:
+        Damaged: the file is not a manifest.
+    """
+    try:
+        message = message_at(content)
+        time = parse(ManifestTail, message).timestamp
+        rows = sum(entry.rows or 0 for entry in fragment_entries(message))
+    except ValueError as error:
+        raise not_a_manifest(name, error) from error
+    return Summary(time.seconds * 10**9 + time.nanos, rows)
 
 
 @attrs.frozen

@@ -20,6 +20,7 @@ from lancekeep.adapters.object_stores import open_object_store
 from lancekeep.application.upkeep.fsck import Kind
 from lancekeep.domain.naming import NamingScheme
 from lancekeep.domain.version_row import VersionRow
+from lancekeep.format.table_version import TableVersion
 from lancekeep.ports.object_store import ObjectStore
 
 ROWS = pa.table({"a": [1, 2, 3]})
@@ -47,10 +48,15 @@ class Lake:
     def row(self, version: int) -> VersionRow | None:
         return self.catalog.commits.rows.get(self.base_uri, version)
 
+    def manifest_as(self, version: int) -> bytes:
+        """Return the manifest of version 4 with another number."""
+        found = TableVersion.parse(self.objects.get(self.manifest(4)), "version 4")
+        return attrs.evolve(found, manifest=attrs.evolve(found.manifest, version=version)).serialize()
+
     def stage(self, version: int) -> str:
-        """A staged manifest for a version, as a writer leaves it that died: its content is version 4's."""
+        """A staged manifest for a version, as a writer leaves it that died."""
         staged = f"{self.manifest(version)}-{uuid4()}"
-        self.objects.put(staged, self.objects.get(self.manifest(4)))
+        self.objects.put(staged, self.manifest_as(version))
         return staged
 
     def reconnected(self) -> lancekeep.Catalog:
@@ -286,7 +292,7 @@ def test_lost_rows_are_recorded_again(recorded: Lake, version: int) -> None:
 
 
 def test_manifest_after_a_gap_is_reported_and_kept(lake: Lake) -> None:
-    lake.objects.put(lake.manifest(7), lake.objects.get(lake.manifest(4)))
+    lake.objects.put(lake.manifest(7), lake.manifest_as(7))
     found = {kind for kind, _, _ in lake.found(repair=True)}
     assert found == ({Kind.UNRECORDED, Kind.GAP} if has_rows(lake) else {Kind.GAP})
     assert lake.objects.head(lake.manifest(7)) is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC
 from functools import partial
@@ -42,6 +43,9 @@ from lancekeep.format.manifest import transaction_name
 from lancekeep.ports.compaction_engine import CompactionEngine
 from lancekeep.ports.data_files import DataFiles
 from lancekeep.ports.table_engine import StagedVersion, VersionDetails, VersionSummary, WriteMode, WritePlan
+
+_AT_ONCE = 8
+"""The versions that are summarized at a time."""
 
 Result = TypeVar("Result")
 
@@ -296,13 +300,8 @@ class LanceEngine:
     def summaries(self, table: ObjectId, versions: Sequence[int]) -> Iterator[VersionSummary]:
         with _translated(table, Channel(self._namespace), reading=True):
             dataset = self.open(table, None, None, None)
-            described = {version["version"]: version for version in dataset.versions()}
-            for version in versions:
-                if version in described:
-                    summary = described[version]
-                    rows = int(summary["metadata"]["total_rows"])
-                    when = summary["timestamp"].astimezone(UTC)  # pylance gives local time without a zone
-                    yield VersionSummary(version, when, operation_of(dataset, version), rows)
+            with ThreadPoolExecutor(_AT_ONCE) as pool:
+                yield from filter(None, pool.map(partial(_summary, table, dataset), versions))
 
     def tagged_versions(self, uri: str, branch: str | None) -> set[int]:
         dataset = lance.dataset(uri, storage_options=self._storage_options or None)
@@ -362,6 +361,20 @@ def _fragment(fragment: Any) -> Any:
 def _in_a_thread(act: Callable[[int], bool], version: int) -> bool:
     """Call ``act`` in another thread: a thread of a native callback must not read rows."""
     return alongside(lambda: act(version)).result()
+
+
+def _summary(table: ObjectId, dataset: Any, version: int) -> VersionSummary | None:
+    """Summarize a version by its manifest alone; None if the version was cleaned up."""
+    try:
+        at = dataset.checkout_version(version)
+    except (OSError, ValueError, RuntimeError) as error:
+        found = classified(str(table), error, reading=True)
+        if isinstance(found, VersionNotFound):
+            return None
+        raise found from error
+    described = at.get_version()
+    when = described["timestamp"].astimezone(UTC)  # pylance gives local time without a zone
+    return VersionSummary(version, when, operation_of(at, version), int(described["metadata"]["total_rows"]))
 
 
 def _committed(channel: Channel, dataset: Any) -> Committed:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import attrs
 
+from lancekeep.application.upkeep.file_checks import Version
 from lancekeep.application.upkeep.fsck import Finding, Kind
 from lancekeep.domain.dataset_files import Reference
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.version_row import VersionRow
 from lancekeep.ports.object_store import ObjectInfo
+
+Repair = Callable[[], bool]
+"""Repairs a finding if it still holds, and returns whether it did."""
 
 
 @attrs.frozen
@@ -26,6 +30,7 @@ class History:
         foreign: Rows that do not name a manifest of this history.
         unreadable: Why the rows cannot be read; empty if they can.
         v1: The V1 names of final manifests.
+        detached: The manifests of detached versions, which belong to no history.
     """
 
     title: str
@@ -38,6 +43,7 @@ class History:
     foreign: Sequence[VersionRow] = ()
     unreadable: str = ""
     v1: Sequence[str] = ()
+    detached: Mapping[int, ObjectInfo] = attrs.field(factory=dict)
 
     @property
     def latest(self) -> int:
@@ -64,3 +70,17 @@ def has_version(histories: Mapping[str, History | None], reference: Reference) -
         return False
     history = histories[reference.branch]
     return history is None or (reference.version in history.finals if reference.version else bool(history.finals))
+
+
+def kept(histories: Mapping[str, History], held: set[Reference]) -> Iterator[Version]:
+    """Yield the versions to which a reader has a reference.
+
+    These are the latest version of each history, those that a tag or branch refers to, and detached ones.
+    """
+    for branch, history in sorted(histories.items()):
+        numbers = {one.version for one in held if one.branch == branch} & set(history.finals)
+        numbers |= {max(history.finals)} if history.finals else set()
+        for number in sorted(numbers):
+            yield Version(history.root, number, history.finals[number].key)
+        for number, info in sorted(history.detached.items()):
+            yield Version(history.root, number, info.key)

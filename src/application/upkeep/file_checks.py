@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -11,14 +10,14 @@ from typing import Any
 
 import attrs
 import numpy as np
-import pyarrow as pa
-from pyroaring import BitMap
 
 from lancekeep.application.clones import Clones
 from lancekeep.domain.dataset_files import DATA, DELETIONS, INDICES
 from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound, Unsupported
 from lancekeep.domain.file_references import FileReference
 from lancekeep.domain.layout import DatasetRoot
+from lancekeep.domain.naming import detached_version
+from lancekeep.format.deletions import MOST_BYTES, read
 from lancekeep.format.file_references import file_references
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
@@ -35,6 +34,15 @@ class Version:
     root: DatasetRoot
     number: int
     key: str
+
+    @property
+    def is_detached(self) -> bool:
+        return detached_version(self.number) is not None
+
+    @property
+    def title(self) -> str:
+        """The version, for messages."""
+        return f"{'the detached version' if self.is_detached else 'version'} {self.number}"
 
 
 @attrs.frozen
@@ -96,8 +104,7 @@ class FileChecks:
         self, versions: Sequence[Version], bases: dict[tuple[str, str], str | None], named: _Named
     ) -> Iterator[FileFault]:
         for version, key, reference in self._references(versions, bases):
-            whole = named.is_whole(key)
-            if not whole or reference.deleted is not None:
+            if reference.deletion is not None or not named.is_whole(key):
                 fault = self._fault(version, key, reference)
                 if fault is not None and self.clones.objects.head(version.key) is not None:
                     yield fault
@@ -117,10 +124,10 @@ class FileChecks:
     def _base(self, version: Version, reference: FileReference) -> str | None:
         """Return the key of the base path of a file; None if it cannot be resolved."""
         assert reference.base is not None
-        key = self.clones.base_key(version.root.key, reference.base, reference.path)
-        if key is not None:
-            return key
-        with suppress(InvalidInput, Unsupported):
+        with suppress(InvalidInput, Unsupported):  # the storage has no such place
+            key = self.clones.base_key(version.root.key, reference.base, reference.path)
+            if key is not None:
+                return key
             place = self.clones.elsewhere(reference.base)
             self._stores[place.objects.root_uri] = place.objects
             return place.objects.root_uri + place.key
@@ -139,12 +146,22 @@ class FileChecks:
         if reference.size is not None and info.size != reference.size:
             reason = f"has {info.size:,} bytes, and its manifest says {reference.size:,}"
             return FileFault(version, key, False, reason)
-        if reference.deleted is not None:
-            with suppress(ObjectNotFound):
-                rows = _deleted_rows(retry.call(partial(objects.get, at)), key)
-                if rows != reference.deleted:
-                    held_rows = "cannot be read" if rows is None else f"names {rows:,} rows"
-                    return FileFault(version, key, False, f"{held_rows}, and its manifest says {reference.deleted:,}")
+        if reference.deletion is not None:
+            return self._deletion_fault(version, key, reference, info.size)
+        return None
+
+    def _deletion_fault(self, version: Version, key: str, reference: FileReference, size: int) -> FileFault | None:
+        """Decode a deletion file. The engine must not meet a damaged one: its allocations are unbounded."""
+        assert reference.deletion is not None
+        if size > MOST_BYTES:
+            return FileFault(version, key, False, f"has {size:,} bytes; a deletion file has at most {MOST_BYTES:,}")
+        objects, at = self._at(key)
+        try:
+            read(self.clones.retry.call(partial(objects.get, at)), reference.deletion, reference.rows, key)
+        except ObjectNotFound:
+            return FileFault(version, key, True, "is missing")
+        except Damaged as error:
+            return FileFault(version, key, False, str(error).removeprefix(f"{key} "))
         return None
 
     def _references(
@@ -207,13 +224,3 @@ class _Named:
 def _index_directory(key: str) -> str:
     above, _, below = key.rpartition(f"/{INDICES}/")
     return f"{above}/{INDICES}/{below.partition('/')[0]}/"
-
-
-def _deleted_rows(content: bytes, key: str) -> int | None:
-    """Return the number of rows in a deletion file; None if it cannot be read."""
-    try:
-        if key.endswith(".bin"):
-            return len(BitMap.deserialize(content))
-        return int(pa.ipc.open_file(io.BytesIO(content)).read_all().num_rows)
-    except (pa.ArrowException, ValueError, OSError):
-        return None

@@ -12,26 +12,26 @@ import attrs
 
 from lancekeep.application.clones import Clones
 from lancekeep.application.table_commits import TableCommits
-from lancekeep.application.upkeep.checked_history import History, gaps, has_version
-from lancekeep.application.upkeep.file_checks import FileChecks, FileFault, Version
+from lancekeep.application.upkeep.checked_history import History, Repair, gaps, has_version
+from lancekeep.application.upkeep.content_checks import ContentChecks
 from lancekeep.application.upkeep.fsck import Finding, FsckReport, Kind, Progress, require_span, unless_young
 from lancekeep.domain.dataset_files import REFERENCES, Place, Reference
 from lancekeep.domain.directory_contents import is_versions_file
-from lancekeep.domain.errors import Damaged, ObjectNotFound
+from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import BRANCHES, VERSIONS, DatasetRoot
-from lancekeep.domain.naming import ManifestName, NamingScheme, final_names, final_path, final_versions
+from lancekeep.domain.naming import (
+    ManifestName,
+    NamingScheme,
+    final_names,
+    final_path,
+    final_versions,
+    parse_detached,
+)
 from lancekeep.domain.table import Table
 from lancekeep.domain.version_row import VersionRow
-from lancekeep.format.file_references import names_in
 from lancekeep.format.json_files import hinted_version, parse_reference
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
-
-_OLDER = 10
-"""The most older versions that are checked to find a complete one."""
-
-Repair = Callable[[], bool]
-"""Repairs a finding if it still holds, and returns whether it did."""
 
 
 @attrs.frozen
@@ -73,8 +73,17 @@ class TableChecks:
         for at, table in enumerate(tables):
             progress(at, len(tables), str(table.id))
             tell = partial(_tell, progress, at, len(tables), str(table.id))
-            findings += self._of_table(table.id, place(table), tell, repair=repair)
+            findings += self._checked(table, place, tell, repair=repair)
         return FsckReport(tuple(findings), 0, 0, len(tables))
+
+    def _checked(
+        self, table: Table, place: Callable[[Table], DatasetRoot], tell: Callable[[int], object], *, repair: bool
+    ) -> Iterator[Finding]:
+        """Check a table. Damage that no check expects is a finding, and ends only the check of this table."""
+        try:
+            yield from self._of_table(table.id, place(table), tell, repair=repair)
+        except (Damaged, InvalidInput, Unsupported) as error:
+            yield Finding(Kind.UNCHECKED, str(table.id), f"the check of the table ended: {error}")
 
     def _of_table(
         self, name: ObjectId, root: DatasetRoot, tell: Callable[[int], object], *, repair: bool
@@ -97,7 +106,7 @@ class TableChecks:
             *self._of_references(str(name), references, histories),
             *self._unfinished(str(name), self._objects.unfinished(f"{root.key}/")),
             *self._of_clones(str(name), self.clones.location(root.key)),
-            *self._of_files(name, root, dict(sound), held, tell),
+            *self._contents.of_files(name, root, dict(sound), held, tell),
         ]
         for finding, act in found:
             repaired = repair and finding.repair != "" and act is not None and act()
@@ -129,6 +138,7 @@ class TableChecks:
             foreign,
             unreadable,
             [name for name, one in names.items() if one and not one.is_staged and one.scheme is NamingScheme.V1],
+            {number: info for name, info in infos.items() if (number := parse_detached(name)) is not None},
         )
 
     def _rows(self, root: DatasetRoot) -> tuple[Sequence[VersionRow], Sequence[VersionRow], str]:
@@ -178,7 +188,7 @@ class TableChecks:
         if history.finals:
             if self.commits.rows.guarantees.derived:
                 yield from self._of_hint(history)
-            yield from self._of_head(history)
+            yield from self._contents.of_head(history)
 
     def _of_rows(self, history: History) -> Iterator[tuple[Finding, Repair | None]]:
         """Yield rows of unfinished commits, and rows of missing versions."""
@@ -208,28 +218,11 @@ class TableChecks:
     def _lost(self, history: History, row: VersionRow) -> tuple[Finding, Repair | None]:
         where = f"version {row.version} is recorded at {row.path!r}, where nothing lies"
         if row.version == history.latest and row.is_final:
-            return self._given_up(
-                Kind.LOST, history, f"{where}: the latest version is lost", partial(self._forget, row)
-            )
+            what = f"{where}: the latest version is lost"
+            return self._contents.given_up(Kind.LOST, history, what, partial(self._forget, row))
         reason = "it was cleaned up without its row" if row.is_final else "it was never published, and blocks the table"
         repair = Finding(Kind.LOST, history.title, f"{where}: {reason}", "forget the row")
         return repair, partial(self._forget, row)
-
-    def _given_up(self, kind: Kind, history: History, what: str, act: Repair) -> tuple[Finding, Repair]:
-        """Return the finding on a latest version that only a backup can restore."""
-        older = max((version for version in history.finals if version < history.latest), default=None)
-        if older is None:
-            way = "forget the versions that are gone"
-            then = (
-                "Then write(…, mode='overwrite') makes a new first version; `lancekeep drop` removes the table instead"
-            )
-        else:
-            way, then = f"go back to version {older}", f"That gives up what version {history.latest} committed"
-        meaning = (
-            f"{what}. Put the manifest back from a backup. Without one, `lancekeep repair --deep --accept-loss` "
-            f"(fsck(repair=True, accept_loss=True)) would {way}. {then}"
-        )
-        return Finding(kind, history.title, meaning, way if self.accept_loss else ""), act
 
     def _unrecorded(self, history: History) -> Iterator[tuple[Finding, Repair | None]]:
         """Yield manifests without rows: lost rows, or an interrupted removal or adoption."""
@@ -293,100 +286,6 @@ class TableChecks:
             return hinted_version(self._objects.get(root.hint_key))
         except ObjectNotFound:
             return 0
-
-    def _of_head(self, history: History) -> Iterator[tuple[Finding, Repair | None]]:
-        info = history.finals[max(history.finals)]
-        try:
-            names_in(self._objects.get(info.key), info.key)
-        except ObjectNotFound:
-            return  # the table is being dropped
-        except Damaged as error:
-            what = f"the latest manifest cannot be read ({info.size} bytes): {error}"
-            yield self._given_up(Kind.HEAD, history, what, partial(self._remove_damaged, history.root, info))
-
-    # -- files --------------------------------------------------------------------------------------------------
-
-    def _of_files(
-        self,
-        name: ObjectId,
-        root: DatasetRoot,
-        histories: Mapping[str, History],
-        held: set[Reference],
-        tell: Callable[[int], object],
-    ) -> Iterator[tuple[Finding, Repair | None]]:
-        """Yield findings on missing or damaged files of latest and tagged versions."""
-        wanted = {Reference(branch, max(history.finals)) for branch, history in histories.items() if history.finals}
-        wanted |= {one for one in held if one.branch in histories and one.version in histories[one.branch].finals}
-        versions = [self._version(histories, one) for one in sorted(wanted, key=lambda one: (one.branch, one.version))]
-        checks = FileChecks(self.clones)
-        found: dict[tuple[Version, bool], list[FileFault]] = {}
-        for fault in checks.faults(root, versions, tell):
-            found.setdefault((fault.version, fault.missing), []).append(fault)
-        titles = {history.root: history for history in histories.values()}
-        for (version, missing), faults in found.items():
-            history = titles[version.root]
-            what = (
-                f"version {version.number} cannot be read completely: {faults[0].key!r} {faults[0].reason}"
-                + (f", and so do {len(faults) - 1} other files" if len(faults) > 1 else "")
-                + ". Put the files back from a backup"
-            )
-            kind = Kind.MISSING_FILE if missing else Kind.DAMAGED_FILE
-            if version.number != max(history.finals):
-                yield Finding(kind, history.title, f"{what}, or delete the tag or branch that holds it"), None
-                continue
-            older = self._whole(checks, root, history)
-            if older is None:
-                yield Finding(kind, history.title, f"{what}; none of the last versions is whole"), None
-            elif version.root != root:
-                yield Finding(kind, history.title, f"{what}, or restore version {older} of the branch"), None
-            else:
-                way = f"restore version {older}"
-                meaning = (
-                    f"{what}. Without one, `lancekeep repair --deep --accept-loss` "
-                    f"(fsck(repair=True, accept_loss=True)) would {way} as a new version. That gives up what was "
-                    "committed since"
-                )
-                yield (
-                    Finding(kind, history.title, meaning, way if self.accept_loss else ""),
-                    partial(self._restore, name, version, older),
-                )
-
-    def _version(self, histories: Mapping[str, History], wanted: Reference) -> Version:
-        history = histories[wanted.branch]
-        return Version(history.root, wanted.version, history.finals[wanted.version].key)
-
-    def _whole(self, checks: FileChecks, root: DatasetRoot, history: History) -> int | None:
-        """Return the latest complete version among a few older ones; None without one."""
-        for number in sorted(history.finals, reverse=True)[1 : 1 + _OLDER]:
-            version = Version(history.root, number, history.finals[number].key)
-            if self._is_manifest(version.key) and next(checks.faults(root, [version]), None) is None:
-                return number
-        return None
-
-    def _is_manifest(self, key: str) -> bool:
-        try:
-            names_in(self._objects.get(key), key)
-        except (ObjectNotFound, Damaged):
-            return False
-        return True
-
-    def _restore(self, name: ObjectId, damaged: Version, older: int) -> bool:
-        """Restore an older version, unless a later one was committed since the check."""
-        latest = self.commits.latest(damaged.root)
-        if latest is None or latest.version != damaged.number:
-            return False
-        self.restore(name, older)
-        return True
-
-    def _remove_damaged(self, root: DatasetRoot, info: ObjectInfo) -> bool:
-        """Remove an unreadable latest version, row first. A restored manifest stays."""
-        name = ManifestName.parse(info.key.rpartition("/")[2])
-        if name is None or self._is_manifest(info.key) or self._objects.head(info.key) is None:
-            return False
-        self.commits.rows.delete(root.base_uri, [name.version])
-        self._objects.delete(info.key)
-        self.commits.forget()
-        return True
 
     def _of_clones(self, name: str, location: str) -> Iterator[tuple[Finding, Repair | None]]:
         """Yield findings on records that contradict the manifests of clones."""
@@ -483,6 +382,10 @@ class TableChecks:
 
     def _exists(self, key: str) -> bool:
         return self._objects.head(key) is not None
+
+    @property
+    def _contents(self) -> ContentChecks:
+        return ContentChecks(self.commits, self.clones, self.restore, self.accept_loss)
 
     @property
     def _objects(self) -> ObjectStore:

@@ -72,10 +72,10 @@ def inspect(
 
 
 def _drawn(catalog: Catalog, table: str) -> str:
-    history = catalog.history(table)
-    chosen = reversed(history[:MOST_VERSIONS])
-    versions = [catalog.inspect(table, entry.version, most_fragments=MOST_FRAGMENTS + 1) for entry in chosen]
-    return picture(table, versions, max(len(history) - MOST_VERSIONS, 0))
+    rows = catalog.versions.page(catalog.dataset_root(catalog.find_table(table)), None, None, True)
+    chosen = reversed(rows[:MOST_VERSIONS])
+    versions = [catalog.inspect(table, row.version, most_fragments=MOST_FRAGMENTS + 1) for row in chosen]
+    return picture(table, versions, max(len(rows) - MOST_VERSIONS, 0))
 
 
 def _grown(tree: Tree, members: Mapping[str, Any]) -> Tree:
