@@ -435,11 +435,11 @@ class Appends:
                     appends, file = self._write(base, group)
                 if file is None:
                     return None, met
-                following, content = base.version.followed_by(file, str(uuid4()), self._now())
+                following, built = base.version.followed_by(file, str(uuid4()), self._now(), str(line.table))
                 claims = _Claims([append for append in appends if append.request is not None])
                 try:
                     outcome, found = self._versions.commit_built(
-                        base.table, following.version, content, claims.claim if claims.appends else None
+                        base.table, built, claims.claim if claims.appends else None
                     )
                 except _Unclaimed:
                     self._discard(written_for, file)

@@ -83,7 +83,7 @@ class Cloning:
         try:
             if deep:
                 self._copy(content, root, self._places.dataset_root(table), borrowed=False)
-            raise_unless_committed(self._versions.begin_history(table, row.version, manifest), str(target))
+            raise_unless_committed(self._versions.begin_history(table, manifest), str(target))
         except CommitUnknown:
             raise
         except LancekeepError:
@@ -108,7 +108,7 @@ class Cloning:
             if manifest is None:
                 return None
             self._copy(content, root, root, borrowed=True)
-            outcome, _ = self._versions.commit_built(table, row.version + 1, manifest)
+            outcome, _ = self._versions.commit_built(table, manifest)
             if not isinstance(outcome, Conflict):
                 return raise_unless_committed(outcome, str(object_id))
         raise ConcurrentModification(

@@ -13,6 +13,7 @@ from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import CommitRefused, ObjectNotFound
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.naming import detached_name
+from lancekeep.format.judge import Approved
 from lancekeep.format.manifest import is_manifest
 
 
@@ -23,12 +24,17 @@ class DetachedVersions:
         self._commits = commits
         self._objects = commits.objects
 
-    def create(self, root: DatasetRoot, version: int, content: bytes) -> Committed:
-        """Commit a manifest as a detached version. Idempotent for the same content.
+    def create(self, root: DatasetRoot, built: Approved) -> Committed:
+        """Commit a version that this process has built.
+
+        Idempotent for the same content.
 
         Raises:
             CommitRefused: Another manifest has the number, or a check refuses the content.
         """
+        return self._create(root, built.number, built.content)
+
+    def _create(self, root: DatasetRoot, version: int, content: bytes) -> Committed:
         for check in self._commits.on_staged:
             check(root, content)
         key = root.versions_key + detached_name(version)
@@ -57,7 +63,7 @@ class DetachedVersions:
                 f"{root.base_uri}: {path!r} of {len(content)} bytes is not a manifest of {size or 'any'} bytes; "
                 "nothing was committed"
             )
-        committed = self.create(root, version, content)
+        committed = self._create(root, version, content)
         self._commits.retry.call(partial(self._objects.delete, path))
         return committed
 

@@ -39,6 +39,7 @@ from lancekeep.domain.lineage import Base, refuse_accidental_overwrite
 from lancekeep.domain.naming import ManifestName, NamingScheme, final_path
 from lancekeep.domain.transaction import AllCommitted
 from lancekeep.domain.version_row import Reserved, VersionRow, scheme_of
+from lancekeep.format.judge import Approved
 from lancekeep.format.manifest import reads_version_zero
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.object_store import ObjectStore
@@ -155,8 +156,7 @@ class TableCommits(Histories):
     def commit_built(
         self,
         root: DatasetRoot,
-        version: int,
-        content: bytes,
+        built: Approved,
         *,
         scheme: NamingScheme = NamingScheme.V2,
         claim: Callable[[CommitToken], object] | None = None,
@@ -165,14 +165,13 @@ class TableCommits(Histories):
         """Commit a manifest that this process has built.
 
         If rows are derived from the final manifests, creating the final manifest commits the version: nothing is
-        staged and nothing is read before. The caller must know that version ``version - 1`` is the latest. Otherwise
+        staged and nothing is read before. The caller must know that the version before it is the latest. Otherwise
         the manifest is staged and committed by the protocol. A request without a reply is repeated with the same
         bytes. ``confirm`` is that of `commit`.
 
         Args:
             root: The dataset.
-            version: The version.
-            content: The manifest.
+            built: The version.
             scheme: How to name it. The caller must know that the version before it has such a name.
             claim: Called with the token of the commit before anything is written. From then on another process may
                 settle the token. An error ends the commit.
@@ -184,8 +183,9 @@ class TableCommits(Histories):
         Raises:
             CommitRefused, UnsafeStore, AccessDenied, Unsupported: Nothing was committed.
         """
-        path = f"{root.manifest_key(version, scheme)}-{uuid4()}"
-        staged = StagedManifest(root.base_uri, version, path, len(content), False, self._committer)
+        content = built.content
+        path = f"{root.manifest_key(built.number, scheme)}-{uuid4()}"
+        staged = StagedManifest(root.base_uri, built.number, path, len(content), False, self._committer)
         for check in self.on_staged:
             check(root, content)
         derived = self.rows.guarantees.derived

@@ -104,14 +104,12 @@ class TableTransactions:
                 self._record(root, rebased)
                 recorded = rebased
             scheme = scheme_of(latest)
-            outcome, found = self._versions.commit_built(
-                table, latest.version + 1, following.serialize(), scheme=scheme
-            )
+            outcome, found = self._versions.commit_built(table, following, scheme=scheme)
             if not isinstance(outcome, Conflict):
                 made = raise_unless_committed(outcome, str(object_id))
                 if attempt > _MODEST:
                     self._versions.after_commit(object_id, True)
-                return attrs.evolve(made, transaction=following.manifest.transaction_file)
+                return attrs.evolve(made, transaction=following.transaction)
             if attempt == _MODEST:
                 self._versions.after_commit(object_id, False)  # a committer of appends gives way until the next attempt
             if not found:
@@ -205,8 +203,8 @@ class TableTransactions:
         restored = self._restored(object_id, known, transaction)
         version = next_version(base, transaction, self._now(), str(object_id), restored, detached=number)
         self._record(root, transaction)
-        made = DetachedVersions(self._ledger.commits).create(root, number, version.serialize())
-        return attrs.evolve(made, transaction=version.manifest.transaction_file)
+        made = DetachedVersions(self._ledger.commits).create(root, version)
+        return attrs.evolve(made, transaction=version.transaction)
 
     def _record(self, root: DatasetRoot, transaction: Transaction) -> None:
         """Write the transaction file (step 2 of the flow)."""

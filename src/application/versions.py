@@ -30,6 +30,7 @@ from lancekeep.domain.partitions import published_version
 from lancekeep.domain.table import Table, find_table, is_at, v1_table
 from lancekeep.domain.transaction import AllCommitted, TransactionOutcome
 from lancekeep.domain.version_row import VersionRow
+from lancekeep.format.judge import Approved
 
 Success = TypeVar("Success", Committed, AllCommitted)
 
@@ -211,27 +212,26 @@ class Versions:
     def commit_built(
         self,
         table: Table,
-        version: int,
-        content: bytes,
+        built: Approved,
         claim: Callable[[CommitToken], object] | None = None,
         *,
         scheme: NamingScheme | None = None,
     ) -> tuple[Outcome, Sequence[bytes]]:
-        """Make a manifest that this process has built the next version of a table.
+        """Make a version that this process has built the next one of a table.
 
         See `TableCommits.commit_built`.
 
         Raises:
             CommitRefused: As `commit_version`.
         """
-        confirm = self._confirming(table, version, first=False) if self.managed else _nothing
+        confirm = self._confirming(table, built.number, first=False) if self.managed else _nothing
         root = self._places.dataset_root(table)
         return self._ledger.commits.commit_built(
-            root, version, content, scheme=scheme or NamingScheme.V2, claim=claim, confirm=confirm
+            root, built, scheme=scheme or NamingScheme.V2, claim=claim, confirm=confirm
         )
 
-    def begin_history(self, table: Table, version: int, content: bytes) -> Outcome:
-        """Commit a manifest that this process has built as a first version.
+    def begin_history(self, table: Table, built: Approved) -> Outcome:
+        """Commit a version that this process has built as a first version.
 
         The table is declared. Its history may begin with any version.
 
@@ -239,11 +239,11 @@ class Versions:
             CommitRefused: As `commit_version`.
         """
         root = self._places.dataset_root(table)
-        confirm = self._confirming(table, version, first=True)
-        staged = f"{root.manifest_key(version, NamingScheme.V2)}-{uuid4()}"
+        confirm = self._confirming(table, built.number, first=True)
+        staged = f"{root.manifest_key(built.number, NamingScheme.V2)}-{uuid4()}"
         commits = self._ledger.commits
-        commits.retry.call(lambda: self._places.objects.put(staged, content))
-        return commits.commit(root, version, staged, len(content), branch=True, confirm=confirm)
+        commits.retry.call(lambda: self._places.objects.put(staged, built.content))
+        return commits.commit(root, built.number, staged, len(built.content), branch=True, confirm=confirm)
 
     def commit_versions(self, candidates: Sequence[NewVersion]) -> TransactionOutcome:
         """Make staged manifests the next versions of their tables, all or none.

@@ -16,6 +16,10 @@ import attrs
 from lancekeep.domain.appends import REBASED
 from lancekeep.domain.errors import Unsupported
 from lancekeep.domain.indexes import is_system_index
+from lancekeep.domain.manifest import DataStorageFormat, Fragment, SchemaField
+from lancekeep.domain.manifest import Manifest as ManifestValue
+from lancekeep.format.judge import Approved, approve_append
+from lancekeep.format.judged_fragments import Frame
 from lancekeep.format.manifest import (
     ManifestFile,
     file_of,
@@ -37,6 +41,7 @@ from lancekeep.format.messages import (
     Transaction,
     parse,
 )
+from lancekeep.format.values import decoded
 
 _STABLE_ROW_IDS = 2
 _KNOWN_FLAGS = 1 | _STABLE_ROW_IDS | 4 | 8
@@ -87,6 +92,7 @@ class Appendable:
     _tail: Any = attrs.field(repr=False)
     _indexes: bytes | None = attrs.field(repr=False)
     _last_file: str
+    _frame: Frame = attrs.field(repr=False)
 
     @staticmethod
     def parse(content: bytes, name: str) -> Appendable:
@@ -105,7 +111,8 @@ class Appendable:
             indexes = section_at(content, tail.index_section) if tail.HasField("index_section") else None
             last = parse(DataFragment, tail.fragments[-1]) if tail.fragments else DataFragment()
             rebased = _is_rebased(content, tail)
-            obstacle = _obstacle(tail, indexes)
+            frame = _frame(tail)
+            obstacle = _obstacle(tail, indexes) or _fault(last, frame)
             if not tail.HasField("max_fragment_id") and tail.fragments:
                 tail.max_fragment_id = max(parse(DataFragment, fragment).id for fragment in tail.fragments)
         except ValueError as error:
@@ -118,7 +125,8 @@ class Appendable:
             tail.ClearField(field)
         version, storage = tail.version, tail.data_format.version
         last_file = next((file.path for file in last.files if not file.HasField("base_id")), "")
-        return Appendable(version, len(content), fields, storage, transaction, rebased, head, tail, indexes, last_file)
+        size = len(content)
+        return Appendable(version, size, fields, storage, transaction, rebased, head, tail, indexes, last_file, frame)
 
     @property
     def last_file(self) -> str:
@@ -128,13 +136,17 @@ class Appendable:
         """
         return self._last_file
 
-    def followed_by(self, file: NewFile, uuid: str, now: int) -> tuple[Appendable, bytes]:
-        """Return the next version, and its manifest file.
+    def followed_by(self, file: NewFile, uuid: str, now: int, name: str) -> tuple[Appendable, Approved]:
+        """Return the next version, also as it is published.
 
         Args:
             file: the data file to append.
             uuid: the id of the transaction.
             now: the time in nanoseconds since 1970.
+            name: the table, for messages.
+
+        Raises:
+            CommitRefused: the judge has found problems.
         """
         version = self.version + 1
         data = parse(DataFile, file.layout)
@@ -163,6 +175,8 @@ class Appendable:
         sections = [] if self._indexes is None else [self._indexes]
         content = file_of(head + tail.SerializeToString(), *sections, transaction.SerializeToString())
         tail.ClearField("transaction_section")
+        frame = attrs.evolve(self._frame, next_row_id=tail.next_row_id)
+        built = approve_append(name, version, tail.transaction_file, content, decoded(Fragment, fragment), frame)
         return attrs.evolve(
             self,
             version=version,
@@ -172,7 +186,8 @@ class Appendable:
             head=head,
             tail=tail,
             last_file=file.name,
-        ), content
+            frame=frame,
+        ), built
 
     def alone(self) -> bytes:
         """Return a manifest file of version 1 with this schema and no fragment."""
@@ -240,6 +255,29 @@ def _obstacle(tail: Any, indexes: bytes | None) -> str:
         if foreign:
             return f"its column {field.name} has the metadata {foreign[0]}"
     return ""
+
+
+def _frame(tail: Any) -> Frame:
+    """Return what the fragments of a version are judged against.
+
+    It has the fields without their metadata, because an append needs the engine if there is any.
+    """
+    fields = [parse(Field, content) for content in tail.fields]
+    return Frame.of(
+        ManifestValue(
+            fields=tuple(SchemaField(each.name, each.id, each.parent_id, each.logical_type) for each in fields),
+            reader_feature_flags=tail.reader_feature_flags,
+            next_row_id=tail.next_row_id,
+            data_format=decoded(DataStorageFormat, tail.data_format),
+        ),
+        (),
+    )
+
+
+def _fault(last: Any, frame: Frame) -> str:
+    """Return why the engine cannot read the last fragment of a version; empty if it can, as far as is known."""
+    problem = next(frame.problems_of_versions(decoded(Fragment, last)), None)
+    return "" if problem is None else f"it cannot be read: {problem}"
 
 
 def number_rows(fragment: Any, first: int, version: int) -> int:

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from lancekeep.domain.errors import ConcurrentModification, Unsupported
-from lancekeep.domain.features import FENCE
+from lancekeep.domain.features import FENCE, refuse_unknown_features
 from lancekeep.domain.indexes import index_kind
+from lancekeep.format.judge import Approved, approve_file
 from lancekeep.format.manifest import ManifestFile
 from lancekeep.format.messages import IndexSection, Transaction, parse
 
@@ -18,12 +19,12 @@ _BASE_PATHS = 16
 """The feature flag of tables with base paths."""
 
 
-def shallow_clone(content: bytes, name: str, source: str, uuid: str, now: int) -> bytes:
-    """Return the manifest of a shallow clone, with the version number of its source.
+def shallow_clone(content: bytes, name: str, source: str, uuid: str, now: int) -> Approved:
+    """Return the first version of a shallow clone.
 
-    Every file that the source has in its own directory gets a base path that names the source. Version numbers
-    continue, because rows may record the versions that created them. The clone has no index that describes files
-    outside of every version.
+    Every file that the source has in its own directory gets a base path that names the source. The clone continues
+    the version number of its source, because rows may record the versions that created them. It has no index that
+    describes files outside of every version.
 
     Args:
         content: the manifest file of the source.
@@ -33,8 +34,9 @@ def shallow_clone(content: bytes, name: str, source: str, uuid: str, now: int) -
         now: the time in nanoseconds since 1970.
 
     Raises:
+        CommitRefused: the judge has found problems.
         Damaged: the content is not a manifest.
-        Unsupported: the manifest belongs to a branch.
+        Unsupported: the manifest belongs to a branch, or needs a feature of its writers that is not known here.
     """
     file = _parse_main(content, name)
     manifest = file.manifest
@@ -48,22 +50,23 @@ def shallow_clone(content: bytes, name: str, source: str, uuid: str, now: int) -
         added.id = base
     manifest.reader_feature_flags |= _BASE_PATHS
     manifest.writer_feature_flags |= _BASE_PATHS
-    return _following(manifest, indexes, _cloning(manifest, source, uuid, shallow=True), manifest.version, now)
+    transaction = _cloning(manifest, source, uuid, shallow=True)
+    return approve_file(name, _following(manifest, indexes, transaction, manifest.version, now), content)
 
 
-def deep_clone(content: bytes, name: str, source: str, uuid: str, now: int) -> bytes:
-    """Return the manifest of a clone that has every file in its own directory.
+def deep_clone(content: bytes, name: str, source: str, uuid: str, now: int) -> Approved:
+    """Return the first version of a clone that has every file in its own directory.
 
     The arguments and errors are those of `shallow_clone`.
     """
     file = _parse_main(content, name)
     indexes = _cloned(_cut(file))
     transaction = _cloning(file.manifest, source, uuid, shallow=False)
-    return _following(file.manifest, indexes, transaction, file.manifest.version, now)
+    return approve_file(name, _following(file.manifest, indexes, transaction, file.manifest.version, now), content)
 
 
-def materialized(content: bytes, name: str, uuid: str, now: int) -> bytes | None:
-    """Return the manifest of a next version without files of other datasets.
+def materialized(content: bytes, name: str, uuid: str, now: int) -> Approved | None:
+    """Return a next version without files of other datasets.
 
     The transaction is a merge: it conflicts with every concurrent change of rows, which then reads the table again.
 
@@ -77,8 +80,9 @@ def materialized(content: bytes, name: str, uuid: str, now: int) -> bytes | None
         None if the version reads no files of other datasets.
 
     Raises:
+        CommitRefused: the judge has found problems.
         Damaged: the content is not a manifest.
-        Unsupported: the manifest belongs to a branch.
+        Unsupported: the manifest belongs to a branch, or needs a feature of its writers that is not known here.
         ConcurrentModification: the table is being moved to another place.
     """
     file = _parse_main(content, name)
@@ -90,13 +94,14 @@ def materialized(content: bytes, name: str, uuid: str, now: int) -> bytes | None
     transaction = Transaction(read_version=file.manifest.version, uuid=uuid)
     transaction.merge.fragments.extend(file.manifest.fragments)
     transaction.merge.schema.extend(file.manifest.fields)
-    return _following(file.manifest, indexes, transaction, file.manifest.version + 1, now)
+    return approve_file(name, _following(file.manifest, indexes, transaction, file.manifest.version + 1, now), content)
 
 
 def _parse_main(content: bytes, name: str) -> ManifestFile:
     file = ManifestFile.parse(content, name)
     if file.manifest.branch:
         raise Unsupported(f"{name}: version {file.manifest.version} belongs to the branch {file.manifest.branch!r}")
+    refuse_unknown_features(file.manifest.writer_feature_flags & ~FENCE, name)
     return file
 
 

@@ -30,6 +30,7 @@ _CLASSES = message_classes(
 )
 _FOOTER = struct.Struct("<QQQIIHH4s")
 _RANGE = struct.Struct("<QQ")
+_FIRST_OF_FORMAT_2 = (0, 3)
 
 
 @attrs.frozen
@@ -82,6 +83,74 @@ def read_footer(content: bytes, name: str) -> DataFileFooter:
         return _footer(content)
     except ValueError as error:
         raise Damaged(f"{name} is not a data file of format 2: {error}") from error
+
+
+@attrs.frozen
+class TooShort:
+    """The last bytes of a file do not suffice.
+
+    Attributes:
+        needed: how many of the last bytes do.
+    """
+
+    needed: int
+
+
+@attrs.frozen
+class DataFileSummary:
+    """The footer of a data file without its pages.
+
+    Attributes:
+        version: the numbers of the version in the footer. Files of format 2.0 have 0 and 3.
+        rows: the number of its rows; 0 before format 2.
+        fields: its schema, depth first; empty before format 2.
+        columns: the number of its columns; 0 before format 2.
+    """
+
+    version: tuple[int, int]
+    rows: int = 0
+    fields: tuple[SchemaField, ...] = ()
+    columns: int = 0
+
+
+def read_summary(tail: bytes, size: int, name: str) -> DataFileSummary | TooShort:
+    """Decode the footer of a data file from its last bytes.
+
+    Args:
+        tail: the last bytes of the file.
+        size: the size of the file.
+        name: the file, for messages.
+
+    Raises:
+        Damaged: the file has no footer.
+    """
+    try:
+        return _summary(tail, size)
+    except ValueError as error:
+        raise Damaged(f"{name} is not a data file: {error}") from error
+
+
+def _summary(tail: bytes, size: int) -> DataFileSummary | TooShort:
+    if len(tail) < min(size, _FOOTER.size):
+        return TooShort(_FOOTER.size)
+    if size < _FOOTER.size or tail[-len(MAGIC) :] != MAGIC:
+        raise ValueError(f"its {size} bytes do not end in a footer with {MAGIC.decode()!r}")
+    begin = size - len(tail)
+    _, _, table, buffers, columns, major, minor, _ = _FOOTER.unpack_from(tail, len(tail) - _FOOTER.size)
+    if (major, minor) < _FIRST_OF_FORMAT_2:
+        return DataFileSummary((major, minor))
+    if not buffers or table + _RANGE.size > size:
+        raise ValueError(f"its footer names {buffers} global buffers at {table}, the first with the schema")
+    if table < begin:
+        return TooShort(size - table)
+    position, length = _RANGE.unpack_from(tail, table - begin)
+    if position + length > size:
+        raise ValueError(f"{length} bytes at {position} exceed the file of {size}")
+    if position < begin:
+        return TooShort(size - position)
+    descriptor = _message("FileDescriptor", tail, position - begin, length)
+    fields = tuple(decoded(SchemaField, parse(Field, field)) for field in descriptor.schema.fields)
+    return DataFileSummary((major, minor), descriptor.length, fields, columns)
 
 
 def _footer(content: bytes) -> DataFileFooter:

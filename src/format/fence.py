@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lancekeep.domain.features import FENCE
+from lancekeep.format.judge import Approved, approve_file
 from lancekeep.format.manifest import ManifestFile, file_of, section_at, transaction_position
 from lancekeep.format.messages import Transaction
 
@@ -26,8 +27,8 @@ def is_fence(content: bytes, name: str) -> bool:
     return bool(ManifestFile.parse(content, name).manifest.writer_feature_flags & FENCE)
 
 
-def fence(content: bytes, name: str, uuid: str, now: int, location: str) -> bytes:
-    """Return the manifest of a fence that follows a version.
+def fence(content: bytes, name: str, uuid: str, now: int, location: str) -> Approved:
+    """Return a fence that follows a version.
 
     Args:
         content: the manifest file of the latest version.
@@ -37,21 +38,22 @@ def fence(content: bytes, name: str, uuid: str, now: int, location: str) -> byte
         location: the next location of the table.
 
     Raises:
+        CommitRefused: the judge has found problems.
         Damaged: the content is not a manifest.
     """
     file = ManifestFile.parse(content, name)
     file.manifest.writer_feature_flags |= FENCE
-    return _following(file, uuid, now, location)
+    return approve_file(name, _following(file, uuid, now, location), content)
 
 
-def without_fence(content: bytes, name: str, uuid: str, now: int, location: str) -> bytes:
-    """Return the manifest that follows a fence and permits writes again.
+def without_fence(content: bytes, name: str, uuid: str, now: int, location: str) -> Approved:
+    """Return the version that follows a fence and permits writes again.
 
     The arguments and errors are those of `fence`.
     """
     file = ManifestFile.parse(content, name)
     file.manifest.writer_feature_flags &= ~FENCE
-    return _following(file, uuid, now, location)
+    return approve_file(name, _following(file, uuid, now, location), content)
 
 
 def emptied(content: bytes, name: str) -> bytes:

@@ -5,8 +5,8 @@ Table format, "Conflict Resolution Flow", step 4, and "Assigning Row IDs".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from itertools import count, pairwise
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import count, islice, pairwise
 from typing import Any, TypeVar
 
 import attrs
@@ -19,7 +19,9 @@ from lancekeep.domain.manifest import Fragment, IndexMetadata, Manifest, SchemaF
 from lancekeep.domain.operations import RewriteGroup, RewrittenIndex, Transaction, UpdateMap
 from lancekeep.format.append import number_rows
 from lancekeep.format.deletions import encode_bitmap
+from lancekeep.format.file_facts import Facts
 from lancekeep.format.index_coverage import covered_fragments, kind_of
+from lancekeep.format.judge import Approved, approve
 from lancekeep.format.moved_rows import MovedRows
 from lancekeep.format.table_version import TableVersion
 from lancekeep.format.values import decoded, encoded
@@ -30,6 +32,7 @@ NumberRows = Callable[[Any, int, int], int]
 _DELETION_FILES, _STABLE_ROW_IDS, _TABLE_CONFIG, _BASE_PATHS = 1, 2, 8, 16
 _KNOWN_FLAGS = 31
 _CLEANS_UP = "lance.auto_cleanup."
+_CHANGES_FRAGMENTS = (operations.Append, operations.Delete, operations.Update, operations.Rewrite)
 
 
 def next_version(
@@ -40,8 +43,9 @@ def next_version(
     restored: TableVersion | None = None,
     *,
     detached: int | None = None,
-) -> TableVersion:
-    """Return the version that follows ``base``.
+    facts: Facts | None = None,
+) -> Approved:
+    """Return the version that follows ``base``, if the judge approves it.
 
     Args:
         base: the latest version.
@@ -50,15 +54,19 @@ def next_version(
         name: the table, for messages.
         restored: the version that a restore returns to.
         detached: the number of the new version, if it belongs to no history.
+        facts: what is known of the files that the transaction names.
 
     Raises:
-        CommitRefused: the transaction names a fragment that the table does not have.
+        CommitRefused: the transaction names a fragment that the table does not have, or the engine would refuse the
+            version, or could not read it.
         ConcurrentModification: an index covers rewritten fragments, but was not rewritten.
         Damaged: an index of the table is damaged.
         Unsupported: the operation, or a feature of the table, needs the Lance engine.
     """
+    _require_known(base.manifest, name)
+    if isinstance(transaction.operation, _CHANGES_FRAGMENTS):  # decoded once, for the comparison
+        base = attrs.evolve(base, manifest=attrs.evolve(base.manifest, fragments=tuple(base.manifest.fragments)))
     manifest = base.manifest
-    _require_known(manifest, name)
     match transaction.operation:
         case operations.Append() as append:
             after = attrs.evolve(base, manifest=_with_new(manifest, append.fragments, [*manifest.fragments]))
@@ -89,7 +97,7 @@ def next_version(
         tag=transaction.tag,
         version_aux_data=0,
     )
-    return attrs.evolve(after, manifest=_flagged(changed), transaction=transaction)
+    return approve(name, attrs.evolve(after, manifest=_flagged(changed), transaction=transaction), base, facts)
 
 
 def _require_known(manifest: Manifest, name: str) -> None:
@@ -104,16 +112,23 @@ def _with_new(
     manifest: Manifest, new: Iterable[Fragment], kept: list[Fragment], number_rows: NumberRows = number_rows
 ) -> Manifest:
     """Return the manifest with more fragments, which get the next ids and row ids."""
-    number = _highest(manifest)
-    row_id = manifest.next_row_id
-    for fragment in new:
-        number += 1
-        message = encoded(attrs.evolve(fragment, id=number))
+    highest, row_id = _highest(manifest), manifest.next_row_id
+    for fragment in _with_ids(manifest, new):
         if manifest.reader_feature_flags & _STABLE_ROW_IDS:
+            message = encoded(fragment)
             row_id += number_rows(message, row_id, manifest.version + 1)
-        kept.append(decoded(Fragment, message))
-    highest = manifest.max_fragment_id if number < 0 else number
-    return attrs.evolve(manifest, fragments=kept, max_fragment_id=highest, next_row_id=row_id)
+            fragment = decoded(Fragment, message)
+        kept.append(fragment)
+        highest = max(highest, fragment.id)
+    given = manifest.max_fragment_id if highest < 0 else highest
+    return attrs.evolve(manifest, fragments=kept, max_fragment_id=given, next_row_id=row_id)
+
+
+def _with_ids(manifest: Manifest, new: Iterable[Fragment]) -> Iterator[Fragment]:
+    """Give the next ids to fragments that have none."""
+    following = count(_highest(manifest) + 1)
+    for fragment in new:
+        yield fragment if fragment.id else attrs.evolve(fragment, id=next(following))
 
 
 def _with_deletions(manifest: Manifest, delete: operations.Delete, name: str) -> Manifest:
@@ -158,14 +173,12 @@ def _with_reserved(manifest: Manifest, number: int) -> Manifest:
 
 
 def _numbered(manifest: Manifest, rewrite: operations.Rewrite) -> operations.Rewrite:
-    """Give the next ids to new fragments that have none; a rewrite with new indexes has reserved them."""
-    following = count(_highest(manifest) + 1)
-
-    def numbered(group: RewriteGroup) -> RewriteGroup:
-        new = [attrs.evolve(each, id=each.id or next(following)) for each in group.new_fragments]
-        return attrs.evolve(group, new_fragments=tuple(new))
-
-    return attrs.evolve(rewrite, groups=tuple(map(numbered, rewrite.groups)))
+    """Give the next ids to new fragments; a rewrite with new indexes has reserved them."""
+    new = _with_ids(manifest, [each for group in rewrite.groups for each in group.new_fragments])
+    groups = [
+        attrs.evolve(group, new_fragments=tuple(islice(new, len(group.new_fragments)))) for group in rewrite.groups
+    ]
+    return attrs.evolve(rewrite, groups=tuple(groups))
 
 
 def _rewritten(base: TableVersion, rewrite: operations.Rewrite, name: str) -> TableVersion:

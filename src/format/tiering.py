@@ -12,6 +12,7 @@ import attrs
 
 from lancekeep.domain.errors import Unsupported
 from lancekeep.domain.features import KNOWN, Feature
+from lancekeep.format.judge import Approved, approve_file
 from lancekeep.format.manifest import ManifestFile
 from lancekeep.format.messages import Transaction
 
@@ -45,8 +46,8 @@ def data_files(content: bytes, name: str) -> dict[PlacedFile, int]:
     return {placed: file.file_size_bytes for file, placed in _placed(manifest)}
 
 
-def with_base(content: bytes, name: str, base: str, uuid: str, now: int) -> bytes | None:
-    """Return the manifest of a next version that defines a base path.
+def with_base(content: bytes, name: str, base: str, uuid: str, now: int) -> Approved | None:
+    """Return a next version that defines a base path.
 
     The arguments and errors are those of `moved`.
 
@@ -63,11 +64,13 @@ def with_base(content: bytes, name: str, base: str, uuid: str, now: int) -> byte
     manifest.writer_feature_flags |= Feature.BASE_PATHS
     transaction = Transaction(read_version=manifest.version, uuid=uuid)
     transaction.update_bases.new_bases.add(id=number, is_dataset_root=True, path=base)
-    return _following(file, transaction, now)
+    return approve_file(name, _following(file, transaction, now), content)
 
 
-def moved(content: bytes, name: str, paths: Mapping[PlacedFile, str], base: str, uuid: str, now: int) -> bytes | None:
-    """Return the manifest of a next version whose data files lie at a base path.
+def moved(
+    content: bytes, name: str, paths: Mapping[PlacedFile, str], base: str, uuid: str, now: int
+) -> Approved | None:
+    """Return a next version whose data files lie at a base path.
 
     Rows, row ids, addresses, deletion files and indexes do not change. The transaction replaces data files.
 
@@ -83,6 +86,7 @@ def moved(content: bytes, name: str, paths: Mapping[PlacedFile, str], base: str,
         None if the version has none of the files.
 
     Raises:
+        CommitRefused: the judge has found problems.
         Damaged: the content is not a manifest.
         Unsupported: a writer of the table needs a feature that is not known here.
     """
@@ -96,7 +100,9 @@ def moved(content: bytes, name: str, paths: Mapping[PlacedFile, str], base: str,
             if placed in paths:
                 holder.path, holder.base_id = paths[placed], number
                 transaction.data_replacement.replacements.add(fragment_id=fragment.id).new_file.CopyFrom(holder)
-    return _following(file, transaction, now) if transaction.HasField("data_replacement") else None
+    if not transaction.HasField("data_replacement"):
+        return None
+    return approve_file(name, _following(file, transaction, now), content)
 
 
 def timestamp(content: bytes, name: str) -> int:

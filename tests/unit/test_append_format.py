@@ -82,7 +82,8 @@ def encoded_by_hand(dataset: lance.LanceDataset, rows: pa.Table, scratch: Path) 
     [data] = Path(scratch, "data").iterdir()
     shutil.copy(data, Path(dataset.uri, "data", "own.lance"))
     file = NewFile("own.lance", data.stat().st_size, len(rows), layout_of(manifest(example), version, "t"))
-    return version.followed_by(file, UUID, 1_700_000_000_000_000_123)
+    following, built = version.followed_by(file, UUID, 1_700_000_000_000_000_123, "t")
+    return following, built.content
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -150,7 +151,9 @@ def test_unknown_fields_and_the_index_section_are_kept(
     message.index_section = 0
     section = wire(99, index)
     content = file_of(message.SerializeToString() + unknown, section)
-    following, written = Appendable.parse(content, "t").followed_by(NewFile("f", 9, rows, b""), UUID, 7)
+    first, second = (NewFile(name, 9, rows, layout_of(template, Appendable.parse(template, "t"), "t")) for name in "fg")
+    following, built = Appendable.parse(content, "t").followed_by(first, UUID, 7, "t")
+    written = built.content
 
     found = parse_message(ManifestTail, written)
     assert section_at(written, found.index_section) == section
@@ -162,10 +165,7 @@ def test_unknown_fields_and_the_index_section_are_kept(
     assert (added.id, added.physical_rows, found.version) == (1, rows, message.version + 1)
     assert found.max_fragment_id == 1
     again = Appendable.parse(written, "t")
-    assert (
-        again.followed_by(NewFile("g", 9, rows, b""), UUID, 8)[1]
-        == (following.followed_by(NewFile("g", 9, rows, b""), UUID, 8)[1])
-    )
+    assert again.followed_by(second, UUID, 8, "t")[1] == following.followed_by(second, UUID, 8, "t")[1]
 
 
 def unknown_in(content: bytes) -> bytes:

@@ -140,10 +140,9 @@ class ManifestNamesMigration:
             base = TableVersion.parse(self._get(latest.path), latest.path)
             transaction = Transaction(latest.version, str(uuid4()), operation=UpdateConfig())
             following = next_version(base, transaction, self.now(), str(self.name))
-            key = f"{root.key}/{TRANSACTIONS}/{following.manifest.transaction_file}"
+            key = f"{root.key}/{TRANSACTIONS}/{following.transaction}"
             self._put(key, serialize_transaction(transaction))
-            version = latest.version + 1
-            outcome, _ = self.commits.commit_built(root, version, following.serialize(), scheme=_V2)
+            outcome, _ = self.commits.commit_built(root, following, scheme=_V2)
             if not isinstance(outcome, Conflict):
                 return raise_unless_committed(outcome, str(self.name)).version
         raise ConcurrentModification(

@@ -55,6 +55,7 @@ from lancekeep.domain.table import (
 )
 from lancekeep.domain.version_row import VersionRow, scheme_of
 from lancekeep.format.fence import at_other_place, emptied, fence, is_fence, without_fence
+from lancekeep.format.judge import Approved
 from lancekeep.ports.object_store import ObjectInfo
 from lancekeep.ports.table_engine import TableEngine
 
@@ -357,7 +358,7 @@ class TableRelocation:
         for end in ends:
             self._follow(root, end.base_uri, partial(without_fence, location=table.location), wanted=False)
 
-    def _follow(self, root: DatasetRoot, base_uri: str, build: Callable[..., bytes], *, wanted: bool) -> None:
+    def _follow(self, root: DatasetRoot, base_uri: str, build: Callable[..., Approved], *, wanted: bool) -> None:
         """Commit the next version of a history, unless its latest version is a fence, or is none, as wanted."""
         commits = self._ledger.commits
         branch = base_uri.removeprefix(f"{root.base_uri}/{BRANCHES}/") if base_uri != root.base_uri else None
@@ -370,8 +371,10 @@ class TableRelocation:
             assert scheme is not None  # a final row names its manifest
             manifest = build(content, latest.path, str(uuid4()), self._now())
             staged = f"{history.manifest_key(latest.version + 1, scheme)}-{uuid4()}"
-            self._retry(partial(self._places.objects.put, staged, manifest))
-            outcome = commits.commit(history, latest.version + 1, staged, len(manifest), branch=branch is not None)
+            self._retry(partial(self._places.objects.put, staged, manifest.content))
+            outcome = commits.commit(
+                history, latest.version + 1, staged, len(manifest.content), branch=branch is not None
+            )
             if not isinstance(outcome, Conflict):
                 raise_unless_committed(outcome, base_uri)
                 return
