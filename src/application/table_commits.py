@@ -233,6 +233,8 @@ class TableCommits(Histories):
             if not unanswered and not isinstance(error, StoreUnavailable):
                 raise
             return Unknown(CommitToken(recognizable(staged, content)), str(error)), ()
+        if not found and not unanswered:
+            return Conflict(None), ()  # another writer's version, which a clean-up has removed since
         if not found:
             gone = f"version {row.version} existed and no longer does: its table was dropped, or it was cleaned up"
             return Unknown(CommitToken(recognizable(staged, content)), gone), ()

@@ -195,8 +195,9 @@ def understand(staged: StagedManifest, reservation: Reservation, *, repeated: bo
         return Event(Reply.MOVED, holder)
     if repeated and not holder.is_final:
         return Event(Reply.CONTESTED, holder)
-    own_size = holder.is_final and holder.size == staged.size
-    return Event(Reply.PERHAPS_OWN if own_size else Reply.TAKEN, holder)
+    if not holder.is_final or holder.size != staged.size:
+        return Event(Reply.TAKEN, holder)
+    return Event(Reply.PERHAPS_OWN if repeated else Reply.OVERTAKEN, holder)
 
 
 def _understand_not_ready(staged: StagedManifest, latest: VersionRow | None, repeated: bool) -> Event:

@@ -127,8 +127,9 @@ TRANSITIONS: Final[Mapping[tuple[State, Reply], State]] = {
     (State.RECOGNIZE, Reply.DIFFERENT): State.ABANDON,
     (State.RECOGNIZE, Reply.ABSENT): State.UNKNOWN,
     (State.RECOGNIZE, Reply.FAULT): State.UNKNOWN,
-    # The row is missing, later ones exist, and this is the first claim. Only a caller or a driver that repeated the
-    # claim unnoticed can have committed before.
+    # This is the first claim, and the row is missing and later ones exist, or it is final with this manifest's size.
+    # Only a caller or a driver that repeated the claim unnoticed can have committed before. A clean-up that has removed
+    # the version since leaves the conflict definite.
     (State.OVERTAKEN, Reply.SAME): State.CLEAN,
     (State.OVERTAKEN, Reply.DIFFERENT): State.ABANDON,
     (State.OVERTAKEN, Reply.ABSENT): State.ABANDON,

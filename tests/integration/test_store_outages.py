@@ -237,6 +237,7 @@ S3_403 = "LanceError(IO): Generic S3 error: Error performing GET http://h/b/k: C
             "version 16., /lance/rust/conflict_resolver.rs:1802:30",
             lancekeep.CommitRefused,
         ),
+        ("Wrapped error: Commit result for version 2 is unknown: the commit may or may not", StoreUnavailable),
         ("Not supported: This dataset cannot be read by this version of Lance. Flags: 64", lancekeep.Unsupported),
         ("Not found: x/_versions/3.manifest", lancekeep.VersionNotFound),
         ("Invalid user input: column 'server error' 500 ", InvalidInput),

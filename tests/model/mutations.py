@@ -221,7 +221,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a final row of the own size is taken for the own",
-        transitions({(State.RESERVE, Reply.PERHAPS_OWN): State.CLEAN}),
+        transitions({(State.RESERVE, Reply.OVERTAKEN): State.CLEAN}),
         TWO,
         "committed was reported",
     ),

@@ -74,7 +74,7 @@ OUTSIDE: set[Transition] = {
     # More faults, or losses, at once than there are in these settings.
     (State.FINALIZE_PREDECESSOR, Reply.FAULT),
     (State.FINALIZE_HOLDER, Reply.FAULT),
-    (State.OVERTAKEN, Reply.FAULT),
+    (State.RECOGNIZE, Reply.FAULT),
     (State.HELP_REREAD, Reply.FAULT),
 }
 """Transitions that no setting comes by."""

@@ -87,7 +87,7 @@ def test_final_object_of_another_writer_decides_the_commit() -> None:
     [
         (Reserved(), Reply.RESERVED),
         (Taken(OTHER_3), Reply.TAKEN),
-        (Taken(FINAL_3), Reply.PERHAPS_OWN),
+        (Taken(FINAL_3), Reply.OVERTAKEN),
         (Taken(VersionRow(BASE, 3, FINAL_3.path, 11)), Reply.TAKEN),
         (Taken(VersionRow.fence(BASE, 3, "redis://new")), Reply.MOVED),
         (NotReady(None), Reply.PREDECESSOR_MISSING),

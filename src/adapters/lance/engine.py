@@ -18,7 +18,7 @@ from lance.fragment import write_fragments
 from lancekeep.adapters.lance.channels import Channel, FirstChannel, Handle, StagingChannel
 from lancekeep.adapters.lance.data_files import LanceDataFiles
 from lancekeep.adapters.lance.namespace_errors import is_namespace_error
-from lancekeep.adapters.lance.native_errors import classified
+from lancekeep.adapters.lance.native_errors import classified, leaves_unknown
 from lancekeep.adapters.lance.rows import LanceRows
 from lancekeep.adapters.lance.structure import LanceStructure, operation_of
 from lancekeep.adapters.lance.views import LanceViews
@@ -424,6 +424,8 @@ def _translated(table: ObjectId, channel: Channel, *, reading: bool = False) -> 
             raise
         if channel.error is not None and not isinstance(channel.error, VersionTaken):
             raise channel.error from error
+        if channel.error is not None and leaves_unknown(error):
+            raise ConcurrentModification(f"{table}: {channel.error}") from error
         cause = error.__cause__
         if isinstance(cause, LancekeepError):
             raise cause from error

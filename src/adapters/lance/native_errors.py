@@ -24,6 +24,8 @@ from lancekeep.domain.features import FENCE
 _SOURCE = re.compile(r",\s*(location:\s*)?\S+\.rs:\d+:\d+$")
 """Where in the engine's own sources an error was raised, which it puts at the end of its messages."""
 
+_UNKNOWN = re.compile(r"Commit result for version (\d+) is unknown")
+
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _DENIED_NUMBERS = frozenset((errno.EACCES, errno.EPERM, errno.EROFS))
 _LATER_NUMBERS = frozenset(
@@ -110,6 +112,14 @@ _OF_THE_QUERY = ("Invalid user input", "LanceError(Index)")
 """The beginnings of messages about a query, which some calls raise as OSError."""
 
 
+def leaves_unknown(error: Exception) -> bool:
+    """Return whether the engine could not read the version that it tried to commit.
+
+    It says so, too, if the commit was refused and a clean-up has removed the other writer's version since.
+    """
+    return _UNKNOWN.search(str(error)) is not None
+
+
 def query_error(name: str, error: Exception) -> LancekeepError:
     """Return the Lancekeep error for an error of a native query.
 
@@ -130,6 +140,11 @@ def classified(name: str, error: Exception, *, reading: bool) -> LancekeepError:
     ``name`` is the table. While ``reading``, the engine got no data of the caller, so invalid data is stored data.
     """
     text = _SOURCE.sub("", str(error))
+    if (unknown := _UNKNOWN.search(text)) is not None:  # the storage manages the version, so there is no token
+        return StoreUnavailable(
+            f"{name}: the storage did not answer, so version {unknown[1]} may have been committed. Read the table's "
+            f"history before you write again: {text}"
+        )
     number = _OS_ERROR.search(text)
     if number is not None and int(number[1]) in _DENIED_NUMBERS:
         return AccessDenied(f"{name}: {text}. This process has to be allowed to read and write there")
