@@ -8,6 +8,7 @@ the previous manifest is still the latest. An append that needs the table engine
 
 from __future__ import annotations
 
+import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,7 @@ from queue import SimpleQueue
 from threading import Event, Lock
 from typing import Any, TypeVar
 from uuid import uuid4
+from weakref import WeakSet
 
 import attrs
 
@@ -37,6 +39,7 @@ from lancekeep.domain.errors import (
     ConcurrentModification,
     InvalidInput,
     LancekeepError,
+    Refused,
     StoreUnavailable,
     Unsupported,
 )
@@ -84,7 +87,7 @@ class _Append:
     rows: Rows
     request: KeyedRequest | None = None
     committed: Committed | None = None
-    error: Exception | None = None
+    error: BaseException | None = None
     following: _Append | None = None
     is_left: bool = False
     _tokens: SimpleQueue[CommitToken | None] = attrs.field(factory=SimpleQueue)
@@ -210,6 +213,17 @@ class _Claims:
                 append.request.lost(self._token)
 
 
+_OPEN: WeakSet[Appends] = WeakSet()
+
+
+def _after_fork() -> None:
+    for appends in _OPEN:
+        appends.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 class Appends:
     """Commits the appends of this process, together where they meet.
 
@@ -237,7 +251,29 @@ class Appends:
         self._now = now
         self._lock = Lock()
         self._lines: OrderedDict[ObjectId, _Line] = OrderedDict()
+        self._is_torn = False
         versions.after_commit = self._note_other
+        _OPEN.add(self)
+
+    def after_fork(self) -> None:
+        """Forget the threads of the parent, which a forked child does not have."""
+        self._lock = Lock()
+        self._is_torn = self._is_torn or any(line.is_served or line.others for line in self._lines.values())
+        self._lines.clear()
+
+    def require_whole(self) -> None:
+        """Refuse to write if this process was forked during a write.
+
+        Another thread of the parent may have held a lock.
+
+        Raises:
+            Refused: It was.
+        """
+        if self._is_torn:
+            raise Refused(
+                "this process was forked while another thread wrote through this catalog; nothing was written. Start "
+                "processes with the methods 'spawn' or 'forkserver' of multiprocessing"
+            )
 
     def append(self, table: ObjectId, reader: Any) -> Committed | Alone:
         """Append a stream of batches, together with the appends that wait.
@@ -249,7 +285,9 @@ class Appends:
             CommitUnknown: The outcome is unknown.
             CommitRefused: As `Versions.commit_version`.
             StoreUnavailable: A store did not answer; nothing was committed.
+            Refused: As `require_whole`.
         """
+        self.require_whole()
         rows, reader = self._engine.data_files.gather(reader, MOST_BYTES)
         if rows is None:
             return Alone(reader)
@@ -266,7 +304,12 @@ class Appends:
 
     @contextmanager
     def beside(self, table: ObjectId) -> Iterator[None]:
-        """Let a committer pause more often while another local writer runs."""
+        """Let a committer pause more often while another local writer runs.
+
+        Raises:
+            Refused: As `require_whole`.
+        """
+        self.require_whole()
         with self._lock:
             line = self._line(table)
             line.others += 1
@@ -313,9 +356,33 @@ class Appends:
             if line.is_served:
                 return
             line.is_served = True
-        in_background(partial(self._serve, line))
+        try:
+            in_background(partial(self._serve, line))
+        except RuntimeError as error:
+            failed = StoreUnavailable(f"{table}: the system starts no thread, and nothing was committed: {error}")
+            failed.__cause__ = error
+            self._end(line, failed)
+
+    def _end(self, line: _Line, error: Exception) -> None:
+        """Answer every append of a line without a committer; the next append starts one."""
+        with self._lock:
+            waiting, line.waiting, line.is_served = line.waiting, [], False
+        for append in waiting:
+            append.error = error
+            append.answer()
 
     def _serve(self, line: _Line) -> None:
+        try:
+            self._commit_groups(line)
+        except BaseException as error:
+            failed = LancekeepError(
+                f"{line.table}: the committer of appends failed, and nothing was committed: {error!r}"
+            )
+            failed.__cause__ = error
+            self._end(line, failed)
+            raise
+
+    def _commit_groups(self, line: _Line) -> None:
         """Commit groups until no append waits."""
         while True:
             self._pause(line)
@@ -389,7 +456,7 @@ class Appends:
                 append.error = append.error or error
         except LancekeepError:
             pass  # its appends commit alone
-        except Exception as error:  # a fault of this process: whether it came before the commit is not known
+        except BaseException as error:  # a fault of this process: whether it came before the commit is not known
             for append in group:
                 append.error = append.error or error
         line.base = base

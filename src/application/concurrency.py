@@ -1,10 +1,16 @@
-"""Concurrent requests to remote stores."""
+"""Acts in other threads: requests to remote stores, and committers.
+
+While the interpreter shuts down, pools take no more acts, and threads of the caller may still end their work. Each act
+then gets a thread of its own.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from threading import Thread
 from typing import Any, TypeVar
 
 from lancekeep.ports.object_store import ObjectStore
@@ -31,28 +37,35 @@ def is_remote(objects: ObjectStore) -> bool:
 
 def alongside(act: Callable[[], T]) -> Future[T]:
     """Start ``act`` in another thread."""
-    return _pool().submit(act)
+    if not _pools:
+        _pools.append(ThreadPoolExecutor(_THREADS, "lancekeep"))
+    return _started(_pools[0], act)
 
 
 def all_alongside(act: Callable[[U], T], items: Iterable[U]) -> Iterator[T]:
     """Call ``act`` on several items at a time, and return the results in order."""
-    return _pool().map(act, items)
+    return _results([alongside(partial(act, item)) for item in items])
 
 
 def in_background(act: Callable[[], object]) -> None:
     """Run ``act`` in a thread that is kept for later acts.
 
     The engine sets up each thread that calls it. On local files that takes as long as an append.
+
+    Raises:
+        RuntimeError: The system starts no more threads.
     """
     if not _background:
         _background.append(ThreadPoolExecutor(_MOST_IN_BACKGROUND, "lancekeep-background"))
-    _background[0].submit(act)
+    _started(_background[0], act)
 
 
-def _pool() -> ThreadPoolExecutor:
-    if not _pools:
-        _pools.append(ThreadPoolExecutor(_THREADS, "lancekeep"))
-    return _pools[0]
+def in_a_thread(act: Callable[[], T]) -> T:
+    """Call ``act`` in a new thread.
+
+    Inside a callback of the engine, a nested read in the same thread can end the process (pylance 14.0.2).
+    """
+    return _in_its_own_thread(act).result()
 
 
 _AT_ONCE = 8
@@ -66,5 +79,36 @@ def at_once(act: Callable[..., T], *arguments: Sequence[Any]) -> list[T]:
     if len(arguments[0]) == 1:
         return list(map(act, *arguments))
     with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
-        running = [pool.submit(act, *item) for item in zip(*arguments, strict=True)]
+        running = [_started(pool, partial(act, *item)) for item in zip(*arguments, strict=True)]
+    for each in running:
+        each.exception()
     return [done.result() for done in running]
+
+
+def _started(pool: ThreadPoolExecutor, act: Callable[[], T]) -> Future[T]:
+    try:
+        return pool.submit(act)
+    except RuntimeError:  # the interpreter shuts down
+        return _in_its_own_thread(act)
+
+
+def _in_its_own_thread(act: Callable[[], T]) -> Future[T]:
+    future = Future[T]()
+
+    def run() -> None:
+        try:
+            future.set_result(act())
+        except BaseException as error:
+            future.set_exception(error)
+
+    Thread(target=run, name="lancekeep-act").start()
+    return future
+
+
+def _results(running: Sequence[Future[T]]) -> Iterator[T]:
+    try:
+        for each in running:
+            yield each.result()
+    finally:
+        for each in running:
+            each.cancel()

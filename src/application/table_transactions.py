@@ -142,7 +142,8 @@ class TableTransactions:
         if staged.path.startswith(root.versions_key):
             with suppress(ObjectNotFound):
                 found = TableVersion.parse(commits.retry.call(partial(commits.objects.get, staged.path)), staged.path)
-        in_background(partial(self._remove, staged.path))
+        with suppress(RuntimeError):  # the system starts no thread
+            in_background(partial(self._remove, staged.path))
         transaction = CommittedVersions(commits, root).transaction(found)
         if transaction is None:
             raise CommitRefused(

@@ -52,7 +52,8 @@ class WaitingWriters:
             if len(self._changed) == _REMEMBERED:
                 self._changed.clear()
             self._changed[table] = now
-        in_background(partial(self._change, self._key(table)))
+        with suppress(RuntimeError):  # the system starts no thread
+            in_background(partial(self._change, self._key(table)))
 
     def last(self, table: ObjectId) -> bytes:
         """Return the content of the object; empty if it cannot be read."""

@@ -109,6 +109,7 @@ class Writes:
     # -- writing ------------------------------------------------------------------------------------------------
 
     def write(self, object_id: ObjectId, data: Any, mode: str, properties: Mapping[str, str] | None) -> Committed:
+        self._appends.require_whole()
         write_mode = _mode(mode)
         reader = self._engine.reader(data)
         if write_mode is WriteMode.CREATE and not (self._places.v1_names and v1_location(object_id)):

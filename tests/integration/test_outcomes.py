@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import lance
 import pyarrow as pa
@@ -57,11 +56,11 @@ def test_conflict_whose_winner_was_cleaned_up_is_a_conflict(
             other.write("t", ROWS, "append")
             lance.dataset(uri).cleanup_old_versions(timedelta(0), delete_unverified=True)
 
-    catalog.ledger.commits.rows = Faulty(catalog.ledger.commits.rows, overtaken)  # type: ignore[assignment]
+    catalog.ledger.commits.rows = Faulty(catalog.ledger.commits.rows, overtaken)
     before = lance.dataset(uri).count_rows()
-    with pytest.raises(lancekeep.ConcurrentModification, match="t: .*nothing (of this call )?was committed"):
+    with pytest.raises(lancekeep.ConcurrentModification, match=r"t: .*nothing (of this call )?was committed"):
         change(catalog)
-    assert lance.dataset(uri).count_rows() == before + 4 * catalog.ledger.commits.rows.counts["reserve"]  # type: ignore[attr-defined]
+    assert lance.dataset(uri).count_rows() == before + 4 * catalog.ledger.commits.rows.counts["reserve"]
 
 
 def test_append_whose_winner_was_cleaned_up_follows_the_latest_version(tmp_path: Path) -> None:
@@ -78,7 +77,7 @@ def test_append_whose_winner_was_cleaned_up_follows_the_latest_version(tmp_path:
         elif method == "get" and objects.counts["put_if_absent"] == 1:
             lance.dataset(uri).cleanup_old_versions(timedelta(0), delete_unverified=True)
 
-    catalog.commits.objects = objects = Faulty(catalog.commits.objects, overtaken)  # type: ignore[assignment]
+    catalog.commits.objects = objects = Faulty(catalog.commits.objects, overtaken)
     catalog.write("t", ROWS, "append")
     assert objects.counts["put_if_absent"] == 2
     assert lance.dataset(uri).count_rows() == 5 * ROWS.num_rows

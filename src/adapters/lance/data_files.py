@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
-from pathlib import Path
 from threading import Lock
 from typing import Any, cast
 
@@ -17,14 +12,14 @@ import lance
 import pyarrow as pa
 from lance.file import LanceFileWriter
 
+from lancekeep.application.concurrency import in_a_thread
+from lancekeep.application.scratch import scratch_directory
 from lancekeep.domain.dataset_files import DATA
 from lancekeep.domain.errors import InvalidInput, Unsupported
 from lancekeep.domain.layout import VERSIONS
 from lancekeep.format.append import Appendable, layout_of
 from lancekeep.ports.data_files import EncodedFile, Rows
 
-_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-"""The directory of scratch files: in memory if the system has one."""
 _REMEMBERED = 64
 _Columns = tuple[str, tuple[bytes, ...]]
 
@@ -52,10 +47,6 @@ class LanceDataFiles:
     def __init__(self) -> None:
         self._known: OrderedDict[_Columns, _Known] = OrderedDict()
         self._lock = Lock()
-
-    @cached_property
-    def _scratch(self) -> tempfile.TemporaryDirectory[str]:
-        return tempfile.TemporaryDirectory(prefix="lancekeep-", dir=_MEMORY, ignore_cleanup_errors=True)
 
     def gather(self, reader: pa.RecordBatchReader, most: int) -> tuple[Rows | None, pa.RecordBatchReader]:
         schema, batches, size = reader.schema, list[pa.RecordBatch](), 0
@@ -104,16 +95,16 @@ class LanceDataFiles:
         return EncodedFile(content, table.num_rows, known.layout)
 
     def _as_file(self, table: pa.Table, version: Appendable) -> bytes:
-        with tempfile.TemporaryDirectory(dir=self._scratch.name) as directory:
-            path = Path(directory, "data.lance")
+        with scratch_directory() as directory:
+            path = directory / "data.lance"
             with LanceFileWriter(str(path), table.schema, version=version.storage_version) as writer:
                 writer.write_batch(table)
             return path.read_bytes()
 
     def _as_dataset(self, table: pa.Table, version: Appendable) -> tuple[bytes, bytes]:
         """Return a data file, and the manifest file that describes it."""
-        with tempfile.TemporaryDirectory(dir=self._scratch.name) as directory:
-            dataset = Path(directory, "example")
+        with scratch_directory() as directory:
+            dataset = directory / "example"
             lance.write_dataset(
                 table,
                 str(dataset),
@@ -139,15 +130,13 @@ class LanceDataFiles:
         return known
 
     def _schema(self, version: Appendable) -> pa.Schema:
-        with tempfile.TemporaryDirectory(dir=self._scratch.name) as directory:
-            Path(directory, VERSIONS).mkdir()
-            Path(directory, VERSIONS, "1.manifest").write_bytes(version.alone())
-            # Inside a callback of the engine, a nested read in the same thread can end the process (pylance 14.0.2).
-            with ThreadPoolExecutor(max_workers=1) as thread:
-                try:
-                    schema = thread.submit(lambda: lance.dataset(directory).schema).result()
-                except (OSError, ValueError) as error:
-                    raise Unsupported(f"the engine cannot read the schema of the table alone: {error}") from error
+        with scratch_directory() as directory:
+            (directory / VERSIONS).mkdir()
+            (directory / VERSIONS / "1.manifest").write_bytes(version.alone())
+            try:
+                schema = in_a_thread(lambda: lance.dataset(str(directory)).schema)
+            except (OSError, ValueError) as error:
+                raise Unsupported(f"the engine cannot read the schema of the table alone: {error}") from error
         obstacle = next((field.name for field in schema if not _is_plain(field.type)), None)
         if obstacle is not None:
             raise Unsupported(f"the column {obstacle} has a type that only the engine appends")

@@ -22,7 +22,7 @@ from lancekeep.adapters.lance.native_errors import classified, leaves_unknown
 from lancekeep.adapters.lance.rows import LanceRows
 from lancekeep.adapters.lance.structure import LanceStructure, operation_of
 from lancekeep.adapters.lance.views import LanceViews
-from lancekeep.application.concurrency import alongside
+from lancekeep.application.concurrency import in_a_thread
 from lancekeep.application.row_rules import checked
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import (
@@ -249,7 +249,9 @@ class LanceEngine:
             self._bind(channel, dataset, branch)
             if exactly:
                 channel.after = dataset.version
-                channel.admits = None if admits is None else partial(_in_a_thread, partial(admits, dataset))
+                channel.admits = (
+                    None if admits is None else (lambda version: in_a_thread(lambda: admits(dataset, version)))
+                )
             return _committed(channel, act(dataset))
 
     def stage_change(self, table: ObjectId, act: Callable[[Any], Any]) -> tuple[StagedVersion, Base]:
@@ -358,9 +360,8 @@ def _fragment(fragment: Any) -> Any:
         raise InvalidInput(f"not the metadata of a fragment, nor its JSON: {fragment!r:.200}") from error
 
 
-def _in_a_thread(act: Callable[[int], bool], version: int) -> bool:
-    """Call ``act`` in another thread: a thread of a native callback must not read rows."""
-    return alongside(lambda: act(version)).result()
+def _admitted(admits: Callable[[Any, int], bool], dataset: Any, version: int) -> bool:
+    return in_a_thread(partial(admits, dataset, version))
 
 
 def _summary(table: ObjectId, dataset: Any, version: int) -> VersionSummary | None:

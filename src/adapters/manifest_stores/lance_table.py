@@ -457,7 +457,8 @@ class LanceManifestStore:
         if number % _CLEAN_EVERY == 0 and abs(self._clock() - self._cleaned) >= _CLEAN_PAUSE:
             self._cleaned = self._clock()
             self._cleaner = self._cleaner or ThreadPoolExecutor(max_workers=1, thread_name_prefix="lancekeep-clean-up")
-            self._cleaner.submit(self.optimize if self._index_inline else self.clean_up)
+            with suppress(RuntimeError):  # the interpreter shuts down
+                self._cleaner.submit(self.optimize if self._index_inline else self.clean_up)
 
 
 @lru_cache(maxsize=64)

@@ -6,12 +6,8 @@ position: other writers may order columns differently, and add or drop columns w
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -22,6 +18,8 @@ import pyarrow.compute as pc
 
 from lancekeep.adapters.manifest_stores.columns import REQUIRED, SCHEMA, column_of
 from lancekeep.adapters.manifest_stores.index import Rows
+from lancekeep.application.concurrency import in_a_thread
+from lancekeep.application.scratch import scratch_directory
 from lancekeep.domain.dataset_files import DATA
 from lancekeep.domain.errors import Refused
 from lancekeep.domain.layout import VERSIONS
@@ -31,8 +29,6 @@ from lancekeep.format.messages import Manifest, Transaction
 
 T = TypeVar("T")
 
-_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-"""The directory of the engine's scratch files: in memory if the system has one."""
 _MOST_AT_ONCE = 2**31 - 1
 _WITHOUT_NULL_STRUCTS = "2.0"
 _OF_ONE_VERSION = ("index_section", "transaction_section", "transaction_file", "tag", "version_aux_data")
@@ -45,10 +41,6 @@ class DataFiles:
     Small files of text are handled by `data_file`, all others by the Lance engine, which gets a scratch dataset of one
     fragment and applies the format's rules itself.
     """
-
-    @cached_property
-    def _scratch(self) -> tempfile.TemporaryDirectory[str]:
-        return tempfile.TemporaryDirectory(prefix="lancekeep-", dir=_MEMORY, ignore_cleanup_errors=True)
 
     def decode(self, manifest: Any, fragment: Any, contents: Sequence[bytes]) -> Mapping[str, pa.ChunkedArray]:
         """Return the columns of a fragment by name; columns without data may be missing.
@@ -98,7 +90,7 @@ class DataFiles:
         added.ClearField("deletion_file")
         for number, file in enumerate(added.files):
             file.path, file.file_size_bytes = f"{number}.lance", len(contents[number])
-        with self._scratch_directory() as directory:
+        with scratch_directory() as directory:
             _write(directory, alone)
             (directory / DATA).mkdir()
             for number, content in enumerate(contents):
@@ -110,7 +102,7 @@ class DataFiles:
         return dict(zip(table.column_names, table.columns, strict=True))
 
     def _encode_by_engine(self, batch: pa.RecordBatch, stored: StoredColumns) -> tuple[bytes, Any]:
-        with self._scratch_directory() as directory:
+        with scratch_directory() as directory:
             try:
                 _write_dataset(batch, directory, stored.version, rows=batch.num_rows)
             except OSError as error:
@@ -138,11 +130,6 @@ class DataFiles:
                 for chosen in (nulls, pc.invert(nulls))
             ]
         return [Rows(filled(part)) for part in parts if part.num_rows]
-
-    @contextmanager
-    def _scratch_directory(self) -> Iterator[Path]:
-        with tempfile.TemporaryDirectory(dir=self._scratch.name) as directory:
-            yield Path(directory)
 
 
 @attrs.frozen(eq=False)
@@ -217,8 +204,8 @@ class Example:
 def example_of(schema: pa.Schema, storage_version: str) -> Example:
     """Return an example of a table with this schema and storage version."""
     texts = [name for name in schema.names if schema.field(name).type == pa.string()]
-    with tempfile.TemporaryDirectory(prefix="lancekeep-") as scratch:
-        directory = Path(scratch, "example")
+    with scratch_directory() as scratch:
+        directory = scratch / "example"
         row = pa.Table.from_pylist([dict.fromkeys(texts, "")], schema=nullable(schema))
         _write_dataset(row, directory, storage_version, rows=1)
         [data] = (directory / DATA).iterdir()
@@ -239,11 +226,11 @@ def schema_of(manifest: Any) -> pa.Schema:
 
 @lru_cache(maxsize=16)
 def _schema_in(manifest: bytes) -> pa.Schema:
-    with tempfile.TemporaryDirectory(prefix="lancekeep-", dir=_MEMORY) as directory:
+    with scratch_directory() as directory:
         parsed = Manifest.FromString(manifest)
         required = {field.name for field in parsed.fields if field.parent_id < 0 and not field.nullable}
-        _write(Path(directory), parsed)
-        schema = _by_engine(lambda: lance.dataset(directory).schema).remove_metadata()
+        _write(directory, parsed)
+        schema = _by_engine(lambda: lance.dataset(str(directory)).schema).remove_metadata()
     return pa.schema([field.with_nullable(field.name not in required) for field in schema])
 
 
@@ -346,11 +333,9 @@ def _manifest_in(directory: Path) -> Any:
 def _by_engine(call: Callable[[], T]) -> T:
     """Call the engine in a separate thread; any failure, even a panic, is a ValueError.
 
-    The thread is necessary: inside a callback of the engine, a nested read can end the process (pylance 14.0.2).
+    See `in_a_thread` for why.
     """
-    with ThreadPoolExecutor(max_workers=1) as thread:
-        calling = thread.submit(call)
-        error = calling.exception()
-    if error is not None:
+    try:
+        return in_a_thread(call)
+    except BaseException as error:
         raise ValueError(f"the Lance engine cannot read the table: {error}") from error
-    return calling.result()
