@@ -13,6 +13,7 @@ from lancekeep.domain.errors import Damaged
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.table import Table, find_table, rename_table, v1_table
 
+_MOVING = "renamed, because its files would move"
 _RENAME_IN_PLACE = "A catalog opened with mode='v2' renames the table without moving its files."
 
 
@@ -33,7 +34,7 @@ class Renames:
         if not self._places.v1_names or v1_table(table.location) is None:
             return self._enter(table, target, table.location)
         self._removal.refuse_needed([table], _RENAME_IN_PLACE)
-        self._mem_wal.refuse_writers(table, "renamed, because its files would move")
+        self._mem_wal.refuse_writers(table, _MOVING)
         reserved = self._tables.reserve(Table(target, self._places.new_location(target), {}), True)
         places, objects = self._places, self._places.objects
         move = Relocation(self._ledger.commits, places.dataset_root(table), places.dataset_root(reserved))
@@ -41,6 +42,7 @@ class Renames:
         objects.put(moving, table.location.encode())
         try:
             move.copy()
+            self._mem_wal.refuse_writers(table, _MOVING)  # a writer may have set LSM writes up since
             self._removal.clones.record_dataset(reserved.location)
             renamed = self._enter(table, target, reserved.location)
         except (*DEFINITE, Damaged):

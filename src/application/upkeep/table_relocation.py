@@ -202,6 +202,7 @@ class TableRelocation:
             self._copy_versions(source, copy)
             progress(3, 5, "verifying the copy")
             self._verify(source, copy)
+            self._mem_wal.refuse_writers(table, "moved")  # a writer may have set LSM writes up before the fence
             self._removal.clones.record_dataset(target.location)
             progress(4, 5, "switching the catalog entry")
             self._ledger.apply(lambda view: self._switched(view, table, target.location))
