@@ -68,6 +68,17 @@ class MemWal:
         """
         return self._unmerged_among(root, self._files(root))
 
+    def stranded(self, root: DatasetRoot) -> int:
+        """Return how many generations no version has and no LSM reader looks for.
+
+        These are the unmerged generations of a table or branch that is not set up for LSM writes.
+
+        Raises:
+            Damaged: A manifest cannot be read.
+        """
+        lacking = self.unmerged(root)
+        return 0 if not lacking or self._is_set_up(root) else lacking
+
     def ask(self, table: ObjectId, branch: str | None) -> Callable[[], int | None]:
         """Begin to look for LSM writes to a table or branch.
 

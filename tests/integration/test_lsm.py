@@ -20,6 +20,7 @@ from deployments import Deployment, deployment
 
 import lancekeep
 from lancekeep.application.upkeep.fsck import Kind
+from lancekeep.application.upkeep.relocation import Relocation
 from lancekeep.domain.identifiers import ObjectId
 
 PAGE = Path(__file__).parents[2] / "docs" / "lsm.md"
@@ -64,9 +65,9 @@ def set_up_by_lancedb(catalog: lancekeep.Catalog, table: Any) -> None:
     table.set_lsm_write_spec(lancedb.LsmWriteSpec.unsharded())
 
 
-def put(catalog: lancekeep.Catalog, shard: str, *ids: int, value: int = 0, name: str = "t") -> None:
-    with catalog.open(name).mem_wal_writer(shard) as writer:
-        writer.put(rows(*ids, value=value))
+def put_by(dataset: Any, shard: str, *ids: int) -> None:
+    with dataset.mem_wal_writer(shard) as writer:
+        writer.put(rows(*ids))
 
 
 @pytest.mark.parametrize("store", ["sqlite", "conditional-put"])
@@ -157,6 +158,7 @@ def test_rows_of_lsm_writes_are_counted_kept_and_merged(tmp_path: Path, store: s
     with pytest.raises(lancekeep.Refused, match="would go on at the old place"):
         catalog.relocate("t", "elsewhere")
     catalog.open("t").drop_index("__lance_mem_wal")
+    assert [each.kind for each in catalog.fsck(deep=True, grace=0).findings] == [Kind.LSM_WRITES]
     shutil.rmtree(tmp_path / "lake" / "t.lance" / "_mem_wal")
     catalog.relocate("t", "elsewhere")
     assert plain(catalog) == {1: 0, 2: 4, 3: 3, 4: 4, 9: 0}
@@ -167,19 +169,63 @@ def test_rename_of_a_v2_table_keeps_lsm_writes_and_drop_removes_them(tmp_path: P
     catalog.write("t", rows(1), "create", properties=ALLOWED)
     catalog.open("t").initialize_mem_wal()
     stale, shard = catalog.open("t"), str(uuid4())
-    put(catalog, shard, 2)
+    put_by(catalog.open("t"), shard, 2)
     catalog.rename_table("t", "u")
-    put(catalog, shard, 3, name="u")
+    put_by(catalog.open("u"), shard, 3)
     assert unmerged(catalog, "u") == 2
     directory = Path(catalog.uri(catalog.find_table("u")).removeprefix("file://"))
     catalog.drop_table("u")
     assert not directory.exists()
-    with stale.mem_wal_writer(shard) as writer:  # nothing can refuse the writer
-        writer.put(rows(4))
+    put_by(stale, shard, 4)  # nothing can refuse the writer
     [finding] = catalog.fsck(grace=0).findings
     assert finding.kind is Kind.UNREFERENCED
     assert catalog.fsck(repair=True, grace=0).findings[0].repaired
     assert not directory.exists()
+
+
+def test_lsm_writes_that_begin_during_a_move_end_the_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = connect(Deployment(str(tmp_path), ""))
+    catalog.write("t", rows(1), "create")
+    uri, copy = catalog.uri(catalog.find_table("t")), Relocation.copy
+
+    def begin(done: int, *_: object) -> None:
+        if done == 1:  # files are copied, and the old place has no fence yet
+            lance.dataset(uri).initialize_mem_wal()
+
+    def copy_and_begin(move: Relocation) -> None:
+        copy(move)
+        begin(1)
+
+    with pytest.raises(lancekeep.Refused, match="the table t has LSM writes"):
+        catalog.relocate("t", "elsewhere", progress=begin)
+    assert catalog.uri(catalog.find_table("t")) == uri
+    catalog.write("t", rows(2), "append")
+    catalog.open("t").drop_index("__lance_mem_wal")
+    monkeypatch.setattr(Relocation, "copy", copy_and_begin)
+    with pytest.raises(lancekeep.Refused, match="the table t has LSM writes"):
+        catalog.rename_table("t", "u")
+    assert catalog.list_tables() == ["t"]
+    assert plain(catalog) == {1: 0, 2: 0}
+
+
+@pytest.mark.parametrize("recreated", [False, True])
+def test_rows_of_a_writer_that_outlived_its_table_are_reported(tmp_path: Path, recreated: bool) -> None:
+    catalog = connect(Deployment(str(tmp_path), ""))
+    catalog.write("t", rows(1), "create")
+    stale, shard = lance.dataset(catalog.uri(catalog.find_table("t"))), str(uuid4())
+    stale.initialize_mem_wal()
+    catalog.drop_table("t")
+    if recreated:
+        catalog.write("t", rows(5), "create")
+    put_by(stale, shard, 2)
+    [finding] = catalog.fsck(deep=True, grace=0, repair=True, accept_loss=True).findings
+    assert (finding.kind, finding.object, finding.repair) == (Kind.LSM_WRITES, "t", "")
+    assert finding.meaning.startswith("1 generations of LSM writes lie in _mem_wal/")
+    if recreated:
+        assert (plain(catalog), unmerged(catalog)) == ({5: 0}, 1)
+    catalog.drop_table("t")
+    assert [path for path in tmp_path.rglob("*") if "_mem_wal" in path.parts] == []
+    assert catalog.fsck(deep=True, grace=0).findings == ()
 
 
 def test_deletions_and_the_logs_of_killed_writers_count_and_are_merged(tmp_path: Path) -> None:
@@ -211,6 +257,7 @@ def test_deletions_and_the_logs_of_killed_writers_count_and_are_merged(tmp_path:
     manifest.write_bytes(b"\xff")
     with pytest.raises(lancekeep.Damaged, match="is not a manifest of LSM writes"):
         catalog.clone("t", "u")
+    assert [each.kind for each in catalog.fsck(deep=True, grace=0).findings] == [Kind.LSM_WRITES]
     assert catalog.list_tables() == ["t"]
 
 
@@ -223,8 +270,7 @@ def test_lsm_writes_to_a_branch_are_no_branch(tmp_path: Path) -> None:
     catalog.write("t", rows(1), "create")
     branch = lance.dataset(catalog.uri(catalog.find_table("t"))).create_branch("b")
     branch.initialize_mem_wal()
-    with branch.mem_wal_writer(str(uuid4())) as writer:
-        writer.put(rows(2))
+    put_by(branch, str(uuid4()), 2)
     root = catalog.dataset_root(catalog.find_table("t"))
     assert [each.key.rpartition("/")[2] for each in catalog.commits.histories(root)] == ["t.lance", "b"]
     files = set((tmp_path / "lake").rglob("*"))
@@ -245,7 +291,7 @@ def test_files_of_others_in_the_directory_of_lsm_writes_survive_a_drop(tmp_path:
     catalog.write("t", rows(1), "create")
     dataset, shard = lance.dataset(catalog.uri(catalog.find_table("t"))), str(uuid4())
     dataset.initialize_mem_wal()
-    put(catalog, shard, 2)
+    put_by(dataset, shard, 2)
     written = tmp_path / "lake" / "t.lance" / "_mem_wal" / shard
     [generation] = written.glob("*_gen_1")
     own = {written / "notes.txt", generation / "notes.txt", generation / "data" / "notes.txt"}

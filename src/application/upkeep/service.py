@@ -99,6 +99,7 @@ class Upkeep:
         checks = TableChecks(
             ledger.commits,
             self.removal.clones,
+            self.mem_wal,
             ledger.managed,
             span,
             fsck.now,

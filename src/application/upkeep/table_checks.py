@@ -11,6 +11,7 @@ from urllib.parse import unquote
 import attrs
 
 from lancekeep.application.clones import Clones
+from lancekeep.application.mem_wal import MemWal
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.application.upkeep.checked_history import History, Repair, gaps, has_version
 from lancekeep.application.upkeep.content_checks import ContentChecks
@@ -20,6 +21,7 @@ from lancekeep.domain.directory_contents import is_versions_file
 from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import BRANCHES, VERSIONS, DatasetRoot
+from lancekeep.domain.mem_wal import MEM_WAL_DIRECTORY
 from lancekeep.domain.naming import (
     ManifestName,
     NamingScheme,
@@ -48,6 +50,7 @@ class TableChecks:
 
     commits: TableCommits
     clones: Clones
+    mem_wal: MemWal
     managed: bool
     grace: timedelta
     now: Callable[[], datetime]
@@ -104,6 +107,7 @@ class TableChecks:
         found = [
             *(one for branch, history in sound for one in self._of_history(branch, history, held)),
             *self._of_references(str(name), references, histories),
+            *(one for _, history in sound for one in self._of_lsm_writes(history)),
             *self._unfinished(str(name), self._objects.unfinished(f"{root.key}/")),
             *self._of_clones(str(name), self.clones.location(root.key)),
             *self._contents.of_files(name, root, dict(sound), held, tell),
@@ -286,6 +290,21 @@ class TableChecks:
             return hinted_version(self._objects.get(root.hint_key))
         except ObjectNotFound:
             return 0
+
+    def _of_lsm_writes(self, history: History) -> Iterator[tuple[Finding, Repair | None]]:
+        """Yield acknowledged rows that no reader sees, and damage to what describes them."""
+        try:
+            stranded = self.mem_wal.stranded(history.root)
+        except Damaged as error:
+            yield Finding(Kind.LSM_WRITES, history.title, str(error)), None
+            return
+        if stranded:
+            meaning = (
+                f"{stranded} generations of LSM writes lie in {MEM_WAL_DIRECTORY}/, and no version records which are "
+                "merged: their writer had the table open before it was dropped or overwritten, or LSM writes were "
+                "ended. Merge what you need, then delete the directory"
+            )
+            yield Finding(Kind.LSM_WRITES, history.title, meaning), None
 
     def _of_clones(self, name: str, location: str) -> Iterator[tuple[Finding, Repair | None]]:
         """Yield findings on records that contradict the manifests of clones."""
