@@ -31,6 +31,7 @@ from lancekeep.application.versions import Versions
 from lancekeep.config import V1, V2, ConnectionConfig, given, public_url
 from lancekeep.domain.errors import InvalidInput, LancekeepError, UnsafeStore, UnsafeStoreWarning, Unsupported
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.table import MANIFEST_DIRECTORY
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.manifest_store import ManifestStore
 from lancekeep.ports.object_store import ObjectStore
@@ -216,7 +217,13 @@ def _open(config: ConnectionConfig) -> Catalog:
     )
 
     commits = TableCommits(objects, rows, config.committer or _committer(), Retry())
-    ledger = Ledger(manifest, commits, places.root_uri, managed=commit_store is not None)
+    ledger = Ledger(
+        manifest,
+        commits,
+        places.root_uri,
+        managed=commit_store is not None,
+        new_id=lambda: f"{_CHANCE.getrandbits(128):032x}",
+    )
     versions = Versions(ledger, places)
     callbacks = CallbackNamespace(versions)
     engine = LanceEngine(
@@ -226,7 +233,13 @@ def _open(config: ConnectionConfig) -> Catalog:
         before_commit=objects.prove,
         on_open=versions.base_paths.require,
     )
-    catalog = Catalog(places, ledger, versions, engine, open_rows=open_rows)
+
+    def properties_at(uri: str) -> Mapping[str, str]:
+        place = places.elsewhere(uri)
+        entered = LanceManifestStore(place.objects, f"{place.key}/{MANIFEST_DIRECTORY}".lstrip("/"))
+        return CompatibleManifestStore(entered, DirectoryListing(place.objects, place.key)).view().properties
+
+    catalog = Catalog(places, ledger, versions, engine, open_rows=open_rows, properties_at=properties_at)
     rows.latest(objects.root_uri + (root_key or manifest_key))  # fail now, not at the first commit
     manifest.view()
     view = catalog.view()

@@ -48,7 +48,7 @@ class World:
             entropy=lambda: f"{next(entropy):08x}",
         )
         commits = TableCommits(self.objects, self.rows, "tester", Retry())
-        ledger = Ledger(self.manifest, commits, places.root_uri, managed=False)
+        ledger = Ledger(self.manifest, commits, places.root_uri, managed=False, new_id=lambda: f"{next(entropy):032x}")
         self.catalog = Catalog(places, ledger, Versions(ledger, places), no_engine, open_rows=lambda _: self.rows)
 
     def enter(self, object_id: str, location: str | None, *, listed: bool = False) -> None:

@@ -24,6 +24,7 @@ from lancekeep.application.tables import Description, Tables
 from lancekeep.application.tags import Tags
 from lancekeep.application.transaction_records import TransactionRecords
 from lancekeep.application.transactions import Snapshot, Transaction, take_snapshot
+from lancekeep.application.upkeep.bases import PropertiesAt
 from lancekeep.application.upkeep.renames import Renames
 from lancekeep.application.upkeep.service import Upkeep
 from lancekeep.application.versions import Versions
@@ -67,6 +68,7 @@ class Catalog(Upkeep):
         engine: TableEngine,
         *,
         open_rows: Callable[[str], ExternalCommitStore],
+        properties_at: PropertiesAt = lambda _: {},
     ) -> None:
         clones = Clones(places.objects, ledger.commits.retry, places.root_key, places.elsewhere)
         removal = Removal(ledger, places, clones)
@@ -79,7 +81,7 @@ class Catalog(Upkeep):
         tables = Tables(ledger, places, removal)
         self.versions = versions
         requests = IdempotentRequests(ledger, places, versions)
-        super().__init__(ledger, places, tables, removal, engine, requests, open_rows)
+        super().__init__(ledger, places, tables, removal, engine, requests, open_rows, properties_at)
         versions.tagged_versions = lambda uri, branch: engine.tagged_versions(uri, branch)
         self._namespaces = Namespaces(ledger, removal)
         self.sql_views = SqlViews(ledger)

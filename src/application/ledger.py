@@ -11,6 +11,7 @@ from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain.catalog import CatalogView, Change, SetProperties
 from lancekeep.domain.errors import CommitStoreMismatch, Damaged, LancekeepError, Refused
 from lancekeep.domain.idempotency import Effect
+from lancekeep.domain.identity import IDENTITY_PROPERTY, Identity, identity_in
 from lancekeep.domain.manifest_entry import OWN_PROPERTIES, TABLE
 from lancekeep.ports.manifest_store import Decision, ManifestStore, Result
 
@@ -56,15 +57,25 @@ class Ledger:
     Args:
         manifest: The store of the entries.
         commits: The commits of table versions. `finish_move` replaces them.
-        root_uri: The root of the catalog, for messages.
+        root_uri: The root of the catalog.
         managed: Whether a commit store, and not the storage alone, manages the versions.
+        new_id: Returns a random id for a new catalog.
     """
 
-    def __init__(self, manifest: ManifestStore, commits: TableCommits, root_uri: str, *, managed: bool) -> None:
+    def __init__(
+        self,
+        manifest: ManifestStore,
+        commits: TableCommits,
+        root_uri: str,
+        *,
+        managed: bool,
+        new_id: Callable[[], str],
+    ) -> None:
         self.manifest = manifest
         self.commits = commits
         self.managed = managed
         self._root_uri = root_uri
+        self._new_id = new_id
         self._checked: CatalogView | None = None
 
     # -- reading ------------------------------------------------------------------------------------------------
@@ -104,7 +115,7 @@ class Ledger:
     ) -> Result:
         """Change the entries.
 
-        The first change creates the catalog and records its commit store.
+        The first change creates the catalog, and records its commit store and its identity.
 
         Args:
             decide: The decision.
@@ -133,10 +144,14 @@ class Ledger:
         return None if request is None else request.recorded()
 
     def authorized(self, decide: Decision[Result]) -> Decision[Result]:
-        """Wrap a decision for `apply`: check the authority, and record the commit store."""
+        """Wrap a decision for `apply`.
+
+        The wrapped decision checks the authority, and records the commit store and the identity.
+        """
+        proposed = self._proposed()
 
         def authorized(view: CatalogView) -> tuple[Sequence[Change], Result]:
-            remembering = self._remembering(view)
+            remembering = self._remembering(view, proposed)
             changes, result = decide(view)
             return ([*remembering, *changes] if changes else []), result
 
@@ -168,7 +183,8 @@ class Ledger:
     def record_store(self) -> None:
         """Record the commit store in a catalog that has none recorded."""
         if self.managed and COMMIT_STORE_PROPERTY not in self.recent().properties:
-            self.manifest.apply(lambda view: (self._remembering(view), None))
+            proposed = self._proposed()
+            self.manifest.apply(lambda view: (self._remembering(view, proposed), None))
 
     def require_store(self, remembered: str) -> None:
         """Raise `CommitStoreMismatch` unless this object has the recorded commit store."""
@@ -233,11 +249,54 @@ class Ledger:
             )
         self.require_store(remembered)
 
-    def _remembering(self, view: CatalogView) -> Sequence[Change]:
+    def _remembering(self, view: CatalogView, proposed: Identity) -> Sequence[Change]:
+        """Return the changes that record the commit store and the identity.
+
+        A V1 directory without a commit store has no file for properties, and gets none for the identity alone.
+        """
         self._require_authority(view)
-        if not self.managed or COMMIT_STORE_PROPERTY in view.properties:
-            return []
-        return [SetProperties({COMMIT_STORE_PROPERTY: self.commits.rows.url})]
+        recorded: dict[str, str | None] = {}
+        if self.managed and COMMIT_STORE_PROPERTY not in view.properties:
+            recorded[COMMIT_STORE_PROPERTY] = self.commits.rows.url
+        if (recorded or not view.flat) and IDENTITY_PROPERTY not in view.properties:
+            recorded[IDENTITY_PROPERTY] = proposed.text()
+        return [SetProperties(recorded)] if recorded else []
+
+    # -- identity -----------------------------------------------------------------------------------------------
+
+    def identity(self) -> Identity | None:
+        """Return the identity, also of a copied or moved catalog; None without one.
+
+        Raises:
+            Damaged: The stored identity cannot be read.
+        """
+        return identity_in(self.view().properties)
+
+    def require_identity(self) -> Identity:
+        """Return the identity of the catalog; create it if there is none.
+
+        Raises:
+            Refused: The catalog was copied or moved.
+        """
+        proposed = self._proposed()
+
+        def decide(view: CatalogView) -> tuple[list[Change], Identity]:
+            found = identity_in(view.properties)
+            if found is None:
+                return [SetProperties({IDENTITY_PROPERTY: proposed.text()})], proposed
+            found.require_at(self._root_uri)
+            return [], found
+
+        return self.apply(decide)
+
+    def adopt_identity(self, kept: str | None) -> Identity:
+        """Record this root in the identity, with the id ``kept`` or a new id."""
+        adopted = self._proposed() if kept is None else Identity(kept, self._root_uri)
+        self.apply(lambda _: ([SetProperties({IDENTITY_PROPERTY: adopted.text()})], None))
+        return adopted
+
+    def _proposed(self) -> Identity:
+        return Identity(self._new_id(), self._root_uri)
 
     # -- life ---------------------------------------------------------------------------------------------------
 

@@ -18,13 +18,17 @@ from lancekeep.domain.catalog import (
 )
 from lancekeep.domain.errors import NamespaceNotEmpty, NamespaceNotFound, Refused, Unsupported
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.identity import IDENTITY_PROPERTY
 from lancekeep.domain.manifest_entry import NAMESPACE, SQL_VIEW, TABLE, ManifestEntry
 from lancekeep.domain.table import Table
 
 
 @attrs.frozen
 class Namespace:
-    """A namespace and its properties; the root has those of the catalog."""
+    """A namespace and its properties.
+
+    The root has the properties of the catalog, except its identity.
+    """
 
     id: ObjectId
     properties: Mapping[str, str]
@@ -37,7 +41,8 @@ def find_namespace(view: CatalogView, object_id: ObjectId) -> Namespace:
         NamespaceNotFound: no namespace has this identifier.
     """
     if object_id.is_root:
-        return Namespace(object_id, dict(view.properties))
+        shown = {name: value for name, value in view.properties.items() if name != IDENTITY_PROPERTY}
+        return Namespace(object_id, shown)
     entry = view.find(object_id.key)
     if entry is None or entry.object_type != NAMESPACE:
         raise NamespaceNotFound(

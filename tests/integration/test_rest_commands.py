@@ -23,6 +23,7 @@ WORKS = {
     "deregister": "deregister {uri} ns.t --yes",
 }
 REFUSED = {
+    "adopt-identity": ("adopt-identity {uri} --yes", ELSEWHERE),
     "clone": ("clone {uri} ns.t ns.u", ELSEWHERE),
     "materialize": ("materialize {uri} ns.t", ELSEWHERE),
     "relocate": ("relocate {uri} ns.t elsewhere --yes", ELSEWHERE),

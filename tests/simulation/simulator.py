@@ -160,7 +160,8 @@ def open_catalog(process: Process) -> tuple[Catalog, LanceManifestStore]:
         v1_names=world.setting.mode == "compatible",
         entropy=lambda: f"{world.random.getrandbits(32):08x}",
     )
-    ledger = Ledger(manifest, TableCommits(objects, rows, process.name, retry), places.root_uri, managed=True)
+    commits = TableCommits(objects, rows, process.name, retry)
+    ledger = Ledger(manifest, commits, places.root_uri, managed=True, new_id=lambda: "1" * 32)
     catalog = Catalog(places, ledger, Versions(ledger, places), no_engine, open_rows=lambda _: rows)
     manifest.view()
     catalog.view()

@@ -19,6 +19,7 @@ from lancekeep.domain.errors import ConcurrentModification, LancekeepError, Stor
 from lancekeep.domain.idempotency import PROPERTY as REQUEST_PROPERTY
 from lancekeep.domain.idempotency import without_records
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.identity import IDENTITY_PROPERTY
 from lancekeep.domain.manifest_entry import OWN_PROPERTIES, TABLE, ManifestEntry
 from lancekeep.domain.table import V1_SUFFIX, v1_table
 from lancekeep.ports.manifest_store import Decision, ManifestStore, Result
@@ -274,12 +275,16 @@ class CompatibleManifestStore:
 
 
 def _own(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties that a V1 directory stores, too."""
-    return {
+    """Return the properties that a V1 directory stores, too.
+
+    The identity alone is not worth a file: no file outside of the catalog carries it yet.
+    """
+    own = {
         name: value
         for name, value in properties.items()
         if name.startswith(OWN_PROPERTIES) and not name.startswith(REQUEST_PROPERTY)
     }
+    return own if own.keys() - {IDENTITY_PROPERTY} else {}
 
 
 def _properties_after(properties: Mapping[str, str], changes: Sequence[Change]) -> Mapping[str, str]:

@@ -18,11 +18,12 @@ from typing import TypeVar
 import attrs
 
 from lancekeep.application.clones import Clones
+from lancekeep.application.elsewhere import Elsewhere
 from lancekeep.application.ledger import Ledger
 from lancekeep.application.places import Places
+from lancekeep.application.upkeep.bases import Bases
 from lancekeep.application.upkeep.cleanup_report import CleanupReport, NotCleaned, TableCleanup
 from lancekeep.application.upkeep.fsck import Progress, require_span
-from lancekeep.application.upkeep.tiering import own_files
 from lancekeep.domain.dataset_files import DIRECTORIES, REFERENCES, Place, Reference
 from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound
 from lancekeep.domain.identifiers import ObjectId
@@ -90,7 +91,7 @@ class _Dataset:
         selected: Whether to clean the table. Otherwise the clean-up only reads which files it needs.
         refusal: Why nothing of the table may be removed; empty if it may.
         object_id: The identifier of the table in the catalog, if it has one.
-        tier: The object store of a directory that holds data files of tables outside of the root; None for a table.
+        tier: The directory outside of the root that holds data files of tables; None for a table.
     """
 
     name: str
@@ -99,7 +100,7 @@ class _Dataset:
     branches: dict[str, _Branch] = attrs.field(factory=dict)
     refusal: str = ""
     object_id: ObjectId | None = None
-    tier: ObjectStore | None = None
+    tier: Elsewhere | None = None
 
     def refuse(self, reason: str) -> None:
         self.refusal = self.refusal or reason
@@ -178,9 +179,10 @@ class Cleanup:
 
     def _tiers(self) -> Iterator[_Dataset]:
         """Yield the directories outside of the root that hold data files of tables."""
-        for place, files in own_files(self.ledger, self.places):
+        for place, refusal in self._bases.found():
             root = DatasetRoot(place.key, place.uri)
-            yield _Dataset(place.uri, root, True, {"": _Branch("", root, files=files)}, tier=place.objects)
+            branch = _Branch("", root, files=[] if refusal else self._bases.files(place))
+            yield _Dataset(place.uri, root, True, {"": branch}, refusal, tier=place)
 
     def _placed(self, table: Table, selected: bool) -> _Dataset:
         """Return a table with its dataset root.
@@ -251,7 +253,7 @@ class Cleanup:
                 except Damaged as error:
                     dataset.refuse(f"{error}. Nothing of the table is removed")
             self._need(dataset)
-        _spare_tiers(datasets, [dataset.refusal for dataset in datasets])
+        _spare_tiers(datasets, [dataset.refusal for dataset in datasets if dataset.tier is None])
         for dataset in datasets:
             for branch in dataset.branches.values() if not dataset.refusal else ():
                 branch.unneeded = [
@@ -387,14 +389,17 @@ class Cleanup:
         for at, dataset in enumerate(datasets):
             self.progress(at, len(datasets), f"removing files of {dataset.name}")
             dataset.refusal = dataset.refusal or torn.get(dataset.root, "")
+            if dataset.tier is not None and not self._bases.is_own(dataset.tier):
+                dataset.refuse("another catalog has taken it over; nothing is removed")
             for branch in dataset.branches.values():
                 unneeded = () if dataset.refusal else branch.unneeded
                 branch.unneeded = [(name, info) for name, info in unneeded if name not in self._needed]
+                objects = self._objects if dataset.tier is None else dataset.tier.objects
                 for _, info in branch.unneeded:
-                    self._retry(partial((dataset.tier or self._objects).delete, info.key))
+                    self._retry(partial(objects.delete, info.key))
                 for directory in {posixpath.dirname(info.key) for _, info in branch.unneeded}:
                     if posixpath.basename(directory) not in DIRECTORIES:  # such as that of an index
-                        (dataset.tier or self._objects).prune(directory)
+                        objects.prune(directory)
 
     def _listed(self, prefix: str) -> list[ObjectInfo]:
         """Return the result of `_list`; empty if the storage rejects the location."""
@@ -410,6 +415,10 @@ class Cleanup:
 
     def _retry(self, act: Callable[[], T]) -> T:
         return self.ledger.commits.retry.call(act)
+
+    @property
+    def _bases(self) -> Bases:
+        return Bases(self.ledger, self.places)
 
     @property
     def _objects(self) -> ObjectStore:

@@ -14,6 +14,7 @@ from lancekeep.application.mem_wal import MemWal
 from lancekeep.application.places import Places
 from lancekeep.application.removal import Removal
 from lancekeep.application.tables import Tables
+from lancekeep.application.upkeep.bases import Bases, PropertiesAt
 from lancekeep.application.upkeep.cleanup import Cleanup
 from lancekeep.application.upkeep.cleanup_report import CleanupReport
 from lancekeep.application.upkeep.commit_store_move import move_to
@@ -26,6 +27,7 @@ from lancekeep.application.upkeep.table_relocation import RelocationReport, Tabl
 from lancekeep.application.upkeep.tiering import Tiering, TieringReport
 from lancekeep.application.versions import Versions
 from lancekeep.domain.identifiers import Identifier, ObjectId
+from lancekeep.domain.identity import Identity
 from lancekeep.domain.maintenance import MaintenancePolicy
 from lancekeep.domain.table import MANIFEST_DIRECTORY, Table
 from lancekeep.ports.commit_store import ExternalCommitStore
@@ -48,6 +50,7 @@ class Upkeep:
         engine: TableEngine,
         requests: IdempotentRequests,
         open_rows: Callable[[str], ExternalCommitStore],
+        properties_at: PropertiesAt,
     ) -> None:
         self.ledger = ledger
         self.places = places
@@ -56,6 +59,7 @@ class Upkeep:
         self.engine = engine
         self.requests = requests
         self._open_rows = open_rows
+        self._properties_at = properties_at
 
     def fsck(
         self,
@@ -243,7 +247,8 @@ class Upkeep:
         Raises:
             TableNotFound, VersionNotFound: The table does not exist, or is only declared.
             InvalidInput: The base lies in the root, or is no absolute path or URI.
-            Refused: The directory at the base belongs to another catalog.
+            Refused: The catalog was copied or moved; see `adopt_identity`. Or the directory at the base belongs to
+                another catalog.
             Unsupported: Writers of the table need an unknown feature, or its manifests have V1 names.
             ConcurrentModification: Other writers kept committing. The copies stay until `cleanup`.
             Damaged: A file is missing, or has another size than its manifest states.
@@ -251,6 +256,35 @@ class Upkeep:
         """
         tiering = Tiering(self.ledger, self.places, self.tables, self.versions)
         return tiering.move_fragments(ObjectId.of(identifier), older_than, base, dry_run=dry_run, progress=progress)
+
+    def identity(self) -> Identity | None:
+        """Return the identity of the catalog; None if it has none yet.
+
+        The identity is a random id and the root at which the catalog is used. Directories that `move_fragments` creates
+        outside of the root carry it, and only the catalog with the same identity removes files there.
+        """
+        return self.ledger.identity()
+
+    def adopt_identity(self, *, original: bool = False) -> Identity:
+        """Decide whether the catalog was copied or moved.
+
+        A catalog that is used at another root than before refuses `move_fragments`, and `cleanup` skips its directories
+        outside of the root, until you call this. Idempotent with ``original``.
+
+        Args:
+            original: The catalog was moved: it keeps its id and the directories outside of the root. It also takes over
+                directories of this root, or the former one, that a release without identities has marked. Without it,
+                the catalog is a copy: it receives a new id and leaves the directories to the original. It still reads
+                the files there, so move them again, or materialize its tables, before the original removes them.
+
+        Returns:
+            The identity of the catalog from now on.
+
+        Raises:
+            Refused: ``original`` is set, but the catalog at the former root still has the identity.
+            Damaged: ``original`` is set, and the stored identity cannot be read.
+        """
+        return Bases(self.ledger, self.places).adopt_identity(original=original, properties_at=self._properties_at)
 
     def maintain(
         self, policy: MaintenancePolicy, *, dry_run: bool = False, proceed: Callable[[], bool] = lambda: True

@@ -5,13 +5,11 @@ See `Upkeep.move_fragments` and ADR 71.
 
 from __future__ import annotations
 
-import json
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from functools import partial
-from hashlib import sha256
 from secrets import token_bytes
 from uuid import uuid4
 
@@ -22,35 +20,27 @@ from lancekeep.application.elsewhere import Elsewhere, copy_object
 from lancekeep.application.ledger import Ledger
 from lancekeep.application.places import Places
 from lancekeep.application.tables import Tables
+from lancekeep.application.upkeep.bases import Bases
 from lancekeep.application.versions import Versions, raise_unless_committed
-from lancekeep.domain.catalog import CatalogView, Change, SetProperties
 from lancekeep.domain.commit import Conflict
-from lancekeep.domain.dataset_files import DATA, Place, data_file_name
+from lancekeep.domain.dataset_files import DATA, data_file_name
 from lancekeep.domain.errors import (
     ConcurrentModification,
     Damaged,
     InvalidInput,
     ObjectNotFound,
-    Refused,
     Unsupported,
     VersionNotFound,
 )
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.identity import Identity
 from lancekeep.domain.layout import DatasetRoot
-from lancekeep.domain.manifest_entry import OWN_PROPERTIES
 from lancekeep.domain.naming import NamingScheme
 from lancekeep.domain.table import Table
 from lancekeep.domain.version_row import VersionRow, scheme_of
 from lancekeep.format.tiering import PlacedFile, data_files, moved, timestamp, with_base
-from lancekeep.ports.object_store import ObjectInfo
 
 Progress = Callable[[int, int, str], None]
-
-BASES_PROPERTY = f"{OWN_PROPERTIES}bases"
-"""The property of the root namespace with the directories, as a JSON list, that hold data files of tables."""
-
-BASE_MARKER = ".lancekeep-base"
-"""A file in the directory of one table below a base; it contains the root of the catalog."""
 
 _ATTEMPTS = 20
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
@@ -63,7 +53,8 @@ class TieringReport:
 
     Attributes:
         table: The table.
-        base: The URI of the table's directory below the base.
+        base: The URI of the table's directory below the base; with ``dry_run``, that of the base itself if the catalog
+            has no identity yet.
         files: The number of data files.
         bytes: Their size.
         version: The version that names the files at the base; None if none was committed.
@@ -104,6 +95,7 @@ class Tiering:
         self._tables = tables
         self._versions = versions
         self._now = now
+        self._bases = Bases(ledger, places)
 
     def move_fragments(
         self, object_id: ObjectId, older_than: timedelta | int, base: str, *, dry_run: bool, progress: Progress
@@ -111,16 +103,26 @@ class Tiering:
         table = self._tables.find(object_id)
         root = self._places.dataset_root(table)
         above = self._places.elsewhere(base)
-        tier = self._tier(above, table)
+        identity = self._identity(dry_run)
+        tier = above if identity is None else self._bases.directory(above, table, identity)
         old = self._old_files(object_id, root, older_than)
         latest = self._latest(object_id, root)
         wanted = _wanted(self._read(latest), latest.path, old, tier)
         report = TieringReport(str(object_id), tier.uri, len(wanted), sum(wanted.values()), None, True)
-        if dry_run or not wanted:
+        if dry_run or identity is None or not wanted:
             return attrs.evolve(report, dry_run=dry_run)
-        self._claim(above, tier)
+        self._bases.claim(above, tier, identity)
         version = self._move(table, root, old, tier, progress)
         return attrs.evolve(report, version=version, dry_run=False)
+
+    def _identity(self, dry_run: bool) -> Identity | None:
+        """Return the identity of the catalog, which a dry run does not create."""
+        if not dry_run:
+            return self._ledger.require_identity()
+        identity = self._ledger.identity()
+        if identity is not None:
+            identity.require_at(self._places.root_uri)
+        return identity
 
     # -- choosing -----------------------------------------------------------------------------------------------
 
@@ -148,29 +150,6 @@ class Tiering:
         if scheme_of(latest) is not NamingScheme.V2:
             raise Unsupported(f"{object_id}: its manifests have V1 names; nothing was moved")
         return latest
-
-    # -- places -------------------------------------------------------------------------------------------------
-
-    def _tier(self, base: Elsewhere, table: Table) -> Elsewhere:
-        """Return the directory of a table below a base."""
-        places = self._places
-        if base.objects is places.objects and f"{base.key}/".startswith(places.prefix or "/" * (not base.key)):
-            raise InvalidInput(
-                f"the base {base.uri!r} lies in the root of the catalog, where every directory is a table; choose a "
-                "directory outside of it, or another bucket"
-            )
-        name = sha256(f"{places.root_uri}/{table.location}".encode()).hexdigest()[:16]
-        return Elsewhere(base.objects, f"{base.key}/{name}".lstrip("/"), f"{base.uri.rstrip('/')}/{name}")
-
-    def _claim(self, base: Elsewhere, tier: Elsewhere) -> None:
-        """Record the base in the catalog, and mark the table's directory as the catalog's own. Idempotent."""
-        self._ledger.apply(partial(_with_base, base.uri))
-        marker, content = f"{tier.key}/{BASE_MARKER}", self._places.root_uri.encode()
-        retry = self._ledger.commits.retry
-        if retry.call(partial(tier.objects.head, marker)) is None:
-            retry.call(partial(tier.objects.put, marker, content))
-        elif retry.call(partial(tier.objects.get, marker)) != content:
-            raise Refused(f"{tier.uri} belongs to another catalog; choose another base")
 
     def _source(self, root: DatasetRoot, base: str | None) -> Elsewhere:
         if base is None:
@@ -269,32 +248,6 @@ class Tiering:
             raise ConcurrentModification(f"{row.base_uri}: version {row.version} was removed; move again") from error
 
 
-def own_files(ledger: Ledger, places: Places) -> Iterator[tuple[Elsewhere, list[tuple[bytes, ObjectInfo]]]]:
-    """Yield the directories of this catalog below its bases.
-
-    Each comes with its files that have random names. The bases are those of the last view of the catalog.
-    """
-    for uri in json.loads(ledger.recent().properties.get(BASES_PROPERTY, "[]")):
-        base = places.elsewhere(uri)
-        below = f"{base.key}/" if base.key else ""
-        for name in list(base.objects.directories(below)):
-            key = f"{below}{name}"
-            try:
-                owner = base.objects.get(f"{key}/{BASE_MARKER}").decode(errors="replace")
-            except ObjectNotFound:
-                continue
-            if owner == places.root_uri:
-                infos = [(Place.of(info.key.removeprefix(f"{key}/")), info) for info in base.objects.list(f"{key}/")]
-                files = [(place.own_name, info) for place, info in infos if place is not None and place.own_name]
-                yield Elsewhere(base.objects, key, f"{base.uri.rstrip('/')}/{name}"), files
-
-
 def _wanted(content: bytes, name: str, old: Collection[PlacedFile], tier: Elsewhere) -> dict[PlacedFile, int]:
     found = data_files(content, name)
     return {file: size for file, size in found.items() if file in old and file.base != tier.uri}
-
-
-def _with_base(uri: str, view: CatalogView) -> tuple[list[Change], None]:
-    bases = json.loads(view.properties.get(BASES_PROPERTY, "[]"))
-    changes: list[Change] = [] if uri in bases else [SetProperties({BASES_PROPERTY: json.dumps([*bases, uri])})]
-    return changes, None

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 SECTIONS = {
     "Catalog": (
+        Entry("adopt-identity", "adopt_identity", "Give a copied or moved catalog its identity."),
         Entry("clone", "clone", "Clone a version of a table, without copying its files unless asked to."),
         Entry("deregister", "drop", "Remove a table from the catalog and keep its files."),
         Entry("drop", "drop", "Remove a table from the catalog together with its files."),

@@ -1,0 +1,35 @@
+"""``lancekeep adopt-identity``: give a copied or moved catalog its identity."""
+
+from __future__ import annotations
+
+import attrs
+import click
+
+from lancekeep.entrypoints.cli.console import print_json, print_line
+from lancekeep.entrypoints.cli.options import Doors, Stores, as_json, assume_yes, stores
+from lancekeep.entrypoints.cli.upkeep import mode
+
+
+@click.command()
+@as_json
+@assume_yes
+@click.option("--original", is_flag=True, help="The catalog was moved, or is older than identities.")
+@mode
+@stores
+@click.pass_obj
+def adopt_identity(doors: Doors, chosen: Stores, mode: str, original: bool, assume_yes: bool, as_json: bool) -> None:
+    """Give a copied or moved catalog its identity.
+
+    Files that `lancekeep tier` has moved outside of ROOT belong to the catalog with their identity. By default, the
+    catalog at ROOT is a copy: it receives a new id and leaves these files to the original. With --original, it was
+    moved: it keeps its id and the files. Without --yes, only shows the identity.
+    """
+    with chosen.catalog(doors, mode=mode) as catalog:
+        root = catalog.root_uri
+        identity = catalog.adopt_identity(original=original) if assume_yes else catalog.identity()
+    if as_json:
+        print_json({"identity": identity and attrs.asdict(identity), "root": root, "dry_run": not assume_yes})
+        return
+    print_line("The catalog has no identity yet." if identity is None else f"id {identity.id}, used at {identity.root}")
+    if not assume_yes:
+        print_line(f"The root is {root}. Nothing was changed. Run it again with --yes to apply.")
