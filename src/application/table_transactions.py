@@ -13,11 +13,12 @@ from functools import partial
 
 import attrs
 
-from lancekeep.application.concurrency import all_alongside, in_background, is_remote
+from lancekeep.application.concurrency import in_background
 from lancekeep.application.detached_versions import DetachedVersions
 from lancekeep.application.ledger import Ledger
+from lancekeep.application.new_files import begin_facts
 from lancekeep.application.rebase import CommittedVersions, Rebase
-from lancekeep.application.table_commits import READ_AHEAD, TableCommits
+from lancekeep.application.table_commits import READ_AHEAD
 from lancekeep.application.tables import Tables
 from lancekeep.application.versions import Versions, raise_unless_committed
 from lancekeep.domain.appends import REBASED
@@ -38,6 +39,7 @@ from lancekeep.domain.naming import DETACHED
 from lancekeep.domain.operations import Restore, Transaction
 from lancekeep.domain.table import Table
 from lancekeep.domain.version_row import VersionRow, scheme_of
+from lancekeep.format.file_facts import Facts
 from lancekeep.format.next_version import next_version
 from lancekeep.format.table_version import TableVersion, serialize_transaction
 from lancekeep.ports.table_engine import StagedVersion
@@ -45,8 +47,6 @@ from lancekeep.ports.table_engine import StagedVersion
 _ATTEMPTS = 20
 _MODEST = 4
 """The lost attempts after which a committer of appends has to wait; on local files it may be faster for ever."""
-_LOOKED_AT = 16
-"""About how many data files are looked for."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 
 
@@ -81,9 +81,13 @@ class TableTransactions:
         read = None if base is None else Base(transaction.read_version, base)
         return self._commit(self._tables.find(object_id), transaction, read)
 
-    def _commit(self, table: Table, transaction: Transaction, base: Base | None) -> Committed:
+    def _commit(
+        self, table: Table, transaction: Transaction, base: Base | None, *, is_staged: bool = False
+    ) -> Committed:
         object_id = table.id
         root, commits = self._versions.dataset_root(table), self._ledger.commits
+        known_files = begin_facts(commits, root, transaction, deletions=not is_staged)
+        facts: Facts = {}
         known = CommittedVersions(commits, root)
         pause, recorded = _FIRST_PAUSE, None
         latest = self._latest(object_id, known, transaction, base)
@@ -95,11 +99,11 @@ class TableTransactions:
                 return committed
             if recorded is None:
                 _require_base(known, base)
-                self._require_files(object_id, root, transaction)
+                facts = known_files()
             rebase = Rebase(str(object_id), known, previous, self._write, partial(self._random_bits, 64))
             rebased = rebase.apply(transaction)
             restored = self._restored(object_id, known, transaction)
-            following = next_version(previous, rebased, self._now(), str(object_id), restored)
+            following = next_version(previous, rebased, self._now(), str(object_id), restored, facts=facts)
             if recorded is not rebased:
                 self._record(root, rebased)
                 recorded = rebased
@@ -151,7 +155,7 @@ class TableTransactions:
                 "right table again"
             )
         properties = {**transaction.transaction_properties, **dict([REBASED])}
-        return self._commit(table, attrs.evolve(transaction, transaction_properties=properties), base)
+        return self._commit(table, attrs.evolve(transaction, transaction_properties=properties), base, is_staged=True)
 
     def root(self, object_id: ObjectId) -> DatasetRoot:
         return self._versions.dataset_root(self._tables.find(object_id))
@@ -164,20 +168,6 @@ class TableTransactions:
     def _remove(self, key: str) -> None:
         with suppress(LancekeepError):  # clean-up removes it later
             self._ledger.commits.objects.delete(key)
-
-    def _require_files(self, object_id: ObjectId, root: DatasetRoot, transaction: Transaction) -> None:
-        """Refuse new fragments whose data files are not at the table, as after a drop; looks at some of many."""
-        files = [file for fragment in transaction.new_fragments for file in fragment.files if file.base_id is None]
-        keys = [f"{root.key}/{DATA}/{file.path}" for file in files[:: 1 + len(files) // _LOOKED_AT]]
-        commits = self._ledger.commits
-        look = partial(_exists, commits)
-        found = all_alongside(look, keys) if is_remote(commits.objects) else map(look, keys)
-        for key, exists in zip(keys, found, strict=True):
-            if not exists:
-                raise CommitRefused(
-                    f"{object_id}: the transaction adds the data file {key!r}, which does not exist. Nothing was "
-                    "committed. If the table was dropped or moved since the rows were written, write them again"
-                )
 
     def _latest(
         self, object_id: ObjectId, known: CommittedVersions, transaction: Transaction, base: Base | None
@@ -202,7 +192,8 @@ class TableTransactions:
             raise VersionNotFound(f"{object_id} has no version {transaction.read_version} to begin with")
         number = DETACHED | self._random_bits(63)
         restored = self._restored(object_id, known, transaction)
-        version = next_version(base, transaction, self._now(), str(object_id), restored, detached=number)
+        facts = begin_facts(self._ledger.commits, root, transaction)()
+        version = next_version(base, transaction, self._now(), str(object_id), restored, detached=number, facts=facts)
         self._record(root, transaction)
         made = DetachedVersions(self._ledger.commits).create(root, version)
         return attrs.evolve(made, transaction=version.transaction)
@@ -231,10 +222,6 @@ def _committed_before(known: CommittedVersions, transaction: Transaction, latest
         if found is not None and found.transaction_file.endswith(f"-{transaction.uuid}.txn"):
             return Committed(version, found.row.path, found.row.size, found.transaction_file)
     return None
-
-
-def _exists(commits: TableCommits, key: str) -> bool:
-    return commits.retry.call(lambda: commits.objects.head(key)) is not None
 
 
 def _require_base(known: CommittedVersions, base: Base | None) -> None:

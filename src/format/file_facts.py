@@ -91,7 +91,10 @@ def data_file_facts(tail: bytes, size: int, name: str) -> DataFileFacts | TooSho
         return DataFileFacts(size, damage=str(error))
     if isinstance(found, TooShort):
         return found
-    version = file_version(*found.version) or ""
+    version = file_version(*found.version)
+    if version is None:
+        major, minor = found.version
+        return DataFileFacts(size, damage=f"its footer has the unknown version {major}.{minor}")
     if version == LEGACY:
         return DataFileFacts(size, version)
     types = tuple(_column_types(found.fields, leaves_only=version != "2.0"))

@@ -98,7 +98,7 @@ def _refuse(name: str, found: Sequence[Problem]) -> None:
     if found:
         rest = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
         raise CommitRefused(
-            f"{name}: Lance could not read the new version, or refuses it. {'; '.join(map(str, found[:_SHOWN]))}"
+            f"{name}: Lance could not read the new version, or refuses it: {'; '.join(map(str, found[:_SHOWN]))}"
             f"{rest}. Nothing was committed"
         )
 

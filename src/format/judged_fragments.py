@@ -182,7 +182,7 @@ def _of_data_facts(file: DataFile, fragment: Fragment, frame: Frame, facts: Fact
         return
     name, found = _file(file), facts[path]
     if found is None:
-        yield Problem(name, "a file", "that it does not exist")
+        yield Problem(name, "a file", "none; it may have been removed with a table that was dropped or moved")
         return
     if not isinstance(found, DataFileFacts):
         return
@@ -192,8 +192,8 @@ def _of_data_facts(file: DataFile, fragment: Fragment, frame: Frame, facts: Fact
         yield Problem(name, "a data file", found.damage)
         return
     stated = file_version(file.file_major_version, file.file_minor_version)
-    if found.version != stated:
-        yield Problem(name, f"the format {stated}", found.version or "an unknown one")
+    if found.version and found.version != stated:
+        yield Problem(name, f"the format {stated}", found.version)
     if found.rows is not None and fragment.physical_rows and found.rows != fragment.physical_rows:
         yield Problem(name, f"{fragment.physical_rows:,} rows", f"{found.rows:,}")
     for number, column in zip(file.fields, file.column_indices, strict=False):
@@ -217,7 +217,7 @@ def _of_deletion_file(file: DeletionFile, fragment: Fragment, frame: Frame, fact
         return
     found = facts[path]
     if found is None:
-        yield Problem(name, "a file", "that it does not exist")
+        yield Problem(name, "a file", "none")
     elif isinstance(found, DeletionFileFacts):
         if found.damage:
             yield Problem(name, "a deletion file", found.damage)

@@ -29,6 +29,19 @@ class ObjectInfo:
 
 
 @attrs.frozen
+class Tail:
+    """The end of an object.
+
+    Attributes:
+        content: its last bytes.
+        size: its size in bytes.
+    """
+
+    content: bytes = attrs.field(repr=False)
+    size: int
+
+
+@attrs.frozen
 class ObjectStoreGuarantees:
     """State the guarantees of a store.
 
@@ -121,6 +134,12 @@ class ObjectStore(Protocol):
 
         Raises:
             ObjectNotFound: the object does not exist.
+        """
+
+    def tail(self, key: str, most: int) -> Tail | None:
+        """Return the last ``most`` bytes of an object; None if it does not exist.
+
+        If the object has fewer bytes, these are all.
         """
 
     def put(self, key: str, content: bytes) -> None:

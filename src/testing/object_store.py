@@ -14,7 +14,7 @@ from typing import Protocol
 import pytest
 
 from lancekeep.domain.errors import InvalidInput, LancekeepError, ObjectNotFound, UnsafeStore
-from lancekeep.ports.object_store import ObjectStore
+from lancekeep.ports.object_store import ObjectStore, Tail
 from lancekeep.testing.concurrency import race
 
 STRANGE_NAMES = (
@@ -70,6 +70,14 @@ class ObjectStoreContract:
     """The contract of every object store."""
 
     # -- one object ---------------------------------------------------------------------------------------------
+
+    def test_tail_is_the_end_of_an_object(self, store: ObjectStore, probe: Probe) -> None:
+        probe.write(probe.home + "a", b"0123456789")
+        probe.write(probe.home + "empty", b"")
+        assert store.tail(probe.home + "a", 3) == Tail(b"789", 10)
+        assert store.tail(probe.home + "a", 10) == store.tail(probe.home + "a", 99) == Tail(b"0123456789", 10)
+        assert store.tail(probe.home + "empty", 3) == Tail(b"", 0)
+        assert store.tail(probe.home + "absent", 3) is None
 
     def test_put_stores_complete_object(self, store: ObjectStore, probe: Probe) -> None:
         key = probe.home + "t.lance/_versions/1.manifest"
@@ -150,6 +158,7 @@ class ObjectStoreContract:
             lambda: store.get(key),
             lambda: store.put(key, b""),
             lambda: store.head(key),
+            lambda: store.tail(key, 1),
             lambda: store.delete(key),
             lambda: store.copy(key, probe.home + "target"),
             lambda: store.copy(probe.home + "source", key),

@@ -15,7 +15,7 @@ from lance.optimize import Compaction
 
 import lancekeep
 from lancekeep.domain.manifest import Fragment
-from lancekeep.domain.operations import Append, Overwrite, Rewrite, Transaction
+from lancekeep.domain.operations import Append, Delete, Overwrite, Rewrite, Transaction
 from lancekeep.format.judge import problems
 from lancekeep.format.judged_fragments import Problem
 from lancekeep.format.manifest import ManifestFile
@@ -161,6 +161,66 @@ def test_append_with_an_unknown_base_or_field_is_refused(uri: Path) -> None:
             catalog_of(uri).commit("t", transaction)
     catalog_of(uri).commit("t", Transaction(table.version, str(uuid4()), operation=Append((new,))))
     assert lance.dataset(uri).to_table() == rows(*range(6), 7)
+
+
+def test_files_that_differ_from_their_description_are_refused(uri: Path) -> None:
+    table = create(uri)
+    [new] = new_fragments(uri, "2.0", 7, 8)
+    [file] = new.files
+    (uri / "data" / "short.lance").write_bytes((uri / "data" / file.path).read_bytes()[:-5])
+    for fragment, why in (
+        (attrs.evolve(new, physical_rows=3), "expected 3 rows, found 2"),
+        (attrs.evolve(new, files=(attrs.evolve(file, file_size_bytes=7),)), "expected 7 bytes, found"),
+        (
+            attrs.evolve(new, files=(attrs.evolve(file, column_indices=(0, 5)),)),
+            "expected 2 columns, found the column 5",
+        ),
+        (
+            attrs.evolve(new, files=(attrs.evolve(file, column_indices=(1, 0)),)),
+            "expected the type int64, found string",
+        ),
+        (attrs.evolve(new, files=(attrs.evolve(file, path="none.lance"),)), "expected a file, found none"),
+        (attrs.evolve(new, files=(attrs.evolve(file, path="../t/x"),)), "expected a path below its directory"),
+        (attrs.evolve(new, files=(attrs.evolve(file, path="short.lance", file_size_bytes=0),)), "not a data file"),
+    ):
+        transaction = Transaction(table.version, str(uuid4()), operation=Append((fragment,)))
+        with pytest.raises(lancekeep.CommitRefused, match=why):
+            catalog_of(uri).commit("t", transaction)
+    mixed = attrs.evolve(file, path=new_fragments(uri, "2.1", 7, 8)[0].files[0].path, file_size_bytes=0)
+    transaction = Transaction(table.version, str(uuid4()), operation=Append((attrs.evolve(new, files=(mixed,)),)))
+    with pytest.raises(lancekeep.CommitRefused, match=r"expected the format 2\.0, found 2\.1"):
+        catalog_of(uri).commit("t", transaction)
+    assert lance.dataset(uri).to_table() == rows(*range(6))
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (lambda file: file.unlink(), "expected a file, found none"),
+        (lambda file: file.write_bytes(file.read_bytes()[:-9]), "expected a deletion file, found"),
+        (None, "expected 2 deleted rows, found 1"),
+    ],
+)
+def test_delete_with_a_wrong_deletion_file_is_refused(uri: Path, damage: Any, why: str) -> None:
+    table = create(uri)
+    copy = uri.parent.parent / "copy.lance"
+    shutil.copytree(uri, copy)
+    lance.dataset(copy).delete("a = 3")
+    shutil.copytree(copy / "_deletions", uri / "_deletions")
+    transaction = read(copy).transaction
+    assert transaction is not None
+    assert isinstance(transaction.operation, Delete)
+    if damage is None:
+        [fragment] = transaction.operation.updated_fragments
+        assert fragment.deletion_file is not None
+        counted = attrs.evolve(fragment.deletion_file, num_deleted_rows=2)
+        wrong = Delete((attrs.evolve(fragment, deletion_file=counted),))
+        transaction = attrs.evolve(transaction, operation=wrong)
+    else:
+        damage(next((uri / "_deletions").iterdir()))
+    with pytest.raises(lancekeep.CommitRefused, match=why):
+        catalog_of(uri).commit("t", transaction)
+    assert lance.dataset(uri).version == table.version
 
 
 @pytest.mark.parametrize("deep", [False, True])

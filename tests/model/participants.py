@@ -23,7 +23,7 @@ from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.naming import ManifestName
 from lancekeep.domain.version_row import BatchReservation, Claim, Reservation, VersionRow
 from lancekeep.ports.commit_store import CommitStoreGuarantees
-from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees
+from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees, Tail
 
 ONE_MORE_TRY = Retry(patience=0, clock=lambda: 0.0, sleep=lambda _: None)
 """An effect that failed is repeated once: the smallest patience that shows what a repetition can do."""
@@ -270,6 +270,9 @@ class _Objects:
     def get(self, key: str) -> bytes:
         content: bytes = self._ask("objects.get", key)
         return content
+
+    def tail(self, key: str, most: int) -> Tail | None:
+        raise NotImplementedError("no participant needs it")
 
     def put(self, key: str, content: bytes) -> None:
         self._ask("objects.put", key, content)

@@ -20,7 +20,7 @@ from lancekeep.domain.errors import LancekeepError, StoreUnavailable, UnsafeStor
 from lancekeep.domain.naming import final_path
 from lancekeep.domain.version_row import Reservation, VersionRow
 from lancekeep.ports.commit_store import CommitStoreGuarantees
-from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees, StorageTime
+from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees, StorageTime, Tail
 
 T = TypeVar("T")
 START = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
@@ -273,6 +273,9 @@ class Objects:
 
     def get(self, key: str) -> bytes:
         return self._process.call("objects", "get", key, lambda: self._raw.get(key))
+
+    def tail(self, key: str, most: int) -> Tail | None:
+        return self._process.call("objects", "tail", key, lambda: self._raw.tail(key, most))
 
     def put(self, key: str, content: bytes) -> None:
         self._process.call("objects", "put", key, lambda: self._raw.put(key, content), changes=key)

@@ -24,7 +24,7 @@ from lancekeep.domain.errors import (
     UnsafeStore,
     UnsafeStoreWarning,
 )
-from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees
+from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees, Tail
 
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
 
@@ -65,6 +65,15 @@ class FsspecObjectStore:
         with self._boundary(key):
             content: bytes = self._filesystem.cat_file(path)
             return content
+
+    def tail(self, key: str, most: int) -> Tail | None:
+        info = self.head(key)
+        if info is None:
+            return None
+        path = self._path(key)
+        with self._boundary(key):
+            content: bytes = self._filesystem.cat_file(path, start=max(0, info.size - most)) if info.size else b""
+            return Tail(content, info.size)
 
     def put(self, key: str, content: bytes) -> None:
         path = self._path(key)

@@ -22,7 +22,7 @@ from lancekeep.domain.errors import (
     StoreUnavailable,
     UnsafeStore,
 )
-from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees
+from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees, Tail
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -82,6 +82,13 @@ class LocalObjectStore:
             return _content(_path(key))
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
             raise ObjectNotFound(f"/{key}: no such file") from error
+
+    @_boundary
+    def tail(self, key: str, most: int) -> Tail | None:
+        try:
+            return _tail(_path(key), most)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
 
     @_boundary
     def put(self, key: str, content: bytes) -> None:
@@ -340,6 +347,15 @@ def _content(path: str) -> bytes:
         while parts[-1]:
             parts.append(os.read(file, _PART))
         return b"".join(parts)
+    finally:
+        os.close(file)
+
+
+def _tail(path: str, most: int) -> Tail:
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        size = os.fstat(file).st_size
+        return Tail(os.pread(file, most, max(0, size - most)), size)
     finally:
         os.close(file)
 

@@ -8,7 +8,7 @@ from threading import Lock
 
 from lancekeep.adapters.object_stores.keys import check_directory, check_key, check_prefix
 from lancekeep.domain.errors import ObjectNotFound
-from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees
+from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees, Tail
 
 
 def _now() -> datetime:
@@ -41,6 +41,11 @@ class MemoryObjectStore:
             return self._objects[key]
         except KeyError as error:
             raise ObjectNotFound(f"{self.root_uri}{key}: no such object") from error
+
+    def tail(self, key: str, most: int) -> Tail | None:
+        check_key(key)
+        content = self._objects.get(key)
+        return None if content is None else Tail(content[-most:], len(content))
 
     def put(self, key: str, content: bytes) -> None:
         check_key(key)

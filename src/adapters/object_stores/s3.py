@@ -34,7 +34,7 @@ from lancekeep.domain.errors import (
     UnsafeStore,
     UnsafeStoreWarning,
 )
-from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees, StorageTime
+from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees, StorageTime, Tail
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -194,6 +194,20 @@ class S3ObjectStore:
         check_key(key)
         with self._boundary(key):
             return self._client.get_object(Bucket=self._bucket, Key=key)["Body"].read()
+
+    def tail(self, key: str, most: int) -> Tail | None:
+        check_key(key)
+        with self._boundary(key):
+            try:
+                found = self._client.get_object(Bucket=self._bucket, Key=key, Range=f"bytes=-{most}")
+            except ClientError as error:
+                if _status(error) == 404:
+                    return None
+                if _status(error) == 416:  # an empty object has no last bytes
+                    return Tail(b"", 0)
+                raise
+            content = found["Body"].read()
+        return Tail(content, int(found.get("ContentRange", "").rpartition("/")[2] or len(content)))
 
     def put(self, key: str, content: bytes) -> None:
         check_key(key)
