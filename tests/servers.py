@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Thread
 
 import docker
 import pyspark
@@ -30,6 +31,26 @@ MOTO_SERVER = Path(__file__).with_name("moto_server.py")
 
 class Unavailable(Exception):
     """This machine cannot run the server; the message names what is missing."""
+
+
+@contextmanager
+def silent_server() -> Iterator[tuple[str, list[socket.socket]]]:
+    """Yield ``host:port`` of a server that never answers, and the connections that it has accepted."""
+    connections: list[socket.socket] = []
+
+    def accept() -> None:
+        with suppress(OSError):  # the listener is closed
+            while True:
+                connections.append(listener.accept()[0])
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        Thread(target=accept, daemon=True).start()
+        try:
+            yield f"127.0.0.1:{listener.getsockname()[1]}", connections
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            for connection in connections:
+                connection.close()
 
 
 @contextmanager

@@ -104,7 +104,9 @@ class Writes:
         self._removal = removal
         self._engine = engine
         self._transactions = transactions
-        self._appends = Appends(versions, engine, WaitingWriters(places.objects, places.prefix))
+        self._appends = Appends(
+            versions, engine, WaitingWriters(places.objects, places.prefix, versions.commits.retry.clock)
+        )
 
     # -- writing ------------------------------------------------------------------------------------------------
 

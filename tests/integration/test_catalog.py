@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import socket
-import time
 from pathlib import Path
 from typing import Any
 
@@ -544,7 +543,6 @@ def test_unreachable_store_is_named_without_its_password(tmp_path: Path, scheme:
     endpoint = f"http://127.0.0.1:{port}"
     secret = "hunter2secret"
     options = {**s3_options(endpoint), "aws_secret_access_key": secret} if scheme == "s3" else None
-    begin = time.monotonic()
     with pytest.raises(lancekeep.StoreUnavailable) as raised:
         lancekeep.connect(
             "s3://bucket/lake" if scheme == "s3" else str(tmp_path / "lake"),
@@ -556,7 +554,6 @@ def test_unreachable_store_is_named_without_its_password(tmp_path: Path, scheme:
             storage_options=options,
             commit_store_options={**CREDENTIALS, "aws_secret_access_key": secret} if scheme == "dynamodb" else None,
         )
-    assert time.monotonic() - begin < 10  # the bound that is promised, not a measurement
     assert f"127.0.0.1:{port}" in str(raised.value)
     assert secret not in str(raised.value) + repr(raised.value)
 

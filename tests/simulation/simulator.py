@@ -23,7 +23,7 @@ from lancekeep.adapters.manifest_stores import lance_table, table_versions
 from lancekeep.adapters.manifest_stores.compatible import CompatibleManifestStore, CompatibleView
 from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListing, V1Directory
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
-from lancekeep.application import table_commits
+from lancekeep.application import table_commits, waiting_writers
 from lancekeep.application.catalog import Catalog
 from lancekeep.application.ledger import Ledger
 from lancekeep.application.places import Places
@@ -80,6 +80,8 @@ def simulate(seed: int) -> Run:
         try:
             world.scheduler.run([Actor(world, number).live for number in range(world.setting.actors)])
             _judge(world)
+            if world.calls_of_other_threads:
+                raise Violation(f"threads outside the scheduler called ports: {world.calls_of_other_threads}")
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
@@ -90,7 +92,7 @@ def simulate(seed: int) -> Run:
 
 @contextmanager
 def _repeatable(seed: int) -> Iterator[None]:
-    """Draw the random names of the product from the seed."""
+    """Draw the random names of the product from the seed, and keep its work in the threads of the scheduler."""
     random = Random(f"names of {seed}")
 
     def uuid4() -> UUID:
@@ -103,12 +105,18 @@ def _repeatable(seed: int) -> Iterator[None]:
             (table_versions, "random", random),
             (table_versions, "time", SimpleNamespace(time_ns=lambda: 1)),
             (lance_table, "_HINT_EVERY", 2),  # runs are short
+            (waiting_writers, "in_background", _inline),
         ):
             patches.enter_context(patch.object(module, name, value))
         for looked_up in (V1Directory.version, V1Directory._stored, V1Directory.properties, CompatibleView.properties):
             if hasattr(looked_up, "lock"):  # before Python 3.12, held over calls of ports, for all objects of the class
                 patches.enter_context(patch.object(looked_up, "lock", nullcontext()))
         yield
+
+
+def _inline(act: Callable[[], object]) -> None:
+    """Run what the product runs in the background: the scheduler knows no other threads."""
+    act()
 
 
 def _report(world: World, seed: int, error: BaseException) -> str:

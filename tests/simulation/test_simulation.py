@@ -9,12 +9,14 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 from typing import Any
 from unittest.mock import patch
 
 import pytest
+from simulation import simulator
 from simulation.model import EFFECTS
-from simulation.simulator import Failure, simulate
+from simulation.simulator import Failure, Run, simulate
 
 from lancekeep.adapters.manifest_stores import lance_table, table_cleanup
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
@@ -31,14 +33,18 @@ SEEDS = range(210)
 ONE_SEED = pytest.mark.skipif("LANCEKEEP_SEED" in os.environ, reason="one seed is asked for")
 
 
-def test_fixed_seeds_pass() -> None:
+@pytest.fixture(scope="module")
+def runs() -> list[Run]:
     chosen = os.environ.get("LANCEKEEP_SEED")
+    return [simulate(seed) for seed in ([int(chosen)] if chosen else SEEDS)]
+
+
+def test_fixed_seeds_pass(runs: list[Run]) -> None:
     outcomes: Counter[str] = Counter()
-    for seed in [int(chosen)] if chosen else SEEDS:
-        run = simulate(seed)
-        print(f"seed {seed}: {run.steps} steps, trace {run.trace_hash}")
+    for run in runs:
+        print(f"seed {run.seed}: {run.steps} steps, trace {run.trace_hash}")
         outcomes += run.outcomes
-    if not chosen:  # a run in which nothing works, or nothing fails, would find nothing either
+    if len(runs) > 1:  # a run in which nothing works, or nothing fails, would find nothing either
         kinds = [kind for kind in EFFECTS if kind != "register"]
         told = [(kind, outcome) for kind in kinds for outcome in ("ok", "refused", "unknown")]
         assert not [pair for pair in told if outcomes[" ".join(pair)] < 3]
@@ -56,16 +62,41 @@ if "LANCEKEEP_SOAK_MINUTES" in os.environ:  # `make soak`; a test that is skippe
         print(f"{runs} runs, from seed {first}")
 
 
-@ONE_SEED
-@pytest.mark.parametrize("seed", [1, 5, 8])
-def test_seed_replays_exactly_in_any_process(seed: int) -> None:
-    here = simulate(seed)
-    assert simulate(seed) == here
-    script = f"from simulation.simulator import simulate; print(simulate({seed}).trace_hash)"
+_AGAIN = """
+import sys, threading
+from simulation.simulator import simulate
+
+def spin():
+    while True:
+        pass
+
+sys.setswitchinterval(1e-5)
+threading.Thread(target=spin, daemon=True).start()
+for seed in map(int, sys.argv[1:]):
+    print(seed, simulate(seed).trace_hash)
+"""
+
+
+def test_seeds_replay_exactly_in_another_process_order_and_beside_a_busy_thread(runs: list[Run]) -> None:
     path = os.pathsep.join([str(TESTS), *sys.path])  # the same product as here, wherever that is
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "7"}
-    found = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == here.trace_hash
+    again = [sys.executable, "-c", _AGAIN, *(str(run.seed) for run in runs[::-3])]
+    found = subprocess.run(again, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+    traces = {int(seed): trace for seed, trace in map(str.split, found.splitlines())}
+    assert traces == {run.seed: run.trace_hash for run in runs[::-3]}
+
+
+def test_port_that_another_thread_calls_is_a_violation() -> None:
+    def in_a_thread(act: Callable[[], object]) -> None:
+        thread = Thread(target=act)
+        thread.start()
+        thread.join()
+
+    def all_seeds() -> list[Run]:
+        return [simulate(seed) for seed in SEEDS]
+
+    with patch.object(simulator, "_inline", in_a_thread), pytest.raises(Failure, match="threads outside the scheduler"):
+        all_seeds()
 
 
 # -- deliberate faults: each has to be found -------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import sha256
 from random import Random
+from threading import get_ident
 from typing import TypeVar
 
 import attrs
@@ -89,6 +90,7 @@ class World:
             creates=self.setting.creates,
         )
         self.trace: list[str] = []
+        self.calls_of_other_threads: list[str] = []
         self.quiet = False
         self.busy = 0
         self.jumps = 0
@@ -206,6 +208,7 @@ class Process:
         self.dead = False
         self.operation: Operation | None = None
         self.skew = world.random.choice([-3600.0, 0.0, 0.0, 3600.0])
+        self._thread = get_ident()
 
     def clock(self) -> float:
         """This machine's clock, which may be wrong by an hour."""
@@ -220,6 +223,9 @@ class Process:
         self, store: str, method: str, subject: str, act: Callable[[], T], *, changes: str = "", late: bool = False
     ) -> T:
         """Call a port. changes: the key whose object may change. late: it may, when it failed, still be carried out."""
+        if get_ident() != self._thread:
+            self.world.calls_of_other_threads.append(f"{self.name} {method} {subject}")
+            raise Crash
         if self.dead:
             raise Crash
         world, operation = self.world, self.operation
