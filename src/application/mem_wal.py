@@ -15,7 +15,7 @@ import pyarrow as pa
 from lancekeep.application.concurrency import alongside, is_remote
 from lancekeep.application.ledger import Ledger
 from lancekeep.application.places import Places
-from lancekeep.domain.errors import LsmRefused, Refused
+from lancekeep.domain.errors import LsmRefused, ObjectNotFound, Refused
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import BRANCHES, DatasetRoot
 from lancekeep.domain.mem_wal import LSM, MEM_WAL_DIRECTORY, ShardState, WalFile, permits_lsm
@@ -126,10 +126,13 @@ class MemWal:
 
     def _merged(self, root: DatasetRoot) -> dict[str, int] | None:
         """Return what the latest version of a history has merged; None if LSM writes are not set up."""
-        latest = self._ledger.commits.latest(root)
-        if latest is None:
-            return None
-        return merged_generations(self._read(latest.path), latest.path)
+        gone = None
+        while (latest := self._ledger.commits.latest(root)) is not None and latest != gone:
+            try:
+                return merged_generations(self._read(latest.path), latest.path)
+            except ObjectNotFound:  # the table was dropped or moved, or the version was cleaned up
+                gone = latest
+        return None
 
     def _files(self, root: DatasetRoot) -> list[WalFile]:
         prefix = f"{root.key}/{MEM_WAL_DIRECTORY}/"

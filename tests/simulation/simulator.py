@@ -44,8 +44,10 @@ from lancekeep.domain.errors import (
     StoreUnavailable,
     TableNotFound,
 )
+from lancekeep.domain.manifest import Manifest
 from lancekeep.domain.manifest_entry import NAMESPACE, TABLE
 from lancekeep.domain.naming import ManifestName, NamingScheme
+from lancekeep.format.table_version import TableVersion
 from lancekeep.ports.manifest_store import ManifestStore
 
 NAMES = ("x", "y", "z", "x.p", "x.q", "y.p", "x.p.r")
@@ -112,6 +114,11 @@ def _repeatable(seed: int) -> Iterator[None]:
             if hasattr(looked_up, "lock"):  # before Python 3.12, held over calls of ports, for all objects of the class
                 patches.enter_context(patch.object(looked_up, "lock", nullcontext()))
         yield
+
+
+def _manifest(version: int, tag: str) -> bytes:
+    """Return a manifest that no other commit writes."""
+    return TableVersion(Manifest(version=version, tag=tag)).serialize()
 
 
 def _inline(act: Callable[[], object]) -> None:
@@ -363,7 +370,7 @@ class Actor:
             latest = catalog.commits.latest(root)
             version = latest.version + 1 if latest else 1
             operation.key = root.manifest_key(version, NamingScheme.V2)
-            operation.content = f"{operation.key} {process.name} {self._unique()} LANC".encode()
+            operation.content = _manifest(version, f"{operation.key} {process.name} {self._unique()}")
             operation.arguments["version"] = version
             staged = f"{operation.key}-{self._random.getrandbits(128):032x}"
             catalog.places.objects.put(staged, operation.content)
@@ -478,7 +485,7 @@ def _require_whole(world: World, catalog: Catalog, name: str, location: str) -> 
         latest = catalog.commits.latest(root)
         version = latest.version + 1 if latest else 1
         staged = f"{root.manifest_key(version, NamingScheme.V2)}-{len(versions)}{attempt}"
-        catalog.places.objects.put(staged, f"the last {staged} LANC".encode())
+        catalog.places.objects.put(staged, _manifest(version, f"the last {staged}"))
         if isinstance(catalog.commits.commit(root, version, staged, None, branch=False), Committed):
             break
     else:
