@@ -16,7 +16,9 @@ export PYTHONDONTWRITEBYTECODE :=
 
 MAKEFLAGS += --no-print-directory
 .DELETE_ON_ERROR:
-.PHONY: help demo test older quick check docs format soak bench setup lock clean java
+ENGINES := pylance-4.0.2 pylance-13.0.0
+
+.PHONY: help demo test older quick check docs format soak bench setup engines lock clean java
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
@@ -24,7 +26,7 @@ help: ## list the targets
 demo: java $(VENV)/installed-demo ## ingest a year of flights into bronze, silver and gold tables, kill Spark midway, and run it again
 	@$(BIN)/python examples/demo.py
 
-test: java check $(VENV)/spark.jsa ## check, then run every test in 3 processes; more processes, some tests: make test WORKERS=4 ARGS="-k redis"
+test: java check engines $(VENV)/spark.jsa ## check, then run every test in 3 processes; more processes, some tests: make test WORKERS=4 ARGS="-k redis"
 	@$(BIN)/python -m pytest -n $(or $(WORKERS),3) --durations=10 $(ARGS)
 
 quick: $(VENV)/installed-test ## run the unit tests and the port contracts in memory: no Docker, no Java, within a minute
@@ -72,6 +74,8 @@ bench: $(VENV)/installed-test ## run the benchmarks
 
 setup: $(VENV)/installed-test ## install the development environment into .venv
 
+engines: $(ENGINES:%=$(VENV)/engines/%/installed) ## install the older engines that the tests drive
+
 lock: $(BIN)/python ## pin the requirements of pyproject.toml in requirements.lock; upgrade all: make lock UPGRADE=1
 	@$(INSTALL) --quiet uv
 	@$(BIN)/uv pip compile pyproject.toml --extra test --universal --python-version 3.11 \
@@ -99,6 +103,14 @@ $(BIN)/python:
 	    { echo "$(PYTHON) cannot make virtual environments; install the package python3-venv."; exit 1; } >&2
 	@echo "== Creating $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(VENV)
+
+# Each engine has an environment of its own. Pinned with all that it needs, so there is nothing to resolve.
+$(VENV)/engines/%/installed: tests/fixtures/engines/%.txt | $(VENV)/installed-test
+	@echo "== Installing $* into $(@D) (450 MB; later runs skip this)"
+	@$(BIN)/python -m venv --clear --without-pip $(@D)
+	@$(BIN)/python -m pip --python $(@D) install --disable-pip-version-check --root-user-action ignore --quiet --no-deps \
+	    --only-binary :all: --requirement $<
+	@touch $@
 
 $(VENV)/spark.jsa: $(VENV)/installed-test tests/spark_classes.py
 	@$(BIN)/python tests/spark_classes.py $@ 2>/dev/null || echo "No archive of Spark's classes: its processes start more slowly."

@@ -17,6 +17,7 @@ import botocore.session
 import fsspec
 import pytest
 from botocore.loaders import create_loader
+from engines import Engine, MissingEngine, running
 from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
@@ -92,6 +93,21 @@ def moto_container_endpoint() -> Iterator[str]:
 def redis_url() -> Iterator[str]:
     """Yield the URL of a shared Redis server: a container, or else a local process."""
     yield from _first_available(redis_container, redis_process)
+
+
+@pytest.fixture(scope="session")
+def engine_of() -> Iterator[Callable[[str], Engine]]:
+    """Yield a function that returns an engine of `engines.ALL`, in a process that lasts for the session."""
+    with ExitStack() as stack:
+
+        @cache
+        def start(name: str) -> Engine:
+            try:
+                return stack.enter_context(running(name))
+            except MissingEngine as error:
+                pytest.skip(str(error))
+
+        yield start
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,9 @@
 """Let appends to one table that wait at the same time share one commit.
 
 `lancekeep.domain.appends` decides which appends form a group and when the committer pauses. The committer of a table is
-a task that runs while appends wait. For a group it writes one data file, builds the next manifest from the
-previous one, and commits it. While the data file is written, it checks that the catalog still has the table and that
-the previous manifest is still the latest. An append that needs the table engine commits alone.
+a task that runs while appends wait. For a group it writes one data file and one transaction file, builds the next
+manifest from the previous one, and commits it. While the files are written, it checks that the catalog still has the
+table and that the previous manifest is still the latest. An append that needs the table engine commits alone.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lancekeep.application.waiting_writers import WaitingWriters
 from lancekeep.domain.appends import ATTEMPTS, LOOK_EVERY, MOST_BYTES, Pace, Waiting, group_of, turn
 from lancekeep.domain.commit import Committed, Conflict
 from lancekeep.domain.commit_token import CommitToken, CommitUnknown
-from lancekeep.domain.dataset_files import DATA, data_file_name
+from lancekeep.domain.dataset_files import DATA, TRANSACTIONS, data_file_name
 from lancekeep.domain.errors import (
     CommitRefused,
     ConcurrentModification,
@@ -48,7 +48,7 @@ from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.naming import NamingScheme
 from lancekeep.domain.table import Table, v1_table
 from lancekeep.domain.version_row import scheme_of
-from lancekeep.format.append import Appendable, NewFile
+from lancekeep.format.append import Appendable, NewFile, TransactionFile
 from lancekeep.format.json_files import version_hint
 from lancekeep.ports.data_files import Rows
 from lancekeep.ports.table_engine import TableEngine
@@ -155,6 +155,23 @@ class _Base:
             theirs.fields,
             theirs.storage_version,
         )
+
+
+@attrs.frozen
+class _Files:
+    """The files of a group, which no version names yet."""
+
+    root: DatasetRoot
+    data: NewFile
+    transaction: TransactionFile
+
+    @property
+    def data_key(self) -> str:
+        return f"{self.root.key}/{DATA}/{self.data.name}"
+
+    @property
+    def transaction_key(self) -> str:
+        return f"{self.root.key}/{TRANSACTIONS}/{self.transaction.name}"
 
 
 @attrs.define(eq=False)
@@ -490,28 +507,29 @@ class Appends:
         if base is None:
             base = self._load(line.table)
         written_for = base
-        appends, file = self._write(base, group)
+        appends, files = self._write(base, group)
         try:
             if is_current is not None and not is_current():
                 base = self._load(line.table)
                 met = not base.version.rebased
             for attempt in range(ATTEMPTS):
                 if not base.has_layout_of(written_for):
-                    self._discard(written_for, file)
+                    self._discard(files)
                     written_for = base
-                    appends, file = self._write(base, group)
-                if file is None:
+                    appends, files = self._write(base, group)
+                if files is None:
                     return None, met
-                following, built = base.version.followed_by(file, str(uuid4()), self._now(), str(line.table))
+                files = self._rebased(files, base)
+                following, built = base.version.followed_by(files.data, files.transaction, self._now(), str(line.table))
                 claims = _Claims([append for append in appends if append.request is not None])
                 try:
                     outcome, found = self._versions.commit_built(
                         base.table, built, claims.claim if claims.appends else None
                     )
                 except _Unclaimed:
-                    self._discard(written_for, file)
+                    self._discard(files)
                     group = [append for append in group if append.error is None and not append.is_left]
-                    appends, file = self._write(base, group)
+                    appends, files = self._write(base, group)
                     written_for = base
                     continue
                 if not isinstance(outcome, Conflict):
@@ -528,33 +546,55 @@ class Appends:
         except (CommitUnknown, CommitRefused, StoreUnavailable):
             raise  # a version may name the file: a rename may have moved it
         except LancekeepError:
-            self._discard(written_for, file)
+            self._discard(files)
             raise
 
-    def _write(self, base: _Base, group: Sequence[_Append]) -> tuple[Sequence[_Append], NewFile | None]:
-        """Write the rows that conform to the table as one data file; the others commit alone."""
-        files, rules = self._engine.data_files, base.table.rules
+    def _write(self, base: _Base, group: Sequence[_Append]) -> tuple[Sequence[_Append], _Files | None]:
+        """Write the rows that conform to the table as one data file, and its transaction; the others commit alone."""
+        engine, rules = self._engine.data_files, base.table.rules
         for append in group if rules else ():
             try:
                 check_rows(append.rows.table, rules)
             except InvalidInput as error:
                 append.error = error
-        conforming = [(append, files.conforming(append.rows, base.version)) for append in group if append.error is None]
+        conforming = [
+            (append, engine.conforming(append.rows, base.version)) for append in group if append.error is None
+        ]
         appends = [append for append, rows in conforming if rows is not None]
         if not appends:
             return appends, None
-        encoded = files.encode([rows for _, rows in conforming if rows is not None], base.version)
-        file = NewFile(data_file_name(uuid4().bytes), len(encoded.content), encoded.rows, encoded.layout)
-        commits = self._versions.commits
-        commits.prove()
-        commits.retry.call(partial(commits.objects.put, f"{base.root.key}/{DATA}/{file.name}", encoded.content))
-        return appends, file
+        encoded = engine.encode([rows for _, rows in conforming if rows is not None], base.version)
+        data = NewFile(data_file_name(uuid4().bytes), len(encoded.content), encoded.rows, encoded.layout)
+        files = _Files(base.root, data, base.version.adding(data, str(uuid4())))
+        self._versions.commits.prove()
+        recorded = self._begin(partial(self._put, files.transaction_key, files.transaction.content), syncs=True)
+        self._put(files.data_key, encoded.content)
+        recorded()
+        return appends, files
 
-    def _discard(self, base: _Base, file: NewFile | None) -> None:
-        """Remove a data file that no version names."""
-        if file is not None:
-            with suppress(LancekeepError):  # an orphan, which clean-up removes
-                self._versions.commits.objects.delete(f"{base.root.key}/{DATA}/{file.name}")
+    def _rebased(self, files: _Files, base: _Base) -> _Files:
+        """Return the files with a transaction that read ``base``, or an earlier version if nothing compares the two."""
+        read, version = files.transaction.read_version, base.version.version
+        if read == version or (read < version and self._versions.commits.rows.guarantees.derived):
+            return files
+        rebased = attrs.evolve(files, transaction=base.version.adding(files.data, str(uuid4())))
+        self._put(rebased.transaction_key, rebased.transaction.content)
+        in_background(partial(self._delete, files.transaction_key))
+        return rebased
+
+    def _put(self, key: str, content: bytes) -> None:
+        commits = self._versions.commits
+        commits.retry.call(partial(commits.objects.put, key, content))
+
+    def _discard(self, files: _Files | None) -> None:
+        """Remove files that no version names."""
+        if files is not None:
+            self._delete(files.data_key)
+            self._delete(files.transaction_key)
+
+    def _delete(self, key: str) -> None:
+        with suppress(LancekeepError):  # an orphan, which clean-up removes
+            self._versions.commits.objects.delete(key)
 
     # -- the version to follow ----------------------------------------------------------------------------------
 
@@ -580,9 +620,14 @@ class Appends:
 
         return is_current
 
-    def _begin(self, act: Callable[[], T]) -> Callable[[], T]:
-        """Start ``act`` in another thread if it is a request; otherwise it runs when its result is asked for."""
-        return alongside(act).result if is_remote(self._versions.commits.objects) else act
+    def _begin(self, act: Callable[[], T], *, syncs: bool = False) -> Callable[[], T]:
+        """Start ``act`` in another thread if it is a request; otherwise it runs when its result is asked for.
+
+        An act that syncs a file waits as a request does: two syncs at the same time take little longer than one.
+        """
+        objects = self._versions.commits.objects
+        waits = is_remote(objects) or (syncs and objects.guarantees.durable)
+        return alongside(act).result if waits else act
 
     def _load(self, table: ObjectId) -> _Base:
         """Read the latest version of a table.

@@ -261,7 +261,8 @@ class Manifest:
     """A version of a table.
 
     ``index_section`` and ``transaction_section`` are positions in the manifest file; the encoder sets them.
-    ``transaction_section`` is field 23; Lance wrote field 21 up to version 8, which is ``transaction_section_21``.
+    ``transaction_section`` is field 23. ``transaction_section_21`` is field 21, which alone engines before 14 read
+    and write. Lancekeep states the position in both.
     """
 
     fields: tuple[SchemaField, ...] = ()

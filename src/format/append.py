@@ -21,13 +21,14 @@ from lancekeep.domain.manifest import Manifest as ManifestValue
 from lancekeep.format.judge import Approved, approve_append
 from lancekeep.format.judged_fragments import Frame
 from lancekeep.format.manifest import (
+    TRANSACTION_SECTIONS,
     ManifestFile,
     file_of,
     message_at,
     not_a_manifest,
     parse_message,
+    place_transaction,
     section_at,
-    transaction_position,
 )
 from lancekeep.format.messages import (
     DataFile,
@@ -67,6 +68,21 @@ class NewFile:
     size: int
     rows: int
     layout: bytes
+
+
+@attrs.frozen
+class TransactionFile:
+    """A transaction as a file, which the version that it makes names.
+
+    Attributes:
+        name: its name in the ``_transactions`` directory.
+        content: the encoded ``Transaction`` message.
+        read_version: the version that its writer read.
+    """
+
+    name: str
+    content: bytes
+    read_version: int
 
 
 @attrs.frozen
@@ -121,7 +137,7 @@ class Appendable:
             raise Unsupported(f"{name}: {obstacle}; append with the Lance engine")
         head = ManifestTail(fields=tail.fields, fragments=tail.fragments).SerializeToString()
         fields, transaction = tuple(tail.fields), str(tail.transaction_file)
-        for field in ("fields", "fragments", "version_aux_data", "tag", "transaction_section"):
+        for field in ("fields", "fragments", "version_aux_data", "tag", *TRANSACTION_SECTIONS):
             tail.ClearField(field)
         version, storage = tail.version, tail.data_format.version
         last_file = next((file.path for file in last.files if not file.HasField("base_id")), "")
@@ -136,12 +152,25 @@ class Appendable:
         """
         return self._last_file
 
-    def followed_by(self, file: NewFile, uuid: str, now: int, name: str) -> tuple[Appendable, Approved]:
+    def adding(self, file: NewFile, uuid: str) -> TransactionFile:
+        """Return the transaction that appends a data file to this version.
+
+        Args:
+            file: the data file.
+            uuid: the id of the transaction.
+        """
+        transaction = Transaction(read_version=self.version, uuid=uuid)
+        transaction.append.fragments.append(_fragment_of(file))
+        return TransactionFile(f"{self.version}-{uuid}.txn", transaction.SerializeToString(), self.version)
+
+    def followed_by(
+        self, file: NewFile, transaction: TransactionFile, now: int, name: str
+    ) -> tuple[Appendable, Approved]:
         """Return the next version, also as it is published.
 
         Args:
             file: the data file to append.
-            uuid: the id of the transaction.
+            transaction: the transaction that appends it to this version, or to an earlier one.
             now: the time in nanoseconds since 1970.
             name: the table, for messages.
 
@@ -149,16 +178,9 @@ class Appendable:
             CommitRefused: the judge has found problems.
         """
         version = self.version + 1
-        data = parse(DataFile, file.layout)
-        data.path, data.file_size_bytes = file.name, file.size
-        written = DataFragment(files=[data], physical_rows=file.rows)
-        transaction = Transaction(read_version=self.version, uuid=uuid)
-        transaction.append.fragments.append(written)
-
         tail = ManifestTail()
         tail.CopyFrom(self._tail)
-        fragment = DataFragment()
-        fragment.CopyFrom(written)
+        fragment = _fragment_of(file)
         number = tail.max_fragment_id + 1 if tail.HasField("max_fragment_id") else 0
         if number:  # the engine leaves zeros out
             fragment.id = number
@@ -167,21 +189,22 @@ class Appendable:
             tail.next_row_id += file.rows
         tail.version, tail.max_fragment_id = version, number
         tail.timestamp.seconds, tail.timestamp.nanos = divmod(now, 10**9)
-        tail.transaction_file = f"{self.version}-{uuid}.txn"
+        tail.transaction_file = transaction.name
         if self._indexes is not None:
             tail.index_section = 0
-        tail.transaction_section = transaction_position(self._indexes)
+        place_transaction(tail, self._indexes)
         head = self._head + ManifestTail(fragments=[fragment.SerializeToString()]).SerializeToString()
         sections = [] if self._indexes is None else [self._indexes]
-        content = file_of(head + tail.SerializeToString(), *sections, transaction.SerializeToString())
-        tail.ClearField("transaction_section")
+        content = file_of(head + tail.SerializeToString(), *sections, transaction.content)
+        for field in TRANSACTION_SECTIONS:
+            tail.ClearField(field)
         frame = attrs.evolve(self._frame, next_row_id=tail.next_row_id)
-        built = approve_append(name, version, tail.transaction_file, content, decoded(Fragment, fragment), frame)
+        built = approve_append(name, version, transaction.name, content, decoded(Fragment, fragment), frame)
         return attrs.evolve(
             self,
             version=version,
             size=len(content),
-            transaction=tail.transaction_file,
+            transaction=transaction.name,
             rebased=False,
             head=head,
             tail=tail,
@@ -218,6 +241,12 @@ def layout_of(example: bytes, version: Appendable, name: str) -> bytes:
     file.ClearField("path")
     file.ClearField("file_size_bytes")
     return bytes(file.SerializeToString())
+
+
+def _fragment_of(file: NewFile) -> Any:
+    data = parse(DataFile, file.layout)
+    data.path, data.file_size_bytes = file.name, file.size
+    return DataFragment(files=[data], physical_rows=file.rows)
 
 
 def _is_rebased(content: bytes, tail: Any) -> bool:

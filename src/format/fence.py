@@ -11,7 +11,7 @@ from typing import Any
 
 from lancekeep.domain.features import FENCE
 from lancekeep.format.judge import Approved, approve_file
-from lancekeep.format.manifest import ManifestFile, file_of, section_at, transaction_position
+from lancekeep.format.manifest import TRANSACTION_SECTIONS, ManifestFile, file_of, place_transaction, section_at
 from lancekeep.format.messages import Transaction
 
 MOVED_TO = "lancekeep.moved_to"
@@ -68,7 +68,8 @@ def emptied(content: bytes, name: str) -> bytes:
     file.manifest.ClearField("fragments")
     file.manifest.ClearField("base_paths")
     file.manifest.ClearField("index_section")
-    file.manifest.ClearField("transaction_section")
+    for field in TRANSACTION_SECTIONS:
+        file.manifest.ClearField(field)
     file.manifest.reader_feature_flags |= FENCE
     return file_of(file.manifest.SerializeToString())
 
@@ -97,11 +98,10 @@ def at_other_place(content: bytes, name: str, moved: Callable[[str], str]) -> by
     sections = [] if file.indexes is None else [file.indexes]
     if manifest.HasField("index_section"):
         manifest.index_section = 0
-    for field in ("transaction_section", "transaction_section_21"):
-        if manifest.HasField(field):
-            sections.append(section_at(content, getattr(manifest, field)))
-            setattr(manifest, field, transaction_position(file.indexes))
-            break
+    stated = [field for field in TRANSACTION_SECTIONS if manifest.HasField(field)]
+    if stated:
+        sections.append(section_at(content, getattr(manifest, stated[0])))
+        place_transaction(manifest, file.indexes)
     return file_of(manifest.SerializeToString(), *sections)
 
 
@@ -114,5 +114,4 @@ def _following(file: ManifestFile, uuid: str, now: int, location: str) -> bytes:
     manifest.timestamp.seconds, manifest.timestamp.nanos = divmod(now, 10**9)
     manifest.transaction_file = f"{transaction.read_version}-{uuid}.txn"
     manifest.ClearField("tag")
-    manifest.ClearField("transaction_section_21")
     return file.serialize(transaction)

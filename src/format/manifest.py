@@ -21,6 +21,9 @@ MAGIC = b"LANC"
 _FOOTER = struct.Struct("<QHH4s")  # position of the manifest message, major and minor version, magic
 _LENGTH = struct.Struct("<I")
 _FORMAT_VERSION = (0, 2)
+TRANSACTION_SECTIONS = ("transaction_section", "transaction_section_21")
+"""The fields for the position of the transaction. Engines from 14 on read the first one, older engines the second."""
+
 _BUILT_ON_NOTHING = bytes([12 << 3 | 2, 42]) + b"0-"  # field 12, the transaction file, with "0-{uuid}.txn" of 42 bytes
 
 
@@ -194,7 +197,7 @@ class ManifestFile:
         self.manifest.ClearField("index_section")
         if self.indexes is not None:
             self.manifest.index_section = 0
-        self.manifest.transaction_section = transaction_position(self.indexes)
+        place_transaction(self.manifest, self.indexes)
         sections = [] if self.indexes is None else [self.indexes]
         return file_of(self.manifest.SerializeToString(), *sections, transaction.SerializeToString())
 
@@ -202,6 +205,12 @@ class ManifestFile:
 def transaction_position(indexes: bytes | None) -> int:
     """Return the position of the transaction in a file that `file_of` makes."""
     return 0 if indexes is None else _LENGTH.size + len(indexes)
+
+
+def place_transaction(message: Any, indexes: bytes | None) -> None:
+    """Set the position of the transaction where every engine reads it."""
+    for field in TRANSACTION_SECTIONS:
+        setattr(message, field, transaction_position(indexes))
 
 
 def file_of(message: bytes, *sections: bytes) -> bytes:

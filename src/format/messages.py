@@ -25,7 +25,7 @@ _MESSAGES = {
     "index_section=6:uint64 timestamp=7:Timestamp tag=8:string reader_feature_flags=9:uint64 "
     "writer_feature_flags=10:uint64 max_fragment_id=11:uint32 transaction_file=12:string next_row_id=14:uint64 "
     "data_format=15:DataStorageFormat config=16:Property* base_paths=18:BasePath* branch=20:string "
-    "transaction_section=23:uint64",
+    "transaction_section_21=21:uint64 transaction_section=23:uint64",
     "WriterVersion": "library=1:string version=2:string prerelease=3:string build_metadata=4:string",
     "Field": "type=1:uint32 name=2:string id=3:int32 parent_id=4:int32 logical_type=5:string nullable=6:bool "
     "encoding=7:uint32 dictionary=8:Dictionary extension_name=9:string metadata=10:Metadata* storage_class=11:string "
@@ -118,7 +118,7 @@ _MESSAGES = {
     "DataOverlayGroup": "fragment_id=1:uint64 overlays=2:DataOverlayFile*",
     "AppendFragmentReuseTransitions": "transitions=1:bytes*",
 }
-"""See `message_classes`. pylance 14 writes the transaction section as field 23 of the manifest, 1 to 8 as 21."""
+"""See `message_classes`."""
 
 
 def message_classes(package: str, messages: Mapping[str, str]) -> dict[str, Any]:

@@ -96,6 +96,8 @@ def next_version(
         transaction_file=f"{transaction.read_version}-{transaction.uuid}.txn",
         tag=transaction.tag,
         version_aux_data=0,
+        transaction_section=None,
+        transaction_section_21=None,
     )
     return approve(name, attrs.evolve(after, manifest=_flagged(changed), transaction=transaction), base, facts)
 

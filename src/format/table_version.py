@@ -14,7 +14,14 @@ from lancekeep.domain.errors import Damaged
 from lancekeep.domain.features import refuse_unknown_features
 from lancekeep.domain.manifest import IndexMetadata, IndexSection, Manifest
 from lancekeep.domain.operations import Transaction
-from lancekeep.format.manifest import file_of, message_span, not_a_manifest, parse_section, parse_span
+from lancekeep.format.manifest import (
+    TRANSACTION_SECTIONS,
+    file_of,
+    message_span,
+    not_a_manifest,
+    parse_section,
+    parse_span,
+)
 from lancekeep.format.messages import MESSAGES, parse
 from lancekeep.format.values import decoded, decoded_manifest, decoded_transaction, encoded, encoded_transaction
 
@@ -71,20 +78,22 @@ class TableVersion:
     def serialize(self) -> bytes:
         """Encode the file, with the positions of its sections.
 
+        The position of the transaction is in the fields that the manifest states; in both if it states none.
+
         Raises:
             ValueError: an attribute does not fit into its field.
         """
         message = encoded(self.manifest)
-        in_older_field = message.HasField("transaction_section_21") and not message.HasField("transaction_section")
-        for field in ("index_section", "transaction_section", "transaction_section_21"):
+        stated = [field for field in TRANSACTION_SECTIONS if message.HasField(field)]
+        for field in ("index_section", *TRANSACTION_SECTIONS):
             message.ClearField(field)
         sections = []
         if self.index_section is not None:
             message.index_section = 0
             sections.append(encoded(self.index_section).SerializeToString())
         if self.transaction is not None:
-            field = "transaction_section_21" if in_older_field else "transaction_section"
-            setattr(message, field, sum(4 + len(section) for section in sections))
+            for field in stated or TRANSACTION_SECTIONS:
+                setattr(message, field, sum(4 + len(section) for section in sections))
             sections.append(encoded_transaction(self.transaction).SerializeToString())
         return file_of(message.SerializeToString(), *sections)
 

@@ -128,7 +128,6 @@ def _following(file: ManifestFile, transaction: Any, now: int) -> bytes:
     manifest.timestamp.seconds, manifest.timestamp.nanos = divmod(now, 10**9)
     manifest.transaction_file = f"{transaction.read_version}-{transaction.uuid}.txn"
     manifest.ClearField("tag")
-    manifest.ClearField("transaction_section_21")
     return file.serialize(transaction)
 
 

@@ -356,14 +356,14 @@ def requests_of(
         return sorted(seen)
 
 
-def test_a_group_costs_two_writes_and_two_checks(moto_endpoint: str) -> None:
-    """The checks, of the catalog and of the latest version, run at the same time as the first write."""
+def test_a_group_costs_three_writes_and_two_checks(moto_endpoint: str) -> None:
+    """The checks, of the catalog and of the latest version, run at the same time as the first two writes."""
 
     def sixteen(catalog: lancekeep.Catalog) -> None:
         held_back(catalog, until=16)
         all_at_once([partial(catalog.write, "ml.t", row(n, 0), "append") for n in range(16)])
 
-    wanted = ["GET 200", "HEAD 404", "PUT 200", "PUT 200"]
+    wanted = ["GET 200", "HEAD 404", "PUT 200", "PUT 200", "PUT 200"]
     assert requests_of(moto_endpoint, lambda catalog: catalog.write("ml.t", row(2, 0), "append")) == wanted
     assert requests_of(moto_endpoint, sixteen) == wanted
 

@@ -100,8 +100,8 @@ RESERVED = "sqlite", "files", "redis", "dynamodb"
 @pytest.mark.parametrize(
     ("site", "requests"),
     [
-        *((store, "HEAD 404, LIST, 2 PUT; latest") for store in LISTED),
-        *((store, "DELETE, HEAD 404, 3 PUT; finalize, reserve") for store in RESERVED),
+        *((store, "HEAD 404, LIST, 3 PUT; latest") for store in LISTED),
+        *((store, "DELETE, HEAD 404, 4 PUT; finalize, reserve") for store in RESERVED),
     ],
     indirect=["site"],
 )

@@ -242,7 +242,7 @@ def test_a_staged_manifest_without_reply_is_settled_for_its_whole_group(tmp_path
     puts = count()
 
     def decide(name: str, _: int) -> tuple[str, BaseException] | None:
-        lost = name == "put" and next(puts) > 0  # the first one is the data file
+        lost = name == "put" and next(puts) > 1  # the first two are the data file and the transaction file
         return ("after", StoreUnavailable("no answer")) if lost else None
 
     commits.objects = Faulty(honest, decide)

@@ -86,6 +86,7 @@ def plain(version: TableVersion) -> tuple[Any, ...]:
         writer_version=None,
         index_section=None,
         transaction_section=None,
+        transaction_section_21=None,
         fragments=list(version.manifest.fragments),
     )
     return attrs.asdict(manifest), version.indices

@@ -24,14 +24,14 @@ from lancekeep.domain.dataset_files import DATA
 from lancekeep.domain.errors import Refused
 from lancekeep.domain.layout import VERSIONS
 from lancekeep.format import data_file
-from lancekeep.format.manifest import ManifestFile
+from lancekeep.format.manifest import TRANSACTION_SECTIONS, ManifestFile
 from lancekeep.format.messages import Manifest, Transaction
 
 T = TypeVar("T")
 
 _MOST_AT_ONCE = 2**31 - 1
 _WITHOUT_NULL_STRUCTS = "2.0"
-_OF_ONE_VERSION = ("index_section", "transaction_section", "transaction_file", "tag", "version_aux_data")
+_OF_ONE_VERSION = ("index_section", *TRANSACTION_SECTIONS, "transaction_file", "tag", "version_aux_data")
 """Fields of a manifest that describe one version or file; the next version sets its own."""
 
 
