@@ -15,6 +15,7 @@ from lancekeep.application.catalog import Catalog
 from lancekeep.application.compactions import Compactions
 from lancekeep.application.remote_records import RestTags, RestTransactionRecords, RestViews
 from lancekeep.application.remote_tables import RestNamespaces, RestRenames, RestTables, table_of, texts_of
+from lancekeep.application.replaced_values import WatchedChange
 from lancekeep.application.row_rules import checked
 from lancekeep.application.table_data import TableData
 from lancekeep.application.table_structure import TableStructure
@@ -210,9 +211,14 @@ class RestWrites(Writes):
                     lambda: self.commit_change(object_id, ruled, after, branch=branch, exactly=True)
                 )
             act = ruled
-        return self._resolved(
-            lambda: engine.change(object_id, act, after, branch=branch, exactly=exactly, admits=admits)
+        watched = WatchedChange(engine.structure, act)
+        committed = self._resolved(
+            lambda: engine.change(object_id, watched, after, branch=branch, exactly=exactly, admits=admits)
         )
+        watched.settle(
+            object_id, lambda merge: self._resolved(lambda: engine.change(object_id, merge, None, branch=branch))
+        )
+        return committed
 
     def examine(
         self, object_id: ObjectId, act: Callable[[Any], Result], version: int | None, branch: str | None

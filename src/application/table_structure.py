@@ -133,6 +133,10 @@ class TableStructure:
         """
         return self._change(object_id, branch, lambda dataset: self._engine.structure.drop_index(dataset, name))
 
+    def merge_indexes(self, object_id: ObjectId, names: Sequence[str]) -> Changed:
+        """Add missing rows to indexes, and remove entries of replaced values."""
+        return self._change(object_id, None, lambda dataset: self._engine.structure.merge_indexes(dataset, names))
+
     # -- columns ------------------------------------------------------------------------------------------------
 
     def add_columns(self, object_id: ObjectId, expressions: Mapping[str, str], branch: str | None) -> Changed:

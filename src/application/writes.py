@@ -20,6 +20,7 @@ from lancekeep.application.ledger import Ledger
 from lancekeep.application.places import Places
 from lancekeep.application.rebase import CommittedVersions
 from lancekeep.application.removal import Removal
+from lancekeep.application.replaced_values import WatchedChange
 from lancekeep.application.retry import Retry
 from lancekeep.application.row_rules import checked
 from lancekeep.application.tables import DEFINITE, Tables
@@ -206,13 +207,31 @@ class Writes:
                     lambda: self.commit_change(object_id, ruled, after, branch=branch, exactly=True)
                 )
             act = ruled
-        if rebased and branch is None and current_request() is None and self._appends.are_recent(table.id):
+        watched = WatchedChange(self._engine.structure, act)
+        committed = self._commit_watched(table.id, watched, after, branch, exactly, admits, rebased=rebased)
+        watched.settle(
+            table.id, lambda merge: self._commit_watched(table.id, merge, None, branch, False, None, rebased=False)
+        )
+        return committed
+
+    def _commit_watched(
+        self,
+        object_id: ObjectId,
+        act: Callable[[Any], Any],
+        after: int | None,
+        branch: str | None,
+        exactly: bool,
+        admits: Callable[[Any, int], bool] | None,
+        *,
+        rebased: bool,
+    ) -> Committed:
+        if rebased and branch is None and current_request() is None and self._appends.are_recent(object_id):
             with suppress(Unsupported):  # the engine can
-                return until_committed().call(lambda: self._commit_rebased(table.id, act))
-        with self._diagnosed(table.id), self._appends.beside(table.id):
+                return until_committed().call(lambda: self._commit_rebased(object_id, act))
+        with self._diagnosed(object_id), self._appends.beside(object_id):
             return self._settled(
-                table.id,
-                lambda: self._engine.change(table.id, act, after, branch=branch, exactly=exactly, admits=admits),
+                object_id,
+                lambda: self._engine.change(object_id, act, after, branch=branch, exactly=exactly, admits=admits),
             )
 
     def _commit_rebased(self, object_id: ObjectId, act: Callable[[Any], Any]) -> Committed:

@@ -184,6 +184,21 @@ class StructureEngine(Protocol):
             IndexNotFound: the table has no index of the name.
         """
 
+    def coverage(self, dataset: Any) -> Any:
+        """Return what the indexes cover, for `outdated`."""
+
+    def outdated(self, before: Any, dataset: Any) -> Sequence[str]:
+        """Return the names of indexes with entries of values replaced since.
+
+        Another segment that covers the new values would make these entries count.
+        """
+
+    def merge_indexes(self, dataset: Any, names: Sequence[str]) -> Any:
+        """Add missing rows to indexes, and remove entries of replaced values."""
+
+    def rebuild_indexes(self, dataset: Any, names: Sequence[str]) -> Any:
+        """Build indexes again with the same parameters, as two versions."""
+
     def add_columns(self, dataset: Any, expressions: Mapping[str, str]) -> Any:
         """Add columns with the values of SQL expressions.
 

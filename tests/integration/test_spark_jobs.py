@@ -271,6 +271,38 @@ def test_index_of_recomputed_list_answers_new_values(spark: SparkSession, catalo
     assert table.count_rows("array_has(tags, 'a')") == 0
 
 
+@pytest.mark.parametrize("segments", [1, 2])
+def test_indexes_answer_new_values_after_a_backfill_of_some_rows(
+    spark: SparkSession, catalog: lancekeep.Catalog, segments: int
+) -> None:
+    index(spark, catalog, "t", "text", "BTREE", segments=segments)
+    backfill(spark, catalog, "t", "text", "'new'", reads=["id"], where="id = 7")
+    index(spark, catalog, "t", "text", "BTREE")
+    plain(catalog).optimize.optimize_indices(num_indices_to_merge=0)
+    for text in (rows(0)["text"][7].as_py(), "new"):
+        found = plain(catalog).to_table(filter=f"text = '{text}'")["id"].to_pylist()
+        assert found == plain(catalog).to_table(filter=f"text = '{text}'", use_scalar_index=False)["id"].to_pylist()
+
+
+def test_an_index_job_does_not_add_segments_to_entries_of_old_values(
+    spark: SparkSession, catalog: lancekeep.Catalog
+) -> None:
+    """A native writer has replaced values, and left the index as it was."""
+    index(spark, catalog, "t", "id", "BTREE", segments=2)
+    dataset = plain(catalog)
+    fragment = dataset.get_fragments()[0]
+    found = fragment.to_table(columns=[], with_row_id=True)
+    new = pa.table({"_rowid": found["_rowid"], "id": pa.array([5000] * found.num_rows, pa.int64())})
+    changed, fields = fragment.update_columns(new, left_on="_rowid", right_on="_rowid")
+    operation = lance.LanceOperation.Update(
+        updated_fragments=[changed], fields_modified=fields, update_mode="rewrite_columns"
+    )
+    lance.LanceDataset.commit(catalog.open("t"), operation, read_version=dataset.version)
+    assert index(spark, catalog, "t", "id", "BTREE").counts["fragments"] == FRAGMENTS
+    assert plain(catalog).count_rows("id = 7") == 0
+    assert plain(catalog).count_rows("id = 5000") == found.num_rows
+
+
 def test_imports_of_workers_are_frozen_from_garbage_collection(spark: SparkSession, catalog: lancekeep.Catalog) -> None:
     before = gc.get_freeze_count()
     backfill(

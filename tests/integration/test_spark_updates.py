@@ -152,8 +152,6 @@ def lake(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) ->
         dataset = lance.write_dataset(
             table, place, max_rows_per_file=FRAGMENT, data_storage_version=version, enable_stable_row_ids=stable
         )
-        dataset.create_scalar_index("score", "BTREE")
-        dataset.create_scalar_index("tags", "LABEL_LIST")
         dataset.create_index("embedding", "IVF_FLAT", num_partitions=2)
         dataset.delete("id IN (2, 25, 26)")
         for number in (2, 25, 26):
@@ -208,6 +206,27 @@ def test_statements_give_rows_of_the_model(lake: Lake) -> None:
             lambda each: {"score": 3.0, "key": each["key"] + 1},
         ),
     )
+
+
+@pytest.mark.parametrize("lake", [(True, "2.1"), (False, "2.1")], indirect=True, ids=["stable", "plain"])
+def test_updates_of_indexed_columns_leave_no_entries_of_old_values(lake: Lake) -> None:
+    dataset = lake.catalog.open("t")
+    dataset.create_scalar_index("score", "BTREE")
+    dataset.create_scalar_index("tags", "LABEL_LIST")
+    version, embeddings = lake.stored().version, lake.files("embedding")
+    statements: list[tuple[str, Callable[[Row], bool], Row]] = [
+        ("UPDATE lake.t SET score = 11 WHERE id < 20", lambda each: each["id"] < 20, {"score": 11.0}),
+        ("UPDATE lake.t SET tags = array('new') WHERE id > 30", lambda each: each["id"] > 30, {"tags": ["new"]}),
+        ("UPDATE lake.t SET text = 'same' WHERE id > 20", lambda each: each["id"] > 20, {"text": "same"}),
+    ]
+    for statement, when, values in statements:
+        lake.rows = {number: each | values if when(each) else each for number, each in lake.rows.items()}
+        lake.sql(statement)
+        lake.check()
+        lake.stored().optimize.optimize_indices(num_indices_to_merge=0)
+        lake.check()
+    assert embeddings != lake.files("embedding")  # rows moved to new fragments, so no index has old entries
+    assert lake.stored().version == version + len(statements) + 2 + lake.stable  # a label list names stable row ids
 
 
 def test_merges_give_rows_of_the_model(lake: Lake) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 
+from lancekeep.adapters.lance import indexes
 from lancekeep.domain.errors import (
     BranchAlreadyExists,
     ColumnNotFound,
@@ -135,6 +136,18 @@ class LanceStructure:
         _require_index(dataset, name)
         dataset.drop_index(name)
         return dataset
+
+    def coverage(self, dataset: Any) -> Any:
+        return indexes.coverage(dataset)
+
+    def outdated(self, before: Any, dataset: Any) -> Sequence[str]:
+        return indexes.outdated(before, dataset)
+
+    def merge_indexes(self, dataset: Any, names: Sequence[str]) -> Any:
+        return indexes.merge_indexes(dataset, names)
+
+    def rebuild_indexes(self, dataset: Any, names: Sequence[str]) -> Any:
+        return indexes.rebuild_indexes(dataset, names)
 
     # -- columns ------------------------------------------------------------------------------------------------
 

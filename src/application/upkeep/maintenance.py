@@ -102,7 +102,7 @@ class Maintenance:
         names = sorted({index.name for index in dataset.describe_indices()})
         stale = [name for name in names if dataset.stats.index_stats(name).get("num_unindexed_rows")]
         if stale and not dry_run:
-            self._engine.change(table, lambda dataset: _indexed(dataset, stale), None)
+            self._engine.change(table, lambda dataset: self._engine.structure.merge_indexes(dataset, stale), None)
         return f"new rows in {', '.join(stale)}" if stale else ""
 
     def _remove(self, table: ObjectId, rule: MaintenanceRule, dry_run: bool) -> str:
@@ -117,8 +117,3 @@ class Maintenance:
     def _opened(self, table: ObjectId) -> Sequence[Any]:
         fragments: Sequence[Any] = self._engine.open(table, None, None, None).get_fragments()
         return fragments
-
-
-def _indexed(dataset: Any, names: Sequence[str]) -> Any:
-    dataset.optimize.optimize_indices(index_names=list(names))
-    return dataset

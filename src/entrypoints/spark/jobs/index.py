@@ -12,6 +12,7 @@ import lance
 import pyarrow as pa
 from lance.indices import IndicesBuilder
 
+from lancekeep.adapters.lance.indexes import is_extendable
 from lancekeep.application.catalog import Catalog
 from lancekeep.application.upkeep.fsck import Progress
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput
@@ -53,7 +54,8 @@ def index(
     """Build an index of a column over all fragments of a table, as one version.
 
     A repeated run does nothing if an index of this name and kind covers all fragments. Otherwise it adds segments for
-    the missing fragments; it rebuilds vector indexes and indexes of many segments. The index excludes fragments that
+    the missing fragments; it rebuilds vector indexes, indexes of many segments, and those that may have entries of
+    replaced values. The index excludes fragments that
     are appended during the run. If a concurrent writer rewrites fragments, the job restarts, for at most five attempts.
 
     Args:
@@ -111,10 +113,13 @@ def index(
             committed = catalog.commit_change(table_id, commit)
         except ConcurrentModification:
             continue
+        version = committed.version
+        if kind not in VECTOR and not _covers(catalog.open(table_id), name, missing):  # values were replaced in between
+            version = catalog.structure.merge_indexes(table_id, [name]).version
         counts = {"segments": len(built), "fragments": len(missing)}
         chosen = frozenset(missing)
         rows = sum(fragment.rows for fragment in stored_fragments(dataset) if fragment.id in chosen)
-        return Summary("index", str(table_id), rows, 0, clock.seconds, dataset.version, committed.version, counts)
+        return Summary("index", str(table_id), rows, 0, clock.seconds, dataset.version, version, counts)
     raise ConcurrentModification(
         f"{table_id}: other writers kept changing the indexed fragments; nothing was committed"
     )
@@ -158,7 +163,18 @@ def _missing(dataset: Any, name: str, kind: str, column: str, fragments: list[in
         )
     covered = {fragment for segment in found.segments for fragment in segment.fragment_ids}
     missing = [fragment for fragment in fragments if fragment not in covered]
-    return fragments if missing and (kind in VECTOR or len(found.segments) >= _MOST_SEGMENTS) else missing
+    if missing and (
+        kind in VECTOR or len(found.segments) >= _MOST_SEGMENTS or not is_extendable(dataset, name, missing)
+    ):
+        return fragments
+    return missing
+
+
+def _covers(dataset: Any, name: str, fragments: list[int]) -> bool:
+    """Return whether an index covers those of the fragments that the table still has."""
+    segments = [segment for index in dataset.describe_indices() if index.name == name for segment in index.segments]
+    covered = {fragment for segment in segments for fragment in segment.fragment_ids}
+    return covered.issuperset(set(fragments).intersection(dataset.fragment_ids()))
 
 
 def _trained(

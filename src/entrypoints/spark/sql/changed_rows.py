@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lance.fragment import RowIdSequence
 
+from lancekeep.adapters.lance.indexes import trusted_indexes
 from lancekeep.domain.errors import Unsupported
 from lancekeep.entrypoints.scanning import average_row, batch_rows, row_bytes
 from lancekeep.entrypoints.spark.arrow_types import fit
@@ -208,9 +209,19 @@ class _Task:
             yield from self._move()
         self._fragment, self._living, self._is_split = None, None, False
 
+    @cached_property
+    def _is_indexed(self) -> bool:
+        """Whether an index of an assigned column would keep entries of the replaced values."""
+        return bool(trusted_indexes(self._dataset, field_ids(self._dataset, self._assigned.names)))
+
     def _columns_are_less(self) -> bool:
-        """Whether columns of the whole fragment are fewer bytes than whole rows."""
-        if not self.layout.gathered or self._is_split or any(self._removed_at(held) for held in self._held):
+        """Whether columns of the whole fragment are fewer bytes than whole rows, and may replace others."""
+        if (
+            self._is_indexed
+            or not self.layout.gathered
+            or self._is_split
+            or any(self._removed_at(held) for held in self._held)
+        ):
             return False
         schema, fragment = self._dataset.schema, self._fragment
         stored = {number for file in fragment.metadata.files for number in file.fields}

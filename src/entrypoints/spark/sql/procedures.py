@@ -105,14 +105,7 @@ def _optimize(call: Call) -> Iterable[Row]:
     done = compact(call.spark, call.catalog, call.table, **call.given("target_rows"))
     found = call.catalog.structure.indexes(call.table, None, None)
     names = [each.name for each in found if each.unindexed_rows]
-    version = done.version
-
-    def act(dataset: Any) -> Any:
-        dataset.optimize.optimize_indices(index_names=names)
-        return dataset
-
-    if names:
-        version = call.catalog.commit_change(call.table, act).version
+    version = call.catalog.structure.merge_indexes(call.table, names).version if names else done.version
     yield done.before, version, done.rows, names
 
 

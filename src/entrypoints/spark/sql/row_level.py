@@ -275,7 +275,7 @@ class Changes(Proxy):
             changed,
             removed,
             rewritten,
-            field_ids(self._changed, self._layout.assigned(self._changed.schema).names) if rewritten else [],
+            field_ids(self._changed, self._layout.assigned(self._changed.schema).names),
         )
         commit_changes(self._target, changes, exactly=self._exactly)
 
@@ -292,7 +292,7 @@ class FragmentChanges(NamedTuple):
         changed: The fragments with new deletion files.
         removed: The ids of the fragments that keep no row.
         rewritten: The fragments with new columns.
-        fields: The ids of these columns and of their fields.
+        fields: The ids of the columns that the statement changes, and of their fields.
     """
 
     version: int
@@ -314,13 +314,18 @@ class FragmentChanges(NamedTuple):
                 ],
                 list(self.added),
                 fields_modified=list(self.fields),
+                fields_for_preserving_frag_bitmap=list(self.fields),
                 update_mode="rewrite_columns",
                 updated_fragment_offsets={one.number: one.offsets for one in self.rewritten},
             )
         deletes = bool(self.changed or self.removed)
         if deletes and self.added:
             return operations.Update(
-                list(self.removed), list(self.changed), list(self.added), update_mode="rewrite_rows"
+                list(self.removed),
+                list(self.changed),
+                list(self.added),
+                fields_for_preserving_frag_bitmap=list(self.fields),  # their indexes do not cover the moved rows
+                update_mode="rewrite_rows",
             )
         if deletes:
             return operations.Delete(list(self.changed), list(self.removed), "rows chosen by Spark")
