@@ -17,6 +17,7 @@ import lancedb
 import pyarrow as pa
 import pytest
 from deployments import Deployment, deployment
+from rest_server import serving
 
 import lancekeep
 from lancekeep.application.upkeep.fsck import Kind
@@ -91,6 +92,21 @@ def test_managed_table_refuses_lsm_writes_and_a_warning_says_why(
     catalog.alter_table("t", ALLOWED)
     set_up(catalog, table)  # the same handle
     assert lance.dataset(dataset.uri).mem_wal_index_details() is not None
+
+
+def test_clients_of_a_server_learn_why_lsm_writes_are_refused(tmp_path: Path) -> None:
+    namespace = lancekeep.DirectoryNamespace(**deployment("sqlite", tmp_path, "", "").properties)
+    with serving(namespace) as server, lancekeep.connect(impl="rest", uri=server.uri) as catalog:
+        catalog.write("t", rows(1), "create")
+        database = lancedb.connect_namespace("lancekeep.RestNamespace", {"uri": server.uri})
+        table = database.open_table("t")
+        for set_up in (set_up_by_pylance, set_up_by_lancedb):
+            with (
+                pytest.warns(lancekeep.LsmWarning, match='page "LSM writes"'),
+                pytest.raises((OSError, RuntimeError), match="is unknown"),
+            ):
+                set_up(catalog, table)
+        assert catalog.data.count(T) == 1
 
 
 def test_restore_of_a_version_with_lsm_writes_is_refused(tmp_path: Path) -> None:

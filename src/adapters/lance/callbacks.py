@@ -21,7 +21,6 @@ from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import (
     InvalidInput,
     LancekeepError,
-    LsmRefused,
     LsmWarning,
     Refused,
     TableNotFound,
@@ -30,6 +29,7 @@ from lancekeep.domain.errors import (
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.lineage import Base
+from lancekeep.domain.mem_wal import LSM
 from lancekeep.domain.naming import DETACHED, ManifestName
 from lancekeep.domain.table import Table
 from lancekeep.domain.version_row import VersionRow
@@ -61,9 +61,19 @@ def callback(method: Callback) -> Any:
             refused = refused_to_native_code(error)
             raise namespace_error(refused) from refused
         except LancekeepError as error:
+            show_refusal(error)
             raise namespace_error(error) from error
 
     return called
+
+
+def show_refusal(error: LancekeepError) -> None:
+    """Issue an `LsmWarning` for a refusal of LSM writes: native code hides its text.
+
+    The error of a server has no class of its own, but its text names the property.
+    """
+    if isinstance(error, Refused) and LSM in str(error):
+        warnings.warn(str(error), LsmWarning, stacklevel=3)
 
 
 def refused_to_native_code(error: TableNotFound) -> Refused:
@@ -140,18 +150,14 @@ class CallbackNamespace:
         """
         table, branch = ObjectId.of(request["id"]), request.get("branch")
         check_staged(request["manifest_path"], request.get("naming_scheme"), request.get("metadata"))
-        try:
-            outcome = self._versions.commit_to(
-                table,
-                branch,
-                request["version"],
-                request["manifest_path"],
-                request.get("manifest_size"),
-                base=self._base,
-            )
-        except LsmRefused as error:  # native code reports an unknown outcome, without the reason
-            warnings.warn(str(error), LsmWarning, stacklevel=2)
-            raise
+        outcome = self._versions.commit_to(
+            table,
+            branch,
+            request["version"],
+            request["manifest_path"],
+            request.get("manifest_size"),
+            base=self._base,
+        )
         committed = raise_unless_committed(outcome, str(table))
         if self._base is not None and self._base.branch == branch and committed.transaction:
             # Garbage collection may remove the version that the writer read before its next commit.

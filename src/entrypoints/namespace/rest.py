@@ -9,7 +9,7 @@ import lance_namespace as api
 from lance_namespace.errors import LanceNamespaceError, from_error_code
 from pydantic import BaseModel
 
-from lancekeep.adapters.lance.callbacks import is_native, refused_to_native_code
+from lancekeep.adapters.lance.callbacks import is_native, refused_to_native_code, show_refusal
 from lancekeep.adapters.lance.namespace_errors import namespace_error, translating
 from lancekeep.adapters.rest.errors import code_of
 from lancekeep.adapters.rest.routes import ROUTES, Route
@@ -59,6 +59,8 @@ class RestNamespace(api.LanceNamespace):
             raised = refused_to_native_code(error) if native and "version" in route.operation else error
             raise namespace_error(raised) from raised
         except LancekeepError as error:
+            if native:
+                show_refusal(error)
             raise _error(error) from error
         return found if native else _response(route, found)
 
