@@ -12,6 +12,7 @@ family                    what the caller does next
 :class:`Retryable`        call again, later
 :class:`CommitUnknown`    first settle it with ``resolve(error.token)``
 :class:`Damaged`          repair the stored data; calling again does not help
+:class:`EngineFailed`     read the table; do not repeat the call with the same values
 ========================  =============================================================================
 
 :class:`~lancekeep.domain.commit_token.CommitUnknown` is defined with the token that it carries, the others below.
@@ -21,6 +22,8 @@ and found and what to do, and contains no secret.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 
 class LancekeepError(Exception):
@@ -181,3 +184,27 @@ class Damaged(LancekeepError):
 
     The message names the object and the repair.
     """
+
+
+class EngineFailed(LancekeepError):
+    """The table engine failed unexpectedly, on given or on stored values.
+
+    A change may or may not have been committed.
+    """
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and its causes, each once: a chain of causes can be a cycle."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        yield error
+        seen.add(id(error))
+        error = error.__cause__
+
+
+def origin(found: BaseException, error: BaseException) -> BaseException | None:
+    """Return what to raise ``found`` from, in place of ``error``.
+
+    If ``found`` is a cause of ``error``, it keeps its own cause: otherwise the causes would be a cycle.
+    """
+    return found.__cause__ if any(each is found for each in causes(error)) else error

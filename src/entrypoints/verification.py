@@ -22,6 +22,7 @@ from lance.file import LanceFileSession
 from pyarrow import fs
 
 from lancekeep.application.catalog import Catalog
+from lancekeep.application.panics import is_panic
 from lancekeep.application.upkeep.fsck import Progress
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput, LancekeepError, NotFound
 from lancekeep.domain.identifiers import Identifier, ObjectId
@@ -375,7 +376,7 @@ def _faulty_files(session: LanceFileSession, fragment: Any, deep: bool) -> Itera
 
 def _engine_error(error: BaseException) -> str:
     """Return the text of an engine's error; raise others. The engine panics on some contents."""
-    if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+    if not isinstance(error, Exception) and not is_panic(error):
         raise error
     return _line(error)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from lance.optimize import Compaction
 
+from lancekeep.application.panics import without_panics
 from lancekeep.domain.errors import InvalidInput, Unsupported
 from lancekeep.domain.manifest import DataFile, DeletionFile, DeletionFileType, Fragment
 from lancekeep.domain.operations import Rewrite, RewriteGroup, Transaction
@@ -15,6 +16,7 @@ from lancekeep.domain.operations import Rewrite, RewriteGroup, Transaction
 _FLAVOURS = {"array": DeletionFileType.ARROW_ARRAY, "bitmap": DeletionFileType.BITMAP}
 
 
+@without_panics
 class LanceCompaction:
     """A `CompactionEngine` that uses pylance."""
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 from lance.file import LanceFileWriter
 
 from lancekeep.application.concurrency import in_a_thread
+from lancekeep.application.panics import without_panics
 from lancekeep.application.scratch import scratch_directory
 from lancekeep.domain.dataset_files import DATA
 from lancekeep.domain.errors import InvalidInput, Unsupported
@@ -37,6 +38,7 @@ class _Known:
     layout: bytes | None = None
 
 
+@without_panics
 class LanceDataFiles:
     """A `DataFiles` that uses pylance.
 

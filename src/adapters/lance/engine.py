@@ -23,12 +23,14 @@ from lancekeep.adapters.lance.rows import LanceRows
 from lancekeep.adapters.lance.structure import LanceStructure, operation_of
 from lancekeep.adapters.lance.views import LanceViews
 from lancekeep.application.concurrency import in_a_thread
+from lancekeep.application.panics import panics_translated, without_panics
 from lancekeep.application.row_rules import checked
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import (
     BranchNotFound,
     CommitRefused,
     ConcurrentModification,
+    EngineFailed,
     InvalidInput,
     LancekeepError,
     StoreUnavailable,
@@ -36,6 +38,7 @@ from lancekeep.domain.errors import (
     TagNotFound,
     VersionNotFound,
     VersionTaken,
+    origin,
 )
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.lineage import Base
@@ -53,6 +56,7 @@ _VANISHED = "(os error 2)"
 """Part of the engine's message if a directory that it writes to was removed or renamed."""
 
 
+@without_panics
 class LanceEngine:
     """A `TableEngine` that uses pylance.
 
@@ -389,11 +393,11 @@ def _committed(channel: Channel, dataset: Any) -> Committed:
 
 
 def _one_commit(table: ObjectId, channel: Channel, act: Callable[[], Any]) -> Committed:
-    """Run a single commit; an outage after the commit does not undo it."""
+    """Run a single commit; an outage or a panic after the commit does not undo it."""
     try:
         with _translated(table, channel):
             dataset = act()
-    except StoreUnavailable:
+    except (EngineFailed, StoreUnavailable):
         if channel.committed is None or channel.error is not None:
             raise
         return channel.committed
@@ -407,31 +411,32 @@ def _translated(table: ObjectId, channel: Channel, *, reading: bool = False) -> 
     While ``reading``, no error is the caller's fault.
     """
     try:
-        yield
+        with panics_translated(str(table)):
+            yield
     except LancekeepError:
         raise
     except CommitConflictError as error:
         if channel.error is not None and not isinstance(channel.error, VersionTaken):
-            raise channel.error from error
+            raise channel.error from origin(channel.error, error)
         raise ConcurrentModification(f"{table}: others kept changing it; nothing was committed: {error}") from error
     except Exception as error:
         if is_namespace_error(error):  # from a callback on the caller's own thread
             if isinstance(error.__cause__, LancekeepError):
-                raise error.__cause__ from error
+                raise error.__cause__ from error.__cause__.__cause__
             if is_namespace_error(error, "TableVersionNotFoundError"):  # the version that a plan builds on
                 raise VersionNotFound(f"{table}: {error}; nothing was committed") from error
             raise
         if not isinstance(error, OSError | ValueError | RuntimeError):
             raise
         if channel.error is not None and not isinstance(channel.error, VersionTaken):
-            raise channel.error from error
+            raise channel.error from origin(channel.error, error)
         if channel.error is not None and leaves_unknown(error):
             raise ConcurrentModification(f"{table}: {channel.error}") from error
         cause = error.__cause__
         if isinstance(cause, LancekeepError):
-            raise cause from error
+            raise cause from cause.__cause__
         if channel.met is not None and str(channel.met) in str(error):
-            raise channel.met from error
+            raise channel.met from origin(channel.met, error)
         if _VANISHED in str(error) and channel.has_moved(table):
             raise CommitRefused(
                 f"{table}: the table was dropped or renamed during the write. Nothing was committed; write again to "

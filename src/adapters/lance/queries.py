@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from lance.dataset import ScannerBuilder
 
 from lancekeep.adapters.lance.native_errors import query_error
+from lancekeep.application.panics import panics_translated
 from lancekeep.domain.errors import InvalidInput, LancekeepError
 from lancekeep.ports.rows import Query, VectorSearch
 
@@ -67,7 +68,8 @@ def plans(dataset: Any, query: Query) -> list[tuple[str, Any]]:
 def translated(dataset: Any) -> Iterator[None]:
     """Raise errors of a native query as Lancekeep errors."""
     try:
-        yield
+        with panics_translated(str(dataset.uri)):
+            yield
     except LancekeepError:
         raise
     except (pa.ArrowException, OSError, ValueError, TypeError, RuntimeError) as error:

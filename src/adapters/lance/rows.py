@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancekeep.adapters.lance.queries import plans, streamed, translated
+from lancekeep.application.panics import without_panics
 from lancekeep.domain.errors import ColumnNotFound, Unsupported
 from lancekeep.domain.indexes import is_system_index
 from lancekeep.format.manifest import transaction_name
@@ -27,6 +28,7 @@ _MOST_COMPARED = 100_000
 """The rows of another writer's append up to which their keys are compared; beyond that, a merge runs again."""
 
 
+@without_panics
 class LanceRows:
     """A `RowEngine` that uses pylance."""
 

@@ -12,6 +12,7 @@ import lance
 import pyarrow as pa
 
 from lancekeep.adapters.lance import indexes
+from lancekeep.application.panics import without_panics
 from lancekeep.domain.errors import (
     BranchAlreadyExists,
     ColumnNotFound,
@@ -39,6 +40,7 @@ _VALUES = re.compile(r"Invalid user input|LanceError\(Schema\)")
 _PQ = ("IVF_PQ", "IVF_HNSW_PQ")
 
 
+@without_panics
 class LanceStructure:
     """A `StructureEngine` that uses pylance."""
 

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from lancekeep.adapters.lance.structure import operation_of
+from lancekeep.application.panics import without_panics
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.view import Effect
 from lancekeep.format.manifest import transaction_name
@@ -24,6 +25,7 @@ _UNNAMED = "BaseOperation"
 """What pylance 14 calls an operation that it has no class for, such as the first step of a compaction."""
 
 
+@without_panics
 class LanceViews:
     """A `ViewEngine` that uses pylance."""
 

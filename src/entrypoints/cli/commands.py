@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from lancekeep.application.panics import panics_translated
 from lancekeep.domain.errors import AccessDenied, InvalidInput, LancekeepError, NotFound, StoreUnavailable
 
 WRONG, USAGE, UNREACHABLE, STOPPED = 1, 2, 3, 130
@@ -70,7 +71,8 @@ class Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with panics_translated():
+                return super().invoke(ctx)
         except LancekeepError as error:
             raise Failed(error) from error
         except KeyboardInterrupt as stop:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from lancekeep.adapters.lance.namespace_errors import namespace_error
-from lancekeep.domain.errors import InvalidInput, LancekeepError
+from lancekeep.domain.errors import InvalidInput, LancekeepError, origin
 
 
 class Incoming:
@@ -54,7 +54,7 @@ class Incoming:
         except Exception as error:
             if self._error is None:
                 raise
-            raise self._error from error
+            raise self._error from origin(self._error, error)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         try:

@@ -24,6 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
 from lancekeep.adapters.rest.routes import OLDER_ROUTES, ROUTES, Body, Route, Router
+from lancekeep.application.panics import is_panic
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.entrypoints.rest.channel import PART, Loop, RequestBody, ResponseBody
 from lancekeep.entrypoints.rest.errors import HttpError, Problem
@@ -175,7 +176,9 @@ class Operations:
                 await rows.finish()
                 return
             response = response_of(call, answer)
-        except Exception as error:
+        except BaseException as error:  # a panic of native code is no Exception
+            if not isinstance(error, Exception) and not is_panic(error):
+                raise
             if body.broken or (rows is not None and rows.abandoned):
                 return  # the client is gone
             problem = Problem.of(error, route.unsupported if route else 501)

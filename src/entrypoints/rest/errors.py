@@ -7,7 +7,7 @@ An unknown commit is always 503, with the token that resolves it in ``context.re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import attrs
 from lance_namespace import errors as api_errors
@@ -15,7 +15,7 @@ from lance_namespace.errors import ErrorCode
 
 from lancekeep.adapters.lance.namespace_errors import namespace_error
 from lancekeep.domain.commit_token import CommitUnknown
-from lancekeep.domain.errors import LancekeepError
+from lancekeep.domain.errors import LancekeepError, causes
 
 RESOLVE_TOKEN = "resolve_token"
 """The entry of ``context`` that holds the token of an unknown commit."""
@@ -103,7 +103,7 @@ class Problem:
                 secret.
             unsupported: The status of an unsupported operation.
         """
-        unknown = next((each for each in _causes(error) if isinstance(each, CommitUnknown)), None)
+        unknown = next((each for each in causes(error) if isinstance(each, CommitUnknown)), None)
         if unknown is not None:
             token = {RESOLVE_TOKEN: str(unknown.token)}
             return Problem(503, ErrorCode.SERVICE_UNAVAILABLE, str(unknown), token, {"retry-after": "1"})
@@ -135,10 +135,3 @@ class Problem:
         if self.context:
             body["context"] = dict(self.context)
         return body
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and its causes: the namespace interface translates errors, and keeps each as the cause."""
-    while error is not None:
-        yield error
-        error = error.__cause__

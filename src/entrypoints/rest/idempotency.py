@@ -26,7 +26,7 @@ from lancekeep.application.catalog import Catalog
 from lancekeep.application.idempotency import Answer, Attempt
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.commit_token import CommitUnknown
-from lancekeep.domain.errors import Damaged, InvalidInput, LancekeepError, Retryable
+from lancekeep.domain.errors import Damaged, EngineFailed, InvalidInput, LancekeepError, Retryable
 from lancekeep.domain.idempotency import RequestKey
 from lancekeep.domain.transaction import AllCommitted
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
@@ -124,8 +124,8 @@ def _act(call: Call, proceed: Callable[[Call], Any]) -> Answer:
         return Answer(_encode(proceed(call)))
     except api_errors.LanceNamespaceError as error:
         cause = error.__cause__
-        if isinstance(cause, Retryable | CommitUnknown | Damaged):
-            raise cause from error
+        if isinstance(cause, Retryable | CommitUnknown | Damaged | EngineFailed):
+            raise cause from cause.__cause__
         if not isinstance(cause, LancekeepError) and ErrorCode(error.code) in _INDEFINITE:
             raise
         return Answer(json.dumps({"refused": int(error.code), "message": str(error)}), refused=True)

@@ -132,7 +132,7 @@ class Jvm:
         """Convert a Python schema of Spark to one of the JVM."""
         return self.java("org.apache.spark.sql.types.DataType").fromJson(schema.json())
 
-    def exception(self, error: Exception, declared: tuple[type[LancekeepError], ...] = ()) -> Any:
+    def exception(self, error: BaseException, declared: tuple[type[LancekeepError], ...] = ()) -> Any:
         """Return a Java exception with the message of an error.
 
         Args:
@@ -154,7 +154,7 @@ class Jvm:
             _FREE_TEXT, self._free_text(text), None, contexts, ""
         )
 
-    def _checked(self, name: str, error: Exception, text: str) -> Any:
+    def _checked(self, name: str, error: BaseException, text: str) -> Any:
         if isinstance(error, NamespaceNotEmpty):
             return self.java(name)(self.strings([]), text, self.option())
         cause = [self.option()] if isinstance(error, (TableNotFound, TableAlreadyExists)) else []
@@ -164,7 +164,7 @@ class Jvm:
         return self._view.PythonUtils.toScalaMap(self.map({"errorMessage": text}))
 
 
-def _first(names: Mapping[type[LancekeepError], str], error: Exception) -> str:
+def _first(names: Mapping[type[LancekeepError], str], error: BaseException) -> str:
     return next((name for kind, name in names.items() if isinstance(error, kind)), "")
 
 
@@ -216,7 +216,7 @@ def _translated(method: Callable[..., Any]) -> Callable[..., Any]:
             raise
         except CapturedException as error:  # PySpark's wrapper of a Java exception
             raise Thrown(error._origin) from error
-        except Exception as error:
+        except BaseException as error:  # also a panic of native code: Spark would wait for an answer
             raise Thrown(self._jvm.exception(error, self._declared.get(method.__name__, ()))) from error
 
     return call

@@ -1,0 +1,182 @@
+"""Uploads that are no Arrow stream, and values on which the engine panics: an error, and nothing is left."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
+from uuid import uuid4
+
+import lance
+import lance_namespace as api
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from lance_namespace.errors import ErrorCode, InternalError
+from starlette.testclient import TestClient
+from writers import stream
+
+import lancekeep
+from lancekeep.adapters.rest.routes import OLDER_ROUTES, ROUTES, Body
+from lancekeep.entrypoints.cli import lancekeep as command
+from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
+from lancekeep.entrypoints.rest.app import create_app
+from lancekeep.entrypoints.rest.settings import ServerSettings
+from lancekeep.ports.table_structure import FieldMetadata
+
+PATIENCE = 120
+"""Seconds after which a process counts as hanging."""
+ROWS = pa.table({"a": pa.array(range(100), pa.int64()), "b": ["x" * 10] * 100})
+WHOLE = stream(ROWS)
+UPLOADS = [route for route in (*ROUTES, *OLDER_ROUTES) if route.body is Body.ARROW]
+ARROW = {"content-type": "application/vnd.apache.arrow.stream"}
+QUIET = ServerSettings(log_level="critical")
+
+
+def preceded(size: int) -> bytes:
+    """Return the stream with another length of its schema."""
+    return struct.pack("<iI", -1, size) + WHOLE[8:]
+
+
+def with_wrong_text() -> bytes:
+    """Return a stream whose text is no UTF-8: its frame is valid, its values are not."""
+    return WHOLE.replace(b"x" * 10, b"\xff" * 10)
+
+
+MALFORMED = {
+    "empty": b"",
+    "text": b"[1, 2, 3]" * 100,
+    "another format": b"ARROW1\0\0" + WHOLE,
+    "half": WHOLE[: len(WHOLE) // 2],
+    "without its last column": WHOLE[:-512],
+    "a schema of 2 GB": preceded(2**31 - 16),
+    "a schema of negative length": preceded(2**32 - 16),
+    "values that are not valid": with_wrong_text(),
+}
+
+
+def upload_all(root: str) -> None:
+    """Send each malformed stream by each route and each method; print a line for each answer."""
+    catalog = lancekeep.connect(root, commit_store=f"sqlite://{root}/commits.db")
+    catalog.write("t", ROWS)
+    namespace = CatalogNamespace(catalog)
+    for keyed in (False, True):
+        client = TestClient(create_app(namespace, QUIET))
+        for route in UPLOADS:
+            for name, body in MALFORMED.items():
+                table = "n" if route.operation == "create_table" else "t"
+                headers = {**ARROW, "idempotency-key": str(uuid4())} if keyed else ARROW
+                parameters = {"on": "a", "when_not_matched_insert_all": "true"} if "merge" in route.operation else {}
+                if "{id}" not in route.path:
+                    parameters["id"] = table
+                path = route.path.replace("{id}", table)
+                answer = client.post(path, params=parameters, content=body, headers=headers)
+                print(json.dumps([answer.status_code, answer.json()["code"], f"{path} {name}: {answer.text}"]))
+
+
+def test_malformed_upload_is_invalid_input_on_every_route(tmp_path: Path) -> None:
+    assert {route.operation for route in UPLOADS} == {"create_table", "insert_into_table", "merge_insert_into_table"}
+    script = f"from test_malformed_streams import upload_all; upload_all({str(tmp_path)!r})"
+    path = {"PYTHONPATH": ":".join(map(str, (Path(__file__).parent, Path(__file__).parents[1])))}
+    arguments = ["timeout", "--signal=ABRT", str(PATIENCE), sys.executable, "-X", "faulthandler", "-c", script]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False, env=path)
+    assert done.returncode == 0, done.stderr
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(answers) == 2 * len(UPLOADS) * len(MALFORMED)
+    assert [text for status, code, text in answers if (status, code) != (400, ErrorCode.INVALID_INPUT)] == []
+    catalog = lancekeep.connect(str(tmp_path), commit_store=f"sqlite://{tmp_path}/commits.db")
+    assert catalog.list_tables() == ["t"]
+    assert lance.dataset(catalog.describe_table("t").uri).to_table() == ROWS
+
+
+# -- panics --------------------------------------------------------------------------------------------------------
+
+PANICS = pa.table(
+    [pa.array([1, 2, 3] * 400, pa.int64())],
+    schema=pa.schema([pa.field("a", pa.int64(), metadata={"lance-encoding:dict-size-ratio": "0"})]),
+)
+"""Rows whose field has an option on which pylance 14 panics when it writes a file."""
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> lancekeep.Catalog:
+    catalog = lancekeep.connect(str(tmp_path / "lake"), commit_store=f"sqlite://{tmp_path}/commits.db")
+    catalog.create_namespace("n")
+    return catalog
+
+
+def unreadable(catalog: lancekeep.Catalog) -> None:
+    """Register a table on which pylance 14 panics when it reads the column."""
+    kind = pa.list_(pa.struct([("a", pa.int32())]), 1)
+    rows = pa.table({"x": pa.array([[{"a": 1}], [{"a": 2}], None], kind), "k": [1, 2, 3]})
+    lance.write_dataset(rows, f"{catalog.places.root_uri.removeprefix('file://')}/p.lance", data_storage_version="2.0")
+
+
+@pytest.mark.parametrize("name", ["t", "n.t"])
+@pytest.mark.parametrize("rows", [PANICS, PANICS.to_reader])
+@pytest.mark.parametrize("mode", ["create", "overwrite"])
+def test_creation_on_which_the_engine_panics_leaves_nothing(
+    catalog: lancekeep.Catalog, name: str, rows: Any, mode: str
+) -> None:
+    with pytest.raises(lancekeep.EngineFailed, match="engine failed"):
+        catalog.write(name, rows() if callable(rows) else rows, mode)
+    assert not catalog.table_exists(name)
+    assert catalog.write(name, ROWS, "create").version == 1
+
+
+def test_append_on_which_the_engine_panics_changes_nothing(catalog: lancekeep.Catalog) -> None:
+    catalog.write("t", ROWS.select(["a"]))
+    option = FieldMetadata("a", {"lance-encoding:dict-size-ratio": "0"}, replace=False)
+    catalog.structure.set_field_metadata(lancekeep.ObjectId.of("t"), [option], None)
+    for rows in (PANICS, PANICS, PANICS.to_reader()):
+        with pytest.raises(lancekeep.EngineFailed):
+            catalog.write("t", rows, "append")
+    assert lance.dataset(catalog.describe_table("t").uri).count_rows() == ROWS.num_rows
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda catalog: catalog.data.update(lancekeep.ObjectId.of("p"), {"k": "k + 1"}, None),
+        lambda catalog: catalog.commit_change("p", lambda dataset: dataset.create_scalar_index("x", "ZONEMAP")),
+        lambda catalog: catalog.commit_change("p", lambda dataset: dataset.take([0, 2])),
+    ],
+    ids=["update", "index", "take"],
+)
+def test_panic_on_stored_values_is_an_error_of_ours(
+    catalog: lancekeep.Catalog, act: Callable[[lancekeep.Catalog], object]
+) -> None:
+    unreadable(catalog)
+    with pytest.raises(lancekeep.EngineFailed, match="the table engine failed"):
+        act(catalog)
+    assert lance.dataset(catalog.describe_table("p").uri).version == 1
+
+
+def test_panic_is_an_error_of_the_interface_and_of_the_server(catalog: lancekeep.Catalog) -> None:
+    namespace = CatalogNamespace(catalog)
+    with pytest.raises(InternalError, match="engine failed"):
+        namespace.create_table(api.CreateTableRequest(id=["t"]), stream(PANICS))
+    client = TestClient(create_app(namespace, QUIET))
+    for key in ({}, {"idempotency-key": str(uuid4())}):
+        answer = client.post("/v1/table/t/create", content=stream(PANICS), headers={**ARROW, **key})
+        assert (answer.status_code, answer.json()["code"]) == (500, ErrorCode.INTERNAL)
+        assert "engine failed" in answer.json()["error"]
+    assert catalog.list_tables() == []
+
+
+def test_panic_is_one_line_of_the_command_line() -> None:
+    class PanicException(BaseException):
+        """What native code raises."""
+
+    def connect(*arguments: object, **options: object) -> NoReturn:
+        raise PanicException("index out of bounds")
+
+    result = CliRunner().invoke(command, ["fsck", "lake"], obj=SimpleNamespace(connect=connect))
+    assert (result.exit_code, type(result.exception)) == (1, SystemExit), result.output
+    assert result.output.startswith("Error: the table engine failed")
+    assert result.output.count("\n") == 1
