@@ -27,6 +27,7 @@ from lancekeep.application.upkeep.fsck import Progress
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput, LancekeepError, NotFound
 from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.indexes import Content, index_kind
+from lancekeep.entrypoints.index_verification import index_problems
 from lancekeep.entrypoints.scanning import READ_AHEAD, batch_rows
 from lancekeep.entrypoints.spark.jobs.files import place
 
@@ -112,6 +113,7 @@ def verify(
     *,
     deep: bool = False,
     digests: str | None = None,
+    indexes: bool = False,
     threads: int | None = None,
     progress: Progress = _quiet,
 ) -> Verification:
@@ -127,6 +129,7 @@ def verify(
         deep: Also read every value.
         digests: A file of JSON lines with digests of data files. Listed data files must still have their digests; the
             others are added. Data files never change, so recorded digests remain valid.
+        indexes: Also compare every index with the rows.
         threads: The number of files to read at a time; by default 8, or 1 for each CPU with ``deep``.
         progress: Called with the number of finished groups of fragments.
 
@@ -141,7 +144,25 @@ def verify(
                 progress(done, len(work), f"verify: {name}")
                 yield found
 
-    return verify_by(on_threads, lambda dataset: _Held(catalog, dataset), catalog, tables, deep=deep, digests=digests)
+    report = verify_by(on_threads, lambda dataset: _Held(catalog, dataset), catalog, tables, deep=deep, digests=digests)
+    return _with_indexes(catalog, report, progress) if indexes else report
+
+
+def _with_indexes(catalog: Catalog, report: Verification, progress: Progress) -> Verification:
+    """Add what is wrong with the indexes of the verified versions."""
+    found: list[Problem] = []
+    for at, table in enumerate(report.tables):
+        tell = partial(_tell, progress, at, len(report.tables), table.table)
+        try:
+            dataset = catalog.open(table.table, table.version)
+            found += (Problem(table.table, where, reason) for where, reason in index_problems(dataset, tell))
+        except LancekeepError as error:
+            found.append(Problem(table.table, "", _line(error)))
+    return attrs.evolve(report, problems=(*report.problems, *found))
+
+
+def _tell(progress: Progress, done: int, total: int, table: str, index: str) -> None:
+    progress(done, total, f"verify: {table}, index {index}")
 
 
 def verify_by(

@@ -19,6 +19,7 @@ from lancekeep.entrypoints.cli.upkeep import mode
 @click.option(
     "--digests", metavar="FILE", help="Compare contents with the digests in this file, and add missing digests."
 )
+@click.option("--indexes", is_flag=True, help="Compare every index with the rows.")
 @click.option("--deep", is_flag=True, help="Read every value.")
 @mode
 @stores
@@ -30,6 +31,7 @@ def verify(
     tables: tuple[str, ...],
     mode: str,
     deep: bool,
+    indexes: bool,
     digests: str | None,
     threads: int | None,
     as_json: bool,
@@ -42,7 +44,13 @@ def verify(
     doors: Doors = context.obj
     with chosen.catalog(doors, mode=mode) as catalog, progress("verify") as report_progress:
         report = doors.verify(
-            catalog, tables or None, deep=deep, digests=digests, threads=threads, progress=report_progress
+            catalog,
+            tables or None,
+            deep=deep,
+            digests=digests,
+            indexes=indexes,
+            threads=threads,
+            progress=report_progress,
         )
     if as_json:
         print_json(attrs.asdict(report))
