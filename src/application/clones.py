@@ -24,7 +24,7 @@ from lancekeep.domain.catalog import ancestors
 from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound
 from lancekeep.domain.file_references import same_dataset
 from lancekeep.domain.layout import BRANCHES, VERSIONS
-from lancekeep.domain.naming import ManifestName
+from lancekeep.domain.naming import ManifestName, is_detached_name
 from lancekeep.domain.table import CLONES_DIRECTORY, MANIFEST_DIRECTORY
 from lancekeep.format.file_references import file_references, may_be_clone
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
@@ -199,19 +199,26 @@ class Clones:
         return ()
 
     def _manifests(self, location: str) -> list[str]:
-        """Return the keys of all manifests of a dataset and its branches, as listed."""
+        """Return the keys of all manifests of a dataset and its branches, as listed.
+
+        Detached versions are among them.
+        """
         key = self._key(location)
         try:
             infos = [info for part in (VERSIONS, BRANCHES) for info in self._list(f"{key}/{part}/")]
         except InvalidInput:  # the storage does not support the location
             return []
-        return [info.key for info in infos if ManifestName.parse(posixpath.basename(info.key)) is not None]
+        return [info.key for info in infos if _is_manifest(posixpath.basename(info.key))]
 
     def _ends(self, location: str) -> Iterator[tuple[str, bytes]]:
-        """Yield the newest and the oldest manifest of each history, with its key."""
+        """Yield the newest and the oldest manifest of each history, with its key.
+
+        A detached version belongs to no history, so its manifest is both.
+        """
         histories: dict[str, list[str]] = {}
         for key in self._manifests(location):
-            histories.setdefault(posixpath.dirname(key), []).append(key)
+            is_detached = is_detached_name(posixpath.basename(key))
+            histories.setdefault(key if is_detached else posixpath.dirname(key), []).append(key)
         for keys in histories.values():
             by_version = sorted(keys, key=_version)
             for key in dict.fromkeys((by_version[0], by_version[-1])):
@@ -308,6 +315,10 @@ def _examples(content: bytes, name: str) -> dict[str, str]:
         if reference.base is not None:
             examples.setdefault(reference.base, reference.path)
     return examples
+
+
+def _is_manifest(name: str) -> bool:
+    return ManifestName.parse(name) is not None or is_detached_name(name)
 
 
 def _version(key: str) -> int:

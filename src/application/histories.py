@@ -133,6 +133,14 @@ class Histories(ProtocolRunner):
             return None
         return self.retry.call(lambda: self.final_object(root, version))
 
+    def existing(self, root: DatasetRoot, version: int) -> VersionRow | None:
+        """Return the final row of a version whose manifest exists, or None.
+
+        A clean-up of native code removes manifests without removing their rows.
+        """
+        row = self.get(root, version)
+        return None if row is None or not self.dated(root, [row]) else row
+
     def page(self, root: DatasetRoot, after: int | None, limit: int | None, descending: bool) -> list[VersionRow]:
         """Return the final rows of versions in order.
 
@@ -161,26 +169,30 @@ class Histories(ProtocolRunner):
 
         return [final for final in map(self.finalize, self.retry.call(act)) if final is not None]
 
-    def created(self, root: DatasetRoot, rows: Sequence[VersionRow]) -> dict[int, datetime]:
-        """Return when versions were created, by the clock of the storage.
+    def dated(self, root: DatasetRoot, rows: Sequence[VersionRow]) -> list[tuple[VersionRow, datetime | None]]:
+        """Return the versions that exist, each with its creation time.
 
-        One version costs one request. Otherwise the manifests are listed until all versions are found. Versions whose
-        creation time the storage does not report are left out.
+        The time is by the clock of the storage; None if the storage does not report it. One version costs one request.
+        Otherwise the manifests are listed until all versions are found. The latest known version is returned in any
+        case.
         """
-        missing = {row.path: row.version for row in rows}
-        found: dict[int, datetime] = {}
+        wanted = {row.path: row.version for row in rows}
+        found: dict[int, datetime | None] = {}
 
         def act() -> None:
             infos = self.objects.list(root.versions_key) if len(rows) != 1 else [self.objects.head(rows[0].path)]
+            last, missing = max(wanted, default=""), len(wanted)
             for info in infos:
-                version = None if info is None else missing.pop(info.key, None)
-                if version is not None and info is not None and info.modified is not None:
-                    found[version] = info.modified
-                if not missing:
+                if info is not None and info.key in wanted:
+                    found[wanted[info.key]] = info.modified
+                    missing -= 1
+                if not missing or (info is not None and info.key >= last):
                     return
 
         self.retry.call(act)
-        return found
+        newest = self._newest.get(root.base_uri)
+        known = None if newest is None else newest.version
+        return [(row, found.get(row.version)) for row in rows if row.version in found or row.version == known]
 
     def final_object(self, root: DatasetRoot, version: int) -> VersionRow | None:
         """Return a version as a row from its final manifest; None without a manifest."""

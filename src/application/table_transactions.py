@@ -185,7 +185,8 @@ class TableTransactions:
 
     def _commit_detached(self, object_id: ObjectId, transaction: Transaction) -> Committed:
         """Commit a transaction on the version that it read; it conflicts with nothing."""
-        root = self._versions.dataset_root(self._tables.find(object_id))
+        table = self._tables.find(object_id)
+        root = self._versions.dataset_root(table)
         known = CommittedVersions(self._ledger.commits, root)
         base = known.get(transaction.read_version)
         if base is None:
@@ -195,7 +196,15 @@ class TableTransactions:
         facts = begin_facts(self._ledger.commits, root, transaction)()
         version = next_version(base, transaction, self._now(), str(object_id), restored, detached=number, facts=facts)
         self._record(root, transaction)
-        made = DetachedVersions(self._ledger.commits).create(root, version)
+        made = self._versions.commit_detached(table, None, partial(DetachedVersions.create, built=version))
+        commits = self._ledger.commits
+        read = commits.get(root, transaction.read_version)
+        if read is None or commits.retry.call(partial(commits.objects.head, read.path)) is None:
+            commits.retry.call(partial(commits.objects.delete, made.path))
+            raise ConcurrentModification(
+                f"{object_id}: version {transaction.read_version}, which the transaction read, was removed, and its "
+                "files may be, too; nothing was committed. Read the table again"
+            )
         return attrs.evolve(made, transaction=version.transaction)
 
     def _record(self, root: DatasetRoot, transaction: Transaction) -> None:

@@ -141,7 +141,7 @@ class Tags:
 
     def _version(self, object_id: ObjectId, version: int, branch: str | None) -> VersionRow:
         root = self._places.dataset_root(self._tables.find(object_id)).branch(branch)
-        row = self._ledger.commits.get(root, version)
+        row = self._ledger.commits.existing(root, version)
         if row is not None:
             return row
         if branch is not None and self._ledger.commits.latest(root) is None:

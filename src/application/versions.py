@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
 from functools import partial
 from typing import TypeVar
 from uuid import uuid4
@@ -124,10 +123,6 @@ class Versions:
         """Return several versions in order; see `TableCommits.page`."""
         return self._ledger.commits.page(root, after, limit, descending)
 
-    def created(self, root: DatasetRoot, rows: Sequence[VersionRow]) -> Mapping[int, datetime]:
-        """Return when versions were created; see `TableCommits.created`."""
-        return self._ledger.commits.created(root, rows)
-
     # -- committing ---------------------------------------------------------------------------------------------
 
     def commit_to(
@@ -148,11 +143,34 @@ class Versions:
             TableNotFound: The table does not exist.
         """
         if (detached := detached_version(version)) is not None:
-            root = self.dataset_root(self.find_table(object_id)).branch(branch)
-            return DetachedVersions(self._ledger.commits).commit_staged(root, detached, manifest_path, size)
+            detaching = partial(DetachedVersions.commit_staged, version=detached, path=manifest_path, size=size)
+            return self.commit_detached(self.find_table(object_id), branch, detaching)
         ahead = self._read_ahead(object_id, branch, version, manifest_path)
         table = self.find_table(object_id)
         return self.commit_version(table, branch, version, manifest_path, size, base=base, ahead=ahead)
+
+    def commit_detached(
+        self, table: Table, branch: str | None, detaching: Callable[[DetachedVersions, DatasetRoot], Committed]
+    ) -> Committed:
+        """Commit a detached version of a table.
+
+        A relocation or a rename copies the versions that were committed before the entry changed. Later, the latest
+        version is gone from the old directory, which may be that of another table.
+
+        Raises:
+            CommitRefused: The table was moved or dropped during the commit.
+        """
+        root, commits = self._places.dataset_root(table).branch(branch), self._ledger.commits
+        latest = commits.latest(root)
+        committed = detaching(DetachedVersions(commits), root)
+        is_here = is_at(self._ledger.fresh(), table.location)
+        if is_here and (latest is None or commits.retry.call(partial(commits.objects.head, latest.path))):
+            return committed
+        commits.retry.call(partial(commits.objects.delete, committed.path))
+        raise CommitRefused(
+            f"the table {table.id} was moved, dropped or cleaned up while the detached version {committed.version} was "
+            f"committed at {table.location!r}; nothing was committed there. Find the table again, and repeat the commit"
+        )
 
     def _read_ahead(self, object_id: ObjectId, branch: str | None, version: int, manifest_path: str) -> Ahead | None:
         """Begin to read a staged manifest and its predecessor.

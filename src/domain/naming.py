@@ -102,6 +102,11 @@ def parse_detached(name: str) -> int | None:
     return found if DETACHED <= found <= U64_MAX and name == detached_name(found) else None
 
 
+def is_detached_name(name: str) -> bool:
+    """Return whether a manifest, final or staged, is that of a detached version."""
+    return name.startswith("d") and ManifestName.parse(name[1:]) is not None
+
+
 def detached_version(version: int) -> int | None:
     """Return the number of a detached version as its name has it.
 

@@ -40,7 +40,7 @@ from lancekeep.domain.errors import (
 from lancekeep.domain.file_references import same_dataset
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import BRANCHES, HINT, VERSIONS, DatasetRoot
-from lancekeep.domain.naming import ManifestName
+from lancekeep.domain.naming import ManifestName, is_detached_name
 from lancekeep.domain.table import (
     CLONES_DIRECTORY,
     DEREGISTERED_MARKER,
@@ -55,6 +55,7 @@ from lancekeep.domain.table import (
 )
 from lancekeep.domain.version_row import VersionRow, scheme_of
 from lancekeep.format.fence import at_other_place, emptied, fence, is_fence, without_fence
+from lancekeep.format.file_references import file_references
 from lancekeep.format.judge import Approved
 from lancekeep.ports.object_store import ObjectInfo
 from lancekeep.ports.table_engine import TableEngine
@@ -160,7 +161,7 @@ class TableRelocation:
         for info in self._places.objects.list(f"{root.key}/"):
             path = info.key.removeprefix(f"{root.key}/")
             versions += _is_version(path)
-            if _is_version(path) or _is_copied(path):
+            if _is_version(path) or _is_detached(path) or _is_copied(path):
                 files, size = files + 1, size + info.size
         readers = self._removal.readers(source)
         places = (self._places.uri(source), self._places.uri(target))
@@ -200,6 +201,7 @@ class TableRelocation:
             self._copy_files(source, copy)
             self._copy_references(source, copy)
             self._copy_versions(source, copy)
+            self._copy_detached(source, copy)
             progress(3, 5, "verifying the copy")
             self._verify(source, copy)
             self._mem_wal.refuse_writers(table, "moved")  # a writer may have set LSM writes up before the fence
@@ -301,6 +303,35 @@ class TableRelocation:
             raise ConcurrentModification(f"{key} exists and is not the copy of {row.path}; another wrote there")
         return attrs.evolve(row, path=key, size=len(content))
 
+    def _copy_detached(self, source: DatasetRoot, target: DatasetRoot) -> None:
+        """Copy the detached versions that the target lacks, each after its files.
+
+        No fence stops their writers, so this is repeated once the entry names the target.
+        """
+        objects = self._places.objects
+        for history in self._ledger.commits.histories(source):
+            for info in list(objects.list(history.versions_key)):
+                key, copy = info.key, _moved(info.key, source, target)
+                is_final = is_detached_name(key.rpartition("/")[2]) and key.endswith(".manifest")
+                if not is_final or self._retry(partial(objects.head, copy)) is not None:
+                    continue
+                with suppress(ObjectNotFound):  # garbage collection removed it, or an earlier call its files
+                    content = self._get(key)
+                    for file in self._files_of(content, key, history):
+                        if self._retry(partial(objects.head, _moved(file, source, target))) is None:
+                            self._retry(partial(objects.copy, file, _moved(file, source, target)))
+                    placed = at_other_place(content, key, partial(self._base, source, target))
+                    self._retry(partial(objects.put, copy, placed))
+
+    def _files_of(self, content: bytes, name: str, history: DatasetRoot) -> Iterator[str]:
+        """Yield the keys of the files that a manifest names in its own directory."""
+        for reference in file_references(content, name):
+            key = f"{history.key}/{reference.path}"
+            if reference.base is None and key.endswith("/"):
+                yield from (info.key for info in list(self._places.objects.list(key)))
+            elif reference.base is None:
+                yield key
+
     def _base(self, source: DatasetRoot, target: DatasetRoot, path: str) -> str:
         """Return the new spelling of a base path, which changes if it names the table itself."""
         for spelled in (self._places.uri_at(source), source.base_uri, f"/{source.key}"):
@@ -401,6 +432,7 @@ class TableRelocation:
                 objects.put(f"{old.key}/{DEREGISTERED_MARKER}", MARKER_CONTENT)
             fences = self._fences(old)
             self._copy_references(old, new, replace=False)
+            self._copy_detached(old, new)
             if not keep and not self._removal.recorded_readers(source):
                 self._remove(source, target, old, fences)
         objects.delete(places.moving_marker(target))
@@ -463,6 +495,11 @@ def _manifest_name(path: str) -> ManifestName | None:
     return None if place is None or place.directory != VERSIONS else ManifestName.parse(place.rest)
 
 
+def _is_detached(path: str) -> bool:
+    place = Place.of(path)
+    return place is not None and place.directory == VERSIONS and is_detached_name(place.rest)
+
+
 def _version(key: str) -> int:
     name = ManifestName.parse(key.rpartition("/")[2])
     assert name is not None  # it would not count as a version
@@ -473,7 +510,7 @@ def _is_copied(path: str) -> bool:
     """Return whether a file of a table is copied unchanged."""
     if path in _LEFT_BEHIND or path.startswith((f"{CLONES_DIRECTORY}/", f"{REFERENCES}/")):
         return False
-    return not path.endswith(f"{VERSIONS}/{HINT}") and _manifest_name(path) is None
+    return not path.endswith(f"{VERSIONS}/{HINT}") and _manifest_name(path) is None and not _is_detached(path)
 
 
 def _moved(key: str, source: DatasetRoot, target: DatasetRoot) -> str:

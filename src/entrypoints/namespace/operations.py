@@ -47,7 +47,7 @@ class Operations(api.LanceNamespace):
         return None if row is None else row.version
 
     def _version(self, table: Table, branch: str | None, version: int) -> VersionRow:
-        row = self._catalog.commits.get(self._root(table, branch), version)
+        row = self._catalog.commits.existing(self._root(table, branch), version)
         if row is None:
             raise VersionNotFound(f"the table {table.id} has no version {version}")
         return row

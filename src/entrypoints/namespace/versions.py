@@ -57,8 +57,10 @@ class VersionOperations(Operations):
         if row is None:
             self._require_branch(table, request.branch)
             raise errors.VersionNotFound(f"{root.base_uri} has no version {'yet' if version is None else version}")
-        [described] = self._versions(root, [row])
-        return api.DescribeTableVersionResponse(version=described)
+        described = self._versions(root, [row])
+        if not described:
+            raise errors.VersionNotFound(f"{root.base_uri} has no version {version}: a clean-up has removed it")
+        return api.DescribeTableVersionResponse(version=described[0])
 
     @native_operation
     def list_table_versions(self, request: api.ListTableVersionsRequest) -> api.ListTableVersionsResponse:
@@ -100,11 +102,9 @@ class VersionOperations(Operations):
         return [_version(each) for each in committed.versions]
 
     def _versions(self, root: DatasetRoot, rows: Sequence[VersionRow]) -> list[api.TableVersion]:
-        """Return rows as versions with their times, which cost one request."""
-        created = self._catalog.commits.created(root, rows)
-        return [
-            _version(row, None if (moment := created.get(row.version)) is None else _millis(moment)) for row in rows
-        ]
+        """Return the versions that exist, with their times, which cost one request."""
+        dated = self._catalog.commits.dated(root, rows)
+        return [_version(row, None if moment is None else _millis(moment)) for row, moment in dated]
 
 
 def _version(row: VersionRow | Committed, timestamp_millis: int | None = None) -> api.TableVersion:
