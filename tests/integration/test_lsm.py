@@ -16,7 +16,7 @@ import lance
 import lancedb
 import pyarrow as pa
 import pytest
-from deployments import Deployment, deployment
+from deployments import Deployment, bucket, deployment, s3_options
 from rest_server import serving
 
 import lancekeep
@@ -197,6 +197,21 @@ def test_rename_of_a_v2_table_keeps_lsm_writes_and_drop_removes_them(tmp_path: P
     assert finding.kind is Kind.UNREFERENCED
     assert catalog.fsck(repair=True, grace=0).findings[0].repaired
     assert not directory.exists()
+
+
+def test_rows_of_lsm_writes_on_an_object_store_are_counted_and_dropped(moto_endpoint: str) -> None:
+    name, options = bucket(moto_endpoint), s3_options(moto_endpoint)
+    catalog = lancekeep.connect(f"s3://{name}/lake", storage_options=options)
+    catalog.write("t", rows(1), "create")
+    assert catalog.data.count(T) == 1
+    dataset = lance.dataset(catalog.uri(catalog.find_table("t")), storage_options=options)
+    dataset.initialize_mem_wal()
+    put_by(dataset, str(uuid4()), 2)
+    with pytest.warns(lancekeep.LsmWarning, match="lacks 1 generations"):
+        assert catalog.data.count(T) == 1
+    assert catalog.fsck(deep=True, grace=0).findings == ()
+    catalog.drop_table("t")
+    assert [info.key for info in catalog.places.objects.list("lake/t.lance/")] == []
 
 
 def test_lsm_writes_that_begin_during_a_move_end_the_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
