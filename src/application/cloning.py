@@ -83,6 +83,7 @@ class Cloning:
         try:
             if deep:
                 self._copy(content, root, self._places.dataset_root(table), borrowed=False)
+            self._ledger.commits.record_transaction(self._places.dataset_root(table), manifest)
             raise_unless_committed(self._versions.begin_history(table, manifest), str(target))
         except CommitUnknown:
             raise
@@ -108,6 +109,7 @@ class Cloning:
             if manifest is None:
                 return None
             self._copy(content, root, root, borrowed=True)
+            self._ledger.commits.record_transaction(root, manifest)
             outcome, _ = self._versions.commit_built(table, manifest)
             if not isinstance(outcome, Conflict):
                 return raise_unless_committed(outcome, str(object_id))

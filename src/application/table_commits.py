@@ -27,6 +27,7 @@ from lancekeep.domain.commit import (
 )
 from lancekeep.domain.commit_token import CommitToken, StagedManifest
 from lancekeep.domain.commit_transitions import State
+from lancekeep.domain.dataset_files import TRANSACTIONS
 from lancekeep.domain.errors import (
     CommitRefused,
     LancekeepError,
@@ -40,7 +41,7 @@ from lancekeep.domain.naming import ManifestName, NamingScheme, final_path
 from lancekeep.domain.transaction import AllCommitted
 from lancekeep.domain.version_row import Reserved, VersionRow, scheme_of
 from lancekeep.format.judge import Approved
-from lancekeep.format.manifest import reads_version_zero
+from lancekeep.format.manifest import reads_version_zero, transaction_in
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.object_store import ObjectStore
 
@@ -209,6 +210,16 @@ class TableCommits(Histories):
         if isinstance(outcome, Committed):
             outcome = confirmed(outcome, confirm, lambda: CommitToken(recognizable(staged, content)))
         return outcome, found
+
+    def record_transaction(self, root: DatasetRoot, built: Approved) -> None:
+        """Write the transaction file that a built version names.
+
+        It exists before the version does. A fence names none.
+        """
+        if not built.transaction:
+            return
+        key = f"{root.key}/{TRANSACTIONS}/{built.transaction}"
+        self.retry.call(partial(self.objects.put, key, transaction_in(built.content)))
 
     def _create_built(
         self, root: DatasetRoot, staged: StagedManifest, content: bytes

@@ -23,7 +23,7 @@ from lancekeep.application.tables import Tables
 from lancekeep.application.versions import Versions, raise_unless_committed
 from lancekeep.domain.appends import REBASED
 from lancekeep.domain.commit import Committed, Conflict
-from lancekeep.domain.dataset_files import DATA, TRANSACTIONS
+from lancekeep.domain.dataset_files import DATA
 from lancekeep.domain.errors import (
     CommitRefused,
     ConcurrentModification,
@@ -41,7 +41,7 @@ from lancekeep.domain.table import Table
 from lancekeep.domain.version_row import VersionRow, scheme_of
 from lancekeep.format.file_facts import Facts
 from lancekeep.format.next_version import next_version
-from lancekeep.format.table_version import TableVersion, serialize_transaction
+from lancekeep.format.table_version import TableVersion
 from lancekeep.ports.table_engine import StagedVersion
 
 _ATTEMPTS = 20
@@ -105,7 +105,7 @@ class TableTransactions:
             restored = self._restored(object_id, known, transaction)
             following = next_version(previous, rebased, self._now(), str(object_id), restored, facts=facts)
             if recorded is not rebased:
-                self._record(root, rebased)
+                commits.record_transaction(root, following)  # step 2 of the flow
                 recorded = rebased
             scheme = scheme_of(latest)
             outcome, found = self._versions.commit_built(table, following, scheme=scheme)
@@ -195,7 +195,7 @@ class TableTransactions:
         restored = self._restored(object_id, known, transaction)
         facts = begin_facts(self._ledger.commits, root, transaction)()
         version = next_version(base, transaction, self._now(), str(object_id), restored, detached=number, facts=facts)
-        self._record(root, transaction)
+        self._ledger.commits.record_transaction(root, version)
         made = self._versions.commit_detached(table, None, partial(DetachedVersions.create, built=version))
         commits = self._ledger.commits
         read = commits.get(root, transaction.read_version)
@@ -206,10 +206,6 @@ class TableTransactions:
                 "files may be, too; nothing was committed. Read the table again"
             )
         return attrs.evolve(made, transaction=version.transaction)
-
-    def _record(self, root: DatasetRoot, transaction: Transaction) -> None:
-        """Write the transaction file (step 2 of the flow)."""
-        self._write(f"{root.key}/{TRANSACTIONS}/{_name_of(transaction)}", serialize_transaction(transaction))
 
     def _write(self, key: str, content: bytes) -> None:
         commits = self._ledger.commits
@@ -244,7 +240,3 @@ def _require_base(known: CommittedVersions, base: Base | None) -> None:
             f"{known.root.base_uri}: the transaction read the version {base.version} of {base.transaction}; that "
             f"version {found}. Nothing was committed. Read the table again: it may have been dropped and created again"
         )
-
-
-def _name_of(transaction: Transaction) -> str:
-    return f"{transaction.read_version}-{transaction.uuid}.txn"

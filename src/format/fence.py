@@ -1,7 +1,8 @@
 """Versions that end the history of a table at one place (ADR 71).
 
 A fence has the files of the version before it, and a writer flag that no writer knows. Readers read it as any version.
-Every writer refuses to commit after it, whatever handle it holds and whatever commit store decides.
+Every writer refuses to commit after it, whatever handle it holds and whatever commit store decides. Engines before 13
+ignore the flag when they rebase. A fence therefore has no transaction that they find, so they cannot rebase on it.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ def fence(content: bytes, name: str, uuid: str, now: int, location: str) -> Appr
     """
     file = ManifestFile.parse(content, name)
     file.manifest.writer_feature_flags |= FENCE
-    return approve_file(name, _following(file, uuid, now, location), content)
+    transaction = _following(file, uuid, now, location)
+    file.manifest.ClearField("transaction_file")
+    return approve_file(name, file.serialize(transaction, TRANSACTION_SECTIONS[:1]), content)
 
 
 def without_fence(content: bytes, name: str, uuid: str, now: int, location: str) -> Approved:
@@ -53,7 +56,7 @@ def without_fence(content: bytes, name: str, uuid: str, now: int, location: str)
     """
     file = ManifestFile.parse(content, name)
     file.manifest.writer_feature_flags &= ~FENCE
-    return approve_file(name, _following(file, uuid, now, location), content)
+    return approve_file(name, file.serialize(_following(file, uuid, now, location)), content)
 
 
 def emptied(content: bytes, name: str) -> bytes:
@@ -68,7 +71,7 @@ def emptied(content: bytes, name: str) -> bytes:
     file.manifest.ClearField("fragments")
     file.manifest.ClearField("base_paths")
     file.manifest.ClearField("index_section")
-    for field in TRANSACTION_SECTIONS:
+    for field in ("transaction_file", *TRANSACTION_SECTIONS):
         file.manifest.ClearField(field)
     file.manifest.reader_feature_flags |= FENCE
     return file_of(file.manifest.SerializeToString())
@@ -105,7 +108,8 @@ def at_other_place(content: bytes, name: str, moved: Callable[[str], str]) -> by
     return file_of(manifest.SerializeToString(), *sections)
 
 
-def _following(file: ManifestFile, uuid: str, now: int, location: str) -> bytes:
+def _following(file: ManifestFile, uuid: str, now: int, location: str) -> Any:
+    """Make a manifest that of the next version, and return its transaction."""
     manifest: Any = file.manifest
     transaction = Transaction(read_version=manifest.version, uuid=uuid)
     transaction.update_config.SetInParent()
@@ -114,4 +118,4 @@ def _following(file: ManifestFile, uuid: str, now: int, location: str) -> bytes:
     manifest.timestamp.seconds, manifest.timestamp.nanos = divmod(now, 10**9)
     manifest.transaction_file = f"{transaction.read_version}-{uuid}.txn"
     manifest.ClearField("tag")
-    return file.serialize(transaction)
+    return transaction

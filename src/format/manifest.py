@@ -7,7 +7,7 @@ length in four bytes. A footer gives the position of the manifest message.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import attrs
@@ -105,6 +105,14 @@ def transaction_name(message: bytes) -> str:
     return str(parse(ManifestOutline, message).transaction_file)
 
 
+def transaction_in(content: bytes) -> bytes:
+    """Return the encoded transaction inside a manifest file that Lancekeep has built.
+
+    Raises `ValueError` if the bytes are not a manifest.
+    """
+    return section_at(content, parse_message(ManifestOutline, content).transaction_section)
+
+
 class FragmentEntry(NamedTuple):
     """A fragment as a manifest describes it.
 
@@ -189,15 +197,17 @@ class ManifestFile:
             raise not_a_manifest(name, error) from error
         return ManifestFile(manifest, indexes)
 
-    def serialize(self, transaction: Any) -> bytes:
+    def serialize(self, transaction: Any, fields: Sequence[str] = TRANSACTION_SECTIONS) -> bytes:
         """Encode the file with a transaction inside.
 
-        The positions of the sections are set in the manifest message.
+        The positions of the sections are set in the manifest message; that of the transaction in some fields.
         """
         self.manifest.ClearField("index_section")
         if self.indexes is not None:
             self.manifest.index_section = 0
-        place_transaction(self.manifest, self.indexes)
+        for field in TRANSACTION_SECTIONS:
+            self.manifest.ClearField(field)
+        place_transaction(self.manifest, self.indexes, fields)
         sections = [] if self.indexes is None else [self.indexes]
         return file_of(self.manifest.SerializeToString(), *sections, transaction.SerializeToString())
 
@@ -207,9 +217,9 @@ def transaction_position(indexes: bytes | None) -> int:
     return 0 if indexes is None else _LENGTH.size + len(indexes)
 
 
-def place_transaction(message: Any, indexes: bytes | None) -> None:
-    """Set the position of the transaction where every engine reads it."""
-    for field in TRANSACTION_SECTIONS:
+def place_transaction(message: Any, indexes: bytes | None, fields: Sequence[str] = TRANSACTION_SECTIONS) -> None:
+    """Set the position of the transaction, by default where every engine reads it."""
+    for field in fields:
         setattr(message, field, transaction_position(indexes))
 
 

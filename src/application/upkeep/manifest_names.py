@@ -19,7 +19,6 @@ import attrs
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.application.versions import raise_unless_committed
 from lancekeep.domain.commit import Conflict
-from lancekeep.domain.dataset_files import TRANSACTIONS
 from lancekeep.domain.errors import ConcurrentModification, Damaged, ObjectNotFound, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import BRANCHES, DatasetRoot
@@ -27,7 +26,7 @@ from lancekeep.domain.naming import ManifestName, NamingScheme
 from lancekeep.domain.operations import Transaction, UpdateConfig
 from lancekeep.domain.version_row import VersionRow, scheme_of
 from lancekeep.format.next_version import next_version
-from lancekeep.format.table_version import TableVersion, serialize_transaction
+from lancekeep.format.table_version import TableVersion
 
 T = TypeVar("T")
 
@@ -140,8 +139,7 @@ class ManifestNamesMigration:
             base = TableVersion.parse(self._get(latest.path), latest.path)
             transaction = Transaction(latest.version, str(uuid4()), operation=UpdateConfig())
             following = next_version(base, transaction, self.now(), str(self.name))
-            key = f"{root.key}/{TRANSACTIONS}/{following.transaction}"
-            self._put(key, serialize_transaction(transaction))
+            self.commits.record_transaction(root, following)
             outcome, _ = self.commits.commit_built(root, following, scheme=_V2)
             if not isinstance(outcome, Conflict):
                 return raise_unless_committed(outcome, str(self.name)).version

@@ -402,6 +402,7 @@ class TableRelocation:
             scheme = scheme_of(latest)
             assert scheme is not None  # a final row names its manifest
             manifest = build(content, latest.path, str(uuid4()), self._now())
+            commits.record_transaction(history, manifest)
             staged = f"{history.manifest_key(latest.version + 1, scheme)}-{uuid4()}"
             self._retry(partial(self._places.objects.put, staged, manifest.content))
             outcome = commits.commit(

@@ -181,6 +181,7 @@ class Tiering:
             manifest = registering or moved(content, latest.path, copied, tier.uri, *built)
             if manifest is None:
                 return None
+            self._ledger.commits.record_transaction(root, manifest)
             outcome, _ = self._versions.commit_built(table, manifest)
             if not isinstance(outcome, Conflict):
                 committed = raise_unless_committed(outcome, str(table.id))
