@@ -65,7 +65,7 @@ class Namespaces:
     def describe(self, object_id: ObjectId) -> Namespace:
         view = self._ledger.view()
         found = find_namespace(view, object_id)
-        return attrs.evolve(found, properties={**made_up_properties(view, object_id), **found.properties})
+        return attrs.evolve(found, properties={**found.properties, **made_up_properties(view, object_id)})
 
     def page(
         self, object_id: ObjectId, object_type: str, after: str | None, limit: int | None

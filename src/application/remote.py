@@ -190,6 +190,9 @@ class RestWrites(Writes):
         engine, _ = self._opened(plan.table)
         return self._resolved(lambda: engine.commit_fragments(plan, fragments, properties, exactly=exactly))
 
+    def require_columns_may_change(self, object_id: ObjectId) -> None:
+        """Do nothing: the server refuses versions that it does not permit."""
+
     def commit_change(
         self,
         object_id: ObjectId,

@@ -141,11 +141,13 @@ class TableStructure:
 
     def add_columns(self, object_id: ObjectId, expressions: Mapping[str, str], branch: str | None) -> Changed:
         """Add columns with values; see `StructureEngine.add_columns`."""
-        return self._change(object_id, branch, lambda dataset: self._engine.structure.add_columns(dataset, expressions))
+        return self._change_columns(
+            object_id, branch, lambda dataset: self._engine.structure.add_columns(dataset, expressions)
+        )
 
     def declare_columns(self, object_id: ObjectId, expressions: Mapping[str, str], branch: str | None) -> Changed:
         """Add columns that `fill_column` computes; see `StructureEngine.declare_columns`."""
-        return self._change(
+        return self._change_columns(
             object_id, branch, lambda dataset: self._engine.structure.declare_columns(dataset, expressions)
         )
 
@@ -163,11 +165,27 @@ class TableStructure:
 
     def alter_columns(self, object_id: ObjectId, changes: Sequence[ColumnChange], branch: str | None) -> Changed:
         """Alter columns; see `StructureEngine.alter_columns`."""
-        return self._change(object_id, branch, lambda dataset: self._engine.structure.alter_columns(dataset, changes))
+        return self._change_columns(
+            object_id, branch, lambda dataset: self._engine.structure.alter_columns(dataset, changes)
+        )
 
     def drop_columns(self, object_id: ObjectId, paths: Sequence[str], branch: str | None) -> Changed:
         """Drop columns; see `StructureEngine.drop_columns`."""
-        return self._change(object_id, branch, lambda dataset: self._engine.structure.drop_columns(dataset, paths))
+        return self._change_columns(
+            object_id, branch, lambda dataset: self._engine.structure.drop_columns(dataset, paths)
+        )
+
+    def require_columns_may_change(self, object_id: ObjectId) -> None:
+        """Check that a table is not that of a partition, whose columns are those of the namespace.
+
+        Raises:
+            Refused: It is.
+        """
+        self._writes.require_columns_may_change(object_id)
+
+    def _change_columns(self, object_id: ObjectId, branch: str | None, act: Callable[[Any], Any]) -> Changed:
+        self.require_columns_may_change(object_id)
+        return self._change(object_id, branch, act)
 
     # -- metadata -----------------------------------------------------------------------------------------------
 

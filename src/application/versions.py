@@ -25,11 +25,13 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import BRANCHES, DatasetRoot
 from lancekeep.domain.lineage import Base
 from lancekeep.domain.naming import NamingScheme, detached_version
+from lancekeep.domain.partition_rules import is_partition
 from lancekeep.domain.partitions import published_version
 from lancekeep.domain.table import Table, find_table, is_at, v1_table
 from lancekeep.domain.transaction import AllCommitted, TransactionOutcome
 from lancekeep.domain.version_row import VersionRow
 from lancekeep.format.judge import Approved
+from lancekeep.format.schema import columns_in
 
 Success = TypeVar("Success", Committed, AllCommitted)
 
@@ -213,6 +215,7 @@ class Versions:
         Raises:
             CommitRefused: As `TableCommits.commit`, or a rename moved the table's files during the commit.
         """
+        self._require_columns(table, branch, lambda: self._places.objects.get(manifest_path))
         outcome = self._ledger.commits.commit(
             self._places.dataset_root(table).branch(branch),
             version,
@@ -242,6 +245,7 @@ class Versions:
         Raises:
             CommitRefused: As `commit_version`.
         """
+        self._require_columns(table, None, lambda: built.content)
         confirm = self._confirming(table, built.number, first=False) if self.managed else _nothing
         root = self._places.dataset_root(table)
         return self._ledger.commits.commit_built(
@@ -271,6 +275,8 @@ class Versions:
         Raises:
             CommitRefused: As `TransactionCommits.commit`, or a rename moved the files of a table during the commit.
         """
+        for each in candidates:
+            self._require_columns(each.table, each.branch, partial(self._places.objects.get, each.manifest_path))
         checks = [
             self._confirming(each.table, each.version, first=each.version == 1, branch=each.branch)
             for each in candidates
@@ -284,6 +290,34 @@ class Versions:
             ],
             confirm=lambda: [check() for check in checks],
         )
+
+    def require_columns_may_change(self, object_id: ObjectId) -> None:
+        """Check that a table is not that of a partition.
+
+        Raises:
+            Refused: It is; all partitions have the columns of the namespace.
+        """
+        if is_partition(self._ledger.recent(), object_id):
+            raise Refused(
+                f"the table {object_id} is a partition, and all partitions have the columns of the partitioned "
+                "namespace; nothing was changed. To have other columns, create a partitioned catalog with them, and "
+                "write the rows there."
+            )
+
+    def _require_columns(self, table: Table, branch: str | None, staged: Callable[[], bytes]) -> None:
+        """Check that a new version of a partition keeps the columns; reads both manifests if it is one.
+
+        Raises:
+            Refused: The columns differ.
+        """
+        if not is_partition(self._ledger.recent(), table.id):
+            return
+        latest = self._ledger.commits.latest(self._places.dataset_root(table).branch(branch))
+        if latest is not None:
+            before = self._places.objects.get(latest.path)
+            with suppress(ValueError):  # an unreadable manifest is refused by the commit
+                if columns_in(before) != columns_in(staged()):
+                    self.require_columns_may_change(table.id)
 
     def _confirming(
         self, table: Table, version: int, *, first: bool, branch: str | None = None

@@ -38,6 +38,7 @@ from lancekeep.domain.errors import (
     LancekeepError,
     NotFound,
     ObjectNotFound,
+    Refused,
     StoreUnavailable,
     TableAlreadyExists,
     TableNotFound,
@@ -119,6 +120,8 @@ class Writes:
             location = self._places.new_location(object_id)
             return self._write_and_enter(Table(object_id, location, checked_properties(properties)), reader)
         replaces = write_mode is WriteMode.OVERWRITE and properties is not None
+        if write_mode is WriteMode.OVERWRITE:
+            self._require_columns(object_id, reader.schema)
         if properties and replaces and self._ledger.view().flat:
             raise Unsupported(f"{object_id}: a V1 directory has no properties; open the catalog with its manifest")
         if write_mode is WriteMode.APPEND and not properties and not _is_stream(data):
@@ -155,6 +158,8 @@ class Writes:
 
     def begin(self, object_id: ObjectId, schema: Any, mode: str, properties: Mapping[str, str] | None) -> WritePlan:
         write_mode = _mode(mode)
+        if write_mode is WriteMode.OVERWRITE:
+            self._require_columns(object_id, schema)
         declared, _ = self._declare_for(object_id, write_mode, properties)
         table = self._tables.find(object_id)
         root = self._places.dataset_root(table)
@@ -238,6 +243,19 @@ class Writes:
         with self._diagnosed(object_id):
             staged, base = self._engine.stage_change(object_id, act)
             return self._settled(object_id, lambda: self._transactions().commit_staged(object_id, staged, base))
+
+    def require_columns_may_change(self, object_id: ObjectId) -> None:
+        """Check that a table is not that of a partition; see `Versions.require_columns_may_change`."""
+        self._versions.require_columns_may_change(object_id)
+
+    def _require_columns(self, object_id: ObjectId, schema: Any) -> None:
+        """Check that an overwrite keeps the columns of a partition."""
+        try:
+            self.require_columns_may_change(object_id)
+        except Refused:
+            if not self._tables.exists(object_id) or self.open(object_id, None, None, None).schema.equals(schema):
+                return
+            raise
 
     def abandon(self, plan: WritePlan) -> None:
         if plan.declared and self._tables.exists(plan.table):

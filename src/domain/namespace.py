@@ -20,6 +20,7 @@ from lancekeep.domain.errors import NamespaceNotEmpty, NamespaceNotFound, Refuse
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.identity import IDENTITY_PROPERTY
 from lancekeep.domain.manifest_entry import NAMESPACE, SQL_VIEW, TABLE, ManifestEntry
+from lancekeep.domain.partition_rules import require_enterable, require_no_spec, require_unpartitioned_properties
 from lancekeep.domain.table import Table
 
 
@@ -59,11 +60,13 @@ def create_namespace(view: CatalogView, object_id: ObjectId, properties: Mapping
         NamespaceNotFound: the parent does not exist.
         NamespaceAlreadyExists: an object has the name.
         Unsupported: the catalog is a V1 directory.
+        Refused: the name belongs to the partitioned namespace.
     """
     if view.flat:
         raise Unsupported(f"a V1 directory has only the root namespace; open it with its manifest for {object_id}")
     require_namespace(view, object_id.parent)
     require_free(view, object_id, NAMESPACE)
+    require_enterable(view, object_id)
     return [Put(ManifestEntry.namespace(object_id, properties))]
 
 
@@ -76,13 +79,14 @@ def drop_namespace(view: CatalogView, object_id: ObjectId, *, cascade: bool) -> 
     Raises:
         NamespaceNotFound: the namespace does not exist.
         NamespaceNotEmpty: it is not empty, and ``cascade`` is false.
-        Refused: it is the root, or contains an object of an unknown type.
+        Refused: it is the root, belongs to a partition specification, or contains an object of an unknown type.
     """
     if object_id.is_root:
         raise Refused(
             "the root namespace cannot be dropped; it exists as long as its directory does. Drop its contents instead"
         )
     find_namespace(view, object_id)
+    require_no_spec(view, object_id)
     below = list(view.descendants(object_id) if cascade else islice(view.descendants(object_id), 1))
     if below and not cascade:
         raise NamespaceNotEmpty(
@@ -112,6 +116,7 @@ def replace_namespace(view: CatalogView, object_id: ObjectId, properties: Mappin
     if entry is None or entry.object_type != NAMESPACE:
         return create_namespace(view, object_id, properties)
     drop_namespace(view, object_id, cascade=False)
+    require_enterable(view, object_id)
     return [Put(ManifestEntry.namespace(object_id, properties))]
 
 
@@ -121,9 +126,11 @@ def alter_namespace(view: CatalogView, object_id: ObjectId, changes: Mapping[str
     Raises:
         NamespaceNotFound: the namespace does not exist.
         Unsupported: the catalog is a V1 directory.
+        Refused: a property defines partitions.
     """
     if view.flat:
         raise Unsupported("a V1 directory cannot store properties; open it with its manifest")
+    require_unpartitioned_properties(view, object_id, changes)
     if object_id.is_root:
         return [SetProperties(changes)]
     find_namespace(view, object_id)

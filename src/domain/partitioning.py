@@ -265,6 +265,11 @@ class PartitionBy:
         return PartitionBy(tuple(columns), transform, chosen)
 
 
+def is_spec_property(name: str) -> bool:
+    """Return whether a property of the root has the name of a specification."""
+    return _SPEC_PROPERTY.fullmatch(name) is not None
+
+
 def specs_of(properties: Mapping[str, str]) -> dict[int, PartitionSpec]:
     """Return the partition specifications among the properties of the root.
 

@@ -17,11 +17,9 @@ from lancekeep.domain.dataset_files import Reference
 from lancekeep.domain.errors import ConcurrentModification, Damaged, Refused
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
+from lancekeep.domain.partition_rules import DATASET
 from lancekeep.domain.partitioning import READ_BRANCH, READ_TAG, READ_VERSION, PartitionSpec, specs_of
 from lancekeep.domain.table import Table
-
-DATASET = "dataset"
-"""The name of the table of every partition."""
 
 NAME_LENGTH = 16
 NAME_ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"

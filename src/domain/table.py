@@ -12,6 +12,7 @@ from lancekeep.domain.catalog import CatalogView, Change, Put, Remove, require_f
 from lancekeep.domain.errors import ConcurrentModification, Damaged, InvalidInput, TableNotFound, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import RESERVED, TABLE, ManifestEntry
+from lancekeep.domain.partition_rules import require_enterable
 from lancekeep.domain.row_rules import Rules, rules_of
 
 MANIFEST_DIRECTORY = "__manifest"
@@ -95,6 +96,7 @@ def add_table(
         InvalidInput: the directory belongs to another table.
         ConcurrentModification: the directory was free when it was ``chosen``, and now belongs to another table.
         Unsupported: a V1 directory cannot store the table.
+        Refused: the name belongs to the partitioned namespace.
     """
     if table.id.is_root:
         raise InvalidInput("the empty identifier is the root namespace; give the table a name")
@@ -108,6 +110,8 @@ def add_table(
     is_here = entry is not None and entry.location == table.location and (entry.listed or (reserved and _waits(entry)))
     if entry is not None and not (entry.object_type == TABLE and (is_here or replace)):
         require_free(view, table.id, TABLE)
+    if not is_here:
+        require_enterable(view, table.id)
     owner = view.owner_of(table.location)
     if owner is not None and owner.object_id != table.id.key:
         other = ObjectId.from_key(owner.object_id)
@@ -163,6 +167,7 @@ def rename_table(view: CatalogView, source: Table, target: ObjectId, location: s
         TableAlreadyExists: an object has the new name.
         ConcurrentModification: the entry has another location than ``source``, or ``location`` has another table.
         Unsupported: the catalog is a V1 directory.
+        Refused: a name belongs to the partitioned namespace.
     """
     entry = _entry_of_table(view, source.id)
     if entry.location != source.location:
@@ -173,6 +178,8 @@ def rename_table(view: CatalogView, source: Table, target: ObjectId, location: s
         raise Unsupported(f"a V1 directory cannot rename {source.id}; open it with its manifest")
     require_namespace(view, target.parent)
     require_free(view, target, TABLE)
+    for name in (source.id, target):
+        require_enterable(view, name)
     owner = view.owner_of(location)
     if owner is not None and owner.object_id != source.id.key:
         raise ConcurrentModification(

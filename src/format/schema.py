@@ -15,6 +15,8 @@ import pyarrow as pa
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.manifest import FieldEncoding, SchemaField
 from lancekeep.format.logical_types import arrow_type, logical_type
+from lancekeep.format.manifest import parse_message
+from lancekeep.format.messages import Field, ManifestOutline, parse
 
 PRIMARY_KEY = "lance-schema:unenforced-primary-key"
 PRIMARY_KEY_POSITION = PRIMARY_KEY + ":position"
@@ -64,6 +66,16 @@ def schema_fields(schema: pa.Schema) -> tuple[SchemaField, ...]:
     for field in schema:
         _add(fields, field, _ROOT)
     return tuple(fields)
+
+
+def columns_in(content: bytes) -> list[tuple[str, str, int, bool]]:
+    """Return the name, the type, the parent and the nullability of each field of a manifest file.
+
+    Raises:
+        ValueError: the file has no manifest.
+    """
+    fields = [parse(Field, field) for field in parse_message(ManifestOutline, content).fields]
+    return [(field.name, field.logical_type, field.parent_id, field.nullable) for field in fields]
 
 
 def primary_key(fields: Iterable[SchemaField]) -> tuple[SchemaField, ...]:

@@ -16,9 +16,11 @@ from typing import Any
 
 import lance
 import lance.namespace
+import lance_namespace as api
 import pyarrow as pa
 import pytest
 from lance_namespace import CreateNamespaceRequest, DescribeNamespaceRequest, ListNamespacesRequest, ListTablesRequest
+from rest_server import serving
 
 import lancekeep
 from lancekeep import (
@@ -35,6 +37,9 @@ from lancekeep import (
     Unsupported,
 )
 from lancekeep.application.partitions.writing import WrittenPartition
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
+from lancekeep.ports.table_structure import ColumnChange
 
 SCHEMA = pa.schema(
     [pa.field("id", pa.int64(), nullable=False), ("ts", pa.timestamp("us", "UTC")), ("country", pa.string())]
@@ -365,10 +370,110 @@ def test_namespace_of_another_implementation_is_read_as_specified(open_managed: 
     assert ids(namespace) == [1, 2, 4, 5]
 
     field = {"field_id": "f", "source_ids": [0], "expression": "col0 / 2", "result_type": {"type": "int64"}}
-    catalog.alter_namespace("", set={"partition_spec_v2": json.dumps({"id": 2, "fields": [field]})})
+    manifest = lance.dataset(f"{catalog.root_uri}/__manifest")
+    manifest.update_metadata({"partition_spec_v2": json.dumps({"id": 2, "fields": [field]})})
     assert ids(namespace, [("id", ">", 1)]) == [2, 4, 5]
     with pytest.raises(Refused, match="expression"):
         namespace.write(rows(7))
+
+
+OTHER = pa.table({"id": [9], "note": ["other"]})
+
+
+def _add(dataset: lance.LanceDataset) -> lance.LanceDataset:
+    dataset.add_columns({"n": "id + 1"})
+    return dataset
+
+
+FORBIDDEN: dict[str, Callable[[Catalog, ObjectId], object]] = {
+    "drop v1": lambda catalog, _: catalog.drop_namespace("v1", cascade=True),
+    "drop empty v2": lambda catalog, _: catalog.drop_namespace("v2"),
+    "replace v2": lambda catalog, _: catalog.create_namespace("v2", overwrite=True),
+    "create v3": lambda catalog, _: catalog.create_namespace("v3"),
+    "create a level": lambda catalog, _: catalog.create_namespace("v1.level"),
+    "set a spec": lambda catalog, _: catalog.alter_namespace("", {"partition_spec_v7": "{}"}),
+    "remove a spec": lambda catalog, _: catalog.alter_namespace("", remove=["partition_spec_v1"]),
+    "set the schema": lambda catalog, _: catalog.alter_namespace("", {"schema": "{}"}),
+    "set a derived property": lambda catalog, _: catalog.alter_namespace("v1", {"partition_spec": "{}"}),
+    "create a table": lambda catalog, table: catalog.write(f"{table.parent}.other", ROWS),
+    "hide all partitions": lambda catalog, _: catalog.write("dataset", ROWS),
+    "rename away": lambda catalog, table: catalog.rename_table(table, "away"),
+    "rename to": lambda catalog, table: catalog.rename_table("plain", f"{table.parent}.other"),
+    "overwrite": lambda catalog, table: catalog.write(table, OTHER, "overwrite"),
+    "add columns": lambda catalog, table: catalog.structure.add_columns(table, {"n": "id + 1"}, None),
+    "rename a column": lambda catalog, table: catalog.structure.alter_columns(
+        table, [ColumnChange("id", name="key")], None
+    ),
+    "drop columns": lambda catalog, table: catalog.structure.drop_columns(table, ["country"], None),
+    "change all columns of a branch": lambda catalog, table: catalog.structure.drop_columns(table, ["ts"], "dev"),
+}
+COMMITTED: dict[str, Callable[[Catalog, ObjectId], object]] = {
+    "commit a change": lambda catalog, table: catalog.commit_change(table, _add),
+    "through an opened dataset": lambda catalog, table: _add(catalog.open(table)),
+}
+"""Changes that reach a catalog as a manifest, which only a managed catalog sees before readers do.
+
+The engine reports every refusal of a commit through an opened dataset as unknown.
+"""
+
+
+def test_changes_by_name_that_break_partitions_are_refused(open_catalog: Open) -> None:
+    catalog = open_catalog()
+    namespace = catalog.create_partitioned(SCHEMA, BY)
+    [partition] = namespace.write(rows(1))
+    namespace.evolve([PartitionBy.identity("country")])
+    table = partition.table.id
+    catalog.write("plain", ROWS)
+    catalog.structure.create_branch(table, "dev", None, None)
+    before = catalog.describe_namespace("").properties
+    columns, version = catalog.open(table).schema, catalog.open(table).version
+    for name, change in {**FORBIDDEN, **(COMMITTED if catalog.versions.managed else {})}.items():
+        with pytest.raises(Exception, match=r"partition|commit may or may not have been applied") as refusal:
+            change(catalog, table)
+        assert isinstance(refusal.value, Refused | OSError | RuntimeError), name
+    assert catalog.describe_namespace("").properties == before
+    dataset = catalog.open(table)
+    assert (dataset.schema, dataset.version) == (columns, version)
+    assert (catalog.list_tables(""), catalog.list_namespaces("")) == (["plain"], ["v1", "v2"])
+    namespace.write(rows(2))
+    assert ids(namespace) == [1, 2]
+
+
+def test_partitions_stay_usable_by_name(open_catalog: Open) -> None:
+    catalog = open_catalog()
+    namespace = catalog.create_partitioned(SCHEMA, BY)
+    [partition] = namespace.write(rows(1))
+    table = partition.table.id
+    catalog.write(table, rows(4).cast(namespace.schema), mode="append")
+    catalog.write(table, rows(5).cast(namespace.schema), mode="overwrite")
+    catalog.alter_namespace("v1", {"owner": "ann"})
+    catalog.alter_namespace("", {"owner": "ann", "partition_spec_v1": namespace.specs[1].to_json()})
+    assert ids(namespace) == [1]
+    catalog.drop_namespace(ObjectId(table.names[:2]), cascade=True)
+    assert ids(namespace) == []
+    namespace.write(rows(6))
+    assert ids(namespace) == [6]
+
+
+def test_catalog_with_a_table_of_the_name_of_all_partitions_is_not_partitioned(open_managed: Open) -> None:
+    catalog = open_managed()
+    catalog.write("dataset", ROWS)
+    with pytest.raises(AlreadyExists, match="the name dataset is taken by a table"):
+        catalog.create_partitioned(SCHEMA, BY)
+
+
+def test_servers_refuse_other_columns_of_a_partition(open_managed: Open) -> None:
+    catalog = open_managed()
+    [partition] = catalog.create_partitioned(SCHEMA, BY).write(rows(1))
+    names = list(partition.table.id.names)
+    namespace = CatalogNamespace(catalog)
+    with serving(namespace) as front, lancekeep.connect(front.uri) as remote:
+        for change in (FORBIDDEN["add columns"], FORBIDDEN["overwrite"], FORBIDDEN["drop v1"]):
+            with pytest.raises(Exception, match="partition"):
+                change(remote, partition.table.id)
+    with pytest.raises(Exception, match="partition"):
+        namespace.alter_table_drop_columns(api.AlterTableDropColumnsRequest(id=names, columns=["ts"]))
+    assert catalog.open(partition.table.id).schema == catalog.partitioned().schema
 
 
 def test_directories_carry_the_ids_of_their_tables(open_catalog: Open) -> None:

@@ -48,7 +48,8 @@ from lancekeep.domain.errors import (
     Unsupported,
 )
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.domain.manifest_entry import NAMESPACE, ManifestEntry
+from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
+from lancekeep.domain.partition_rules import DATASET
 from lancekeep.domain.partitioning import (
     SCHEMA_PROPERTY,
     PartitionBy,
@@ -57,7 +58,6 @@ from lancekeep.domain.partitioning import (
     specs_of,
 )
 from lancekeep.domain.partitions import (
-    DATASET,
     NAME_LENGTH,
     Partition,
     by_values,
@@ -108,6 +108,7 @@ class PartitionedNamespace:
                 raise Unsupported("a V1 directory cannot be partitioned; open it with its manifest")
             if specs_of(view.properties) or SCHEMA_PROPERTY in view.properties:
                 raise AlreadyExists("the catalog is partitioned already; evolve it instead")
+            require_free(view, ObjectId((DATASET,)), TABLE)
             changes = _enter(view, spec, numbered)
             return [SetProperties({SCHEMA_PROPERTY: exact_schema_text(numbered)}), *changes], None
 

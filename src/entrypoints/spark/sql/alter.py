@@ -49,6 +49,8 @@ def alter(catalog: Catalog, table: ObjectId, changes: Sequence[Any]) -> None:
             raise Unsupported(f"{table}: {name} is the type of a column, which is decided when the table is created")
         if name in ("provider", "location", "owner"):
             raise Unsupported(f"{table}: {name} is not a property that can be changed")
+    if by_kind.keys() - {"UpdateColumnComment"}:
+        catalog.structure.require_columns_may_change(table)
     for kind, of_kind in by_kind.items():
         catalog.commit_change(table, partial(_altered, _COLUMN_CHANGES[kind], of_kind))
     if given or removed:

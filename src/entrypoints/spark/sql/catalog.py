@@ -26,7 +26,7 @@ from lancekeep.domain.errors import (
 )
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import SQL_VIEW
-from lancekeep.domain.partitions import DATASET
+from lancekeep.domain.partition_rules import DATASET
 from lancekeep.domain.row_rules import rules_of
 from lancekeep.entrypoints.spark.sql.alter import alter, constraint_property
 from lancekeep.entrypoints.spark.sql.branches import PREFIX, TAG_PREFIX, WAP_BRANCH, Branch
