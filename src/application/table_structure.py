@@ -176,7 +176,7 @@ class TableStructure:
         )
 
     def require_columns_may_change(self, object_id: ObjectId) -> None:
-        """Check that a table is not that of a partition, whose columns are those of the namespace.
+        """Check that a table is no partition; its columns are the namespace's.
 
         Raises:
             Refused: It is.

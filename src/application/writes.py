@@ -245,7 +245,7 @@ class Writes:
             return self._settled(object_id, lambda: self._transactions().commit_staged(object_id, staged, base))
 
     def require_columns_may_change(self, object_id: ObjectId) -> None:
-        """Check that a table is not that of a partition; see `Versions.require_columns_may_change`."""
+        """Check that a table is no partition; see the method of `Versions`."""
         self._versions.require_columns_may_change(object_id)
 
     def _require_columns(self, object_id: ObjectId, schema: Any) -> None:

@@ -20,6 +20,7 @@ from typing import NoReturn
 
 import attrs
 
+from lancekeep.domain.column_names import unquoted
 from lancekeep.domain.errors import InvalidInput
 
 CONSTRAINT = "constraint."
@@ -126,7 +127,7 @@ def _columns(expression: Expression) -> Iterator[Column]:
 
 
 _TOKEN = re.compile(
-    r"\s*(?:(?P<number>\d+\.\d*|\.\d+|\d+)(?![\w.])|(?P<text>'[^'\\]*'(?!'))|(?P<quoted>`[^`]+`)|(?P<word>[A-Za-z_]\w*)"
+    r"\s*(?:(?P<number>\d+\.\d*|\.\d+|\d+)(?![\w.])|(?P<text>'[^'\\]*'(?!'))|(?P<quoted>`(?:[^`]|``)+`)|(?P<word>[A-Za-z_]\w*)"
     r"|(?P<sign><>|!=|<=>?|>=|==|[-+*=<>(),.]))",
     re.ASCII,
 )
@@ -257,12 +258,12 @@ class _Parser:
         return call
 
     def _column(self) -> Column:
-        path = [self._take().strip("`")]
+        path = [unquoted(self._take())]
         while self._sign("."):
             kind, text = self._next()
             if kind not in ("word", "quoted"):
                 self._refuse(text)
-            path.append(self._take().strip("`"))
+            path.append(unquoted(self._take()))
         return Column(tuple(path))
 
     def _date(self, text: str) -> Literal:

@@ -69,7 +69,7 @@ def schema_fields(schema: pa.Schema) -> tuple[SchemaField, ...]:
 
 
 def columns_in(content: bytes) -> list[tuple[str, str, int, bool]]:
-    """Return the name, the type, the parent and the nullability of each field of a manifest file.
+    """Return name, type, parent and nullability of each field of a manifest file.
 
     Raises:
         ValueError: the file has no manifest.

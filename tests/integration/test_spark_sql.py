@@ -160,7 +160,7 @@ def test_refused_definition_creates_no_table(lake: Lake) -> None:
         ("(id INT, PRIMARY KEY (id))", "only CHECK constraints that are enforced are supported"),
         ("(id INT, g INT GENERATED ALWAYS AS (abs(id)))", "not every writer can evaluate it"),
         ("(a INTERVAL YEAR)", "a table cannot keep these types"),
-        ("(`a.b` INT)", "Lance cannot store these columns"),
+        ("(`a.b` INT)", "a column cannot have the name 'a.b'"),
         ("(id INT) TBLPROPERTIES ('vector.v' = '3')", "vector.v names no column of id"),
         ("(v ARRAY<FLOAT>) TBLPROPERTIES ('vector.v' = 'x')", "cannot be vectors of length 'x'"),
         ("(id INT) TBLPROPERTIES ('lancekeep.mine' = '3')", "'lancekeep.mine' is the catalog's own"),
@@ -248,13 +248,10 @@ def test_names_and_types_that_lance_cannot_read_back_are_refused(lake: Lake) -> 
     lake.sql("CREATE TABLE lake.t (id INT)")
     for statement in [
         "CREATE TABLE lake.u (`a``b` INT)",
-        "CREATE TABLE lake.u AS SELECT named_struct('a`b', 1) st",
         "ALTER TABLE lake.t ADD COLUMN `a``b` INT",
         "ALTER TABLE lake.t RENAME COLUMN id TO `a``b`",
     ]:
-        with pytest.raises(
-            PySparkException, match="Lance cannot read a column with a backtick in its name, here 'a`b'"
-        ):
+        with pytest.raises(PySparkException, match="a column cannot have the name 'a`b'"):
             lake.sql(statement)
     for statement in ["CREATE TABLE lake.u (c VARCHAR(5))", "ALTER TABLE lake.t ADD COLUMN c CHAR(5)"]:
         with pytest.raises(PySparkException, match=r"does not keep the length of a text: 'c' is .*\. Declare STRING"):
@@ -262,7 +259,8 @@ def test_names_and_types_that_lance_cannot_read_back_are_refused(lake: Lake) -> 
     assert lake.versions() == [(1, 0)]
     assert lake.catalog.list_tables() == ["t"]
 
-    lake.catalog.write("foreign", pa.table({"id": [1, 2], "a`b": [3, 4]}))
+    lance.write_dataset(pa.table({"id": [1, 2], "a`b": [3, 4]}), f"{lake.catalog.root_uri}/foreign.lance")
+    lake.catalog.register_table("foreign", "foreign.lance")
     assert sorted(lake.sql("SELECT id FROM lake.foreign")) == [(1,), (2,)]
     for statement in ["SELECT * FROM lake.foreign", "ALTER TABLE lake.foreign DROP COLUMN `a``b`"]:
         with pytest.raises(PySparkException, match="RENAME COLUMN `a``b` TO"):

@@ -25,6 +25,7 @@ from lancekeep.adapters.lance.views import LanceViews
 from lancekeep.application.concurrency import in_a_thread
 from lancekeep.application.panics import panics_translated, without_panics
 from lancekeep.application.row_rules import checked
+from lancekeep.domain.column_names import require_readable
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import (
     BranchNotFound,
@@ -106,6 +107,7 @@ class LanceEngine:
             return self._create(table, data)
         if mode is WriteMode.APPEND:
             return self._append(table, data)
+        require_readable(data.schema.names)
         channel = Channel(self._namespace)
         return _one_commit(
             table,
@@ -150,6 +152,7 @@ class LanceEngine:
         return Committed(self.create_at(plan, self.write_fragments(plan, data)), "", 0)
 
     def create_at(self, plan: WritePlan, fragments: Sequence[Any]) -> int:
+        require_readable(plan.schema.names)
         with _translated(plan.table, Channel(self._namespace)):
             dataset = lance.LanceDataset.commit(
                 plan.uri,
@@ -188,6 +191,8 @@ class LanceEngine:
         return _committed(channel, self._commit(plan, fragments, properties, channel, exactly=exactly))
 
     def write_fragments(self, plan: WritePlan, data: Any) -> Sequence[Any]:
+        if plan.mode is not WriteMode.APPEND:
+            require_readable(plan.schema.names)
         with checked(data, plan.rules) as rows, _translated(plan.table, Channel(self._namespace)):
             fragments: Sequence[Any] = write_fragments(
                 rows,
@@ -216,6 +221,8 @@ class LanceEngine:
     ) -> Any:
         metadata = [_fragment(fragment) for fragment in fragments]
         appends = plan.mode is WriteMode.APPEND
+        if not appends:
+            require_readable(plan.schema.names)
         operation = (
             lance.LanceOperation.Append(metadata) if appends else lance.LanceOperation.Overwrite(plan.schema, metadata)
         )

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from lancekeep.adapters.lance.queries import plans, streamed, translated
 from lancekeep.application.panics import without_panics
+from lancekeep.domain.column_names import quoted
 from lancekeep.domain.errors import ColumnNotFound, Unsupported
 from lancekeep.domain.indexes import is_system_index
 from lancekeep.format.manifest import transaction_name
@@ -69,12 +70,13 @@ class LanceRows:
     def updated(
         self, dataset: Any, values: Mapping[str, str], condition: str | None, columns: Sequence[str]
     ) -> pa.RecordBatchReader:
-        present = [name for name in columns if name in dataset.schema.names]
+        stored = frozenset(dataset.schema.names)
+        present = [name for name in columns if name in stored]
         schema = pa.schema([dataset.schema.field(name) for name in present])
         with translated(dataset):
             if any("." in path for path in values):
                 raise Unsupported("fields of structs cannot be updated in a table with rules for its rows")
-            projected = {name: values.get(name, f"`{name}`") for name in present}
+            projected = {name: values.get(name, quoted(name)) for name in present}
             reader = dataset.scanner(columns=projected, filter=condition).to_reader()
         return pa.RecordBatchReader.from_batches(
             schema, (pa.Table.from_batches([batch]).cast(schema).to_batches()[0] for batch in reader if batch.num_rows)

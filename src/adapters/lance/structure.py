@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from lancekeep.adapters.lance import indexes
 from lancekeep.application.panics import without_panics
+from lancekeep.domain.column_names import plain_path, require_readable
 from lancekeep.domain.errors import (
     BranchAlreadyExists,
     ColumnNotFound,
@@ -188,13 +189,15 @@ class LanceStructure:
     def alter_columns(self, dataset: Any, changes: Sequence[ColumnChange]) -> Any:
         for change in changes:
             _field(dataset, change.path)
+        require_readable(change.name for change in changes if change.name is not None and _is_top(dataset, change.path))
         with _refusing(SchemaMismatch):
             dataset.alter_columns(*map(_alteration, changes))
         return dataset
 
     def drop_columns(self, dataset: Any, paths: Sequence[str]) -> Any:
-        for path in paths:
-            _field(dataset, path)
+        fields = [_field(dataset, path) for path in paths]
+        # The engine drops no column with another name, and reports success.
+        require_readable(field.name for field, path in zip(fields, paths, strict=True) if _is_top(dataset, path))
         with _refusing(SchemaMismatch):
             dataset.drop_columns(list(paths))
         return dataset
@@ -325,17 +328,24 @@ def _field_of(dataset: Any, path: str) -> Any:
     return found
 
 
+def _is_top(dataset: Any, path: str) -> bool:
+    """Return whether a path names a column, not a field in one."""
+    return _field_of(dataset, path).id() in {field.id() for field in dataset.lance_schema.fields()}
+
+
 def _paths(fields: Sequence[Any], above: str = "") -> Iterator[tuple[int, str]]:
     """Yield the id and the canonical path of each field."""
     for field in fields:
         name = field.name()
-        path = above + (name if "." not in name and "`" not in name else "`" + name.replace("`", "``") + "`")
+        path = above + plain_path([name])
         yield field.id(), path
         yield from _paths(field.children(), path + ".")
 
 
 def _require_new(dataset: Any, names: Mapping[str, str]) -> None:
-    taken = [name for name in names if name in dataset.schema.names]
+    require_readable(names)
+    stored = frozenset(dataset.schema.names)
+    taken = [name for name in names if name in stored]
     if taken:
         raise SchemaMismatch(f"{_name(dataset)} has a column {taken[0]!r} already; nothing was added")
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lance.blob import BlobType
 
+from lancekeep.domain.column_names import require_readable
 from lancekeep.domain.errors import InvalidInput, MissingExtra
 from lancekeep.entrypoints.scanning import BLOB_ENCODING, is_blob
 
@@ -179,34 +180,11 @@ def require_storable(schema: pa.Schema) -> None:
     """
     if not schema.names:
         raise InvalidInput("the DataFrame has no columns; a table needs at least one")
-    require_quotable(_field_names(schema))
+    require_readable(schema.names)
     try:
         lance.fragment.write_fragments(schema.empty_table(), "memory://schema-check", schema=schema, mode="create")
     except (OSError, ValueError) as error:
         raise InvalidInput(f"Lance cannot store these columns: {error}") from error
-
-
-def _field_names(fields: Iterable[pa.Field]) -> Iterator[str]:
-    for field in fields:
-        yield field.name
-        yield from _field_names(field.type.field(at) for at in range(field.type.num_fields))
-
-
-def require_quotable(names: Iterable[str]) -> None:
-    """Check that no name contains a backtick.
-
-    Lance writes such a column but cannot read it or append to it.
-
-    Raises:
-        InvalidInput: A name contains a backtick.
-    """
-    for name in names:
-        if "`" in name:
-            quoted = name.replace("`", "``")
-            raise InvalidInput(
-                f"Lance cannot read a column with a backtick in its name, here {name!r}. Choose another name; for a "
-                f"table that has the column: ALTER TABLE … RENAME COLUMN `{quoted}` TO …"
-            )
 
 
 def require_fit(offered: pa.Schema, wanted: pa.Schema) -> None:

@@ -1,9 +1,9 @@
 """Translate Spark's filters to filters of Lance's scanner.
 
 A filter is translated only if both sides are certain to select the same rows. Spark keeps the others: columns that the
-table stores in another type than Spark sees, literals out of the range of the stored type, and names that the scanner
-cannot quote. Filters on floating-point columns run on both sides: the scanner orders NaNs by their sign, so it selects
-a superset and Spark filters again.
+table stores in another type than Spark sees, and literals out of the range of the stored type. Filters on
+floating-point columns run on both sides: the scanner orders NaNs by their sign, so it selects a superset and Spark
+filters again.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
+from lancekeep.domain.column_names import quoted
 from lancekeep.entrypoints.scanning import is_blob
 
 
@@ -56,7 +57,7 @@ def pushed(condition: Filter, schema: pa.Schema) -> Pushed | None:
     field = _field(inner.attribute, schema)
     if field is None:
         return None
-    column = ".".join(f"`{name}`" for name in inner.attribute)
+    column = quoted(*inner.attribute)
     sql = _condition(inner, column, field.type, negated)
     if sql is None:
         return None
@@ -67,9 +68,9 @@ def _field(path: Sequence[str], schema: pa.Schema) -> pa.Field | None:
     """Return a column or a field of nested structs.
 
     Returns:
-        None for blobs, and if a name has a backtick, which the scanner cannot quote.
+        None for blobs, and if a column has a backtick in its name: the scanner cannot filter such a table.
     """
-    if "`" in "".join((*path, *schema.names)) or path[0] not in schema.names:
+    if "`" in "".join(schema.names) or path[0] not in schema.names:
         return None
     field = schema.field(path[0])
     if is_blob(field):

@@ -15,9 +15,10 @@ import lance
 import pyarrow as pa
 
 from lancekeep.application.catalog import Catalog
+from lancekeep.domain.column_names import require_readable
 from lancekeep.domain.errors import InvalidInput, Refused
 from lancekeep.entrypoints.scanning import READ_AHEAD, batch_rows
-from lancekeep.entrypoints.spark.arrow_types import as_spark_sees, as_spark_takes, require_quotable
+from lancekeep.entrypoints.spark.arrow_types import as_spark_sees, as_spark_takes
 from lancekeep.entrypoints.spark.daemon import freeze_imports
 from lancekeep.entrypoints.spark.projection import Origin, origins_by_name, projected
 from lancekeep.format.manifest import FragmentEntry, fragment_entries, transaction_name
@@ -215,7 +216,7 @@ def require_types(stored: pa.Schema, wanted: pa.Schema) -> None:
         InvalidInput: A column is missing or has another type.
     """
     require_columns(stored, wanted.names)
-    require_quotable(wanted.names)
+    require_readable(wanted.names)
     for field in wanted:
         seen = as_spark_sees(stored.field(field.name).type)
         if not _is_part(as_spark_sees(field.type), seen):

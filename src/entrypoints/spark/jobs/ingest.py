@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from lancekeep.application.catalog import Catalog
 from lancekeep.application.upkeep.fsck import Progress
+from lancekeep.domain.column_names import quoted
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput, Refused, TableNotFound
 from lancekeep.domain.identifiers import Identifier, ObjectId
@@ -484,7 +485,7 @@ def _replacing(
 ) -> lance.Transaction:
     """Return a transaction that replaces the rows of files by new fragments."""
     listed = ", ".join("'" + uri.replace("'", "''") + "'" for uri in uris)
-    predicate = f"{column} IN ({listed})"
+    predicate = f"{quoted(column)} IN ({listed})"
     updated, removed = [], []
     for fragment in dataset.get_fragments():
         if fragment.count_rows(filter=predicate):

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancekeep.application.catalog import Catalog
+from lancekeep.domain.column_names import quoted
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput
 from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.entrypoints.spark.arrow_types import fit
@@ -210,8 +211,8 @@ def _with_both_zeros(batch: pa.RecordBatch, keys: list[str]) -> Iterable[pa.Reco
 
 def _stored_zero(dataset: Any, key: str) -> pa.Scalar | None:
     """Return the zero that a column of the table stores; None if it stores none."""
-    quoted = f"`{key}`"
-    found = pc.unique(dataset.to_table([key], filter=f"{quoted} >= -0.0 AND {quoted} <= 0.0")[key]).drop_null()
+    column = quoted(key)
+    found = pc.unique(dataset.to_table([key], filter=f"{column} >= -0.0 AND {column} <= 0.0")[key]).drop_null()
     if len(found) > 1:
         raise InvalidInput(f"the key {key!r} has both 0.0 and -0.0 in the table, which are equal: update one of them")
     return found[0] if len(found) else None

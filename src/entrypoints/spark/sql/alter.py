@@ -14,10 +14,11 @@ from pyspark.sql.types import StructField, _parse_datatype_json_string
 
 from lancekeep.application.catalog import Catalog
 from lancekeep.application.row_rules import check_stream, require_evaluable
+from lancekeep.domain.column_names import plain_path, quoted, require_readable
 from lancekeep.domain.errors import InvalidInput, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.row_rules import CONSTRAINT, DEFAULT, columns_of, rules_of
-from lancekeep.entrypoints.spark.arrow_types import as_spark_sees, fit, require_quotable, require_storable
+from lancekeep.entrypoints.spark.arrow_types import as_spark_sees, fit, require_storable
 from lancekeep.entrypoints.spark.sql.columns import COMMENT, is_type_property, stored_field
 from lancekeep.entrypoints.spark.writing import require_extensible
 
@@ -191,7 +192,7 @@ def _fill(dataset: Any, field: pa.Field, text: str) -> None:
     """Add a column in which all stored rows have the default."""
     session = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
     kind = from_arrow_schema(pa.schema([pa.field(field.name, as_spark_sees(field.type))]))[0].dataType
-    value = session.sql(f"SELECT CAST(({text}) AS {kind.simpleString()}) AS `{field.name}`").toArrow()
+    value = session.sql(f"SELECT CAST(({text}) AS {kind.simpleString()}) AS {quoted(field.name)}").toArrow()
     [constant] = fit(value.to_batches()[0], pa.schema([field])).columns
 
     @lance.batch_udf(output_schema=pa.schema([field]))
@@ -203,12 +204,12 @@ def _fill(dataset: Any, field: pa.Field, text: str) -> None:
 
 
 def _drop(dataset: Any, changes: Sequence[Any]) -> None:
-    require_quotable(name for change in changes for name in change.fieldNames())  # Lance would drop nothing
+    require_readable(change.fieldNames()[0] for change in changes)  # Lance would drop nothing
     dataset.drop_columns([_path(change) for change in changes])
 
 
 def _rename(dataset: Any, changes: Sequence[Any]) -> None:
-    require_quotable(change.newName() for change in changes)
+    require_readable(change.newName() for change in changes if len(list(change.fieldNames())) == 1)
     dataset.alter_columns(*({"path": _path(change), "name": change.newName()} for change in changes))
 
 
@@ -242,8 +243,8 @@ def _field(dataset: Any, change: Any) -> pa.Field:
 
 
 def _path(change: Any) -> str:
-    """Return the path as Lance parses it; plain names stay unquoted, so errors show them as the user wrote them."""
-    return ".".join(f"`{name.replace('`', '``')}`" if "`" in name else name for name in change.fieldNames())
+    """Return the path as Lance parses it."""
+    return plain_path(change.fieldNames())
 
 
 _COLUMN_CHANGES = {

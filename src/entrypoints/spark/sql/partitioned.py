@@ -21,6 +21,7 @@ from lancekeep.application.catalog import Catalog
 from lancekeep.application.partitions.namespace import PartitionedNamespace
 from lancekeep.application.partitions.values import sources_by_id
 from lancekeep.application.partitions.writing import APPEND, OVERWRITE
+from lancekeep.domain.column_names import quoted
 from lancekeep.domain.errors import Unsupported
 from lancekeep.entrypoints.spark.partitions import write_partitioned
 from lancekeep.entrypoints.spark.reading import FragmentReader, Snapshot, stored_fragments
@@ -74,7 +75,8 @@ class PartitionedTable(Proxy):
         Spark's other transforms compute other values than those of the specification, such as months since 1970.
         """
         expressions = self._jvm.java(_EXPRESSIONS + "Expressions")
-        return self._jvm.array(_EXPRESSIONS + "Transform", [expressions.identity(name) for name in self._identities()])
+        names = map(quoted, self._identities())
+        return self._jvm.array(_EXPRESSIONS + "Transform", [expressions.identity(name) for name in names])
 
     def _identities(self) -> list[str]:
         sources, specs = sources_by_id(self._namespace.schema), self._namespace.specs
@@ -189,7 +191,7 @@ class PartitionedScan(DriverScan):
     def filterAttributes(self) -> Any:
         expressions = self._jvm.java("org.apache.spark.sql.connector.expressions.Expressions")
         read = struct(self._schema).names
-        return self._jvm.array(_REFERENCE, [expressions.column(name) for name in self._by if name in read])
+        return self._jvm.array(_REFERENCE, [expressions.column(quoted(name)) for name in self._by if name in read])
 
     def filter(self, predicates: Iterable[Any]) -> None:
         """Drop the partitions that cannot hold a row which a join keeps.

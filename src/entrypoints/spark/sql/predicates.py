@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
+from lancekeep.domain.column_names import quoted
 from lancekeep.entrypoints.scanning import is_blob
 from lancekeep.entrypoints.spark.filters import as_literal
 
@@ -128,11 +129,11 @@ def _column(expression: Any, schema: pa.Schema) -> tuple[str, pa.DataType]:
     names = list(expression.fieldNames())
     fields: Any = schema
     for name in names:
-        if name not in [field.name for field in fields] or "`" in name or "." in name:
+        if name not in [field.name for field in fields]:
             _refuse(name)
         stored = fields.field(name).type
         fields = stored if pa.types.is_struct(stored) else ()
-    return ".".join(f"`{name}`" for name in names), stored
+    return quoted(*names), stored
 
 
 def _value(expression: Any, stored: pa.DataType) -> str:

@@ -11,11 +11,11 @@ import attrs
 import pyarrow as pa
 
 from lancekeep.application.catalog import Catalog
+from lancekeep.domain.column_names import require_readable
 from lancekeep.domain.commit_token import CommitUnknown
 from lancekeep.domain.errors import ConcurrentModification, TableNotFound, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.row_rules import CONSTRAINT, rules_of
-from lancekeep.entrypoints.spark.arrow_types import require_quotable
 from lancekeep.entrypoints.spark.reading import Snapshot
 from lancekeep.entrypoints.spark.sql.branches import Branch
 from lancekeep.entrypoints.spark.sql.columns import spark_schema, type_properties, with_expressions
@@ -220,7 +220,7 @@ class SqlTable(_Relation):
         return dataset, self._snapshot(dataset, is_branch=True)
 
     def _begin(self, mode: WriteMode) -> WritePlan:
-        require_quotable(self._stored.names)
+        require_readable(self._stored.names)
         if self._branch is not None:
             return self._branch.begin(self._dataset.version, self._stored, mode)
         plan = self._catalog.begin_write(self._table, self._stored, mode.value)
