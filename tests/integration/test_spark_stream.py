@@ -11,12 +11,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # py4j is published without types
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
 import lancekeep
+import lancekeep.spark
 from lancekeep.entrypoints.spark import streaming
+from lancekeep.entrypoints.spark.sql.streams import Streams
 from lancekeep.entrypoints.spark.streaming import BATCH, QUERY, StreamReader, StreamWriter, WrittenByQuery
 from lancekeep.entrypoints.spark.versions import LIMITS_BATCHES, ReadAllAvailable
 from pyspark_lancekeep import DefaultSource
@@ -430,3 +433,27 @@ def test_restarted_query_repeats_no_batch(
     catalog.open("source").delete("id = 0")
     with pytest.raises(StreamingQueryException, match="version 4 of source is no append"):
         run(spark, options, checkpoint)
+
+
+@pytest.mark.parametrize("starts", ["reads", "writes"])
+def test_stream_without_a_python_process_says_what_to_check(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starts: str
+) -> None:
+    started: list[Streams] = []
+
+    def unconnected(streams: Streams) -> Any:
+        """Fail as Spark does; its exception is checked, and Java proxies hide the message of such exceptions."""
+        started.append(streams)
+        if (starts == "reads") == (len(started) == 1):
+            error = streams.jvm.java("org.apache.spark.SparkException")("Python worker failed to connect back.")
+            raise Py4JJavaError("the stream", error)
+        return source(streams)
+
+    source = Streams._source
+    with lancekeep.spark.install(spark, "lake", str(tmp_path / "lake")) as catalog:
+        add(catalog, 1)
+        add(catalog, 2, table="sink")
+        monkeypatch.setattr(Streams, "_source", unconnected)
+        rows = spark.readStream.table("lake.source").writeStream.trigger(availableNow=True)
+        with pytest.raises(StreamingQueryException, match=r"failed to connect back\. Check that the Python which"):
+            rows.option("checkpointLocation", str(tmp_path / "checkpoint")).toTable("lake.sink").awaitTermination()

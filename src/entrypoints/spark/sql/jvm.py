@@ -30,6 +30,7 @@ from lancekeep.domain.errors import (
 )
 
 try:
+    from py4j.java_gateway import is_instance_of  # type: ignore[import-untyped]  # py4j is published without types
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # py4j is published without types
     from pyspark.errors.exceptions.captured import CapturedException
     from pyspark.java_gateway import ensure_callback_server_started
@@ -149,10 +150,24 @@ class Jvm:
         unchecked = _first(_UNCHECKED, error)
         if unchecked:
             return self.java(unchecked)(_FREE_TEXT, self._free_text(text))
+        return self._runtime_exception(text)
+
+    def throwable(self, exception: Any) -> Any:
+        """Return a Java exception that every method may throw.
+
+        A proxy hides a checked exception that its method does not declare, and the message with it. The methods of
+        Spark's interfaces declare analysis errors only.
+        """
+        kinds = ("java.lang.RuntimeException", "java.lang.Error", "org.apache.spark.sql.AnalysisException")
+        if any(is_instance_of(self._gateway, exception, kind) for kind in kinds):
+            return exception
+        text = str(exception.getMessage() or exception.toString())
+        return self._runtime_exception(text, exception)
+
+    def _runtime_exception(self, text: str, cause: Any = None) -> Any:
         contexts = self.array("org.apache.spark.QueryContext", [])
-        return self.java("org.apache.spark.SparkRuntimeException")(
-            _FREE_TEXT, self._free_text(text), None, contexts, ""
-        )
+        kind = self.java("org.apache.spark.SparkRuntimeException")
+        return kind(_FREE_TEXT, self._free_text(text), cause, contexts, "")
 
     def _checked(self, name: str, error: BaseException, text: str) -> Any:
         if isinstance(error, NamespaceNotEmpty):
@@ -212,10 +227,10 @@ def _translated(method: Callable[..., Any]) -> Callable[..., Any]:
     def call(self: Proxy, *args: Any) -> Any:
         try:
             return method(self, *args)
-        except Py4JJavaError:
-            raise
+        except Py4JJavaError as error:
+            raise Thrown(self._jvm.throwable(error.java_exception)) from error
         except CapturedException as error:  # PySpark's wrapper of a Java exception
-            raise Thrown(error._origin) from error
+            raise Thrown(self._jvm.throwable(error._origin)) from error
         except BaseException as error:  # also a panic of native code: Spark would wait for an answer
             raise Thrown(self._jvm.exception(error, self._declared.get(method.__name__, ()))) from error
 

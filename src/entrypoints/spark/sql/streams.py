@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # py4j is published without types
+from pyspark.errors.exceptions.captured import CapturedException
 
-from lancekeep.domain.errors import InvalidInput
+from lancekeep.domain.errors import InvalidInput, Retryable
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.spark.sql.jvm import PYTHON, WRITE, Jvm
 
@@ -31,8 +33,13 @@ class Streams:
     def read(self, table: ObjectId, schema: Any, given: Mapping[str, str], checkpoint: str) -> Any:
         """Return a ``MicroBatchStream`` of a table."""
         filters = self.jvm.array("org.apache.spark.sql.sources.Filter", [])
-        scan = self.jvm.java(PYTHON + "PythonScan")(self._source(), FORMAT, schema, self._all(table, given), filters)
-        return scan.toMicroBatchStream(checkpoint)
+
+        def start() -> Any:
+            options = self._all(table, given)
+            scan = self.jvm.java(PYTHON + "PythonScan")(self._source(), FORMAT, schema, options, filters)
+            return scan.toMicroBatchStream(checkpoint)
+
+        return _started(table, start)
 
     def write(self, table: ObjectId, info: Any, *, replaces: bool) -> Any:
         """Return a ``StreamingWrite`` to a table."""
@@ -41,7 +48,8 @@ class Streams:
         with_options = self.jvm.java(WRITE + "LogicalWriteInfoImpl")(
             info.queryId(), info.schema(), options, nothing, nothing
         )
-        return self.jvm.java(PYTHON + "PythonWrite")(self._source(), FORMAT, with_options, replaces).toStreaming()
+        kind = self.jvm.java(PYTHON + "PythonWrite")
+        return _started(table, lambda: kind(self._source(), FORMAT, with_options, replaces).toStreaming())
 
     def _source(self) -> Any:
         source = self.jvm.java(PYTHON + "PythonDataSourceV2")()
@@ -51,6 +59,26 @@ class Streams:
     def _all(self, table: ObjectId, given: Mapping[str, str]) -> Any:
         options = self.jvm.map({**self.options, "table": str(table), **given})
         return self.jvm.java("org.apache.spark.sql.util.CaseInsensitiveStringMap")(options)
+
+
+def _started(table: ObjectId, start: Callable[[], Any]) -> Any:
+    """Start a stream, for which Spark starts a Python process on the driver.
+
+    Raises:
+        Retryable: The process did not start, or cannot connect to the driver.
+    """
+    try:
+        return start()
+    except (Py4JJavaError, CapturedException) as error:
+        thrown: Any = error.java_exception if isinstance(error, Py4JJavaError) else error._origin
+        reason = str(thrown.getMessage() or thrown.toString())
+        if "Python worker" not in reason:
+            raise
+        raise Retryable(
+            f"{table}: Spark has no connection to the Python process that a stream needs on the driver: {reason} Check "
+            "that the Python which PYSPARK_DRIVER_PYTHON or PYSPARK_PYTHON names starts on the driver and imports "
+            "pyspark and lancekeep, and that processes may connect to 127.0.0.1; its errors are on the driver's stderr"
+        ) from error
 
 
 def given_options(options: Any) -> dict[str, str]:
