@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import lancekeep
+from lancekeep.application.upkeep.fsck import Kind
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.maintenance import MaintenancePolicy, MaintenanceRule
 from lancekeep.ports.rows import MergeRule
@@ -133,6 +134,35 @@ def test_maintenance_removes_entries_that_a_native_writer_left(tmp_path: Path, k
     catalog = lancekeep.connect(str(tmp_path / "lake"))
     done = list(catalog.maintain(MaintenancePolicy((MaintenanceRule(refresh_indexes=True),))))
     assert [(each.action, each.failed) for each in done] == [("index", False)]
+    require_true_answers(uri, kind)
+    lance.dataset(uri).optimize.optimize_indices(num_indices_to_merge=0)
+    require_true_answers(uri, kind)
+
+
+def by_moved_rows(dataset: Any) -> Any:
+    rows = table(dict.fromkeys(range(7), 100))
+    dataset.merge_insert("id").when_matched_update_all().execute(rows)
+    return lance.dataset(dataset.uri)
+
+
+@pytest.mark.parametrize("segments", [1, 2])
+@pytest.mark.parametrize("change", [replace_columns, by_moved_rows])
+@pytest.mark.parametrize("kind", ["BITMAP", "INVERTED"])
+def test_fsck_reports_an_index_that_answers_replaced_values_and_repair_builds_it_again(
+    tmp_path: Path, kind: str, change: Callable[[Any], Any], segments: int
+) -> None:
+    uri = of_four_fragments(tmp_path, kind, segments, stable=True)
+    catalog = lancekeep.connect(str(tmp_path / "lake"))
+    dataset = change(lance.dataset(uri))
+    assert catalog.fsck(deep=True, grace=0).findings == ()
+    dataset.optimize.optimize_indices(num_indices_to_merge=0)
+    with pytest.raises(AssertionError):
+        require_true_answers(uri, kind)
+    [finding] = catalog.fsck(deep=True, grace=0).findings
+    assert (finding.kind, finding.object, finding.repair) == (Kind.OUTDATED_INDEX, "t", "build it again")
+    [finding] = catalog.fsck(deep=True, repair=True, grace=0).findings
+    assert finding.repaired
+    assert catalog.fsck(deep=True, grace=0).findings == ()
     require_true_answers(uri, kind)
     lance.dataset(uri).optimize.optimize_indices(num_indices_to_merge=0)
     require_true_answers(uri, kind)

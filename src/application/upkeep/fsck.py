@@ -76,6 +76,7 @@ class Kind(Enum):
     BRANCH = "dangling branch"
     UNRECORDED_CLONE = "unrecorded clone"
     STALE_RECORD = "stale record of a clone"
+    OUTDATED_INDEX = "outdated index"
     LSM_WRITES = "stranded LSM writes"
     UNCHECKED = "unfinished check"
 

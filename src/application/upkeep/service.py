@@ -108,6 +108,9 @@ class Upkeep:
             span,
             fsck.now,
             restore=lambda table, version: self.engine.restore(table, version),
+            rebuild=lambda table, names: self.engine.change(
+                table, lambda dataset: self.engine.structure.rebuild_indexes(dataset, names), None
+            ),
             accept_loss=accept_loss,
         )
         if tables is not None:

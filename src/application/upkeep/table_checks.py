@@ -33,6 +33,8 @@ from lancekeep.domain.naming import (
 from lancekeep.domain.table import Table
 from lancekeep.domain.version_row import VersionRow
 from lancekeep.format.json_files import hinted_version, parse_reference
+from lancekeep.format.outdated_indexes import outdated_indexes
+from lancekeep.format.table_version import TableVersion
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
 
@@ -45,6 +47,7 @@ class TableChecks:
         grace: As in `Fsck`.
         now: As in `Fsck`.
         restore: Makes an older version of a table the latest.
+        rebuild: Builds indexes of a table again.
         accept_loss: Whether repair may give up a committed version that cannot be read.
     """
 
@@ -55,6 +58,7 @@ class TableChecks:
     grace: timedelta
     now: Callable[[], datetime]
     restore: Callable[[ObjectId, int], object]
+    rebuild: Callable[[ObjectId, Sequence[str]], object]
     accept_loss: bool = False
 
     def run(
@@ -111,10 +115,34 @@ class TableChecks:
             *self._unfinished(str(name), self._objects.unfinished(f"{root.key}/")),
             *self._of_clones(str(name), self.clones.location(root.key)),
             *self._contents.of_files(name, root, dict(sound), held, tell),
+            *(one for branch, history in sound for one in self._of_indexes(name, branch, history)),
         ]
         for finding, act in found:
             repaired = repair and finding.repair != "" and act is not None and act()
             yield attrs.evolve(finding, repaired=repaired)
+
+    def _of_indexes(self, name: ObjectId, branch: str, history: History) -> Iterator[tuple[Finding, Repair | None]]:
+        """Yield the finding on indexes that answer replaced values."""
+
+        def read(version: int) -> TableVersion | None:
+            info = history.finals.get(version)
+            with suppress(ObjectNotFound, Damaged):  # other checks report the latest one
+                return None if info is None else TableVersion.parse(self._objects.get(info.key), info.key)
+            return None
+
+        latest = read(max(history.finals)) if history.finals else None
+        names = () if latest is None else outdated_indexes(latest, read, history.title)
+        if names:
+            meaning = (
+                f"{', '.join(names)}: entries of replaced values count, so searches and deletes by the index take "
+                "wrong rows"
+            )
+            repair = "" if branch else "build it again"
+            yield Finding(Kind.OUTDATED_INDEX, history.title, meaning, repair), partial(self._rebuilt, name, names)
+
+    def _rebuilt(self, name: ObjectId, names: Sequence[str]) -> bool:
+        self.rebuild(name, names)
+        return True
 
     # -- looking ------------------------------------------------------------------------------------------------
 
