@@ -126,7 +126,7 @@ class Cloning:
             if tag.branch is not None:
                 raise Unsupported(f"{object_id}: the tag {version!r} points at the branch {tag.branch!r}")
             version = tag.version
-        row = commits.latest(root) if version is None else commits.get(root, version)
+        row = commits.latest(root) if version is None else commits.existing(root, version)
         if row is None:
             name = "no version" if version is None else f"no version {version}"
             raise VersionNotFound(f"{object_id} has {name}; nothing was changed")

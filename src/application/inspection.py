@@ -161,7 +161,7 @@ class Inspection:
             tag = self._tags.get(object_id, version)
             root, version = root.branch(tag.branch), tag.version
         commits = self._ledger.commits
-        row = commits.latest(root) if version is None else commits.get(root, version)
+        row = commits.latest(root) if version is None else commits.existing(root, version)
         if row is None:
             raise VersionNotFound(f"{object_id} has no version {'' if version is None else version}".rstrip())
         return row

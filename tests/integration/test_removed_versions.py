@@ -93,3 +93,22 @@ def test_remaining_versions_and_the_latest_are_described(namespace: Any) -> None
 
 def first(namespace: Any) -> Any:
     return namespace.list_table_versions(ListTableVersionsRequest(id=["t"], limit=1, descending=True)).versions
+
+
+def test_removed_version_is_neither_cloned_nor_inspected(namespace: Any) -> None:
+    acts: list[Callable[[], object]] = [
+        lambda: namespace.catalog.clone("t", "c", version=2),
+        lambda: namespace.catalog.inspect("t", 2),
+        lambda: namespace.catalog.open("t", 2),
+    ]
+    for act in acts:
+        with pytest.raises(lancekeep.VersionNotFound):
+            act()
+    assert namespace.catalog.list_tables() == ["t"]
+
+
+@pytest.mark.parametrize(("older_than", "files"), [(5, 3), (2, 0), (timedelta(0), 7)])
+def test_files_are_tiered_by_the_versions_that_exist(
+    namespace: Any, tmp_path: Path, older_than: timedelta | int, files: int
+) -> None:
+    assert namespace.catalog.move_fragments("t", older_than, str(tmp_path / "cold")).files == files

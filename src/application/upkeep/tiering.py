@@ -128,17 +128,21 @@ class Tiering:
 
     def _old_files(self, object_id: ObjectId, root: DatasetRoot, older_than: timedelta | int) -> Collection[PlacedFile]:
         """Return the data files of the newest version that is old enough."""
-        commits = self._ledger.commits
         if isinstance(older_than, int):
-            found = commits.page(root, older_than, 1, True)
+            found = self._existing(root, older_than)[:1]
         else:
             if older_than < timedelta(0):
                 raise InvalidInput(f"{object_id}: older_than is {older_than}; it is a time span, at least 0")
-            rows = commits.page(root, None, None, True)
+            rows = self._existing(root, None)
             before = self._now() - older_than // timedelta(microseconds=1) * 1000
             first = bisect_left(range(len(rows)), True, key=lambda at: self._time(rows[at]) <= before)
             found = rows[first : first + 1]
         return data_files(self._read(found[0]), found[0].path).keys() if found else ()
+
+    def _existing(self, root: DatasetRoot, before: int | None) -> list[VersionRow]:
+        """Return the versions before a number that no native clean-up has removed, newest first."""
+        commits = self._ledger.commits
+        return [row for row, _ in commits.dated(root, commits.page(root, before, None, True))]
 
     def _time(self, row: VersionRow) -> int:
         return timestamp(self._read(row), row.path)
