@@ -44,8 +44,10 @@ DEPARTURES = """
 The specification asks writers to be conservative. The documentation of the format also lists operations that conflict.
 pylance 14 decides otherwise in these cases, and the table follows it:
 
-- An append after a merge or a projection is retryable. So is an update after a projection, and a projection after an
-  append, an update or a data replacement. The documentation calls them compatible.
+- pylance 14 records with each change of columns that it preserves nullability. A merge or projection of an older engine
+  does not say so. An append after such a merge or projection is retryable; so is an update after such a projection,
+  and such a projection after an append, an update or a data replacement. The documentation calls them compatible.
+- A column update of a dropped field is retryable, and a data replacement of it incompatible.
 - Two transactions that create an index of the same name are retryable. The documentation lets the second one win.
 - A change of configuration or table metadata may follow an overwrite; a change of the metadata of the schema or of a
   field may not. The documentation calls each a conflict.

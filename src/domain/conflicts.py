@@ -60,6 +60,8 @@ class Effect:
             "schema" or the id of a field) and a key. The key "" stands for all keys of a kind.
         bases: the ids, names and paths of the base paths that it adds.
         stable_row_ids: whether its table has stable row ids, so that indexes survive a rewrite.
+        preserves_nullability: for a merge or projection, whether rows that were written for the schema before it
+            conform to the schema after it. pylance 14 says so of each change of columns.
     """
 
     operation: Operation
@@ -73,6 +75,7 @@ class Effect:
     settings: frozenset[tuple[str | int, str]] = frozenset()
     bases: frozenset[str] = frozenset()
     stable_row_ids: bool = False
+    preserves_nullability: bool = False
 
     @property
     def settings_of_fields(self) -> frozenset[int]:
@@ -99,6 +102,8 @@ class When(StrEnum):
     SAME_SETTING = "they set a common key"
     FIELD_DROPPED = "the metadata of a dropped field is set"
     SCHEMA_SETTING = "the metadata of the schema or of a field is set"
+    NULLABILITY = "the merge or projection does not say that it preserves nullability"
+    REPLACED_DROPPED = "a replaced field is dropped"
     SAME_BASE = "they add a base path of the same id, name or path"
 
 
@@ -146,6 +151,15 @@ def _sets_schema(own: Effect, other: Effect) -> bool:
     return any(kind not in {"config", "table"} for kind, _ in own.settings | other.settings)
 
 
+def _may_forbid_nulls(own: Effect, other: Effect) -> bool:
+    schemas = {Operation.MERGE, Operation.PROJECT}
+    return any(each.operation in schemas and not each.preserves_nullability for each in (own, other))
+
+
+def _replaces_dropped_field(own: Effect, other: Effect) -> bool:
+    return own.fields is not None and other.fields is not None and not own.fields <= other.fields
+
+
 def _covers_rewritten(own: Effect, other: Effect) -> bool:
     survive = own.stable_row_ids or other.stable_row_ids
     return not survive and not (own.covered | other.covered).isdisjoint(own.removed | other.removed)
@@ -163,6 +177,8 @@ _HOLDS: Mapping[When, Callable[[Effect, Effect], bool]] = {
     When.SAME_SETTING: _share_setting,
     When.FIELD_DROPPED: _sets_dropped_field,
     When.SCHEMA_SETTING: _sets_schema,
+    When.NULLABILITY: _may_forbid_nulls,
+    When.REPLACED_DROPPED: _replaces_dropped_field,
     When.SAME_BASE: lambda own, other: not own.bases.isdisjoint(other.bases),
 }
 
@@ -186,11 +202,12 @@ _MEM_WAL, _CLONE, _BASES = Operation.UPDATE_MEM_WAL_STATE, Operation.CLONE, Oper
 _GONE = {_OVERWRITE: (incompatible(),), _RESTORE: (incompatible(),)}
 """After an overwrite or a restore, the table that the writer has read is gone."""
 _WAL = {_MEM_WAL: (incompatible(),)}
+_NO_NULLS = (retryable(When.NULLABILITY),)
 _MERGE_DELETIONS = (Rule(Outcome.REBASABLE, When.MERGEABLE), retryable(When.SAME_FRAGMENT))
 
 RULES: Mapping[Operation, Mapping[Operation, tuple[Rule, ...]]] = MappingProxyType(
     {
-        _APPEND: {**_GONE, **_WAL, _MERGE: (retryable(),), _PROJECT: (retryable(),)},
+        _APPEND: {**_GONE, **_WAL, _MERGE: _NO_NULLS, _PROJECT: _NO_NULLS},
         _DELETE: {
             **_GONE,
             **_WAL,
@@ -206,7 +223,7 @@ RULES: Mapping[Operation, Mapping[Operation, tuple[Rule, ...]]] = MappingProxyTy
             _DELETE: _MERGE_DELETIONS,
             _UPDATE: _MERGE_DELETIONS,
             _MERGE: (retryable(),),
-            _PROJECT: (retryable(),),
+            _PROJECT: (*_NO_NULLS, retryable(When.REPLACED_DROPPED)),
             _REWRITE: (retryable(When.SAME_FRAGMENT),),
             _REPLACEMENT: (retryable(When.SAME_FRAGMENT),),
         },
@@ -246,9 +263,9 @@ RULES: Mapping[Operation, Mapping[Operation, tuple[Rule, ...]]] = MappingProxyTy
         _PROJECT: {
             **_GONE,
             **_WAL,
-            _APPEND: (retryable(),),
-            _UPDATE: (retryable(),),
-            _REPLACEMENT: (retryable(),),
+            _APPEND: _NO_NULLS,
+            _UPDATE: _NO_NULLS,
+            _REPLACEMENT: _NO_NULLS,
             _MERGE: (retryable(),),
             _PROJECT: (retryable(),),
         },
@@ -270,7 +287,7 @@ RULES: Mapping[Operation, Mapping[Operation, tuple[Rule, ...]]] = MappingProxyTy
             _CREATE_INDEX: (retryable(When.INDEXED_FIELD),),
             _REWRITE: (retryable(When.SAME_FRAGMENT),),
             _MERGE: (retryable(),),
-            _PROJECT: (retryable(),),
+            _PROJECT: (*_NO_NULLS, incompatible(When.REPLACED_DROPPED)),
         },
         _BASES: {_BASES: (incompatible(When.SAME_BASE),)},
     }

@@ -81,11 +81,19 @@ def _rewrites(operation: operations.Rewrite) -> dict[str, Any]:
 
 def _merges(operation: operations.Merge) -> dict[str, Any]:
     every = _ids(operation.fragments)
-    return {"changed": every, "rewritten": every, "fields": None}
+    return {
+        "changed": every,
+        "rewritten": every,
+        "fields": None,
+        "preserves_nullability": operation.preserves_nullability,
+    }
 
 
 def _projects(operation: operations.Project) -> dict[str, Any]:
-    return {"fields": frozenset(field.id for field in operation.schema)}
+    return {
+        "fields": frozenset(field.id for field in operation.schema),
+        "preserves_nullability": operation.preserves_nullability,
+    }
 
 
 def _replaces(operation: operations.DataReplacement) -> dict[str, Any]:

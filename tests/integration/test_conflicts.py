@@ -16,6 +16,7 @@ from lance.dataset import Index
 from lance.file import LanceFileWriter
 from lance.fragment import DataFile, write_fragments
 
+import lancekeep
 from lancekeep.domain.conflicts import Effect, Outcome, conflict
 from lancekeep.domain.lineage import Operation
 from lancekeep.format.effects import effect_of
@@ -97,15 +98,16 @@ def rewrite(*fragments: int) -> Case:
     return Case(build, Effect(operation=Operation.REWRITE, removed=frozenset(fragments)))
 
 
-def merge(column: str) -> Case:
+def merge(column: str, *, preserves: bool = True) -> Case:
     def build(table: lance.LanceDataset) -> Any:
         merged = [
             fragment.merge_columns(lambda batch: pa.record_batch({column: batch["x"]}), columns=["x"])
             for fragment in table.get_fragments()
         ]
-        return LanceOperation.Merge([fragment for fragment, _ in merged], merged[0][1])
+        return LanceOperation.Merge([fragment for fragment, _ in merged], merged[0][1], preserves)
 
-    return Case(build, Effect(operation=Operation.MERGE, changed=ALL, rewritten=ALL, fields=None))
+    effect = Effect(operation=Operation.MERGE, changed=ALL, rewritten=ALL, fields=None, preserves_nullability=preserves)
+    return Case(build, effect)
 
 
 def update_rows(fragment: int) -> Case:
@@ -131,15 +133,16 @@ def update_column(fragment: int) -> Case:
     return Case(build, Effect(operation=Operation.UPDATE, changed=changed, rewritten=changed, fields=frozenset({X})))
 
 
-def project(column: str, field: int) -> Case:
+def project(column: str, field: int, *, preserves: bool = True) -> Case:
     def build(table: lance.LanceDataset) -> Any:
-        copy = f"{table.uri}-{column}"
+        copy = f"{table.uri}-{column}-{preserves}"
         shutil.copytree(table.uri, copy)
         projected = lance.dataset(copy)
         projected.drop_columns([column])
-        return LanceOperation.Project(projected.lance_schema)
+        return LanceOperation.Project(projected.lance_schema, preserves)
 
-    return Case(build, Effect(operation=Operation.PROJECT, fields=frozenset({ID, X, Y}) - {field}))
+    kept = frozenset({ID, X, Y}) - {field}
+    return Case(build, Effect(operation=Operation.PROJECT, fields=kept, preserves_nullability=preserves))
 
 
 def settings(kind: str | int, key: str) -> Case:
@@ -192,6 +195,9 @@ CASES: Mapping[str, Case] = {
     "update x in fragment 0": update_column(0),
     "drop y": project("y", Y),
     "drop x": project("x", X),
+    "add column z as older engines": merge("z", preserves=False),
+    "drop y as older engines": project("y", Y, preserves=False),
+    "drop x as older engines": project("x", X, preserves=False),
     "set config a": settings("config", "a"),
     "set config b": settings("config", "b"),
     "set table metadata a": settings("table", "a"),
@@ -248,6 +254,39 @@ def test_effects_of_recorded_transactions_are_those_of_the_table(
         transaction = TableVersion.parse(manifest.read_bytes(), str(manifest)).transaction
         assert transaction is not None
         assert effect_of(transaction) == case.effect, name
+
+
+def test_native_changes_of_columns_preserve_nullability(tmp_path: Path) -> None:
+    changes: list[Callable[[Any], object]] = [
+        lambda table: table.add_columns({"z": "x + 1"}),
+        lambda table: table.alter_columns({"path": "z", "name": "renamed"}),
+        lambda table: table.drop_columns(["renamed"]),
+    ]
+    table = lance.write_dataset(rows(0), tmp_path / "t.lance")
+    for change in changes:
+        change(table)
+        manifest = min((tmp_path / "t.lance/_versions").glob("*.manifest"))
+        transaction = TableVersion.parse(manifest.read_bytes(), str(manifest)).transaction
+        assert effect_of(transaction).preserves_nullability
+
+
+@pytest.mark.parametrize("change", ["add", "drop"])
+def test_transactions_follow_changes_of_columns(tmp_path: Path, change: str) -> None:
+    catalog = lancekeep.connect(str(tmp_path / "lake"))
+    catalog.write("t", rows(0))
+    copy = shutil.copytree(tmp_path / "lake/t.lance", tmp_path / "copy.lance")
+    lance.dataset(copy).insert(rows(10))
+    shutil.copytree(copy / "data", tmp_path / "lake/t.lance/data", dirs_exist_ok=True)
+    manifest = min((copy / "_versions").glob("*.manifest"))
+    transaction = TableVersion.parse(manifest.read_bytes(), str(manifest)).transaction
+    assert transaction is not None
+    native = catalog.open("t")
+    if change == "add":
+        native.add_columns({"z": "x + 1"})
+    else:
+        native.drop_columns(["y"])
+    assert catalog.commit("t", transaction).version == 3
+    assert lance.dataset(tmp_path / "lake/t.lance").to_table()["id"].to_pylist() == [*range(20)]
 
 
 def test_native_merges_deletions_of_different_rows_as_the_table_of_conflicts(tmp_path: Path) -> None:
