@@ -70,17 +70,11 @@ if TYPE_CHECKING:
     from lancekeep.domain.partitions import Partition
     from lancekeep.domain.table import Table
     from lancekeep.domain.transaction import AllCommitted
+    from lancekeep.entrypoints.hashing import Recording, digest
+    from lancekeep.entrypoints.lost_rows import LostRows, drop_fragments, lost_rows
     from lancekeep.entrypoints.namespace.directory import DirectoryNamespace
     from lancekeep.entrypoints.namespace.rest import RestNamespace
-    from lancekeep.entrypoints.verification import (
-        LostRows,
-        Problem,
-        Verification,
-        VerifiedTable,
-        drop_fragments,
-        lost_rows,
-        verify,
-    )
+    from lancekeep.entrypoints.verification import Problem, Verification, VerifiedTable, verify
     from lancekeep.ports.table_engine import VersionDetails, WritePlan
 
 __all__ = [
@@ -132,6 +126,7 @@ __all__ = [
     "PartitionSpec",
     "PartitionedNamespace",
     "Problem",
+    "Recording",
     "Refused",
     "RelocationReport",
     "RestNamespace",
@@ -165,6 +160,7 @@ __all__ = [
     "WritePlan",
     "certify",
     "connect",
+    "digest",
     "drop_fragments",
     "lost_rows",
     "verify",
@@ -194,7 +190,9 @@ _HOMES = {
     "lancekeep.domain.table": "Table",
     "lancekeep.entrypoints.namespace.directory": "DirectoryNamespace",
     "lancekeep.entrypoints.namespace.rest": "RestNamespace",
-    "lancekeep.entrypoints.verification": "LostRows Problem Verification VerifiedTable drop_fragments lost_rows verify",
+    "lancekeep.entrypoints.hashing": "Recording digest",
+    "lancekeep.entrypoints.lost_rows": "LostRows drop_fragments lost_rows",
+    "lancekeep.entrypoints.verification": "Problem Verification VerifiedTable verify",
     "lancekeep.ports.table_engine": "VersionDetails WritePlan",
 }
 _HOME = dict.fromkeys(__all__, "lancekeep.domain.errors")

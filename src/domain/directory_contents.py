@@ -11,12 +11,13 @@ import re
 from collections.abc import Iterable
 
 from lancekeep.domain.dataset_files import DATA, DELETIONS, INDICES, REFERENCES, TRANSACTIONS, Place
-from lancekeep.domain.layout import HINT, VERSIONS
+from lancekeep.domain.layout import BRANCHES, HINT, VERSIONS
 from lancekeep.domain.mem_wal import WalFile
 from lancekeep.domain.naming import ManifestName
 from lancekeep.domain.table import (
     CLONES_DIRECTORY,
     DEREGISTERED_MARKER,
+    DIGESTS_DIRECTORY,
     INGESTED_DIRECTORY,
     MOVED_MARKER,
     MOVING_MARKER,
@@ -31,6 +32,7 @@ _DETACHED = "d"
 _TEMPORARY = re.compile(r"\.tmp-[0-9a-f]+-[0-9a-f]+")  # Names of unfinished objects in the local object store.
 _MANIFEST_TABLE_DATA = re.compile(r"[0-9a-f]{32}\.lance")  # Names of Lancekeep's data files of the manifest table.
 _CLONE_RECORD = re.compile(rf"{re.escape(CLONES_DIRECTORY)}/[0-9a-f]{{32}}")
+_DIGEST_RECORD = re.compile(rf"(?:{BRANCHES}/.+/)?{re.escape(DIGESTS_DIRECTORY)}/[0-9a-f]{{32}}\.jsonl")
 _INGEST_RECORD = re.compile(rf"{INGESTED_DIRECTORY}/[0-9]{{20}}\.[0-9a-f]{{32}}(?:-and-before)*\.[ab]-[a-z]+\.arrow")
 _REFERENCE = re.compile(r"(?:tags|branches)/.+\.json")
 _NAMED = (DATA, DELETIONS, TRANSACTIONS, INDICES)
@@ -42,9 +44,10 @@ def foreign_files(paths: Iterable[str]) -> list[str]:
 
 
 def is_own(path: str) -> bool:
-    """Return whether the file is a marker, a clone record or an unfinished object."""
+    """Return whether the file is a marker, a record or an unfinished object."""
     name = posixpath.basename(path)
-    return name in _MARKERS or any(known.fullmatch(text) for known, text in ((_TEMPORARY, name), (_CLONE_RECORD, path)))
+    known = ((_TEMPORARY, name), (_CLONE_RECORD, path), (_DIGEST_RECORD, path))
+    return name in _MARKERS or any(pattern.fullmatch(text) for pattern, text in known)
 
 
 def is_mark(path: str) -> bool:

@@ -1,42 +1,52 @@
 """Verify that all files and rows of tables exist and can be read.
 
-Storage layout, "Data Files" and "Deletion Files". A verification reads the footer of every data file, or with ``deep``
-every value. `lancekeep.jobs.verify` divides the same work among the executors of Spark.
+Storage layout, "Data Files" and "Deletion Files". The metadata of a version is decoded by Lancekeep. The footers of its
+data files, or with ``deep`` all values, are read by the table engine in a child process, because the engine aborts its
+process on some contents. `lancekeep.jobs.verify` divides the same work among the executors of Spark.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from hashlib import blake2b
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache, partial
+from threading import Lock
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
+from uuid import uuid4
 
 import attrs
 import lance
 from lance.file import LanceFileSession
-from pyarrow import fs
 
 from lancekeep.application.catalog import Catalog
+from lancekeep.application.digests import Digests, Recorded
 from lancekeep.application.panics import is_panic
+from lancekeep.application.upkeep.examination import Kept, Unreadable, examine, kept_versions
+from lancekeep.application.upkeep.file_checks import FileChecks, FileFault, Version
 from lancekeep.application.upkeep.fsck import Progress
-from lancekeep.domain.errors import ConcurrentModification, InvalidInput, LancekeepError, NotFound
+from lancekeep.application.upkeep.named_files import named_files
+from lancekeep.domain.errors import Damaged, InvalidInput, LancekeepError, NotFound
 from lancekeep.domain.identifiers import Identifier, ObjectId
-from lancekeep.domain.indexes import Content, index_kind
+from lancekeep.domain.layout import DatasetRoot
+from lancekeep.domain.table import DIGESTS_DIRECTORY
+from lancekeep.entrypoints.hashing import HashedFile, difference, hashed_file
 from lancekeep.entrypoints.index_verification import index_problems
+from lancekeep.entrypoints.isolation import Crashed, Isolation
 from lancekeep.entrypoints.scanning import READ_AHEAD, batch_rows
-from lancekeep.entrypoints.spark.jobs.files import place
+from lancekeep.format.table_version import TableVersion
 
-_FRAGMENTS_OF_A_TASK = 16
-_CHUNK = 8 << 20
+_FRAGMENTS_OF_A_TASK, _FILES_OF_A_TASK = 16, 16
 _FEW_ROWS = 1024
+_INDEXES = "indexes"
 _POSITION = re.compile(r",? /\S+\.rs:\d+:\d+")
 _OWN_FOOTER = 2
 """The first major version of data files whose footer tells the number of rows."""
+
+Options = tuple[tuple[str, str], ...]
+Task = Callable[["Work"], "Found"]
+Runner = Callable[[str, Sequence["Work"], Task], Iterable["Found | Crashed"]]
 
 
 def _quiet(done: int, total: int, name: str) -> None:
@@ -48,10 +58,12 @@ class Problem:
     """A difference between a table and its manifest.
 
     Attributes:
-        table: The table.
-        object: A file of the table, a fragment, or "" for the table itself.
+        table: The table; ``table@branch`` for a branch.
+        object: A file of the table, a fragment, or "" for the table itself. It begins with ``version N:`` for a
+            fragment that only an older or detached version has.
         reason: What is wrong.
-        fragment: The fragment that cannot be read for this reason, if one is concerned.
+        fragment: The fragment of the latest version of the table that cannot be read for this reason, if one is
+            concerned.
     """
 
     table: str
@@ -62,16 +74,16 @@ class Problem:
 
 @attrs.frozen
 class VerifiedTable:
-    """The readable contents of one version of a table.
+    """The readable contents of the latest version of a table or branch.
 
     Attributes:
-        table: The table.
+        table: The table; ``table@branch`` for a branch.
         version: The version.
         rows: The rows that were counted.
         fragments: The fragments.
         files: The data files.
         bytes: The size of the data files.
-        digests: The number of data files that were compared with recorded digests.
+        digests: The number of files of all versions of the table that were compared with recorded digests.
     """
 
     table: str
@@ -80,7 +92,7 @@ class VerifiedTable:
     fragments: int
     files: int
     bytes: int
-    digests: int
+    digests: int = 0
 
 
 @attrs.frozen
@@ -88,15 +100,13 @@ class Verification:
     """The result of a verification.
 
     Attributes:
-        tables: The tables that were checked.
+        tables: The tables and branches that were checked.
         problems: What is wrong.
-        recorded: The number of digests that this run added.
         seconds: The duration.
     """
 
     tables: tuple[VerifiedTable, ...]
     problems: tuple[Problem, ...]
-    recorded: int
     seconds: float
 
     def __str__(self) -> str:
@@ -112,165 +122,131 @@ def verify(
     tables: Iterable[Identifier] | None = None,
     *,
     deep: bool = False,
-    digests: str | None = None,
+    digests: bool = True,
     indexes: bool = False,
     threads: int | None = None,
     progress: Progress = _quiet,
 ) -> Verification:
-    """Check the latest version of tables without writing to them.
+    """Check the versions of tables to which a reader has a reference.
 
-    Every data, deletion and index file that a manifest names must exist, data files with the recorded size and number
-    of rows. The memory use does not depend on the size of the tables. Writers may continue, because later versions are
-    ignored. If clean-up removes a version during the run, it is reported as a problem.
+    Nothing is written. The versions are the latest one of each table and branch, those of tags, those at which branches
+    begin, and detached versions. Every data, deletion and index file that their manifests name must exist, data files
+    with the recorded size and number of rows. The memory use hardly depends on the size of the tables. Writers may
+    continue, because later versions are ignored. If clean-up removes a version during the run, it is reported as a
+    problem.
 
     Args:
         catalog: The catalog.
         tables: The tables; by default all of the catalog.
         deep: Also read every value.
-        digests: A file of JSON lines with digests of data files. Listed data files must still have their digests; the
-            others are added. Data files never change, so recorded digests remain valid.
+        digests: Compare all files that have recorded digests (`lancekeep.digest`), which reads them whole.
         indexes: Also compare every index with the rows.
         threads: The number of files to read at a time; by default 8, or 1 for each CPU with ``deep``.
-        progress: Called with the number of finished groups of fragments.
+        progress: Called with the number of examined tables, then with that of finished groups of fragments.
 
     Raises:
         TableNotFound: One of ``tables`` does not exist.
-        InvalidInput: A table name or the file of digests is invalid.
+        InvalidInput: A table name is invalid.
     """
+    most = threads or (os.cpu_count() or 1 if deep else 8)
 
-    def on_threads(name: str, work: Sequence[Work], task: Callable[[Work], Found]) -> Iterator[Found]:
-        with ThreadPoolExecutor(threads or (os.cpu_count() if deep else 8)) as pool:
-            for done, found in enumerate(pool.map(task, work)):
+    def in_a_child(name: str, work: Sequence[Work], task: Task) -> Iterator[Found | Crashed]:
+        with Isolation(task, most) as child:
+            for done, found in enumerate(child.run(work)):
                 progress(done, len(work), f"verify: {name}")
                 yield found
 
-    report = verify_by(on_threads, lambda dataset: _Held(catalog, dataset), catalog, tables, deep=deep, digests=digests)
-    return _with_indexes(catalog, report, progress) if indexes else report
-
-
-def _with_indexes(catalog: Catalog, report: Verification, progress: Progress) -> Verification:
-    """Add what is wrong with the indexes of the verified versions."""
-    found: list[Problem] = []
-    for at, table in enumerate(report.tables):
-        tell = partial(_tell, progress, at, len(report.tables), table.table)
-        try:
-            dataset = catalog.open(table.table, table.version)
-            found += (Problem(table.table, where, reason) for where, reason in index_problems(dataset, tell))
-        except LancekeepError as error:
-            found.append(Problem(table.table, "", _line(error)))
-    return attrs.evolve(report, problems=(*report.problems, *found))
-
-
-def _tell(progress: Progress, done: int, total: int, table: str, index: str) -> None:
-    progress(done, total, f"verify: {table}, index {index}")
+    return verify_by(in_a_child, catalog, tables, deep=deep, digests=digests, indexes=indexes, progress=progress)
 
 
 def verify_by(
-    run: Callable[[str, Sequence[Work], Callable[[Work], Found]], Iterable[Found]],
-    source: Callable[[Any], Source],
+    run: Runner,
     catalog: Catalog,
     tables: Iterable[Identifier] | None,
     *,
     deep: bool,
-    digests: str | None,
+    digests: bool,
+    indexes: bool,
+    progress: Progress,
 ) -> Verification:
     """Verify tables as `verify` does, by another runner.
 
-    ``run`` yields the result of each task in order; ``source`` makes an opened version one for tasks.
+    ``run`` yields in order the result of each task, or how the process of the task crashed.
     """
     began = monotonic()
     _ = catalog.commits  # a catalog over a server has none, and raises Unsupported
     chosen = list(map(ObjectId.of, tables)) if tables is not None else list(catalog.list_all_tables())
-    known = _recorded(digests)
-    report = _Report(known)
+    report = _Report(digests, indexes)
     work: list[Work] = []
-    for table in chosen:
+    for at, table in enumerate(chosen):
+        progress(at, len(chosen), f"examining {table}")
         try:
-            work += report.open(catalog, table, source)
+            work += report.open(catalog, table, partial(_tell, progress, at, len(chosen), table))
         except LancekeepError as error:
             if tables is not None and isinstance(error, InvalidInput | NotFound):
                 raise
-            report.problems.add(Problem(str(table), "", _line(error)))
-    task = partial(look, deep=deep, hashed=digests is not None)
-    for part, found in zip(work, run(f"{len(chosen)} tables", work, task), strict=True):
-        report.add(part, found)
-    if digests is not None and report.fresh:
-        _record(digests, known | report.fresh)
+            report.add_problem(Problem(str(table), "", _line(error)))
+    task, name = partial(look, deep=deep), f"{len(chosen)} tables"
+    while work:
+        crashed = [part for part, found in zip(work, run(name, work, task), strict=True) if not report.add(part, found)]
+        work = [alone for part in crashed for alone in part.divided()]
     told = sorted(report.problems, key=lambda problem: (problem.table, problem.object, problem.reason))
-    return Verification(tuple(report.tables.values()), tuple(told), len(report.fresh), monotonic() - began)
+    return Verification(tuple(report.tables.values()), tuple(told), monotonic() - began)
 
 
-class Source(Protocol):
-    """A version to verify, as a task receives it."""
+def _tell(progress: Progress, done: int, total: int, table: ObjectId, count: int) -> None:
+    progress(done, total, f"examining {table}, {count:,} files")
+
+
+@attrs.frozen
+class VersionSource:
+    """A version for tasks to open, without a catalog; can be pickled.
+
+    Tasks of one ``run`` share an opened version. Another run opens it again: the engine keeps what it has read.
+    """
+
+    uri: str
+    version: int
+    branch: str
+    storage_options: Options = attrs.field(repr=False)
+    run: str
 
     @property
-    def uri(self) -> str: ...
-
-    @property
-    def storage_options(self) -> dict[str, str]: ...
+    def options(self) -> dict[str, str] | None:
+        return dict(self.storage_options) or None
 
     def open(self) -> Any:
         """Open the version."""
-
-
-class _Held:
-    """A version that this process has open."""
-
-    def __init__(self, catalog: Catalog, dataset: Any) -> None:
-        self.uri: str = dataset.uri
-        self.storage_options = dict(catalog.storage_options)
-        self._dataset = dataset
-
-    def open(self) -> Any:
-        return self._dataset
-
-
-class _Report:
-    """The report, which the driver builds; ``known`` holds the recorded digests."""
-
-    def __init__(self, known: Mapping[tuple[str, str], str]) -> None:
-        self.tables: dict[str, VerifiedTable] = {}
-        self.problems: set[Problem] = set()
-        self.fresh: dict[tuple[str, str], str] = {}
-        self._known = known
-
-    def open(self, catalog: Catalog, table: ObjectId, source: Callable[[Any], Source]) -> list[Work]:
-        """Check the manifest against a listing of the files, and return the work for the workers."""
-        if catalog.describe_table(table).version is None:
-            return []
-        name, dataset = str(table), catalog.open(table)
-        fragments = [fragment.metadata for fragment in dataset.get_fragments()]
-        self.problems.update(_missing(catalog, table, dataset, fragments))
-        files = [file for fragment in fragments for file in fragment.files]
-        size = sum(file.file_size_bytes or 0 for file in files)
-        self.tables[name] = VerifiedTable(name, dataset.version, 0, len(fragments), len(files), size, 0)
-        ids, opened = [fragment.id for fragment in fragments], source(dataset)
-        starts = range(0, len(ids), _FRAGMENTS_OF_A_TASK)
-        return [Work(name, opened, tuple(ids[at : at + _FRAGMENTS_OF_A_TASK])) for at in starts]
-
-    def add(self, work: Work, found: Found) -> None:
-        name = work.table
-        recorded = {file: self._known[name, file] for file in found.digests if (name, file) in self._known}
-        for file, digest in found.digests.items():
-            if file not in recorded:
-                self.fresh[name, file] = digest
-            elif recorded[file] != digest:
-                self.problems.add(Problem(name, f"data/{file}", "its content differs from the recorded digest"))
-        listed = {problem.object for problem in self.problems if problem.table == name}
-        self.problems.update(
-            Problem(name, where, reason, number) for where, reason, number in found.problems if where not in listed
-        )
-        table = self.tables[name]
-        self.tables[name] = attrs.evolve(table, rows=table.rows + found.rows, digests=table.digests + len(recorded))
+        if not self.branch:
+            return lance.dataset(self.uri, version=self.version, storage_options=self.options)
+        return lance.dataset(self.uri, storage_options=self.options).checkout_version((self.branch, self.version))
 
 
 @attrs.frozen
 class Work:
-    """Some fragments of a version."""
+    """Some fragments of a version.
+
+    Attributes:
+        table: The name of the table or branch.
+        source: The version.
+        fragments: The ids of the fragments.
+        is_latest: Whether the version is the latest one, so that its rows are counted.
+        can_drop: Whether `drop_fragments` can remove a fragment of it.
+        files: Files to compare with their digests.
+        indexes: Whether to compare the indexes with the rows.
+    """
 
     table: str
-    source: Source
+    source: VersionSource
     fragments: tuple[int, ...]
+    is_latest: bool
+    can_drop: bool
+    files: tuple[HashedFile, ...] = ()
+    indexes: bool = False
+
+    def divided(self) -> Iterator[Work]:
+        """Yield the work on each fragment."""
+        return (attrs.evolve(self, fragments=(number,)) for number in self.fragments)
 
 
 @attrs.frozen
@@ -281,81 +257,190 @@ class Found:
     """
 
     rows: int
-    digests: Mapping[str, str]
     problems: tuple[tuple[str, str, int | None], ...]
 
 
-def _missing(catalog: Catalog, table: ObjectId, dataset: Any, fragments: list[Any]) -> Iterator[Problem]:
-    """Yield the files that the manifest names but a listing of the table's directory lacks."""
-    prefix = f"{catalog.dataset_root(catalog.find_table(table)).key}/"
-    objects, retry = catalog.commits.objects, catalog.commits.retry
-    sizes = retry.call(lambda: {info.key.removeprefix(prefix): info.size for info in objects.list(prefix)})
-    indices = {key.split("/")[1] for key in sizes if key.startswith("_indices/")}
-    for fragment in fragments:
-        for file in fragment.files:
-            name = f"data/{file.path}"
-            if file.base_id is not None:
-                continue  # belongs to the table from which this one was cloned; its rows are still read
-            if name not in sizes:
-                yield Problem(str(table), name, "the file is not there", fragment.id)
-            elif file.file_size_bytes and sizes[name] != file.file_size_bytes:
-                reason = f"the file has {sizes[name]:,} bytes; its manifest says {file.file_size_bytes:,}"
-                yield Problem(str(table), name, reason, fragment.id)
-        deletions = fragment.to_json()["deletion_file"]
-        if deletions is not None and deletions["base_id"] is None:
-            suffix = {"array": "arrow", "bitmap": "bin"}[deletions["file_type"]]
-            name = f"_deletions/{fragment.id}-{deletions['read_version']}-{deletions['id']}.{suffix}"
-            if name not in sizes:
-                yield Problem(str(table), name, "the file is not there", fragment.id)
-    for index in dataset.describe_indices():
-        kept_in_files = index_kind(index.name, index.type_url).content is Content.FILES
-        for segment in index.segments if kept_in_files else ():
-            if segment.base_id is None and str(segment.uuid) not in indices:
-                yield Problem(
-                    str(table), f"_indices/{segment.uuid}", f"a part of the index {index.name!r} is not there"
-                )
+class _Report:
+    """The report, which the driver builds."""
+
+    def __init__(self, digests: bool, indexes: bool) -> None:
+        self._compares = digests
+        self._indexes = indexes
+        self._run = uuid4().hex
+        self.tables: dict[str, VerifiedTable] = {}
+        self.problems: set[Problem] = set()
+        self._objects: set[tuple[str, str]] = set()
+
+    def add_problem(self, problem: Problem) -> None:
+        """Add a problem, unless one of the same object is known."""
+        if (problem.table, problem.object) not in self._objects:
+            self._objects.add((problem.table, problem.object))
+            self.problems.add(problem)
+
+    def open(self, catalog: Catalog, table: ObjectId, tell: Callable[[int], object]) -> list[Work]:
+        """Check the metadata of a table, and return the work for the tasks."""
+        root = catalog.dataset_root(catalog.find_table(table))
+        examined: list[Kept] = []
+        for kept in kept_versions(catalog.commits, root):
+            if isinstance(kept, Unreadable):
+                self.add_problem(Problem(str(table), kept.object.removeprefix(f"{root.key}/"), _text(kept.reason)))
+                continue
+            try:
+                examine(catalog.commits, kept.version)
+                examined.append(kept)
+            except LancekeepError as error:
+                name = _named(table, kept)
+                self.add_problem(Problem(name, kept.version.key.removeprefix(f"{root.key}/"), _line(error)))
+        unreadable = self._check_files(catalog, table, root, examined, tell)
+        read, work = set[int](), list[Work]()
+        options = tuple(catalog.storage_options.items())
+        for kept in examined:  # decoded again, because several large manifests do not fit into memory
+            content = catalog.commits.retry.call(partial(catalog.commits.objects.get, kept.version.key))
+            version, name = TableVersion.parse(content, kept.version.key), _named(table, kept)
+            uri = catalog.places.uri_at(root)
+            source = VersionSource(uri, kept.version.number, kept.branch, options, self._run)
+            if kept.is_latest:
+                self.tables[name] = _described(name, version)
+            ids = []
+            for fragment in version.manifest.fragments:
+                known = hash((kept.branch, fragment.files, fragment.deletion_file))
+                if known not in read and (kept.version, fragment.id) not in unreadable:
+                    ids.append(fragment.id)
+                if len(examined) > 1:
+                    read.add(known)
+            if kept.is_latest and self._indexes:
+                work.append(Work(name, source, (), True, False, indexes=True))
+            starts, droppable = range(0, len(ids), _FRAGMENTS_OF_A_TASK), kept.is_latest and not kept.branch
+            parts = (tuple(ids[at : at + _FRAGMENTS_OF_A_TASK]) for at in starts)
+            work += (Work(name, source, part, kept.is_latest, droppable) for part in parts)
+        if self._compares:
+            work += self._comparisons(catalog, table, root, examined, options)
+        return work
+
+    def _comparisons(
+        self, catalog: Catalog, table: ObjectId, root: DatasetRoot, kept: Sequence[Kept], options: Options
+    ) -> Iterator[Work]:
+        """Yield the work on files that have recorded digests."""
+        records, recorded = Digests(catalog.commits.objects, catalog.commits.retry), dict[str, Recorded]()
+        for history in dict.fromkeys((root.key, *(each.version.root.key for each in kept))):
+            try:
+                recorded[history] = records.recorded(history)
+            except Damaged as error:
+                self.add_problem(Problem(str(table), DIGESTS_DIRECTORY, _line(error)))
+                recorded[history] = {}
+        if not any(recorded.values()):
+            return
+        checks = FileChecks(catalog.removal.clones)
+        chosen = list[HashedFile]()
+        for file in named_files(checks, root, kept, catalog.commits.objects.list(f"{root.key}/")):
+            digests = recorded[file.history].get(file.name, ())
+            if digests and file.size not in {digest.size for digest in digests}:
+                sizes = " or ".join(f"{digest.size:,}" for digest in digests)
+                reason = f"the file has {file.size:,} bytes; its recorded digest is of {sizes}"
+                self.add_problem(Problem(str(table), file.key.removeprefix(f"{root.key}/"), reason))
+            elif digests:
+                chosen.append(hashed_file(catalog, root, file, tuple(digest.blake2b for digest in digests)))
+        if (told := self.tables.get(str(table))) is not None:
+            self.tables[str(table)] = attrs.evolve(told, digests=len(chosen))
+        source = VersionSource(catalog.places.uri_at(root), 0, "", options, self._run)
+        for at in range(0, len(chosen), _FILES_OF_A_TASK):
+            yield Work(str(table), source, (), True, False, tuple(chosen[at : at + _FILES_OF_A_TASK]))
+
+    def _check_files(
+        self, catalog: Catalog, table: ObjectId, root: DatasetRoot, kept: Sequence[Kept], tell: Callable[[int], object]
+    ) -> set[tuple[Version, int]]:
+        """Compare manifests with a listing of the files, and decode deletion files.
+
+        Returns:
+            The fragments with a damaged deletion file, which the engine must not read.
+        """
+        by_version, unreadable = {each.version: each for each in kept}, set[tuple[Version, int]]()
+        for fault in FileChecks(catalog.removal.clones).faults(root, list(by_version), tell):
+            version = by_version[fault.version]
+            can_drop, name = version.is_latest and not version.branch, _named(table, version)
+            fragment = fault.fragment if can_drop else None
+            path = fault.key.removeprefix(f"{root.key}/").rstrip("/")
+            self.add_problem(Problem(name, path, _reason(fault), fragment))
+            if fault.fragment is not None and "_deletions/" in fault.key:
+                unreadable.add((fault.version, fault.fragment))
+                reason = f"its deletion file {'is not there' if fault.missing else 'is damaged'}"
+                self.add_problem(Problem(name, _place(version, fault.fragment), reason, fragment))
+        return unreadable
+
+    def add(self, work: Work, found: Found | Crashed) -> bool:
+        """Add the result of a task; return False if its fragments have to be read one by one."""
+        if isinstance(found, Crashed):
+            if len(work.fragments) > 1:
+                return False
+            reason = f"the table engine cannot read it: {found.reason}"
+            places: Iterable[tuple[str, int | None]]
+            places = (
+                [(f"fragment {number}", number) for number in work.fragments] if work.fragments else [(_INDEXES, None)]
+            )
+            found = Found(0, tuple((place, reason, number) for place, number in places))
+        for where, reason, number in found.problems:
+            of_version = (
+                "" if work.is_latest or not where.startswith("fragment") else f"version {work.source.version}: "
+            )
+            fragment = number if work.can_drop else None
+            self.add_problem(Problem(work.table, of_version + where, reason, fragment))
+        if work.is_latest and work.fragments:
+            table = self.tables[work.table]
+            self.tables[work.table] = attrs.evolve(table, rows=table.rows + found.rows)
+        return True
 
 
-def _recorded(digests: str | None) -> dict[tuple[str, str], str]:
-    if digests is None:
-        return {}
-    store, path = place(digests)
-    if store.get_file_info(path).type == fs.FileType.NotFound:
-        return {}
-    try:
-        with store.open_input_stream(path) as stream:
-            lines = [json.loads(line) for line in stream.read().splitlines()]
-        return {(line["table"], line["file"]): line["blake2b"] for line in lines}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InvalidInput(f"{digests} holds no digests that verify has recorded: {error}") from error
+def _described(name: str, version: TableVersion) -> VerifiedTable:
+    files = size = 0
+    for fragment in version.manifest.fragments:
+        files += len(fragment.files)
+        size += sum(file.file_size_bytes for file in fragment.files)
+    return VerifiedTable(name, version.manifest.version, 0, len(version.manifest.fragments), files, size)
 
 
-def _record(digests: str, known: Mapping[tuple[str, str], str]) -> None:
-    store, path = place(digests)
-    lines = [json.dumps({"table": table, "file": file, "blake2b": digest}) for (table, file), digest in known.items()]
-    with store.open_output_stream(f"{path}.part") as stream:
-        stream.write("".join(line + "\n" for line in lines).encode())
-    store.move(f"{path}.part", path)
+def _named(table: ObjectId, kept: Kept) -> str:
+    return f"{table}@{kept.branch}" if kept.branch else str(table)
+
+
+def _place(kept: Kept, fragment: int) -> str:
+    return f"fragment {fragment}" if kept.is_latest else f"version {kept.version.number}: fragment {fragment}"
+
+
+def _reason(fault: FileFault) -> str:
+    return "the file is not there" if fault.missing else f"the file {_text(fault.reason)}"
 
 
 # -- in the tasks ---------------------------------------------------------------------------------------------------
 
+_opening = Lock()
 
-def look(work: Work, *, deep: bool, hashed: bool) -> Found:
+
+def look(work: Work, *, deep: bool) -> Found:
     """Read the footers of some fragments, or with ``deep`` all values."""
     rows = 0
     problems: list[tuple[str, str, int | None]] = []
-    digests: dict[str, str] = {}
+    for file in work.files:
+        reason = difference(file)
+        if reason:
+            problems.append((file.name, reason, None))
+    if not work.fragments and not work.indexes:
+        return Found(0, tuple(problems))
     try:
-        dataset = work.source.open()
-    except (OSError, ValueError, LancekeepError) as error:
-        return Found(0, {}, (("", _line(error), None),))
-    session = LanceFileSession(work.source.uri, work.source.storage_options or None)
-    for number in work.fragments:
-        fragment = dataset.get_fragment(number)
-        metadata = fragment.metadata
-        expected = metadata.physical_rows - (metadata.num_deletions or 0)
+        with _opening:
+            dataset = _opened(work.source)
+    except BaseException as error:
+        return Found(0, (("", _engine_error(error), None),))
+    if work.indexes:
         try:
+            problems += ((where, reason, None) for where, reason in index_problems(dataset, _unwatched))
+        except BaseException as error:
+            problems.append((_INDEXES, _engine_error(error), None))
+    session = LanceFileSession(dataset.uri, work.source.options)
+    for number in work.fragments:
+        try:
+            fragment = dataset.get_fragment(number)
+            metadata = fragment.metadata
+            expected = metadata.physical_rows - (metadata.num_deletions or 0)
             fragment.validate()
             found = _read(dataset, fragment) if deep else fragment.count_rows()
         except BaseException as error:
@@ -367,13 +452,17 @@ def look(work: Work, *, deep: bool, hashed: bool) -> Found:
                 problems.append(
                     (f"fragment {number}", f"it has {found:,} rows; its manifest says {expected:,}", number)
                 )
-        for file in metadata.files if hashed else ():
-            if file.base_id is None and file.file_size_bytes:
-                try:
-                    digests[file.path] = _digest(session, f"data/{file.path}", file.file_size_bytes)
-                except (OSError, ValueError) as error:
-                    problems.append((f"data/{file.path}", _line(error), number))
-    return Found(rows, digests, tuple(problems))
+    return Found(rows, tuple(problems))
+
+
+def _unwatched(index: str) -> None:
+    """Ignore progress: the child reports whole tasks."""
+
+
+@lru_cache(2)
+def _opened(source: VersionSource) -> Any:
+    """Open a version once for all of its fragments, because its manifest may be large."""
+    return source.open()
 
 
 def _faulty_files(session: LanceFileSession, fragment: Any, deep: bool) -> Iterator[tuple[str, str, int]]:
@@ -408,87 +497,10 @@ def _read(dataset: Any, fragment: lance.LanceFragment) -> int:
     return sum(batch.num_rows for batch in scanner.to_batches())
 
 
-def _digest(session: LanceFileSession, path: str, size: int) -> str:
-    digest = blake2b(digest_size=16)
-    for start in range(0, size, _CHUNK):
-        digest.update(session.read_range(path, start, min(_CHUNK, size - start)))
-    return digest.hexdigest()
-
-
 def _line(error: BaseException) -> str:
     """Return an error's text as one line, without positions in the engine's source."""
-    return _POSITION.sub("", " ".join(str(error).split())) or type(error).__name__
+    return _text(str(error)) or type(error).__name__
 
 
-# -- removing what cannot be read ---------------------------------------------------------------------------------
-
-
-@attrs.frozen
-class LostRows:
-    """The rows of a fragment that cannot be read.
-
-    Attributes:
-        table: The table.
-        fragment: The fragment.
-        first: The position of its first row among the live rows of the table, from 0.
-        rows: The number of its live rows.
-        reasons: Why it cannot be read.
-    """
-
-    table: str
-    fragment: int
-    first: int
-    rows: int
-    reasons: tuple[str, ...]
-
-
-def lost_rows(catalog: Catalog, report: Verification) -> list[LostRows]:
-    """Return the rows that `drop_fragments` would remove.
-
-    Args:
-        catalog: The catalog.
-        report: A verification of the versions that are still the latest.
-
-    Raises:
-        ConcurrentModification: A table has a later version than the report.
-    """
-    verified = {table.table: table.version for table in report.tables}
-    reasons: dict[tuple[str, int], list[str]] = {}
-    for problem in report.problems:
-        if problem.fragment is not None:
-            reasons.setdefault((problem.table, problem.fragment), []).append(f"{problem.object}: {problem.reason}")
-    found: list[LostRows] = []
-    for table in dict.fromkeys(table for table, _ in reasons):
-        dataset, first = catalog.open(table), 0
-        if dataset.version != verified[table]:
-            raise ConcurrentModification(
-                f"{table} has version {dataset.version}; version {verified[table]} was verified. Verify it again"
-            )
-        for fragment in (each.metadata for each in dataset.get_fragments()):
-            rows = fragment.physical_rows - (fragment.num_deletions or 0)
-            if (table, fragment.id) in reasons:
-                found.append(LostRows(table, fragment.id, first, rows, tuple(reasons[table, fragment.id])))
-            first += rows
-    return found
-
-
-def drop_fragments(catalog: Catalog, report: Verification) -> list[LostRows]:
-    """Remove the fragments that cannot be read, as a new version of each table.
-
-    Older versions stay as they are. The arguments and errors are those of `lost_rows`.
-
-    Raises:
-        ConcurrentModification: Another writer committed a version after the report. Nothing was changed in that table.
-    """
-    lost = lost_rows(catalog, report)
-    verified = {table.table: table.version for table in report.tables}
-    for table in dict.fromkeys(each.table for each in lost):
-        dead = [each.fragment for each in lost if each.table == table]
-        removal = lance.LanceOperation.Delete([], dead, "false")
-        version = verified[table]
-        catalog.commit_change(table, partial(_commit, operation=removal, version=version), after=version)
-    return lost
-
-
-def _commit(latest: Any, *, operation: Any, version: int) -> Any:
-    return lance.LanceDataset.commit(latest, operation, read_version=version)
+def _text(text: str) -> str:
+    return _POSITION.sub("", " ".join(text.split()))

@@ -36,6 +36,7 @@ REFUSED = {
     "maintain": ("maintain {uri} --policy {directory}/policy.toml", ELSEWHERE),
     "optimize": ("optimize {uri}", ELSEWHERE),
     "verify": ("verify {uri}", ELSEWHERE),
+    "digest": ("digest {uri}", ELSEWHERE),
     "certify": ("certify {uri}", "Give the root of the catalog's storage"),
     "ingest": ("ingest {uri} ns.t {directory}/policy.toml", ELSEWHERE),
     "inspect": ("inspect {uri} ns.t", ELSEWHERE),

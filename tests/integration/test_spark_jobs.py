@@ -355,13 +355,13 @@ def test_pickle_planted_in_any_stored_file_of_a_job_is_not_executed(
     tmp_path: Path,
     before_commit: Callable[[Callable[[], object]], None],
 ) -> None:
-    mark, checkpoint, digests = tmp_path / "executed", tmp_path / "checkpoint", tmp_path / "digests.jsonl"
+    mark, checkpoint = tmp_path / "executed", tmp_path / "checkpoint"
     payload = pickle.dumps(Payload(mark))
     landing = tmp_path / "landing"
     landing.mkdir()
     (landing / "a.csv").write_text("id\n1\n")
     ingest(spark, catalog, "taken", str(landing))
-    verify(spark, catalog, ["t"], digests=str(digests))
+    lancekeep.digest(catalog, ["t"])
     options: dict[str, Any] = {"reads": ["id"], "checkpoint": str(checkpoint)}
     before_commit(lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):  # stopped before the commit
@@ -385,9 +385,10 @@ def test_pickle_planted_in_any_stored_file_of_a_job_is_not_executed(
     record.write_bytes(payload)
     with pytest.raises(lancekeep.Damaged, match=r"_ingested/.* is no record of ingested files"):
         ingest(spark, catalog, "taken", str(landing))
+    [digests] = (tmp_path / "lake").rglob(".lancekeep-digests/*")
     digests.write_bytes(payload)
-    with pytest.raises(lancekeep.InvalidInput, match="holds no digests"):
-        verify(spark, catalog, ["t"], digests=str(digests))
+    [problem] = verify(spark, catalog, ["t"]).problems
+    assert "is no record of digests" in problem.reason
     assert not mark.exists()
 
 
@@ -418,15 +419,13 @@ def test_ctrl_c_cancels_tasks_and_keeps_session(
 # -- verification and commands --------------------------------------------------------------------------------------
 
 
-def test_verify_reports_missing_truncated_and_changed_files(
-    spark: SparkSession, catalog: lancekeep.Catalog, tmp_path: Path
-) -> None:
+def test_verify_reports_missing_truncated_and_changed_files(spark: SparkSession, catalog: lancekeep.Catalog) -> None:
     catalog.open("t").delete("id < 10")
-    digests = str(tmp_path / "digests.jsonl")
-    report = verify(spark, catalog, deep=True, digests=digests)
-    assert (report.problems, report.recorded, report.tables[0].rows) == ((), FRAGMENTS, FRAGMENTS * ROWS - 10)
-    report = verify(spark, catalog, ["t"], digests=digests)
-    assert (report.problems, report.recorded, report.tables[0].digests) == ((), 0, FRAGMENTS)
+    report = verify(spark, catalog, deep=True)
+    assert (report.problems, report.tables[0].rows) == ((), FRAGMENTS * ROWS - 10)
+    recorded = lancekeep.digest(catalog)
+    report = verify(spark, catalog, ["t"])
+    assert (report.problems, report.tables[0].digests) == ((), recorded.recorded)
 
     root = Path(catalog.describe_table("t").uri.removeprefix("file://"))
     changed, cut, missing = (
@@ -438,7 +437,7 @@ def test_verify_reports_missing_truncated_and_changed_files(
     cut.write_bytes(cut.read_bytes()[:-50])
     missing.unlink()
     next((root / "_deletions").iterdir()).unlink()
-    report = verify(spark, catalog, digests=digests)
+    report = verify(spark, catalog)
     told = {(problem.object.rpartition("/")[2], problem.reason.partition(" has ")[0]) for problem in report.problems}
     assert (changed.name, "its content differs from the recorded digest") in told
     assert (cut.name, "the file") in told

@@ -8,15 +8,16 @@ from functools import partial
 import attrs
 
 from lancekeep.application.clones import Clones
+from lancekeep.application.digests import Digests
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.application.upkeep.checked_history import History, Repair, kept
+from lancekeep.application.upkeep.examination import examine
 from lancekeep.application.upkeep.file_checks import FileChecks, FileFault, Version
 from lancekeep.application.upkeep.fsck import Finding, Kind
 from lancekeep.domain.dataset_files import Reference
 from lancekeep.domain.errors import Damaged, ObjectNotFound, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
-from lancekeep.format.whole_version import decode_whole
 from lancekeep.ports.object_store import ObjectInfo
 
 _OLDER = 10
@@ -57,21 +58,21 @@ class ContentChecks:
         latest = max(history.finals)
         info = history.finals[latest]
         try:
-            self._decode(info.key, latest)
+            self._exists(Version(history.root, latest, info.key))
         except Damaged as error:
             what = f"the latest manifest cannot be read ({info.size} bytes): {error}"
             yield self.given_up(Kind.HEAD, history, what, partial(self._remove_damaged, history.root, info, latest))
         except Unsupported as error:
             yield Finding(Kind.HEAD, history.title, f"the latest manifest cannot be checked: {error}"), None
 
-    def _decode(self, key: str, number: int) -> bool:
-        """Decode a manifest completely; return False if it does not exist.
+    def _exists(self, version: Version) -> bool:
+        """Examine a version; return False if it does not exist.
 
         Raises:
-            Damaged, Unsupported: As `decode_whole`.
+            Damaged, Unsupported: As `examine`.
         """
         try:
-            decode_whole(self.commits.retry.call(partial(self.commits.objects.get, key)), key, number)
+            examine(self.commits, version)
         except ObjectNotFound:  # the table is being dropped
             return False
         return True
@@ -86,7 +87,7 @@ class ContentChecks:
             if version.key in heads:
                 continue
             try:
-                self._decode(version.key, version.number)
+                self._exists(version)
             except (Damaged, Unsupported) as error:
                 meaning = (
                     f"{version.title} cannot be read: {error}. Put its manifest back from a backup, or delete "
@@ -145,13 +146,13 @@ class ContentChecks:
         """Return the latest complete version among a few older ones; None without one."""
         for number in sorted(history.finals, reverse=True)[1 : 1 + _OLDER]:
             version = Version(history.root, number, history.finals[number].key)
-            if self._is_manifest(version.key, number) and next(checks.faults(root, [version]), None) is None:
+            if self._is_readable(version) and next(checks.faults(root, [version]), None) is None:
                 return number
         return None
 
-    def _is_manifest(self, key: str, number: int) -> bool:
+    def _is_readable(self, version: Version) -> bool:
         try:
-            return self._decode(key, number)
+            return self._exists(version)
         except (Damaged, Unsupported):
             return False
 
@@ -165,9 +166,10 @@ class ContentChecks:
 
     def _remove_damaged(self, root: DatasetRoot, info: ObjectInfo, version: int) -> bool:
         """Remove an unreadable latest version, row first. A restored manifest stays."""
-        if self._is_manifest(info.key, version) or self.commits.objects.head(info.key) is None:
+        if self._is_readable(Version(root, version, info.key)) or self.commits.objects.head(info.key) is None:
             return False
         self.commits.rows.delete(root.base_uri, [version])
+        Digests(self.commits.objects, self.commits.retry).forget(root.key, [info.key.removeprefix(f"{root.key}/")])
         self.commits.objects.delete(info.key)
         self.commits.forget()
         return True

@@ -52,12 +52,14 @@ class FileFault:
     Attributes:
         version: The version that names the file.
         key: The key of the file.
+        fragment: The fragment that the file belongs to, if any.
         missing: Whether the file does not exist.
         reason: The fault, as the end of a sentence.
     """
 
     version: Version
     key: str
+    fragment: int | None
     missing: bool
     reason: str
 
@@ -87,7 +89,7 @@ class FileChecks:
             tell: Called with the number of objects that were compared.
         """
         bases: dict[tuple[str, str], str | None] = {}
-        named = _Named.of((key, reference.size) for _, key, reference in self._references(versions, bases))
+        named = _Named.of((key, reference.size) for _, key, reference in self.references(versions, bases))
         prefixes = [f"{table.key}/"]
         for base in {base for base in bases.values() if base is not None and not f"{base}/".startswith(prefixes[0])}:
             prefixes += (f"{base}/{directory}/" for directory in (DATA, DELETIONS, INDICES))
@@ -103,7 +105,7 @@ class FileChecks:
     def _faulty(
         self, versions: Sequence[Version], bases: dict[tuple[str, str], str | None], named: _Named
     ) -> Iterator[FileFault]:
-        for version, key, reference in self._references(versions, bases):
+        for version, key, reference in self.references(versions, bases):
             if reference.deletion is not None or not named.is_whole(key):
                 fault = self._fault(version, key, reference)
                 if fault is not None and self.clones.objects.head(version.key) is not None:
@@ -139,13 +141,13 @@ class FileChecks:
         objects, at = self._at(key)
         if key.endswith("/"):
             held = retry.call(lambda: next(objects.list(at), None)) is not None
-            return None if held else FileFault(version, key, True, "is missing")
+            return None if held else FileFault(version, key, reference.fragment, True, "is missing")
         info = retry.call(partial(objects.head, at))
         if info is None:
-            return FileFault(version, key, True, "is missing")
+            return FileFault(version, key, reference.fragment, True, "is missing")
         if reference.size is not None and info.size != reference.size:
             reason = f"has {info.size:,} bytes, and its manifest says {reference.size:,}"
-            return FileFault(version, key, False, reason)
+            return FileFault(version, key, reference.fragment, False, reason)
         if reference.deletion is not None:
             return self._deletion_fault(version, key, reference, info.size)
         return None
@@ -154,17 +156,23 @@ class FileChecks:
         """Decode a deletion file. The engine must not meet a damaged one: its allocations are unbounded."""
         assert reference.deletion is not None
         if size > MOST_BYTES:
-            return FileFault(version, key, False, f"has {size:,} bytes; a deletion file has at most {MOST_BYTES:,}")
+            return FileFault(
+                version,
+                key,
+                reference.fragment,
+                False,
+                f"has {size:,} bytes; a deletion file has at most {MOST_BYTES:,}",
+            )
         objects, at = self._at(key)
         try:
             read(self.clones.retry.call(partial(objects.get, at)), reference.deletion, reference.rows, key)
         except ObjectNotFound:
-            return FileFault(version, key, True, "is missing")
+            return FileFault(version, key, reference.fragment, True, "is missing")
         except Damaged as error:
-            return FileFault(version, key, False, str(error).removeprefix(f"{key} "))
+            return FileFault(version, key, reference.fragment, False, str(error).removeprefix(f"{key} "))
         return None
 
-    def _references(
+    def references(
         self, versions: Iterable[Version], bases: dict[tuple[str, str], str | None]
     ) -> Iterator[tuple[Version, str, FileReference]]:
         """Yield the files of versions with their keys.

@@ -17,6 +17,7 @@ from uuid import uuid4
 import attrs
 
 from lancekeep.application.concurrency import at_once
+from lancekeep.application.digests import Digests
 from lancekeep.application.ledger import Ledger
 from lancekeep.application.mem_wal import MemWal
 from lancekeep.application.places import Places
@@ -292,13 +293,17 @@ class TableRelocation:
     def _copy_version(self, source: DatasetRoot, target: DatasetRoot, row: VersionRow) -> VersionRow | None:
         key = _moved(row.path, source, target)
         try:
-            content = at_other_place(self._get(row.path), row.path, partial(self._base, source, target))
+            original = self._get(row.path)
+            content = at_other_place(original, row.path, partial(self._base, source, target))
         except ObjectNotFound:  # garbage collection removed it
             return None
         objects = self._places.objects
         held = self._retry(partial(objects.head, key))
         if held is None:
             self._retry(partial(objects.put, key, content))
+            if content != original:
+                history, _, name = key.rpartition(f"/{VERSIONS}/")
+                Digests(objects, self._ledger.commits.retry).amend(history, f"{VERSIONS}/{name}", content)
         elif self._get(key) != content:
             raise ConcurrentModification(f"{key} exists and is not the copy of {row.path}; another wrote there")
         return attrs.evolve(row, path=key, size=len(content))

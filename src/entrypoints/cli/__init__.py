@@ -35,6 +35,7 @@ SECTIONS = {
     "Upkeep": (
         Entry("cleanup", "cleanup", "Remove old versions of tables and the files that only they need."),
         Entry("compact", "compact", "Merge small fragments of tables and remove deleted rows."),
+        Entry("digest", "digest", "Record the digests of the files of tables."),
         Entry("fsck", "fsck", "Check the catalog for inconsistencies; change nothing."),
         Entry("inspect", "inspect", "Show the stored metadata of a table."),
         Entry("maintain", "maintain", "Compact, index and clean up tables by a policy, once."),

@@ -20,7 +20,9 @@ from lancekeep.config import ConnectionConfig, given
 from lancekeep.domain.errors import NotFound
 
 if TYPE_CHECKING:  # pylance loads only when a command reads files
-    from lancekeep.entrypoints.verification import LostRows, Verification
+    from lancekeep.entrypoints.hashing import Recording
+    from lancekeep.entrypoints.lost_rows import LostRows
+    from lancekeep.entrypoints.verification import Verification
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -37,6 +39,9 @@ class Doors(Protocol):
 
     @property
     def verify(self) -> Callable[..., Verification]: ...
+
+    @property
+    def digest(self) -> Callable[..., Recording]: ...
 
     @property
     def lost_rows(self) -> Callable[[Catalog, Verification], list[LostRows]]: ...

@@ -13,7 +13,7 @@ from lancekeep.entrypoints.cli.options import Doors, Stores, as_json, assume_yes
 from lancekeep.entrypoints.cli.upkeep import findings_document, looks, mode, print_findings
 
 if TYPE_CHECKING:  # pylance loads only when a command reads files
-    from lancekeep.entrypoints.verification import LostRows
+    from lancekeep.entrypoints.lost_rows import LostRows
 
 
 @click.command()

@@ -16,9 +16,7 @@ from lancekeep.entrypoints.cli.upkeep import mode
 @click.command()
 @as_json
 @click.option("--threads", type=click.IntRange(min=1), help="The number of files to read at a time.")
-@click.option(
-    "--digests", metavar="FILE", help="Compare contents with the digests in this file, and add missing digests."
-)
+@click.option("--no-digests", is_flag=True, help="Do not compare files with recorded digests, which reads them whole.")
 @click.option("--indexes", is_flag=True, help="Compare every index with the rows.")
 @click.option("--deep", is_flag=True, help="Read every value.")
 @mode
@@ -31,15 +29,16 @@ def verify(
     tables: tuple[str, ...],
     mode: str,
     deep: bool,
+    no_digests: bool,
     indexes: bool,
-    digests: str | None,
     threads: int | None,
     as_json: bool,
 ) -> None:
     """Check that the files and rows of tables are complete.
 
     Checks that every file of TABLES exists and that its footer can be read; by default for all tables of the catalog at
-    ROOT. Changes nothing. Exit code 1: a table is incomplete; `lancekeep repair --drop-fragments` shows what is lost.
+    ROOT. Compares files with the digests that `lancekeep digest` has recorded. Changes nothing. Exit code 1: a table is
+    incomplete; `lancekeep repair --drop-fragments` shows what is lost.
     """
     doors: Doors = context.obj
     with chosen.catalog(doors, mode=mode) as catalog, progress("verify") as report_progress:
@@ -47,7 +46,7 @@ def verify(
             catalog,
             tables or None,
             deep=deep,
-            digests=digests,
+            digests=not no_digests,
             indexes=indexes,
             threads=threads,
             progress=report_progress,

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from lancekeep.application.catalog import Catalog
 from lancekeep.application.upkeep.fsck import Progress
 from lancekeep.domain.identifiers import Identifier
+from lancekeep.entrypoints.isolation import Crashed, apart
 from lancekeep.entrypoints.spark.jobs.tasks import quiet, run
-from lancekeep.entrypoints.spark.reading import Snapshot
-from lancekeep.entrypoints.verification import Found, Verification, Work, verify_by
+from lancekeep.entrypoints.verification import Found, Task, Verification, Work, verify_by
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,10 +23,10 @@ def verify(
     tables: Iterable[Identifier] | None = None,
     *,
     deep: bool = False,
-    digests: str | None = None,
+    digests: bool = True,
     progress: Progress = quiet,
 ) -> Verification:
-    """Check the latest version of tables on Spark, without writing to them.
+    """Check tables on Spark, without writing to them.
 
     `lancekeep.verify` describes the checks, the arguments and the result.
 
@@ -36,15 +36,15 @@ def verify(
         tables: As of `lancekeep.verify`.
         deep: As of `lancekeep.verify`.
         digests: As of `lancekeep.verify`.
-        progress: Receives the number of finished tasks.
+        progress: Receives the number of examined tables, then that of finished tasks.
 
     Raises:
         TableNotFound: One of ``tables`` does not exist.
-        InvalidInput: A table name or the file of digests is invalid.
+        InvalidInput: A table name is invalid.
         Retryable: The Spark job failed.
     """
 
-    def on_spark(name: str, work: Sequence[Work], task: Callable[[Work], Found]) -> Iterable[Found]:
-        return run(spark, name, "verify", work, task, progress)
+    def on_spark(name: str, work: Sequence[Work], task: Task) -> Iterable[Found | Crashed]:
+        return run(spark, name, "verify", work, partial(apart, task=task), progress)
 
-    return verify_by(on_spark, partial(Snapshot.of, catalog), catalog, tables, deep=deep, digests=digests)
+    return verify_by(on_spark, catalog, tables, deep=deep, digests=digests, indexes=False, progress=progress)

@@ -1,0 +1,168 @@
+"""Record the digests of the files of tables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from functools import partial
+from hashlib import blake2b
+from time import monotonic
+from typing import Any
+
+import attrs
+from lance.file import LanceFileSession
+
+from lancekeep.application.catalog import Catalog
+from lancekeep.application.digests import Digests
+from lancekeep.application.upkeep.examination import Kept, Unreadable, examine, kept_versions
+from lancekeep.application.upkeep.file_checks import FileChecks
+from lancekeep.application.upkeep.fsck import Progress
+from lancekeep.application.upkeep.named_files import NamedFile, named_files
+from lancekeep.domain.digests import DIGEST_BYTES, FileDigest
+from lancekeep.domain.errors import Damaged
+from lancekeep.domain.identifiers import Identifier, ObjectId
+from lancekeep.domain.layout import DatasetRoot
+from lancekeep.entrypoints.isolation import Crashed, Isolation
+from lancekeep.ports.object_store import ObjectInfo
+
+_CHUNK = 8 << 20
+
+
+@attrs.frozen
+class HashedFile:
+    """A file to read whole, without a catalog; can be pickled.
+
+    Attributes:
+        name: Its name for messages: the path below the table, or a URI.
+        directory: The URI of the directory from which it is opened.
+        path: Its path below ``directory``.
+        size: Its size in bytes.
+        expected: The digests that it may have.
+        storage_options: The options that open it.
+    """
+
+    name: str
+    directory: str
+    path: str
+    size: int
+    expected: tuple[str, ...]
+    storage_options: tuple[tuple[str, str], ...] = attrs.field(repr=False)
+
+
+@attrs.frozen
+class Recording:
+    """The result of `digest`.
+
+    Attributes:
+        tables: The number of tables.
+        files: The files of their versions.
+        recorded: The files whose digests were added.
+        bytes: The size of these.
+        seconds: The duration.
+    """
+
+    tables: int
+    files: int
+    recorded: int
+    bytes: int
+    seconds: float
+
+    def __str__(self) -> str:
+        size = f"{self.bytes / 1e6:,.1f} MB in {self.seconds:.1f} s"
+        return f"{self.tables:,} tables, {self.files:,} files: {self.recorded:,} digests added, {size}"
+
+
+def _quiet(done: int, total: int, name: str) -> None:
+    """Ignore progress."""
+
+
+def digest(
+    catalog: Catalog,
+    tables: Iterable[Identifier] | None = None,
+    *,
+    threads: int | None = None,
+    progress: Progress = _quiet,
+) -> Recording:
+    """Record the size and the BLAKE2b digest of every file that a reader needs.
+
+    These are the data, deletion, index, manifest and transaction files of the versions that `verify` checks. The
+    records lie in ``.lancekeep-digests`` in the directory of each table and branch. Files with a recorded digest are
+    not read again. Verify the tables before: the digests describe the files as they are now.
+
+    Args:
+        catalog: The catalog.
+        tables: The tables; by default all of the catalog.
+        threads: The number of files to read at a time; by default one for each CPU.
+        progress: Called with the number of files that were read.
+
+    Raises:
+        TableNotFound: One of ``tables`` does not exist.
+        Damaged: A manifest, a record of digests or a file cannot be read.
+    """
+    began = monotonic()
+    commits = catalog.commits
+    chosen = list(map(ObjectId.of, tables)) if tables is not None else list(catalog.list_all_tables())
+    records, files, recorded, size = Digests(commits.objects, commits.retry), 0, 0, 0
+    for table in chosen:
+        root = catalog.dataset_root(catalog.find_table(table))
+        kept = list(_readable(catalog, table, root))
+        listed = commits.retry.call(partial(_listed, catalog, root))
+        every = list(named_files(FileChecks(catalog.removal.clones), root, kept, listed))
+        known = {history: records.recorded(history) for history in {file.history for file in every}}
+        fresh = [file for file in every if file.name not in known[file.history]]
+        found: dict[str, list[tuple[str, FileDigest]]] = {}
+        tasks = [hashed_file(catalog, root, file, ()) for file in fresh]
+        with Isolation(content_digest, threads or os.cpu_count() or 1) as child:
+            for at, (file, value) in enumerate(zip(fresh, child.run(tasks), strict=True)):
+                progress(at, len(fresh), f"digest: {table}")
+                if isinstance(value, Crashed):
+                    raise Damaged(f"{table}: {file.key} cannot be read: {value.reason}")
+                found.setdefault(file.history, []).append((file.name, FileDigest(file.size, value)))
+        for history, pairs in found.items():
+            present = {info.key.removeprefix(f"{history}/") for info in listed}
+            records.merge(history, pairs, present)
+        files, recorded, size = files + len(every), recorded + len(fresh), size + sum(file.size for file in fresh)
+    return Recording(len(chosen), files, recorded, size, monotonic() - began)
+
+
+def _readable(catalog: Catalog, table: ObjectId, root: DatasetRoot) -> Iterator[Kept]:
+    for kept in kept_versions(catalog.commits, root):
+        if isinstance(kept, Unreadable):
+            raise Damaged(f"{table}: {kept.object}: {kept.reason}. Repair the table before you record digests")
+        examine(catalog.commits, kept.version)
+        yield kept
+
+
+def _listed(catalog: Catalog, root: DatasetRoot) -> list[ObjectInfo]:
+    return list(catalog.commits.objects.list(f"{root.key}/"))
+
+
+def hashed_file(catalog: Catalog, root: DatasetRoot, file: NamedFile, expected: tuple[str, ...]) -> HashedFile:
+    """Return a file as a task that has no catalog reads it."""
+    options = tuple(catalog.storage_options.items())
+    if "://" in file.key:
+        directory, _, path = file.key.rpartition("/")
+        return HashedFile(file.key, directory, path, file.size, expected, options)
+    path = file.key.removeprefix(f"{root.key}/")
+    return HashedFile(path, catalog.places.uri_at(root), path, file.size, expected, options)
+
+
+# -- in the tasks ---------------------------------------------------------------------------------------------------
+
+
+def content_digest(file: HashedFile) -> str:
+    """Return the digest of a file, in hexadecimal digits."""
+    session: Any = LanceFileSession(file.directory, dict(file.storage_options) or None)
+    digest = blake2b(digest_size=DIGEST_BYTES)
+    for start in range(0, file.size, _CHUNK):
+        digest.update(session.read_range(file.path, start, min(_CHUNK, file.size - start)))
+    return digest.hexdigest()
+
+
+def difference(file: HashedFile) -> str:
+    """Return how a file differs from its recorded digest; empty if it does not."""
+    try:
+        same = content_digest(file) in file.expected
+    except (OSError, ValueError) as error:
+        return " ".join(str(error).split())
+    return "" if same else "its content differs from the recorded digest"
