@@ -156,6 +156,7 @@ CREATIONS: list[Callable[[Lake, str], object]] = [
     lambda lake, name: lake.catalog.data.insert(TABLE, pa.table({name: [1]}).to_reader(), overwrite=True),
     lambda lake, name: lake.catalog.structure.add_columns(TABLE, {name: "1"}, None),
     _rename,
+    lambda lake, name: backfill(lake.spark, lake.catalog, "t", name, "1"),
     lambda lake, name: lake.spark.createDataFrame([(1,)], ["n"]).toDF(name).writeTo("lake.new").create(),
 ]
 

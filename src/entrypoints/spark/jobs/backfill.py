@@ -19,6 +19,7 @@ from pyarrow import fs
 
 from lancekeep.application.catalog import Catalog
 from lancekeep.application.upkeep.fsck import Progress
+from lancekeep.domain.column_names import require_readable
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput, Unsupported
 from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.row_rules import columns_of
@@ -163,6 +164,8 @@ def _sources(dataset: Any, targets: tuple[str, ...], reads: Sequence[str] | None
     present = [column for column in targets if column in known]
     if not targets or (present and len(present) != len(targets)):
         raise InvalidInput(f"{name} has {', '.join(present) or 'no column'}: add new columns, or compute all again")
+    if not present:
+        require_readable(targets)
     chosen = tuple(reads) if reads is not None else tuple(column for column in known if column not in targets)
     unknown = [column for column in chosen if column not in known]
     if unknown:
