@@ -23,7 +23,7 @@ from lance.namespace import RestNamespace
 from lance_namespace.errors import LanceNamespaceError
 
 import lancekeep
-from lancekeep.testing.concurrency import PROCESSES
+from lancekeep.testing.concurrency import PROCESSES, watch_exit
 
 TABLE = ["hot", "t"]
 
@@ -68,6 +68,7 @@ def append_in_threads(
         worker.start()
     for worker in workers:
         worker.join()
+    watch_exit()
 
 
 def append_until_killed(properties: Mapping[str, str], writer: int, ledger: str) -> None:
@@ -140,6 +141,7 @@ def share(properties: Mapping[str, str], first: int, works: int, rows: int, fail
                 upsert(catalog, "shared", following(catalog.open("shared"), work), on="id")
     except BaseException as error:
         failures.put(f"writer {first}: {error!r}")
+    watch_exit()
 
 
 def share_natively(properties: Mapping[str, str], first: int, works: int, rows: int, failures: Any) -> None:
@@ -153,6 +155,7 @@ def share_natively(properties: Mapping[str, str], first: int, works: int, rows: 
             merge.conflict_retries(1000).execute(common(work))
     except BaseException as error:
         failures.put(f"native writer {first}: {error!r}")
+    watch_exit()
 
 
 # -- namespaces in processes of their own ------------------------------------------------------------------------

@@ -181,6 +181,13 @@ class Places:
         """Return whether a table's directory holds any object."""
         return next(self.objects.list(self.key(table) + "/"), None) is not None
 
+    def is_foreign(self, table: Table) -> bool:
+        """Return whether a directory without a version has only foreign files.
+
+        A declared table has a marker.
+        """
+        return self.objects.head(self.reserved_marker(table)) is None and self.is_occupied(table)
+
     def contents(self, root: DatasetRoot) -> list[str]:
         """Return the keys in a table's directory, including unfinished uploads."""
         below = f"{root.key}/"

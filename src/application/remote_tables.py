@@ -151,7 +151,8 @@ class RestTables(Tables):
         given = checked_properties(properties)
         mode = "overwrite" if overwrite else "create"
         fields = {"id": list(object_id.names), "location": location, "properties": given or None, "mode": mode}
-        return table_of(object_id, self._server.call("register_table", fields), given)
+        self._server.call("register_table", fields)  # its answer has the location relative to the server's root
+        return table_of(object_id, self._server.call("describe_table", {"id": list(object_id.names)}), given)
 
     def alter(self, object_id: ObjectId, values: Mapping[str, str] | None, remove: Iterable[str]) -> Table:
         raise _not_offered(self._server, "changes properties of a table")

@@ -396,6 +396,11 @@ class Writes:
         root = self._places.dataset_root(table)
         commits = self._ledger.commits
         latest = commits.latest(root)
+        if latest is None and self._places.is_foreign(table):
+            raise VersionNotFound(
+                f"{table.location!r} is not a Lance table: it has files and no version. Move the files away, "
+                f"or write the first version of {table.id} with mode='overwrite'"
+            )
         if latest is None:
             raise VersionNotFound(
                 f"the table {table.id} is only declared: it has no version to open yet. Make the first one with "

@@ -265,10 +265,21 @@ def confined(location: str) -> str:
     clean = posixpath.normpath(location) if location else ""
     unusual = "\\" in location or "\0" in location or "://" in location
     if not clean or unusual or clean in (".", "..") or clean.startswith(("/", "../")):
-        raise InvalidInput(f"the location {location!r} is not a relative path inside the root of the catalog")
+        raise InvalidInput(
+            f"{_refusal(location)}the location {location!r} is not a relative path inside the root of the catalog"
+        )
     if clean.partition("/")[0] in OWN_DIRECTORIES:
         raise InvalidInput(f"the location {location!r} is reserved for the catalog; choose another location")
     return clean
+
+
+def _refusal(location: str) -> str:
+    """Return the beginning of the native message about a location."""
+    if "://" in location:
+        return "Absolute URIs are not allowed: "
+    if location.startswith("/"):
+        return "Absolute paths are not allowed: "
+    return "Path traversal is not allowed: " if ".." in location.split("/") else ""
 
 
 def _waits(entry: ManifestEntry) -> bool:

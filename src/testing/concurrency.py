@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -15,7 +16,18 @@ PROCESSES = multiprocessing.get_context("forkserver")
 """Forks of a server that only imports, since a process that has used lance must not fork."""
 PROCESSES.set_forkserver_preload(["lance", "lance_namespace", "lancekeep.composition"])
 
+EXIT_PATIENCE = 60.0
+"""Seconds after the end of its main function after which a process that has not exited shows its stacks."""
+
 _barrier: ProcessBarrier
+
+
+def watch_exit() -> None:
+    """Show the stacks of all threads if this process does not exit.
+
+    Call it at the end of the main function of a process.
+    """
+    faulthandler.dump_traceback_later(EXIT_PATIENCE, repeat=True)
 
 
 def race(contenders: int, act: Callable[[int], T]) -> list[T]:

@@ -169,3 +169,69 @@ def test_of_concurrent_creators_of_a_tag_one_wins(namespace: lancekeep.Directory
     winners = [each for each in outcomes if each != "taken"]
     assert len(winners) == 1
     assert namespace.catalog.tags.get(lancekeep.ObjectId.of("t"), "mine").version == 1 + int(winners[0]) % 2
+
+
+# -- answers as clients of the native namespace read them ----------------------------------------------------------
+
+
+def test_missing_namespace_has_its_own_code(
+    namespace: Any,
+) -> None:
+    for operation in ("describe_table", "table_exists"):
+        for name, code in (("missing", ErrorCode.NAMESPACE_NOT_FOUND), ("n", ErrorCode.TABLE_NOT_FOUND)):
+            with pytest.raises(LanceNamespaceError) as raised:
+                getattr(namespace, operation)({"id": [name, "x"]})
+            assert raised.value.code is code
+
+
+def test_registration_answers_the_relative_location(namespace: Any) -> None:
+    uri = namespace.deregister_table({"id": ["n", "t"]}).location
+    location = uri.rpartition("/")[2]
+    for given in (uri, location):
+        assert namespace.register_table({"id": ["r"], "location": given, "mode": "overwrite"}).location == location
+    assert namespace.catalog.open("r").count_rows() == 3
+
+
+@pytest.mark.parametrize(
+    ("location", "message"),
+    [
+        ("s3://bucket/t", "Absolute URIs are not allowed"),
+        ("file:///elsewhere/t", "Absolute URIs are not allowed"),
+        ("/elsewhere/t", "Absolute paths are not allowed"),
+        ("../t", "Path traversal is not allowed"),
+        ("a/../../t", "Path traversal is not allowed"),
+    ],
+)
+def test_location_outside_the_root_is_refused_in_native_words(namespace: Any, location: str, message: str) -> None:
+    with pytest.raises(LanceNamespaceError, match=message) as raised:
+        namespace.register_table({"id": ["r"], "location": location})
+    assert raised.value.code is ErrorCode.INVALID_INPUT
+
+
+def test_described_version_is_read_as_model_and_as_dict(namespace: Any) -> None:
+    answer = namespace.describe_table_version({"id": ["t"], "version": 1})
+    assert answer.version.version == answer.get("version")["version"] == answer["version"].get("version") == 1
+    assert answer.get("missing", 7) == 7
+
+
+def test_namespace_id_names_the_root(namespace: Any, tmp_path: Path) -> None:
+    assert str(tmp_path / "lake") in namespace.namespace_id()
+
+
+def test_directory_of_foreign_files_is_no_declared_table(namespace: Any, tmp_path: Path) -> None:
+    (tmp_path / "lake" / "foreign.lance").mkdir()
+    (tmp_path / "lake" / "foreign.lance" / "readme.txt").write_text("not a table")
+    namespace.declare_table({"id": ["d"]})
+    for name, declared in (("foreign", False), ("d", True), ("t", False)):
+        answer = namespace.describe_table({"id": [name], "check_declared": True})
+        assert answer.is_only_declared is declared
+    with pytest.raises(lancekeep.VersionNotFound, match=r"'foreign\.lance' is not a Lance table"):
+        namespace.catalog.open("foreign")
+
+
+def test_relative_file_uri_is_refused_as_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for root in ("file:q", "FILE:q", "file:./q", "file:"):
+        with pytest.raises(lancekeep.InvalidInput, match="a file URI is absolute"):
+            lancekeep.connect(root)
+    assert list(tmp_path.iterdir()) == []

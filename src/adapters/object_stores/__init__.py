@@ -56,6 +56,11 @@ def open_object_store(
     if root.lower().startswith("file:/") and "://" not in root:
         root = f"file:///{root[len('file:') :].lstrip('/')}"  # the short form of RFC 8089
     if "://" not in root:
+        if root.lower().startswith("file:"):
+            raise InvalidInput(
+                f"root {root!r}: a file URI is absolute; write file:/// and an absolute path, or the path "
+                f"{root[len('file:') :]!r}, or './{root}' for a directory of this name"
+            )
         return _open_local(root, storage_options)
     uri = _URI.fullmatch(root)
     if uri is None:

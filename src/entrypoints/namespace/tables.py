@@ -117,7 +117,7 @@ class TableOperations(Operations):
         ``load_detailed_metadata`` adds the schema and statistics of its version, or of that of a tag or branch.
         """
         object_id = id_of(request)
-        table = self._catalog.find_table(object_id)
+        table = self._found(object_id)
         self._root(table, None)  # the caller reads at this location, so no symbolic link may lead to it
         version, tag, branch = request.version, request.tag, request.branch
         if tag is not None and (version is not None or branch is not None):
@@ -133,9 +133,10 @@ class TableOperations(Operations):
         if request.with_table_uri:
             response.table_uri = self._catalog.uri(table)
         if request.check_declared or request.load_detailed_metadata:
-            response.is_only_declared = self._latest(table, None) is None
+            has_version = self._latest(table, None) is not None
+            response.is_only_declared = not has_version and not self._catalog.places.is_foreign(table)
         if request.load_detailed_metadata:
-            if not response.is_only_declared or version is not None or tag is not None or branch is not None:
+            if has_version or version is not None or tag is not None or branch is not None:
                 _fill_in(response, self._catalog.describe_version(object_id, version, tag=tag, branch=branch))
         elif tag is not None:
             response.version = self._catalog.open(object_id, tag=tag).version
@@ -149,16 +150,20 @@ class TableOperations(Operations):
 
     @operation
     def table_exists(self, request: api.TableExistsRequest) -> api.TableExistsResponse:
-        table = self._catalog.find_table(id_of(request))
+        table = self._found(id_of(request))
         if request.version is not None:
             self._version(table, None, request.version)
         return api.TableExistsResponse()
 
     @operation
     def register_table(self, request: api.RegisterTableRequest) -> api.RegisterTableResponse:
+        """Register a table.
+
+        The location of the answer is relative to the root, as that of the native namespace.
+        """
         overwrite = choice(request.mode, "mode", "create", "overwrite") == "overwrite"
         table = self._catalog.register_table(id_of(request), request.location, request.properties, overwrite=overwrite)
-        return api.RegisterTableResponse(location=self._catalog.uri(table), properties=dict(table.properties))
+        return api.RegisterTableResponse(location=table.location, properties=dict(table.properties))
 
     @operation
     def deregister_table(self, request: api.DeregisterTableRequest) -> api.DeregisterTableResponse:
@@ -181,6 +186,20 @@ class TableOperations(Operations):
         namespace = source.parent if request.new_namespace_id is None else ObjectId.of(request.new_namespace_id)
         self._catalog.rename_table(source, namespace.child(request.new_table_name))
         return api.RenameTableResponse()
+
+    def _found(self, object_id: ObjectId) -> Table:
+        """Return a table.
+
+        Raises:
+            NamespaceNotFound: Its namespace does not exist.
+            TableNotFound: The table does not exist.
+        """
+        try:
+            return self._catalog.find_table(object_id)
+        except errors.TableNotFound:
+            if not object_id.is_root:
+                self._catalog.describe_namespace(object_id.parent)
+            raise
 
     def _declared(self, table: Table, request: api.DeclareTableRequest) -> api.DeclareTableResponse:
         return api.DeclareTableResponse(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 import lance_namespace as api
 
@@ -18,6 +19,21 @@ from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.version_row import VersionRow
 from lancekeep.entrypoints.namespace.boundary import native_operation, version_operation
 from lancekeep.entrypoints.namespace.operations import Operations, id_of
+
+
+class DescribedVersion(api.DescribeTableVersionResponse):
+    """A described version.
+
+    It is also read like the dict of the native namespace.
+    """
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a field of the answer as plain values."""
+        return self.model_dump().get(name, default)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.model_dump()[name]
+
 
 VersionRequest = api.CreateTableVersionRequest | api.CreateTableVersionEntry
 
@@ -60,7 +76,7 @@ class VersionOperations(Operations):
         described = self._versions(root, [row])
         if not described:
             raise errors.VersionNotFound(f"{root.base_uri} has no version {version}: a clean-up has removed it")
-        return api.DescribeTableVersionResponse(version=described[0])
+        return DescribedVersion(version=described[0])
 
     @native_operation
     def list_table_versions(self, request: api.ListTableVersionsRequest) -> api.ListTableVersionsResponse:
