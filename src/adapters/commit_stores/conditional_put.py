@@ -166,11 +166,16 @@ class ConditionalPutCommitStore:
         return None if info is None else VersionRow(base_uri, version, key, info.size)
 
     def _latest_by_hint(self, base_uri: str) -> VersionRow | None:
-        """Search upwards from the version in the hint of native commits; None without a usable hint."""
+        """Search upwards from the version in the hint of native commits; None without a usable hint.
+
+        None also if the next version has a V1 name. The caller then lists the versions, and refuses both schemes.
+        """
         root, version = self._root(base_uri), self._hinted(base_uri)
         latest = None
         while version and (row := self._row(base_uri, version, root.manifest_key(version, NamingScheme.V2))):
             latest, version = row, version + 1
+        if latest and self._objects.head(root.manifest_key(version, NamingScheme.V1)) is not None:
+            return None
         return latest
 
     def _hinted(self, base_uri: str) -> int:
