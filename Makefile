@@ -57,6 +57,7 @@ soak: $(VENV)/installed-test ## repeat the random tests with fresh seeds, more k
 	@LANCEKEEP_STREAM_MINUTES=$(or $(MINUTES),10) $(BIN)/python -m pytest tests/integration/test_stream_soak.py -s
 	@LANCEKEEP_KILLS=$(or $(KILLS),50) $(BIN)/python -m pytest tests/integration/test_rest_kit.py -k killed
 	@LANCEKEEP_REST_EXAMPLES=100 $(BIN)/python -m pytest tests/fuzz/test_rest_requests.py
+	@LANCEKEEP_MUTATIONS=2000 $(BIN)/python -m pytest tests/integration/test_mutated_transactions.py -s
 	@LANCEKEEP_MODEL=large $(BIN)/python -m pytest tests/model
 
 older: $(VENV)/installed-test ## test the data source with an older Spark: make older SPARK=4.0.5

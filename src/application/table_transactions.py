@@ -41,7 +41,7 @@ from lancekeep.domain.table import Table
 from lancekeep.domain.version_row import VersionRow, scheme_of
 from lancekeep.format.file_facts import Facts
 from lancekeep.format.next_version import next_version
-from lancekeep.format.table_version import TableVersion
+from lancekeep.format.table_version import TableVersion, serialize_transaction
 from lancekeep.ports.table_engine import StagedVersion
 
 _ATTEMPTS = 20
@@ -76,6 +76,12 @@ class TableTransactions:
     def commit(
         self, object_id: ObjectId, transaction: Transaction, *, base: str | None = None, detached: bool = False
     ) -> Committed:
+        try:
+            serialize_transaction(transaction)
+        except ValueError as error:
+            raise InvalidInput(
+                f"{object_id}: the transaction does not fit into the table format: {error}. Nothing was committed"
+            ) from error
         if detached:
             return self._commit_detached(object_id, transaction)
         read = None if base is None else Base(transaction.read_version, base)

@@ -22,13 +22,18 @@ from lancekeep.domain.operations import RewriteGroup, Transaction
 from lancekeep.format.deletions import decode_bitmap
 from lancekeep.format.effects import MOST_FRAGMENTS
 from lancekeep.format.file_facts import Facts
-from lancekeep.format.judged_fragments import Frame, Problem, path_problem, problems_of_fragment
+from lancekeep.format.judged_fragments import (
+    MOST_ID,
+    Frame,
+    Problem,
+    path_problem,
+    problem_of_id,
+    problems_of_fragment,
+)
 from lancekeep.format.row_ids import decode_row_ids
 from lancekeep.format.schema import arrow_schema
 from lancekeep.format.table_version import TableVersion
 
-_MOST_ID = 2**32 - 2
-"""The highest id of a fragment: the engine counts ids in 32 bits, and computes the next one."""
 _SHOWN = 3
 
 
@@ -57,11 +62,15 @@ def approve(name: str, after: TableVersion, before: TableVersion, facts: Facts |
         facts: what is known of its files.
 
     Raises:
-        CommitRefused: the judge has found problems. The message names the first ones.
-        ValueError: an attribute does not fit into its field.
+        CommitRefused: the judge has found problems, or an attribute does not fit into its field. The message names
+            the first ones.
     """
-    _refuse(name, problems(after, before, facts))
-    return Approved(after.manifest.version, after.manifest.transaction_file, after.serialize())
+    refuse(name, problems(after, before, facts))
+    try:
+        content = after.serialize()
+    except ValueError as error:
+        raise CommitRefused(f"{name}: the new version does not fit into the table format: {error}") from error
+    return Approved(after.manifest.version, after.manifest.transaction_file, content)
 
 
 def approve_file(name: str, content: bytes, before: bytes) -> Approved:
@@ -73,7 +82,7 @@ def approve_file(name: str, content: bytes, before: bytes) -> Approved:
         before: the manifest file of the version that it follows.
     """
     after = TableVersion.parse(content, name)
-    _refuse(name, problems(after, TableVersion.parse(before, name)))
+    refuse(name, problems(after, TableVersion.parse(before, name)))
     return Approved(after.manifest.version, after.manifest.transaction_file, content)
 
 
@@ -90,11 +99,12 @@ def approve_append(name: str, number: int, transaction: str, content: bytes, new
         new: its new fragment.
         frame: the version, as fragments need it.
     """
-    _refuse(name, [*_of_id(new, _MOST_ID), *problems_of_fragment(new, frame, {})])
+    refuse(name, [*problem_of_id(new, MOST_ID), *problems_of_fragment(new, frame, {})])
     return Approved(number, transaction, content)
 
 
-def _refuse(name: str, found: Sequence[Problem]) -> None:
+def refuse(name: str, found: Sequence[Problem]) -> None:
+    """Raise `CommitRefused` if there are problems; it names the first ones."""
     if found:
         rest = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
         raise CommitRefused(
@@ -113,12 +123,13 @@ def problems(after: TableVersion, before: TableVersion | None = None, facts: Fac
         facts: what is known of files. Other files are not judged.
     """
     manifest, changed = after.manifest, list[Fragment]()
+    replaces_all = after.transaction is not None and isinstance(after.transaction.operation, operations.Overwrite)
     return [
         *_of_numbers(manifest),
         *_of_transaction(after),
         *_of_schema(manifest.fields, before),
         *_of_bases(manifest.base_paths),
-        *_of_fragments(manifest, before, facts or {}, changed),
+        *_of_fragments(manifest, before, facts or {}, changed, replaces_all=replaces_all),
         *_of_flags(manifest, changed),
         *_of_indexes(after, before),
         *([] if before is None else _of_step(after, before, changed)),
@@ -191,22 +202,27 @@ def _of_bases(bases: Iterable[BasePath]) -> Iterator[Problem]:
 
 
 def _of_fragments(
-    manifest: Manifest, before: TableVersion | None, facts: Facts, changed: list[Fragment]
+    manifest: Manifest, before: TableVersion | None, facts: Facts, changed: list[Fragment], *, replaces_all: bool
 ) -> Iterator[Problem]:
-    """Judge the fragments; with a version before, add those that differ to ``changed``."""
-    earlier = None if before is None else before.manifest.fragments
+    """Judge the fragments; with a version before, add those that differ to ``changed``.
+
+    If the transaction ``replaces_all`` fragments, those before do not matter.
+    """
+    earlier: Sequence[Fragment] | None = None
+    if before is not None:
+        earlier = () if replaces_all else before.manifest.fragments
     if manifest.fragments is earlier:
         return
     frame = Frame.of(manifest, earlier)
     known = {fragment.id: fragment for fragment in earlier or ()}
     ids: set[int] = set()
-    most = _MOST_ID if manifest.max_fragment_id is None else min(manifest.max_fragment_id, _MOST_ID)
+    most = MOST_ID if manifest.max_fragment_id is None else min(manifest.max_fragment_id, MOST_ID)
     last = -1
     for fragment in manifest.fragments:
         at = f"fragment {fragment.id}"
         if fragment.id in ids:
             yield Problem(at, "an id of its own", "two fragments with it")
-        yield from _of_id(fragment, most)
+        yield from problem_of_id(fragment, most)
         other = known.get(fragment.id)
         if other is fragment or other == fragment:
             yield from frame.problems_of_versions(fragment)
@@ -218,11 +234,6 @@ def _of_fragments(
             yield from problems_of_fragment(fragment, frame, facts)
         ids.add(fragment.id)
         last = fragment.id
-
-
-def _of_id(fragment: Fragment, most: int) -> Iterator[Problem]:
-    if fragment.id > most:
-        yield Problem(f"fragment {fragment.id}", "an id that was given", f"{most} as the highest")
 
 
 def _of_flags(manifest: Manifest, changed: Iterable[Fragment]) -> Iterator[Problem]:
@@ -247,7 +258,7 @@ def _of_indexes(after: TableVersion, before: TableVersion | None) -> Iterator[Pr
     bases = {base.id for base in after.manifest.base_paths}
     ids = Counter(index.uuid for index in after.indices)
     for index in after.indices:
-        if ids[index.uuid] > 1 or index.uuid is None:
+        if ids[index.uuid] > 1 or not index.uuid:
             yield Problem(f"the index {index.name!r}", "a UUID of its own", str(index.uuid))
         elif known.get(index.uuid) != index:
             yield from _of_index(index, fields, bases, after.manifest.max_fragment_id)
@@ -304,14 +315,36 @@ def _of_operation(
                 if fragment.inline_row_ids is not None or fragment.external_row_ids is not None:
                     yield Problem("a new fragment", "no row ids, which the commit gives", "row ids")
                 yield from _without_deletions(fragment)
+        case operations.Delete() as delete:
+            yield from _once(delete.updated_fragments, delete.deleted_fragment_ids)
         case operations.Update() as update:
+            yield from _once(update.updated_fragments, update.removed_fragment_ids)
             for fragment in update.new_fragments:
                 yield from _without_deletions(fragment)
+            if after.manifest.reader_feature_flags & Feature.STABLE_ROW_IDS:
+                known = {fragment.id for fragment in before.manifest.fragments}
+                yield from _of_repeated_ids([fragment for fragment in changed if fragment.id not in known])
         case operations.Rewrite() as rewrite:
             yield from _of_rewrite(rewrite, after, before)
         case operations.UpdateConfig() | operations.ReserveFragments() | operations.UpdateBases():
             if changed or len(after.manifest.fragments) != len(before.manifest.fragments):
                 yield Problem("the fragments", "no change", f"{len(changed)} that differ")
+
+
+def _once(updated: Iterable[Fragment], removed: Iterable[int]) -> Iterator[Problem]:
+    for number, times in Counter([*(fragment.id for fragment in updated), *removed]).items():
+        if times > 1:
+            yield Problem(f"fragment {number}", "one change of it", str(times))
+
+
+def _of_repeated_ids(new: Sequence[Fragment]) -> Iterator[Problem]:
+    try:
+        ids = [decode_row_ids(each.inline_row_ids or b"", each.physical_rows, "") for each in new]
+    except Damaged:  # the fragments are judged alone
+        return
+    values, counts = np.unique(np.concatenate([np.empty(0, np.uint64), *ids]), return_counts=True)
+    if len(repeated := values[counts > 1]):
+        yield Problem("the new fragments", "each row id once", str(repeated[0]))
 
 
 def _without_deletions(fragment: Fragment) -> Iterator[Problem]:
@@ -320,6 +353,8 @@ def _without_deletions(fragment: Fragment) -> Iterator[Problem]:
 
 
 def _of_rewrite(rewrite: operations.Rewrite, after: TableVersion, before: TableVersion) -> Iterator[Problem]:
+    if not rewrite.groups or not all(group.old_fragments for group in rewrite.groups):
+        yield Problem("the rewrite", "groups of fragments", "none")
     for number, count in Counter(each.id for group in rewrite.groups for each in group.old_fragments).items():
         if count > 1:
             yield Problem(f"fragment {number}", "one rewrite of it", f"{count}")

@@ -33,6 +33,8 @@ from lancekeep.format.file_facts import (
 )
 from lancekeep.format.row_ids import decode_row_ids, decode_row_versions
 
+MOST_ID = 2**32 - 2
+"""The highest id of a fragment: the engine counts ids in 32 bits, and computes the next one."""
 _NO_COLUMN = -1
 
 
@@ -100,6 +102,19 @@ class Frame:
         """The ids of fields in files of the version before, dropped ones too."""
         return frozenset(number for each in self.earlier or () for file in each.files for number in file.fields)
 
+    @cached_property
+    def required(self) -> frozenset[int]:
+        """The ids of columns without which a row would have a null that is not allowed."""
+        return frozenset(number for number in self.fields.keys() - self.without_column if self._is_required(number))
+
+    def _is_required(self, number: int) -> bool:
+        field: SchemaField | None = self.fields[number]
+        while field is not None and not field.nullable:
+            field = self.fields.get(field.parent_id)
+            if field is not None and has_one_column(field):
+                return False
+        return field is None
+
     def problems_of_versions(self, fragment: Fragment) -> Iterator[Problem]:
         """Yield a problem for each data file of another version than the version permits."""
         for file in fragment.files:
@@ -130,12 +145,34 @@ def problems_of_fragment(fragment: Fragment, frame: Frame, facts: Facts) -> Iter
         yield from _of_data_file(file, at, frame, named)
         if file.base_id is None:
             yield from _of_data_facts(file, fragment, frame, facts)
+    if frame.earlier is not None and (missing := frame.required - named):
+        name = frame.fields[min(missing)].name
+        yield Problem(at, f"values of the column {name!r}, which is never null", "none")
     if fragment.deletion_file is not None:
         yield from _of_deletion_file(fragment.deletion_file, fragment, frame, facts)
     for overlay in fragment.overlays:
         if overlay.data_file is not None:
             yield from _of_place(overlay.data_file, frame)
     yield from _of_row_ids(fragment, at, frame)
+
+
+def problems_of_new(fragments: Sequence[Fragment], facts: Facts) -> Iterator[Problem]:
+    """Yield why a version cannot be built of new fragments.
+
+    A new version takes memory for their rows, and bitmaps of their ids.
+    """
+    for fragment in fragments:
+        yield from problem_of_id(fragment, MOST_ID)
+        for file in fragment.files:
+            found = facts.get(f"{DATA}/{file.path}") if file.base_id is None else None
+            if isinstance(found, DataFileFacts):
+                yield from _of_rows(_file(file), fragment, found)
+
+
+def problem_of_id(fragment: Fragment, most: int) -> Iterator[Problem]:
+    """Yield a problem if the id of a fragment is above the highest one."""
+    if fragment.id > most:
+        yield Problem(f"fragment {fragment.id}", "an id that was given", f"{most} as the highest")
 
 
 def path_problem(name: str, path: str) -> Iterator[Problem]:
@@ -156,6 +193,8 @@ def _of_data_file(file: DataFile, fragment: str, frame: Frame, named: set[int]) 
     name = _file(file)
     if not file.fields:
         yield Problem(name, "fields", "none")
+    elif frame.earlier is not None and frame.fields.keys().isdisjoint(file.fields):
+        yield Problem(name, "a field of the schema", "none")
     is_legacy = file_version(file.file_major_version, file.file_minor_version) == LEGACY
     if not is_legacy and len(file.fields) != len(file.column_indices):
         yield Problem(name, f"{len(file.fields)} columns for its fields", str(len(file.column_indices)))
@@ -194,8 +233,7 @@ def _of_data_facts(file: DataFile, fragment: Fragment, frame: Frame, facts: Fact
     stated = file_version(file.file_major_version, file.file_minor_version)
     if found.version and found.version != stated:
         yield Problem(name, f"the format {stated}", found.version)
-    if found.rows is not None and fragment.physical_rows and found.rows != fragment.physical_rows:
-        yield Problem(name, f"{fragment.physical_rows:,} rows", f"{found.rows:,}")
+    yield from _of_rows(name, fragment, found)
     for number, column in zip(file.fields, file.column_indices, strict=False):
         if found.columns is not None and column >= found.columns:
             yield Problem(name, f"{found.columns} columns", f"the column {column} of the field {number}")
@@ -203,6 +241,11 @@ def _of_data_facts(file: DataFile, fragment: Fragment, frame: Frame, facts: Fact
             field, kind = frame.fields[number], found.types[column]
             if kind_of(kind) != kind_of(field.logical_type):
                 yield Problem(f"{name}, the field {field.name!r}", f"the type {field.logical_type}", kind)
+
+
+def _of_rows(name: str, fragment: Fragment, found: DataFileFacts) -> Iterator[Problem]:
+    if found.rows is not None and fragment.physical_rows and found.rows != fragment.physical_rows:
+        yield Problem(name, f"{fragment.physical_rows:,} rows", f"{found.rows:,}")
 
 
 def _of_deletion_file(file: DeletionFile, fragment: Fragment, frame: Frame, facts: Facts) -> Iterator[Problem]:

@@ -21,7 +21,8 @@ from lancekeep.format.append import number_rows
 from lancekeep.format.deletions import encode_bitmap
 from lancekeep.format.file_facts import Facts
 from lancekeep.format.index_coverage import covered_fragments, kind_of
-from lancekeep.format.judge import Approved, approve
+from lancekeep.format.judge import Approved, approve, refuse
+from lancekeep.format.judged_fragments import problems_of_new
 from lancekeep.format.moved_rows import MovedRows
 from lancekeep.format.table_version import TableVersion
 from lancekeep.format.values import decoded, encoded
@@ -64,6 +65,7 @@ def next_version(
         Unsupported: the operation, or a feature of the table, needs the Lance engine.
     """
     _require_known(base.manifest, name)
+    refuse(name, list(problems_of_new(transaction.new_fragments, facts or {})))
     if isinstance(transaction.operation, _CHANGES_FRAGMENTS):  # decoded once, for the comparison
         base = attrs.evolve(base, manifest=attrs.evolve(base.manifest, fragments=tuple(base.manifest.fragments)))
     manifest = base.manifest
@@ -277,7 +279,8 @@ def _overwritten(manifest: Manifest, overwrite: operations.Overwrite) -> Manifes
         config={**manifest.config, **overwrite.config_upsert_values},
         base_paths=(*manifest.base_paths, *overwrite.initial_bases),
     )
-    return _with_new(emptied, overwrite.fragments, [])
+    new = [attrs.evolve(fragment, id=0) for fragment in overwrite.fragments]  # the engine ignores the ids
+    return _with_new(emptied, new, [])
 
 
 def _configured(manifest: Manifest, update: operations.UpdateConfig, name: str) -> Manifest:

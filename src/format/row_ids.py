@@ -41,7 +41,7 @@ def decode_row_ids(content: bytes, rows: int, name: str, *, whole: bool = True) 
         Damaged: the bytes are not a sequence of as many row ids.
     """
     try:
-        segments = parse(_SEQUENCE, content).segments
+        segments = _parsed(_SEQUENCE, content).segments
         parts, left = [], rows
         for segment in segments:
             part = _values(segment, left)
@@ -80,7 +80,7 @@ def decode_row_versions(content: bytes, rows: int, name: str) -> Ids:
         Damaged: the bytes are not a sequence of as many versions.
     """
     try:
-        runs = parse(_VERSIONS, content).runs
+        runs = _parsed(_VERSIONS, content).runs
         lengths = [len(_values(run.span, rows)) for run in runs]
         if sum(lengths) != rows:
             raise ValueError(f"it has {sum(lengths)} versions; the fragment has {rows} rows")
@@ -171,6 +171,16 @@ def _sorted(ids: Ids, addresses: Ids) -> tuple[Ids, Ids]:
             return present.astype(np.uint64) + first, table[present]
     order = np.argsort(ids, kind="stable")
     return ids[order], addresses[order]
+
+
+def _parsed(kind: Any, content: bytes) -> Any:
+    """Decode a sequence. Raises `ValueError` also if it has unknown fields, which could be rows."""
+    message = parse(kind, content)
+    size = message.ByteSize()
+    message.DiscardUnknownFields()
+    if message.ByteSize() != size:
+        raise ValueError("it has fields that are not known")
+    return message
 
 
 def _values(segment: Any, most: int) -> Ids:
