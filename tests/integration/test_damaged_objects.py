@@ -61,6 +61,14 @@ def renumbered(file: Path) -> None:
     file.write_bytes(attrs.evolve(version, manifest=changed).serialize())
 
 
+def ambiguous(file: Path) -> None:
+    """Give two fields the same id."""
+    version = TableVersion.parse(file.read_bytes(), file.name)
+    first, *others = version.manifest.fields
+    changed = attrs.evolve(version.manifest, fields=(first, *(attrs.evolve(field, id=first.id) for field in others)))
+    file.write_bytes(attrs.evolve(version, manifest=changed).serialize())
+
+
 def test_healthy_tables_have_no_finding(lake: Lake) -> None:
     assert lake.findings() == []
 
@@ -75,7 +83,7 @@ def test_healthy_tables_have_no_finding(lake: Lake) -> None:
     ],
     ids=["tagged", "detached", "head", "head of a branch"],
 )
-@pytest.mark.parametrize("damage", [renumbered, lambda file: flipped(file, 8 * file.stat().st_size - 1)])
+@pytest.mark.parametrize("damage", [renumbered, ambiguous, lambda file: flipped(file, 8 * file.stat().st_size - 1)])
 def test_damaged_manifest_is_one_finding(lake: Lake, pattern: str, finding: tuple[Kind, str], damage: object) -> None:
     assert callable(damage)
     [manifest] = lake.files(pattern)

@@ -13,14 +13,17 @@ import attrs
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.application.upkeep.file_checks import Version
 from lancekeep.domain.dataset_files import REFERENCES
-from lancekeep.domain.errors import LancekeepError, ObjectNotFound
+from lancekeep.domain.errors import Damaged, LancekeepError, ObjectNotFound
 from lancekeep.domain.layout import BRANCHES, DatasetRoot
 from lancekeep.domain.naming import parse_detached
 from lancekeep.domain.version_row import VersionRow
 from lancekeep.format.json_files import parse_reference
+from lancekeep.format.judge import problems
 from lancekeep.format.table_version import TableVersion
 from lancekeep.format.whole_version import decode_whole
 from lancekeep.ports.object_store import ObjectInfo
+
+_SHOWN = 3
 
 
 @attrs.frozen
@@ -112,4 +115,7 @@ def examine(commits: TableCommits, version: Version) -> TableVersion:
         Unsupported: Readers of the table need a feature that is not known here.
     """
     content = commits.retry.call(partial(commits.objects.get, version.key))
-    return decode_whole(content, version.key, version.number)
+    decoded = decode_whole(content, version.key, version.number)
+    if found := problems(decoded):
+        raise Damaged(f"{version.key} is not a version that Lance can read: {'; '.join(map(str, found[:_SHOWN]))}")
+    return decoded
