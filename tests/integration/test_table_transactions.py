@@ -467,7 +467,9 @@ def test_transaction_of_a_version_without_record_is_incompatible(lake: Path) -> 
     catalog = lancekeep.connect(str(lake))
     version = catalog.write("t", rows(300), "append").version
     path = lake / "t.lance" / "_versions" / f"{2**64 - 1 - version}.manifest"
-    path.write_bytes(attrs.evolve(read(lake / "t.lance", version), transaction=None).serialize())
+    committed = read(lake / "t.lance", version)
+    path.write_bytes(attrs.evolve(committed, transaction=None).serialize())
+    (lake / "t.lance" / "_transactions" / committed.manifest.transaction_file).unlink()
     with pytest.raises(lancekeep.CommitRefused, match="unknown"):
         lancekeep.connect(str(lake)).commit("t", built["append"])
 
