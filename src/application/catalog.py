@@ -508,6 +508,7 @@ class Catalog(Upkeep):
             TableNotFound, VersionNotFound: The table does not exist, or is only declared.
             InvalidInput: ``target_rows`` is less than 1.
             ConcurrentModification: Other writers kept changing the fragments; nothing was committed.
+            Unsupported: An index of a clone has its files at the source; materialize the clone first.
             CommitUnknown: The outcome is unknown.
         """
         return self.compactions.compact(ObjectId.of(identifier), target_rows)

@@ -68,6 +68,9 @@ class Compactions:
             except REPEATED as error:
                 refusal = error
                 self.discard(root, rewritten)
+            except Unsupported:
+                self.discard(root, rewritten)
+                raise
         raise given_up(object_id, refusal) from refusal
 
     def root(self, object_id: ObjectId) -> DatasetRoot | None:
@@ -89,6 +92,8 @@ class Compactions:
         try:
             return self._commit(object_id, rewritten)
         except Unsupported:
+            if self._transactions is not None:
+                self._transactions().require_own_indexes(object_id)
             act = partial(self._engine.compaction.commit, rewritten=rewritten)
             return self._writes.commit_change(object_id, act)
 

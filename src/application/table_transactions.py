@@ -30,6 +30,7 @@ from lancekeep.domain.errors import (
     InvalidInput,
     LancekeepError,
     ObjectNotFound,
+    Unsupported,
     VersionNotFound,
 )
 from lancekeep.domain.identifiers import ObjectId
@@ -134,6 +135,24 @@ class TableTransactions:
             f"{object_id}: other writers committed {_ATTEMPTS} versions in between; nothing was committed. Repeat it "
             "when fewer writers are active"
         )
+
+    def require_own_indexes(self, object_id: ObjectId) -> None:
+        """Raise `Unsupported` if the engine would lose an index by rewriting it.
+
+        It writes the files of a clone's index to the clone, and names the directory of the source.
+
+        Raises:
+            Unsupported: An index of the latest version has its files in another table.
+        """
+        commits = self._ledger.commits
+        known = CommittedVersions(commits, self._versions.dataset_root(self._tables.find(object_id)))
+        latest = commits.latest(known.root)
+        foreign = next((i.name for i in known.read(latest).indices if i.base_id is not None), None) if latest else None
+        if foreign is not None:
+            raise Unsupported(
+                f"{object_id}: the index {foreign} reads files of the table that was cloned, and the Lance engine "
+                "cannot rewrite it here. Call materialize() first, or build the index again; nothing was committed"
+            )
 
     def commit_staged(self, object_id: ObjectId, staged: StagedVersion, base: Base) -> Committed:
         """Commit the transaction of a staged version, and remove the staged manifest.

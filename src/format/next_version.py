@@ -257,6 +257,7 @@ def _remapped(
     return attrs.evolve(
         index,
         uuid=new.new_id,
+        base_id=None,  # the files of an index that a clone has read elsewhere are now its own
         index_details=new.new_index_details,
         index_version=new.new_index_version,
         files=new.new_index_files,

@@ -454,3 +454,21 @@ def test_commands_clone_and_materialize_print_the_versions(local: Lake) -> None:
     assert invoke("materialize", local.root, "c").startswith("Materialized c as version 2; 1 older versions may read")
     catalog.drop_table("t", force=True)
     assert (local.rows("c.lance"), local.rows("d.lance")) == ([1], [1, 2])
+
+
+def test_clone_with_an_index_of_its_source_is_compacted_once_it_is_materialized(tmp_path: Path) -> None:
+    """pylance 14 looks for an index that it has rewritten in the directory of the source."""
+    catalog = lancekeep.connect(str(tmp_path / "lake"), commit_store="conditional-put://")
+    catalog.write("a", pa.table({"id": [1, 2], "value": [5, 5]}))
+    catalog.write("a", pa.table({"id": [3], "value": [6]}), "append")
+    catalog.commit_change("a", lambda table: (table.create_scalar_index("value", "BTREE"), table)[1])
+    catalog.clone("a", "b")
+    before = set(tmp_path.glob("lake/b.lance/data/*"))
+    with pytest.raises(lancekeep.Unsupported, match="materialize"):
+        catalog.compact("b")
+    assert set(tmp_path.glob("lake/b.lance/data/*")) == before
+    catalog.materialize("b")
+    assert catalog.compact("b") is not None
+    found = lance.dataset(str(tmp_path / "lake/b.lance"))
+    assert len(found.get_fragments()) == 1
+    assert found.to_table(["id"], "value = 5")["id"].to_pylist() == [1, 2]

@@ -18,17 +18,19 @@ import attrs
 import lance
 import pyarrow as pa
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
+from hypothesis.stateful import initialize, invariant
 from lance.fragment import write_fragments
 from lance_namespace import InsertIntoTableRequest, ListTableVersionsRequest
 from lance_namespace.errors import LanceNamespaceError
-from readers.model import CHANGES, Change, Content, Given, History, State, Table, content_of
+from readers.model import CHANGES, Content, Given, History, State, Table, Target, content_of
 from readers.operations import FEW, FLAG, operation
+from readers.own_operations import OwnOperations
 from readers.requests import REQUESTS, Request
 from readers.stores import ATOMIC, MODES, REMEMBERING, STORES, Lake
 
 import lancekeep
 from lancekeep.application.protocol_runner import recognizable
+from lancekeep.application.upkeep.fsck import Kind
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.commit_token import CommitToken
 
@@ -47,6 +49,17 @@ CHANGE_NAMES = tuple(CHANGES)
 CONCURRENTLY = ("drop", "recreate", "rename", "write", "create_branch")
 UPKEEP = ("cleanup", "repair", "migrate", "reopen", "change_commit_store", "put_foreign_file")
 NOW = timedelta(0)
+
+DAMAGE = {
+    Kind.HEAD,
+    Kind.MISSING_FILE,
+    Kind.DAMAGED_FILE,
+    Kind.TAG,
+    Kind.BRANCH,
+    Kind.MALFORMED,
+    Kind.DUPLICATE,
+}
+"""Findings that no sequence of operations may cause."""
 
 OUTCOMES: Counter[str] = Counter()
 """What happened in all runs of this process: an instrument that never commits, or never refuses, finds nothing."""
@@ -84,25 +97,6 @@ class Handle:
 
 
 @attrs.define(eq=False)
-class Target:
-    """What one commit would make of one history. version, seen: what the writer has read, and where (uri)."""
-
-    table: Table
-    uri: str
-    version: int
-    branch: str | None
-    history: History
-    change: Change
-    given: Given
-    seen: State
-    native: bool = False
-
-    @property
-    def is_without_effect(self) -> bool:
-        return self.change.after(self.seen, self.seen, self.given) == self.seen
-
-
-@attrs.define(eq=False)
 class Pending:
     """A commit that was prepared and is finished later: a plan, a transaction, a token."""
 
@@ -110,7 +104,7 @@ class Pending:
     finish: Callable[[], object]
 
 
-class Readers(RuleBasedStateMachine):
+class Readers(OwnOperations):
     """A pool of handles over one lake, and the model of what readers must see."""
 
     servers: Mapping[str, Any] = {}
@@ -126,6 +120,8 @@ class Readers(RuleBasedStateMachine):
         self.pending: list[Pending] = []
         self.stores: dict[str, str] = {}
         self.catalogs: list[lancekeep.Catalog] = []
+        self.of_engines: dict[tuple[Table, str, str], tuple[Any, State]] = {}
+        """The handles of other engines, and what each of them reads."""
         self.numbers = count(1)
         self.steps = 0
         self.era = 0
@@ -280,6 +276,10 @@ class Readers(RuleBasedStateMachine):
             for name, table in self.tables.items()
             if (table.uri == target.uri if by_name is None else name == by_name)
         ]
+        if by_name is not None and not there and self.catalogs[0].table_exists(by_name):
+            # Files of a refused writer are a declared table in a V1 directory, which the rows have created.
+            self.enter(by_name, target.change.after(State(target.seen.columns), target.seen, target.given))
+            return
         history = there[0].history(target.branch) if there else None
         rebased = (by_name is not None or (target.change.rebased and target.native)) and history is not None
         assert rebased or target.is_without_effect, (
@@ -441,6 +441,7 @@ class Readers(RuleBasedStateMachine):
             sources = frozenset() if deep else table.sources | {table}
             self.sources |= sources
             self.enter(goal, table.main.versions[reference], sources)
+            self.tables[goal].originals = table.originals | {table}
 
     @operation(has_tables, at=FEW)
     def materialize(self, at: int) -> None:
@@ -494,14 +495,19 @@ class Readers(RuleBasedStateMachine):
     def change(self, handle: Handle, name: str, value: int) -> None:
         if name == "compact" and handle.branch is not None:
             return  # pylance 14 looks for the index that it remaps in the parent's directory (docs/interoperability.md)
+        if name == "compact" and handle.table.sources:
+            return  # likewise in the directory of the source
         self.adopt_heir(handle)
         seen = handle.history.versions.get(handle.dataset.version)
         gone = not self.is_live(handle) or handle.uri != handle.table.uri
-        if seen is None or (handle.kind == "none" and gone):
-            return  # without a commit store pylance commits past the catalog
+        removed = handle.dataset.version not in handle.history.kept
+        if seen is None or (handle.kind == "none" and (gone or removed)):
+            return  # without a commit store pylance commits past the catalog, and rebases on versions that it can read
         heirs = [table for table in self.tables.values() if table.uri == handle.uri and table is not handle.table]
-        if handle.native and any(heir.sources & handle.table.sources for heir in heirs):
-            return  # two clones of one source name the same files (docs/found-faults.md, "Not fixed")
+        if handle.native and any(
+            heir.sources & handle.table.sources or handle.table in heir.originals for heir in heirs
+        ):
+            return  # a clone names the files of its source, or has files of the same names (docs/found-faults.md)
         if handle.native and heirs and name == "drop column":
             return  # pylance gives the latest version at its path the handle's columns (docs/found-faults.md)
         current = (
@@ -773,6 +779,7 @@ class Readers(RuleBasedStateMachine):
         self.outside.clear()  # documented: clones outside of the catalog are not known
         for table in self.tables.values():
             table.clean_up()
+            table.detached.clear()
         self.judge(everything=True)
 
     def repair(self, at: int, remove_tables: bool = False) -> None:
@@ -841,11 +848,14 @@ class Readers(RuleBasedStateMachine):
             return
         table = self.tables[name]
         of = self.pick([None, *table.branches], branch)
+        history = table.history(of)
+        assert history is not None
         catalog = self.catalogs[0]
         root = catalog.dataset_root(catalog.find_table(name)).branch(of)
         known = catalog.commits.rows.list(root.base_uri, after=None, limit=rows + 1, descending=True)
         last = known[:rows]
-        if len(known) > rows and any(later.version != row.version + 1 for later, row in pairwise(known)):
+        gap = any(later.version != row.version + 1 for later, row in pairwise(known))
+        if len(known) > rows and (gap or known[rows].version not in history.kept):
             return  # a backup older than a clean-up (docs/commit-stores.md): readers do not look beyond a gap
         catalog.commits.rows.delete(root.base_uri, [row.version for row in last])
         OUTCOMES["lost rows"] += len(last)
@@ -861,6 +871,8 @@ class Readers(RuleBasedStateMachine):
 
     def judge(self, *, everything: bool) -> None:
         """Read all that there is and compare it with the model."""
+        if everything or self.steps % 8 == 0:
+            self.require_undamaged()
         listed = self.catalogs[self.steps % 2].list_all_tables(include_declared=False)
         found = {entry.names for entry in listed if entry.names in self.names}
         assert found == set(self.tables), f"the catalog lists {found} where {set(self.tables)} are"
@@ -874,10 +886,19 @@ class Readers(RuleBasedStateMachine):
         for path, content in self.foreign.items():
             assert self.lake.get(path) == content, f"the foreign file {path} has changed"
 
+    def require_undamaged(self) -> None:
+        """The deep check must find every file that a version names, and nothing that is damaged."""
+        report = self.catalogs[self.steps % 2].fsck(deep=True)
+        wrong = [finding for finding in report.findings if finding.kind in DAMAGE]
+        assert not wrong, f"fsck finds damage in a healthy catalog: {wrong}"
+
     def judge_table(self, table: Table) -> None:
         """Read a table, its branches and tags by plain pylance."""
         dataset = self.lake.plain(table.uri)
         self.require(dataset, table.main, f"{table.path}, by plain pylance")
+        for number, state in table.detached.items():
+            found = content_of(self.lake.plain(table.uri, number))
+            same(found, state.content, f"{table.path}, detached version {number}")
         for branch, history in table.branches.items():
             place = f"{table.path}, branch {branch}, by plain pylance"
             self.require(dataset.checkout_version((branch, None)), history, place)
@@ -921,8 +942,25 @@ class Readers(RuleBasedStateMachine):
     def require(self, dataset: Any, history: History, place: str) -> None:
         assert dataset.version == history.latest, f"{place}: version {dataset.version}, expected {history.latest}"
         same(content_of(dataset), history.state.content, place)
-        for number in list(history.state.rows)[:1]:  # an index, where there is one, must agree
+        for number in list(history.state.rows)[:1]:
             assert dataset.count_rows(f"id = {number}") == 1, f"{place}: the row {number} is not found"
+        self.require_indexes(dataset, history, place)
+
+    def require_indexes(self, dataset: Any, history: History, place: str) -> None:
+        """Every indexed answer must equal the scan, also for values that rows had in the last versions."""
+        indexed = {field for index in dataset.describe_indices() for field in index.field_names}
+        columns = history.state.columns
+        recent = [history.versions[version] for version in sorted(history.versions)[-4:]]
+        for column in indexed & set(columns):
+            states = [state for state in recent if column in state.columns]
+            values = {row[state.columns.index(column)] for state in states for row in state.rows.values()}
+            for value in values - {None}:
+                filter_ = f"{column} = {value}"
+                by_index, by_scan = (
+                    sorted(dataset.to_table(["id"], filter_, use_scalar_index=indexed)["id"].to_pylist())
+                    for indexed in (True, False)
+                )
+                assert by_index == by_scan, f"{place}: {filter_} finds {by_index} by index, {by_scan} by scan"
 
 
 def same(found: Content, expected: Content, place: str) -> None:

@@ -76,6 +76,10 @@ class Table:
     tags: dict[str, tuple[str | None, int]] = attrs.field(factory=dict)
     sources: frozenset[Table] = frozenset()
     """The tables whose files this clone reads."""
+    originals: frozenset[Table] = frozenset()
+    """The tables whose files this deep clone has copied, under the same names."""
+    detached: dict[int, State] = attrs.field(factory=dict)
+    """The detached versions that no clean-up has removed."""
     left: int = 0
     """The number of moves between commit stores before the table was deregistered."""
 
@@ -121,6 +125,25 @@ class Change:
     act: Callable[[Any, Given], object]
     after: Callable[[State, State, Given], State]
     rebased: bool = False
+
+
+@attrs.define(eq=False)
+class Target:
+    """What one commit would make of one history. version, seen: what the writer has read, and where (uri)."""
+
+    table: Table
+    uri: str
+    version: int
+    branch: str | None
+    history: History
+    change: Change
+    given: Given
+    seen: State
+    native: bool = False
+
+    @property
+    def is_without_effect(self) -> bool:
+        return self.change.after(self.seen, self.seen, self.given) == self.seen
 
 
 def _columns(dataset: Any) -> tuple[str, ...]:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from deployments import bucket, s3_options
+from engines import ALL, Engine
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, run_state_machine_as_test
@@ -75,12 +76,22 @@ def test_every_reader_sees_acknowledged_rows_on_s3(moto_endpoint: str) -> None:
     run(machine_of("compatible", ("sqlite", "conditional-put"), servers), SEED, max(EXAMPLES // 12, 1))
 
 
+@pytest.mark.slow
+def test_every_reader_sees_acknowledged_rows_beside_other_engines(engine_of: Callable[[str], Engine]) -> None:
+    engines = {name: engine_of(name) for name in ALL}
+    run(
+        machine_of("compatible", ("sqlite", "conditional-put", "none"), {"engines": engines}),
+        SEED,
+        max(EXAMPLES // 3, 1),
+    )
+
+
 if "LANCEKEEP_SOAK_MINUTES" in os.environ:  # `make soak`; a test that is skipped would have failed in CI
 
-    def test_fresh_seeds_pass(redis_url: str) -> None:
+    def test_fresh_seeds_pass(redis_url: str, engine_of: Callable[[str], Engine]) -> None:
         end = time.monotonic() + 60 * float(os.environ["LANCEKEEP_SOAK_MINUTES"])
         first = int(os.environ.get("LANCEKEEP_SOAK_SEED", time.time_ns() // 1_000_000))
-        servers = {"redis": redis_url}
+        servers = {"redis": redis_url, "engines": {name: engine_of(name) for name in ALL}}
         print(f"seed {first}", flush=True)
         for walks in count(1):
             walk = Walk.random(first + walks - 1, (*STORES, "redis"))
