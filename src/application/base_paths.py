@@ -7,19 +7,22 @@ do not trust each other, each base path is checked before a commit publishes it,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import posixpath
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 
 from lancekeep.application.ledger import Ledger
 from lancekeep.application.places import Places
-from lancekeep.domain.errors import AccessDenied, ObjectNotFound
+from lancekeep.domain.dataset_files import DATA, DELETIONS, INDICES
+from lancekeep.domain.errors import AccessDenied, CommitRefused, ObjectNotFound
 from lancekeep.domain.file_references import certain_location
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.table import Table, find_table
-from lancekeep.format.file_references import base_paths
+from lancekeep.format.file_references import base_paths, file_references
+from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
 MayRead = Callable[[ObjectId | None, ObjectId | None], bool]
 """Returns whether a base path of the first table may lead into the second; None for a place outside every table."""
@@ -75,6 +78,59 @@ class BasePaths:
         if _may_read.get() is not None and (paths := base_paths(content, root.base_uri)):
             self.require(self._owner(self._places.location(root)), paths)
 
+    def uri(self, path: str) -> str:
+        """Return the URI by which the table engine opens a base path.
+
+        Raises:
+            InvalidInput: It is neither an absolute path nor the URI of a directory.
+        """
+        return self._places.elsewhere(path).uri
+
+    def require_files(self, table: ObjectId, paths: Iterable[str], content: bytes) -> None:
+        """Check that a version of a table finds its files at some of its base paths.
+
+        Args:
+            table: The table.
+            paths: The base paths to check.
+            content: The manifest of the version.
+
+        Raises:
+            AccessDenied: The caller may not read one of them.
+            CommitRefused: A file is missing, or has another size.
+        """
+        paths = frozenset(paths)
+        self.require(table, paths)
+        wanted: dict[str, dict[str, int | None]] = {path: {} for path in paths}
+        for file in file_references(content, str(table)):
+            if file.base in wanted:
+                wanted[file.base][file.path] = file.size
+        for path, files in wanted.items():
+            if files and (problem := self._missing(path, files)) is not None:
+                raise CommitRefused(
+                    f"{table}: the latest version needs {problem} at the new base path {path!r}. Copy the directory of "
+                    "the old base path there, completely, then set the base path again; nothing was committed"
+                )
+
+    def _missing(self, path: str, files: Mapping[str, int | None]) -> str | None:
+        """Describe the first file that a directory lacks; None if it has all."""
+        place, retry = self._places.elsewhere(path), self._ledger.commits.retry
+        above = f"{place.key}/" if place.key else ""
+        parts = {
+            f"{part}/" for part in (DATA, DELETIONS, INDICES) if any(each.startswith(f"{part}/") for each in files)
+        }
+        held: dict[str, int] = {}
+        for part in parts or {""}:
+            for info in retry.call(partial(_listed, place.objects, above + part)):
+                found = info.key.removeprefix(above)
+                held[found] = info.size
+                held[f"{posixpath.dirname(found)}/"] = 0
+        for name, size in files.items():
+            if name not in held:
+                return f"the file {name!r}, which does not exist"
+            if size is not None and held[name] != size:
+                return f"the file {name!r} with {size:,} bytes, which has {held[name]:,} bytes"
+        return None
+
     def sources(self, table: ObjectId) -> Sequence[str]:
         """Return the other directories that the latest version of a table reads.
 
@@ -106,3 +162,7 @@ class BasePaths:
         if entry is None or not entry.location or not f"{location}/".startswith(f"{entry.location}/"):
             return None
         return Table.from_entry(entry).id
+
+
+def _listed(objects: ObjectStore, prefix: str) -> list[ObjectInfo]:
+    return list(objects.list(prefix))

@@ -87,7 +87,7 @@ class Catalog(Upkeep):
         self.sql_views = SqlViews(ledger)
         self._writes = Writes(ledger, places, versions, tables, removal, engine, self._transactions)
         self.data = TableData(tables, self._writes, engine, mem_wal.ask)
-        self.structure = TableStructure(self._writes, engine)
+        self.structure = TableStructure(self._writes, engine, self._transactions)
         self.tags = Tags(ledger, places, tables)
         self.compactions = Compactions(self._writes, engine, self._transactions)
         self._cloning = Cloning(ledger, places, tables, versions, clones, self.tags, mem_wal)
@@ -465,7 +465,8 @@ class Catalog(Upkeep):
 
         The transaction is compared with those committed since the version that it read, and its manifest is built on
         the latest version ([conflicts](conflicts.md)). It appends, deletes, updates, overwrites, restores,
-        rewrites, or changes the configuration. Idempotent for one UUID of a transaction, unless it is detached.
+        rewrites, or changes the configuration or places of base paths. Idempotent for one UUID of a transaction, unless
+        it is detached.
 
         Args:
             identifier: The table.

@@ -81,7 +81,7 @@ class RestCatalog(Catalog):
         self._writes = self._served = RestWrites(server, tables, engines, vends, options)
         engine = engines(ObjectId(()), {})
         self.data = TableData(tables, self._writes, engine)
-        self.structure = TableStructure(self._writes, engine)
+        self.structure = TableStructure(self._writes, engine, lambda: absent)
         self.compactions = Compactions(self._writes, engine, None)
         self.tags = RestTags(server)
         self.views = RestViews(server, tables, self._writes, engine)

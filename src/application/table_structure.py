@@ -1,9 +1,9 @@
-"""Change and list the branches, indexes and columns of tables."""
+"""Change and list the branches, indexes, columns and base paths of tables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -14,6 +14,9 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.row_rules import Rules, columns_of
 from lancekeep.ports.table_engine import TableEngine
 from lancekeep.ports.table_structure import Branch, ColumnChange, FieldMetadata, Index, IndexStatistics, NewIndex
+
+if TYPE_CHECKING:
+    from lancekeep.application.table_transactions import TableTransactions
 
 
 @attrs.frozen
@@ -30,15 +33,19 @@ class Changed:
 
 
 class TableStructure:
-    """Changes and lists the branches, indexes and columns of tables.
+    """Changes and lists the branches, indexes, columns and base paths of tables.
 
     Every change is one version, committed as those of `Catalog.write`, and raises its errors. ``branch`` None is the
     main history.
+
+    Args:
+        transactions: Returns what commits without the engine.
     """
 
-    def __init__(self, writes: Writes, engine: TableEngine) -> None:
+    def __init__(self, writes: Writes, engine: TableEngine, transactions: Callable[[], TableTransactions]) -> None:
         self._writes = writes
         self._engine = engine
+        self._transactions = transactions
 
     # -- branches -----------------------------------------------------------------------------------------------
 
@@ -186,6 +193,28 @@ class TableStructure:
     def _change_columns(self, object_id: ObjectId, branch: str | None, act: Callable[[Any], Any]) -> Changed:
         self.require_columns_may_change(object_id)
         return self._change(object_id, branch, act)
+
+    # -- base paths ---------------------------------------------------------------------------------------------
+
+    def set_base_paths(self, object_id: ObjectId, paths: Mapping[int, str]) -> Changed:
+        """Change the places of base paths whose files were copied.
+
+        See "Dataset Portability" in the storage layout. The new version reads the copies. Older versions, branches and
+        tags read the old places. Idempotent.
+
+        Args:
+            object_id: The table.
+            paths: The new absolute path or URI of each base path to change, by its id.
+
+        Raises:
+            InvalidInput: The latest version has no base path with an id, or a path is not absolute.
+            AccessDenied: The caller may not read a new place.
+            CommitRefused: A file of the latest version does not exist at its new place, or has another size; or
+                another change of these base paths was committed in between.
+            Unsupported: The table, or a feature of it, needs the Lance engine.
+        """
+        made = self._transactions().set_base_paths(object_id, paths)
+        return Changed(made.version, made.transaction.partition("-")[2].removesuffix(".txn") or None)
 
     # -- metadata -----------------------------------------------------------------------------------------------
 

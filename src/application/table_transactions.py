@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
+from uuid import uuid4
 
 import attrs
 
@@ -37,10 +38,11 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.lineage import Base
 from lancekeep.domain.naming import DETACHED
-from lancekeep.domain.operations import Restore, Transaction
+from lancekeep.domain.operations import Restore, Transaction, UpdateBases
 from lancekeep.domain.table import Table
 from lancekeep.domain.version_row import VersionRow, scheme_of
 from lancekeep.format.file_facts import Facts
+from lancekeep.format.judge import Approved
 from lancekeep.format.next_version import next_version
 from lancekeep.format.table_version import TableVersion, serialize_transaction
 from lancekeep.ports.table_engine import StagedVersion
@@ -111,6 +113,7 @@ class TableTransactions:
             rebased = rebase.apply(transaction)
             restored = self._restored(object_id, known, transaction)
             following = next_version(previous, rebased, self._now(), str(object_id), restored, facts=facts)
+            self._require_files(object_id, rebased, following)
             if recorded is not rebased:
                 commits.record_transaction(root, following)  # step 2 of the flow
                 recorded = rebased
@@ -153,6 +156,32 @@ class TableTransactions:
                 f"{object_id}: the index {foreign} reads files of the table that was cloned, and the Lance engine "
                 "cannot rewrite it here. Call materialize() first, or build the index again; nothing was committed"
             )
+
+    def set_base_paths(self, object_id: ObjectId, paths: Mapping[int, str]) -> Committed:
+        table = self._tables.find(object_id)
+        known = CommittedVersions(self._ledger.commits, self._versions.dataset_root(table))
+        latest = self._ledger.commits.latest(known.root)
+        if latest is None:
+            raise VersionNotFound(f"{object_id} has no version; create it with write()")
+        version = known.read(latest).manifest
+        bases = {base.id: base for base in version.base_paths}
+        if unknown := paths.keys() - bases.keys():
+            found = ", ".join(f"{base.id} ({base.path})" for _, base in sorted(bases.items())) or "none"
+            raise InvalidInput(
+                f"{object_id} has no base path {min(unknown)!r} to change. Its latest version {latest.version} has the "
+                f"base paths: {found}. Nothing was committed"
+            )
+        new = [attrs.evolve(bases[number], path=self._versions.base_paths.uri(path)) for number, path in paths.items()]
+        changed = tuple(base for base in new if base != bases[base.id])
+        if not changed:
+            return Committed(latest.version, latest.path, latest.size or 0, version.transaction_file)
+        return self._commit(table, Transaction(latest.version, str(uuid4()), operation=UpdateBases(changed)), None)
+
+    def _require_files(self, object_id: ObjectId, transaction: Transaction, built: Approved) -> None:
+        """Check that a version finds its files at the base paths that its transaction changes."""
+        if isinstance(transaction.operation, UpdateBases):
+            paths = [base.path for base in transaction.operation.new_bases]
+            self._versions.base_paths.require_files(object_id, paths, built.content)
 
     def commit_staged(self, object_id: ObjectId, staged: StagedVersion, base: Base) -> Committed:
         """Commit the transaction of a staged version, and remove the staged manifest.
@@ -220,6 +249,7 @@ class TableTransactions:
         restored = self._restored(object_id, known, transaction)
         facts = begin_facts(self._ledger.commits, root, transaction)()
         version = next_version(base, transaction, self._now(), str(object_id), restored, detached=number, facts=facts)
+        self._require_files(object_id, transaction, version)
         self._ledger.commits.record_transaction(root, version)
         made = self._versions.commit_detached(table, None, partial(DetachedVersions.create, built=version))
         commits = self._ledger.commits

@@ -104,7 +104,7 @@ class When(StrEnum):
     SCHEMA_SETTING = "the metadata of the schema or of a field is set"
     NULLABILITY = "the merge or projection does not say that it preserves nullability"
     REPLACED_DROPPED = "a replaced field is dropped"
-    SAME_BASE = "they add a base path of the same id, name or path"
+    SAME_BASE = "they add or change a base path of the same id, name or path"
 
 
 class Rule(NamedTuple):

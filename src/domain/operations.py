@@ -291,7 +291,7 @@ class Clone(Operation):
 
 @attrs.frozen
 class UpdateBases(Operation):
-    """Add base paths."""
+    """Add base paths, or give those with the same ids other places."""
 
     new_bases: tuple[BasePath, ...] = ()
     others: bytes = _others()

@@ -298,12 +298,22 @@ def _of_step(after: TableVersion, before: TableVersion, changed: Sequence[Fragme
         yield Problem("the next row id", f"{old.next_row_id} or more", str(new.next_row_id))
     if (old.reader_feature_flags ^ new.reader_feature_flags) & Feature.STABLE_ROW_IDS:
         yield Problem("the feature of stable row ids", "no change", "a change")
-    known = {base.id: base.path for base in old.base_paths}
-    for base in new.base_paths:
-        if known.get(base.id, base.path) != base.path:
-            yield Problem(f"the base path {base.id}", repr(known[base.id]), repr(base.path))
+    yield from _of_changed_bases(after, before)
     if after.transaction is not None:
         yield from _of_operation(after.transaction, after, before, changed)
+
+
+def _of_changed_bases(after: TableVersion, before: TableVersion) -> Iterator[Problem]:
+    """Judge the base paths that both versions have; a restore returns to earlier ones."""
+    operation = None if after.transaction is None else after.transaction.operation
+    if isinstance(operation, operations.Restore):
+        return
+    expected = {base.id: base.path for base in before.manifest.base_paths}
+    if isinstance(operation, operations.UpdateBases):
+        expected |= {base.id: base.path for base in operation.new_bases if base.id in expected}
+    for base in after.manifest.base_paths:
+        if expected.get(base.id, base.path) != base.path:
+            yield Problem(f"the base path {base.id}", repr(expected[base.id]), repr(base.path))
 
 
 def _of_operation(

@@ -80,6 +80,8 @@ def next_version(
             after = TableVersion(_overwritten(manifest, overwrite))
         case operations.UpdateConfig() as settings:
             after = attrs.evolve(base, manifest=_configured(manifest, settings, name))
+        case operations.UpdateBases() as update_bases:
+            after = attrs.evolve(base, manifest=_with_base_paths(manifest, update_bases, name))
         case operations.ReserveFragments() as reserve:
             after = attrs.evolve(base, manifest=_with_reserved(manifest, reserve.num_fragments))
         case operations.Rewrite() as rewrite:
@@ -302,6 +304,18 @@ def _configured(manifest: Manifest, update: operations.UpdateConfig, name: str) 
         schema_metadata=_merged(manifest.schema_metadata, update.schema_metadata_updates, _encode),
         fields=tuple(map(described, manifest.fields)),
     )
+
+
+def _with_base_paths(manifest: Manifest, update: operations.UpdateBases, name: str) -> Manifest:
+    """Return the manifest with other places for base paths that it has."""
+    new = {base.id: base for base in update.new_bases}
+    known = sorted(base.id for base in manifest.base_paths)
+    if added := sorted(new.keys() - set(known)):
+        raise Unsupported(
+            f"{name}: the transaction changes the base path {added[0]}; the latest version has {known or 'none'}. Add "
+            "base paths with the Lance engine; nothing was committed"
+        )
+    return attrs.evolve(manifest, base_paths=tuple(new.get(base.id, base) for base in manifest.base_paths))
 
 
 def _merged(before: Mapping[str, T], update: UpdateMap | None, convert: Any) -> Mapping[str, T]:

@@ -72,6 +72,7 @@ def test_what_a_server_cannot_do_is_unsupported(native_server: str) -> None:
             lambda: catalog.drop_table("t", force=True),
             catalog.transaction,
             catalog.partitioned,
+            lambda: catalog.structure.set_base_paths(lancekeep.ObjectId.of("t"), {1: "/elsewhere"}),
         ):
             with pytest.raises(lancekeep.Unsupported, match="REST protocol"):
                 act()

@@ -69,6 +69,7 @@ SERVICES: Mapping[str, Mapping[str, str]] = {
         "fast_forward": "moves what a branch names: test_namespace_operations.py",
         "merge_indexes": "upkeep of a maintenance policy: test_replaced_values.py",
         "fill_column": "needs a function of the caller: test_spark_jobs.py",
+        "set_base_paths": "changes no rows: test_set_base_paths.py",
         "set_field_metadata": "changes no rows: test_namespace_operations.py",
         "set_metadata": "changes no rows: test_namespace_operations.py",
     },
