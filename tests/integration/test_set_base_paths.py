@@ -19,7 +19,7 @@ from lancekeep.application.base_paths import restricted
 from lancekeep.domain.errors import AccessDenied, CommitRefused, InvalidInput, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest import BasePath
-from lancekeep.domain.operations import Transaction, UpdateBases
+from lancekeep.domain.operations import Restore, Transaction, UpdateBases
 
 T = ObjectId.of("t")
 
@@ -207,10 +207,14 @@ def test_a_clone_follows_its_source_to_another_table(tmp_path: Path) -> None:
         assert read.to_table(filter="a = 3")["a"].to_pylist() == [3]
 
 
-def test_a_restored_version_has_its_old_places(lake: Lake) -> None:
+@pytest.mark.parametrize("by_engine", [True, False])
+def test_a_restored_version_has_its_old_places(lake: Lake, by_engine: bool) -> None:
     before, old = lake.native().version, lake.paths()
     lake.catalog.structure.set_base_paths(T, {1: lake.copy("warm", "copy")})
-    lake.catalog.data.restore(T, before)
+    if by_engine:
+        lake.catalog.data.restore(T, before)
+    else:
+        lake.catalog.commit("t", Transaction(before, str(uuid4()), operation=Restore(before)))
     assert lake.paths() == old
     shutil.rmtree(lake.at("warm"))
     lake.catalog.structure.set_base_paths(T, {1: str(lake.at("copy"))})
