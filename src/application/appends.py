@@ -16,7 +16,6 @@ from contextlib import contextmanager, suppress
 from copy import copy
 from functools import partial
 from itertools import pairwise
-from queue import SimpleQueue
 from threading import Event, Lock
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -25,14 +24,15 @@ from weakref import WeakSet
 import attrs
 
 from lancekeep.application.concurrency import alongside, in_background, is_remote
-from lancekeep.application.keyed_requests import KeyedRequest, current_request
+from lancekeep.application.keyed_requests import current_request
 from lancekeep.application.row_rules import check_rows
 from lancekeep.application.table_commits import READ_AHEAD
 from lancekeep.application.versions import Versions, raise_unless_committed
+from lancekeep.application.waiting_appends import Append, Claims, Unclaimed
 from lancekeep.application.waiting_writers import WaitingWriters
-from lancekeep.domain.appends import ATTEMPTS, LOOK_EVERY, MOST_BYTES, Pace, Waiting, group_of, turn
+from lancekeep.domain.appends import ATTEMPTS, LOOK_EVERY, MOST_BYTES, Pace, group_of, turn
 from lancekeep.domain.commit import Committed, Conflict
-from lancekeep.domain.commit_token import CommitToken, CommitUnknown
+from lancekeep.domain.commit_token import CommitUnknown
 from lancekeep.domain.dataset_files import DATA, TRANSACTIONS, data_file_name
 from lancekeep.domain.errors import (
     CommitRefused,
@@ -50,7 +50,6 @@ from lancekeep.domain.table import Table, v1_table
 from lancekeep.domain.version_row import scheme_of
 from lancekeep.format.append import Appendable, NewFile, TransactionFile
 from lancekeep.format.json_files import version_hint
-from lancekeep.ports.data_files import Rows
 from lancekeep.ports.table_engine import TableEngine
 
 T = TypeVar("T")
@@ -70,72 +69,6 @@ class Alone:
     """
 
     reader: Any
-
-
-@attrs.define(eq=False)
-class _Append:
-    """An append that waits. Once it is answered: committed, failed, or to commit alone.
-
-    Attributes:
-        request: the keyed request whose effect it is. Its own thread claims each commit, so all appends of a group
-            claim at the same time.
-        following: the append that is answered after this one. Hundreds of threads that continue at once would compete
-            for the interpreter's lock, also with the committer.
-        is_left: whether its thread waits no longer: it is answered, or was interrupted.
-    """
-
-    rows: Rows
-    request: KeyedRequest | None = None
-    committed: Committed | None = None
-    error: BaseException | None = None
-    following: _Append | None = None
-    is_left: bool = False
-    _tokens: SimpleQueue[CommitToken | None] = attrs.field(factory=SimpleQueue)
-    _claims: SimpleQueue[bool] = attrs.field(factory=SimpleQueue)
-
-    @property
-    def waiting(self) -> Waiting:
-        return Waiting(self.rows.schema, self.rows.size)
-
-    def wait(self) -> None:
-        """Wait for the answer, and claim the commits that the committer names until then."""
-        try:
-            while (token := self._tokens.get()) is not None:
-                self._claims.put(self._claim(token))
-        finally:
-            self._claims.put(False)  # a committer must not wait for a thread that was interrupted
-            self.is_left = True
-            self._answer_following()
-
-    def _claim(self, token: CommitToken) -> bool:
-        assert self.request is not None
-        try:
-            self.request.claim(lambda: token)
-        except LancekeepError as error:
-            self.error = error
-        return self.error is None
-
-    def ask(self, token: CommitToken) -> None:
-        """Let the append's thread claim a commit."""
-        self._tokens.put(token)
-
-    def claimed(self) -> bool:
-        """Wait until the commit is claimed; return False if it cannot be."""
-        return self._claims.get()
-
-    def answer(self) -> None:
-        """Let the append's thread continue, and after it the thread of the following append."""
-        self._tokens.put(None)
-        if self.is_left:
-            self._answer_following()
-
-    def _answer_following(self) -> None:
-        if self.following is not None:
-            self.following.answer()
-
-
-class _Unclaimed(LancekeepError):
-    """Another attempt of a keyed append has taken over, so the group has to commit without it."""
 
 
 @attrs.frozen
@@ -188,7 +121,7 @@ class _Line:
     """
 
     table: ObjectId
-    waiting: list[_Append] = attrs.field(factory=list)
+    waiting: list[Append] = attrs.field(factory=list)
     is_served: bool = False
     others: int = 0
     is_owed: bool = False
@@ -200,34 +133,6 @@ class _Line:
     enough: Event = attrs.field(factory=Event)
     pace: Pace = attrs.field(factory=Pace)
     base: _Base | None = None
-
-
-@attrs.define
-class _Claims:
-    """The claims of one commit by the keyed appends of its group."""
-
-    appends: Sequence[_Append]
-    _token: CommitToken | None = None
-
-    def claim(self, token: CommitToken) -> None:
-        """Let every append claim the commit.
-
-        Raises:
-            _Unclaimed: An append cannot claim it; the append has the error.
-        """
-        self._token = token
-        for append in self.appends:
-            append.ask(token)
-        claimed = [append.claimed() for append in self.appends]
-        if not all(claimed):
-            self.lost()
-            raise _Unclaimed
-
-    def lost(self) -> None:
-        """Withdraw the claims: the manifest will never be a version."""
-        for append in self.appends:
-            if append.request is not None and self._token is not None:
-                append.request.lost(self._token)
 
 
 _OPEN: WeakSet[Appends] = WeakSet()
@@ -308,7 +213,7 @@ class Appends:
         rows, reader = self._engine.data_files.gather(reader, MOST_BYTES)
         if rows is None:
             return Alone(reader)
-        append = _Append(rows, current_request())
+        append = Append(rows, current_request())
         if append.request is not None:
             if not self._versions.commits.objects.guarantees.atomic_create:
                 return Alone(reader)  # an unstaged claim would not exclude another manifest of the version
@@ -364,7 +269,7 @@ class Appends:
                 del self._lines[oldest.table]
         return line
 
-    def _enter(self, table: ObjectId, append: _Append) -> None:
+    def _enter(self, table: ObjectId, append: Append) -> None:
         with self._lock:
             line = self._line(table)
             line.waiting.append(append)
@@ -457,7 +362,7 @@ class Appends:
 
     # -- one group ----------------------------------------------------------------------------------------------
 
-    def _commit(self, line: _Line, group: Sequence[_Append]) -> None:
+    def _commit(self, line: _Line, group: Sequence[Append]) -> None:
         """Commit a group and answer its appends.
 
         An error before the commit sends every append to the engine alone, which commits it or raises its own error. A
@@ -495,7 +400,7 @@ class Appends:
 
         return has_changed
 
-    def _publish(self, line: _Line, group: Sequence[_Append]) -> tuple[_Base | None, bool]:
+    def _publish(self, line: _Line, group: Sequence[Append]) -> tuple[_Base | None, bool]:
         """Commit a group.
 
         Returns:
@@ -521,12 +426,12 @@ class Appends:
                     return None, met
                 files = self._rebased(files, base)
                 following, built = base.version.followed_by(files.data, files.transaction, self._now(), str(line.table))
-                claims = _Claims([append for append in appends if append.request is not None])
+                claims = Claims([append for append in appends if append.request is not None])
                 try:
                     outcome, found = self._versions.commit_built(
                         base.table, built, claims.claim if claims.appends else None
                     )
-                except _Unclaimed:
+                except Unclaimed:
                     self._discard(files)
                     group = [append for append in group if append.error is None and not append.is_left]
                     appends, files = self._write(base, group)
@@ -549,7 +454,7 @@ class Appends:
             self._discard(files)
             raise
 
-    def _write(self, base: _Base, group: Sequence[_Append]) -> tuple[Sequence[_Append], _Files | None]:
+    def _write(self, base: _Base, group: Sequence[Append]) -> tuple[Sequence[Append], _Files | None]:
         """Write the rows that conform to the table as one data file, and its transaction; the others commit alone."""
         engine, rules = self._engine.data_files, base.table.rules
         for append in group if rules else ():

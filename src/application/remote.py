@@ -72,7 +72,7 @@ class RestCatalog(Catalog):
         absent: Any = _Absent(server.uri)
         self.ledger = self.places = self.removal = self.versions = absent
         self.engine = self.requests = self._open_rows = self._properties_at = absent
-        self._cloning = self.sql_views = absent
+        self._cloning = self.sql_views = self.mem_wal = absent
         self._server = server
         self.tables = tables = RestTables(server)
         self._namespaces = RestNamespaces(server)

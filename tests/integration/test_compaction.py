@@ -264,12 +264,12 @@ def result_of(catalog: lancekeep.Catalog, change: Callable[[dict[str, Any]], obj
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda result: result["new_fragments"][0].update(physical_rows=39), "rewrites 40 rows as 39"),
+        (lambda result: result["new_fragments"][0].update(physical_rows=39), "expected 39 rows, found 40"),
         (lambda result: result["original_fragments"][2]["files"][0].update(path="x"), "fragment 2, which is not as it"),
         (lambda result: result["original_fragments"][3].update(id=7), "fragment 7, which is not as it was read"),
         (lambda result: result["original_fragments"].pop(), "rewrites 30 rows as 40"),
         (lambda result: (result["original_fragments"].pop(), result["new_fragments"][0].update(id=3, physical_rows=30)),
-         "gives a new fragment the id of another one"),
+         "expected 30 rows, found 40"),
     ],
 )  # fmt: skip
 def test_a_forged_rewrite_is_refused(tmp_path: Path, change: Callable[[dict[str, Any]], object], why: str) -> None:

@@ -173,7 +173,7 @@ def test_files_are_described(lake: Lake) -> None:
     for name in lake.names("_deletions"):
         assert lake.inspect(file=name)["rows"] == [3, 4]
     operations = [lake.inspect(file=name)["operation"] for name in lake.names("_transactions")]
-    assert operations == ["overwrite", "delete", "create_index"]  # the append is recorded in its manifest alone
+    assert operations == ["overwrite", "append", "delete", "create_index"]
     manifest = lake.inspect()
     assert lake.inspect(file=manifest["file"])["totals"] == manifest["totals"]
 
