@@ -49,6 +49,7 @@ soak: export PYTEST_ADDOPTS := -o faulthandler_timeout=0 # its tests take longer
 soak: $(VENV)/installed-test ## repeat the random tests with fresh seeds, more kills and larger models: make soak MINUTES=30 KILLS=1000 DRIVERS=100
 	@LANCEKEEP_SOAK_MINUTES=$(or $(MINUTES),10) $(BIN)/python -m pytest tests/simulation -s -k fresh
 	@LANCEKEEP_SOAK_MINUTES=$(or $(MINUTES),10) $(BIN)/python -m pytest tests/readers -s -k fresh
+	@LANCEKEEP_SOAK_MINUTES=$(or $(MINUTES),10) $(BIN)/python -m pytest tests/integration/test_random_flips.py -s -k fresh
 	@LANCEKEEP_KILLS=$(or $(KILLS),200) $(BIN)/python -m pytest tests/integration/test_native_writers.py tests/integration/test_transactions.py -k killed
 	@LANCEKEEP_ALL_CLIENTS=1 $(BIN)/python -m pytest -q tests/integration/test_rest_kit.py -k Generated
 	@LANCEKEEP_SERVER_MINUTES=$(or $(MINUTES),10) $(BIN)/python -m pytest tests/integration/test_server_soak.py -s

@@ -23,7 +23,7 @@ from lance.file import LanceFileSession
 from lancekeep.application.catalog import Catalog
 from lancekeep.application.digests import Digests, Recorded
 from lancekeep.application.panics import is_panic
-from lancekeep.application.upkeep.examination import Kept, Unreadable, examine, kept_versions
+from lancekeep.application.upkeep.examination import Kept, Unreadable, contradiction, examine, kept_versions
 from lancekeep.application.upkeep.file_checks import FileChecks, FileFault, Version
 from lancekeep.application.upkeep.fsck import Progress
 from lancekeep.application.upkeep.named_files import named_files
@@ -286,7 +286,11 @@ class _Report:
                 self.add_problem(Problem(str(table), kept.object.removeprefix(f"{root.key}/"), _text(kept.reason)))
                 continue
             try:
-                examine(catalog.commits, kept.version)
+                decoded = examine(catalog.commits, kept.version)
+                if found := contradiction(catalog.commits, kept.version, decoded):
+                    path = kept.version.key.removeprefix(f"{root.key}/")
+                    reason = f"it differs from the version before it or from its transaction file: {found}"
+                    self.add_problem(Problem(_named(table, kept), path, reason))
                 examined.append(kept)
             except LancekeepError as error:
                 name = _named(table, kept)
@@ -440,7 +444,7 @@ def look(work: Work, *, deep: bool) -> Found:
         try:
             fragment = dataset.get_fragment(number)
             metadata = fragment.metadata
-            expected = metadata.physical_rows - (metadata.num_deletions or 0)
+            expected = (metadata.physical_rows or 0) - (metadata.num_deletions or 0)
             fragment.validate()
             found = _read(dataset, fragment) if deep else fragment.count_rows()
         except BaseException as error:

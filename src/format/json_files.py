@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 
 from lancekeep.domain.dataset_files import Reference
 from lancekeep.domain.errors import Damaged
 from lancekeep.domain.naming import U64_MAX
+
+_TIME = re.compile(
+    r"\d{4}-((0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|(0[469]|11)-(0[1-9]|[12]\d|30)|02-(0[1-9]|[12]\d))"
+    r"[Tt ]([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d+)?([Zz]|[+-][01]\d:[0-5]\d)",
+    re.ASCII,
+)
 
 
 def parse_reference(content: bytes, name: str) -> Reference:
@@ -24,9 +31,20 @@ def parse_reference(content: bytes, name: str) -> Reference:
         )
         if not isinstance(version, int) or not isinstance(branch, str | None):
             raise ValueError("its branch is not text, or its version is not a number")
+        if "parentVersion" not in found and not isinstance(found.get("manifestSize"), int):
+            raise ValueError("it does not state the size of the manifest")
+        for member in ("createdAt", "updatedAt"):
+            if found.get(member) is not None:
+                _check_time(found[member])
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise Damaged(f"{name} is not a tag or branch: {error!r}") from error
     return Reference("" if branch in (None, "main") else branch, version)
+
+
+def _check_time(text: str) -> None:
+    """Raise `ValueError` for a time that the engine cannot read."""
+    if not _TIME.fullmatch(text):
+        raise ValueError(f"{text!r} is not a time")
 
 
 def hinted_version(hint: bytes) -> int:

@@ -137,7 +137,7 @@ def problems_of_fragment(fragment: Fragment, frame: Frame, facts: Facts) -> Iter
     at = f"fragment {fragment.id}"
     if not fragment.files:
         yield Problem(at, "data files", "none")
-    if not fragment.physical_rows and frame.earlier is not None:
+    if not fragment.physical_rows and (frame.earlier is not None or frame.storage_version not in ("", LEGACY)):
         yield Problem(at, "the number of its rows", "0")
     yield from frame.problems_of_versions(fragment)
     named: set[int] = set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 
 import attrs
@@ -11,7 +12,7 @@ from lancekeep.application.clones import Clones
 from lancekeep.application.digests import Digests
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.application.upkeep.checked_history import History, Repair, kept
-from lancekeep.application.upkeep.examination import examine
+from lancekeep.application.upkeep.examination import contradiction, examine
 from lancekeep.application.upkeep.file_checks import FileChecks, FileFault, Version
 from lancekeep.application.upkeep.fsck import Finding, Kind
 from lancekeep.domain.dataset_files import Reference
@@ -57,13 +58,28 @@ class ContentChecks:
     def of_head(self, history: History) -> Iterator[tuple[Finding, Repair | None]]:
         latest = max(history.finals)
         info = history.finals[latest]
+        version = Version(history.root, latest, info.key)
         try:
-            self._exists(Version(history.root, latest, info.key))
+            yield from self._of_witnesses(history.title, version)
         except Damaged as error:
             what = f"the latest manifest cannot be read ({info.size} bytes): {error}"
             yield self.given_up(Kind.HEAD, history, what, partial(self._remove_damaged, history.root, info, latest))
         except Unsupported as error:
             yield Finding(Kind.HEAD, history.title, f"the latest manifest cannot be checked: {error}"), None
+
+    def _of_witnesses(self, title: str, version: Version) -> Iterator[tuple[Finding, None]]:
+        """Examine a version, and yield a finding if it contradicts other files.
+
+        Raises:
+            Damaged, Unsupported: As `examine`.
+        """
+        with suppress(ObjectNotFound):  # the table is being dropped
+            if found := contradiction(self.commits, version, examine(self.commits, version)):
+                meaning = (
+                    f"{version.title} does not agree with the version before it or with its transaction file, so one "
+                    f"of them is damaged: {found}. Compare them with a backup"
+                )
+                yield Finding(Kind.DAMAGED_FILE, title, meaning), None
 
     def _exists(self, version: Version) -> bool:
         """Examine a version; return False if it does not exist.
@@ -87,7 +103,7 @@ class ContentChecks:
             if version.key in heads:
                 continue
             try:
-                self._exists(version)
+                yield from self._of_witnesses(titles[version.root], version)
             except (Damaged, Unsupported) as error:
                 meaning = (
                     f"{version.title} cannot be read: {error}. Put its manifest back from a backup, or delete "

@@ -5,25 +5,31 @@ Their metadata proves some damage. No check here uses the table engine, which da
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
+from typing import TypeVar
 
 import attrs
 
 from lancekeep.application.table_commits import TableCommits
 from lancekeep.application.upkeep.file_checks import Version
-from lancekeep.domain.dataset_files import REFERENCES
-from lancekeep.domain.errors import Damaged, LancekeepError, ObjectNotFound
+from lancekeep.domain.dataset_files import REFERENCES, TRANSACTIONS
+from lancekeep.domain.errors import Damaged, LancekeepError, ObjectNotFound, Unsupported
 from lancekeep.domain.layout import BRANCHES, DatasetRoot
 from lancekeep.domain.naming import parse_detached
+from lancekeep.domain.operations import Transaction
 from lancekeep.domain.version_row import VersionRow
 from lancekeep.format.json_files import parse_reference
 from lancekeep.format.judge import problems
-from lancekeep.format.table_version import TableVersion
+from lancekeep.format.table_version import TableVersion, parse_transaction
+from lancekeep.format.tags import Tag
 from lancekeep.format.whole_version import decode_whole
+from lancekeep.format.witnesses import contradictions
 from lancekeep.ports.object_store import ObjectInfo
 
 _SHOWN = 3
+T = TypeVar("T")
 
 
 @attrs.frozen
@@ -80,7 +86,9 @@ def kept_versions(commits: TableCommits, root: DatasetRoot) -> Iterator[Kept | U
 def _referenced(commits: TableCommits, root: DatasetRoot) -> Iterator[Version | Unreadable]:
     for info in commits.retry.call(partial(_listed, commits, f"{root.key}/{REFERENCES}/")):
         try:
-            reference = parse_reference(commits.retry.call(partial(commits.objects.get, info.key)), info.key)
+            content = _content(commits, info.key)
+            reference = parse_reference(content, info.key)
+            size = Tag.parse(content, info.key).manifest_size if "/tags/" in info.key else 0
             history = root.branch(reference.branch or None)
             row = commits.get(history, reference.version)
         except ObjectNotFound:  # deleted since it was listed
@@ -88,8 +96,12 @@ def _referenced(commits: TableCommits, root: DatasetRoot) -> Iterator[Version | 
         except LancekeepError as error:
             yield Unreadable(info.key, str(error))
             continue
-        if row is not None and commits.retry.call(partial(commits.objects.head, row.path)) is not None:
+        found = None if row is None else commits.retry.call(partial(commits.objects.head, row.path))
+        if row is not None and found is not None:
             yield _version(history, row)
+            if size not in (0, found.size):
+                reason = f"it says that the manifest of version {row.version} has {size:,} bytes, not {found.size:,}"
+                yield Unreadable(info.key, f"{reason}. It or the manifest is damaged")
         elif "/tags/" in info.key:
             yield Unreadable(info.key, f"it names version {reference.version}, which does not exist")
 
@@ -114,8 +126,41 @@ def examine(commits: TableCommits, version: Version) -> TableVersion:
         Damaged: It cannot be read, or the table engine could not read the version.
         Unsupported: Readers of the table need a feature that is not known here.
     """
-    content = commits.retry.call(partial(commits.objects.get, version.key))
+    content = _content(commits, version.key)
     decoded = decode_whole(content, version.key, version.number)
     if found := problems(decoded):
         raise Damaged(f"{version.key} is not a version that Lance can read: {'; '.join(map(str, found[:_SHOWN]))}")
     return decoded
+
+
+def contradiction(commits: TableCommits, version: Version, decoded: TableVersion) -> str:
+    """Return how a version contradicts other files; empty if it does not.
+
+    These are the version before it and its transaction file. A file that is missing or damaged
+    says nothing.
+    """
+    name = decoded.manifest.transaction_file
+
+    def before() -> TableVersion | None:
+        row = commits.get(version.root, decoded.manifest.version - 1)
+        return None if row is None else examine(commits, Version(version.root, row.version, row.path))
+
+    def recorded() -> Transaction:
+        key = f"{version.root.key}/{TRANSACTIONS}/{name}"
+        return parse_transaction(_content(commits, key), key)
+
+    has_before = decoded.manifest.version > 1 and not version.is_detached
+    found = list(
+        contradictions(decoded, _witness(before) if has_before else None, _witness(recorded) if name else None)
+    )
+    return "; ".join(map(str, found[:_SHOWN]))
+
+
+def _witness(read: Callable[[], T]) -> T | None:
+    with suppress(ObjectNotFound, Damaged, Unsupported):
+        return read()
+    return None
+
+
+def _content(commits: TableCommits, key: str) -> bytes:
+    return commits.retry.call(partial(commits.objects.get, key))
