@@ -293,7 +293,8 @@ class Catalog(Upkeep):
     ) -> Table:
         """Clone a version of a table.
 
-        A shallow clone reads the files of its source, and its source cannot be dropped. A deep clone has copies.
+        A shallow clone reads the files of its source, and its source cannot be dropped. A deep clone has copies; if it
+        was stopped, the same call completes it.
 
         Args:
             source: The table to clone.

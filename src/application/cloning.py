@@ -27,16 +27,19 @@ from lancekeep.domain.errors import (
     Damaged,
     LancekeepError,
     ObjectNotFound,
+    TableAlreadyExists,
     Unsupported,
     VersionNotFound,
 )
 from lancekeep.domain.file_references import FileReference
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
-from lancekeep.domain.table import Table, is_at
+from lancekeep.domain.table import MARKER_CONTENT, Table, is_at
 from lancekeep.domain.version_row import VersionRow
+from lancekeep.format.begun_clone import BegunClone
 from lancekeep.format.clone import deep_clone, materialized, shallow_clone
 from lancekeep.format.file_references import file_references, names_in
+from lancekeep.format.judge import Approved
 
 _ATTEMPTS = 20
 """The most versions of other writers that a materialization follows."""
@@ -74,30 +77,70 @@ class Cloning:
         read = self._tables.find(source)
         root = self._places.dataset_root(read)
         self._mem_wal.refuse_unmerged(read, "cloned")
+        if deep:
+            return self._deep(read, root, target, version)
         row = self._row(source, root, version)
-        content = self._content(row)
-        uri, uuid = self._places.uri(read), str(uuid4())
-        build = deep_clone if deep else shallow_clone
-        manifest = build(content, root.base_uri, uri, uuid, self._now())
+        manifest = shallow_clone(self._content(row), root.base_uri, self._places.uri(read), str(uuid4()), self._now())
         table = self._tables.declare(target, None, None)
-        try:
-            if deep:
-                self._copy(content, root, self._places.dataset_root(table), borrowed=False)
-            self._ledger.commits.record_transaction(self._places.dataset_root(table), manifest)
-            raise_unless_committed(self._versions.begin_history(table, manifest), str(target))
-        except CommitUnknown:
-            raise
-        except LancekeepError:
-            with suppress(LancekeepError):
-                self._tables.take_back(target)
-            raise
-        if not deep and not self._is_present(read, row):
+        self._begin(table, manifest)
+        if not self._is_present(read, row):
             self._tables.drop(target, force=True)
             raise ConcurrentModification(
                 f"{source}: the table, or its version {row.version}, was removed while it was cloned. Nothing was "
                 "cloned"
             )
         return table
+
+    def _deep(self, source: Table, root: DatasetRoot, target: ObjectId, version: int | str | None) -> Table:
+        """Create a deep clone, or complete one that was stopped.
+
+        The marker in the directory of the target describes the clone until it is complete. So a repeated call builds
+        the same manifest.
+        """
+        table = self._tables.find(target) if self._tables.exists(target) else None
+        begun = None if table is None else self._places.begun_clone(table)
+        row = self._row(source.id, root, begun.version if begun is not None and version is None else version)
+        if begun is not None and (begun.source, begun.version) != (source.location, row.version):
+            raise TableAlreadyExists(
+                f"{target} is an unfinished deep clone of version {begun.version} of the table at {begun.source!r}, "
+                f"not of version {row.version} of {source.id}. Repeat that call to complete it, or drop {target}"
+            )
+        clone = begun or BegunClone(source.location, row.version, str(uuid4()), self._now())
+        content = self._content(row)
+        manifest = deep_clone(content, root.base_uri, self._places.uri(source), clone.transaction, clone.began)
+        if table is None or begun is None:  # the declaration refuses another table of the name
+            table = self._tables.declare_clone(target, clone)
+        if self._ledger.commits.latest(self._places.dataset_root(table)) is None:
+            self._begin(table, manifest, lambda created: self._copy(content, root, created, borrowed=False))
+        else:
+            self._require_own(table, manifest)
+        if not is_at(self._ledger.fresh(), table.location):
+            raise ConcurrentModification(f"{target} was dropped or moved while it was cloned; clone it again")
+        self._ledger.commits.retry.call(
+            partial(self._places.objects.put, self._places.reserved_marker(table), MARKER_CONTENT)
+        )
+        return table
+
+    def _require_own(self, table: Table, manifest: Approved) -> None:
+        """Raise `TableAlreadyExists` unless a table began with this manifest."""
+        row = self._ledger.commits.existing(self._places.dataset_root(table), manifest.number)
+        if row is None or self._content(row) != manifest.content:
+            raise TableAlreadyExists(f"{table.id}: another writer gave the unfinished deep clone a version; drop it")
+
+    def _begin(self, table: Table, manifest: Approved, copy: Callable[[DatasetRoot], object] | None = None) -> None:
+        """Give a declared clone its first version, after its files are copied; take it back if that fails."""
+        root = self._places.dataset_root(table)
+        try:
+            if copy is not None:
+                copy(root)
+            self._ledger.commits.record_transaction(root, manifest)
+            raise_unless_committed(self._versions.begin_history(table, manifest), str(table.id))
+        except CommitUnknown:
+            raise
+        except LancekeepError:
+            with suppress(LancekeepError):
+                self._tables.take_back(table.id)
+            raise
 
     def materialize(self, object_id: ObjectId) -> Committed | None:
         table = self._tables.find(object_id)

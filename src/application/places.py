@@ -21,6 +21,7 @@ from lancekeep.domain.table import (
     confined,
     new_location,
 )
+from lancekeep.format.begun_clone import BegunClone
 from lancekeep.ports.object_store import ObjectStore
 
 
@@ -155,6 +156,13 @@ class Places:
     def reserved_marker(self, table: Table) -> str:
         """Return the key of the marker that reserves a directory for a new table."""
         return f"{self.key(table)}/{RESERVED_MARKER}"
+
+    def begun_clone(self, table: Table) -> BegunClone | None:
+        """Return the deep clone for which a directory is reserved; None without one."""
+        try:
+            return BegunClone.parse(self.objects.get(self.reserved_marker(table)))
+        except ObjectNotFound:
+            return None
 
     def moving_marker(self, table: Table) -> str:
         """Return the key of the marker that names the source of a rename's copy."""

@@ -43,6 +43,7 @@ from lancekeep.domain.table import (
     remove_table,
     v1_location,
 )
+from lancekeep.format.begun_clone import BegunClone
 
 DEFINITE = (AlreadyExists, NotFound, Refused, InvalidInput, ConcurrentModification)
 """Errors of a change after which it is certain that nothing was changed."""
@@ -61,11 +62,15 @@ class Description:
 
 @attrs.frozen
 class Declaration:
-    """A table to declare; see `Catalog.declare_table`."""
+    """A table to declare; see `Catalog.declare_table`.
+
+    Its directory is reserved by a marker with the content ``marker``.
+    """
 
     id: ObjectId
     properties: Mapping[str, str] | None = None
     location: str | None = None
+    marker: bytes = MARKER_CONTENT
 
 
 class Tables:
@@ -147,6 +152,12 @@ class Tables:
         (table,), _ = self.declare_and_deregister([Declaration(object_id, properties, location)], [])
         return table
 
+    @once(Table)
+    def declare_clone(self, object_id: ObjectId, clone: BegunClone) -> Table:
+        """Declare the target of a deep clone; its marker describes the clone."""
+        (table,), _ = self.declare_and_deregister([Declaration(object_id, marker=clone.encode())], [])
+        return table
+
     def declare_and_deregister(
         self, declarations: Sequence[Declaration], removed: Sequence[ObjectId]
     ) -> tuple[list[Table], list[Table]]:
@@ -185,10 +196,14 @@ class Tables:
         _require_apart([table.location for table in tables])
         for object_id in removed:
             self._removal.record_listed(object_id)
-        return self._enter_reserved(tables, given, removed)
+        return self._enter_reserved(tables, given, removed, [each.marker for each in declarations])
 
     def _enter_reserved(
-        self, tables: Sequence[Table], given: Sequence[str | None], removed: Sequence[ObjectId]
+        self,
+        tables: Sequence[Table],
+        given: Sequence[str | None],
+        removed: Sequence[ObjectId],
+        markers: Sequence[bytes],
     ) -> tuple[list[Table], list[Table]]:
         """Reserve the directories of tables, then enter these tables and remove others."""
         for table, location in zip(tables, given, strict=True):
@@ -199,8 +214,8 @@ class Tables:
         declared: list[Table] = []
         certain = self._places.objects.guarantees.atomic_create
         try:
-            for table, location in zip(tables, given, strict=True):
-                declared.append(self.reserve(table, location is None))
+            for table, location, marker in zip(tables, given, markers, strict=True):
+                declared.append(self.reserve(table, location is None, marker))
             seen = [table for table in declared if self._places.v1_names and table.location == v1_location(table.id)]
 
             def decide(view: CatalogView) -> tuple[list[Change], list[Table]]:
@@ -230,7 +245,7 @@ class Tables:
             self._places.objects.delete(self._places.reserved_marker(table))
             self._places.objects.prune(self._places.key(table))
 
-    def reserve(self, table: Table, chosen: bool) -> Table:
+    def reserve(self, table: Table, chosen: bool, content: bytes = MARKER_CONTENT) -> Table:
         """Reserve an empty directory for a table.
 
         The writer that creates the marker in the directory owns it.
@@ -238,6 +253,7 @@ class Tables:
         Args:
             table: The table, at the location to reserve.
             chosen: The catalog chose the location and may choose another.
+            content: The content of the marker.
 
         Returns:
             The table at the reserved location.
@@ -256,8 +272,8 @@ class Tables:
             table = attrs.evolve(table, location=self._places.new_location(table.id))
         objects, marker = self._places.objects, self._places.reserved_marker(table)
         if not objects.guarantees.atomic_create:
-            objects.put(marker, MARKER_CONTENT)
-        elif not objects.put_if_absent(marker, MARKER_CONTENT):
+            objects.put(marker, content)
+        elif not objects.put_if_absent(marker, content):
             raise TableAlreadyExists(f"{table.id}: another has just taken the directory {table.location!r}")
         if self._ledger.managed and not hashed:
             self._ledger.commits.forget_predecessor(self._places.dataset_root(table))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 
@@ -16,7 +17,7 @@ from lancekeep.application.removal import Removal
 from lancekeep.domain.catalog import SetProperties, ancestors
 from lancekeep.domain.dataset_files import DIRECTORIES
 from lancekeep.domain.directory_contents import foreign_files, is_mark, is_own
-from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound
+from lancekeep.domain.errors import CommitStoreMismatch, Damaged, InvalidInput, ObjectNotFound
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import BRANCHES, VERSIONS
 from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
@@ -50,6 +51,7 @@ class Kind(Enum):
     UNUSABLE = "unusable location"
     OVERLAP = "overlapping directories"
     DANGLING = "dangling entry"
+    UNFINISHED_CLONE = "unfinished clone"
     HIDDEN = "hidden table"
     EMPTY = "empty directory"
     UNREFERENCED = "unreferenced directory"
@@ -154,6 +156,7 @@ class Fsck:
             *_without_names(view.unnamed),
             *_misfits(entries),
             *self._of_entries(entry for entry in entries if entry.object_type == TABLE and not entry.listed),
+            *self._of_clones(entry for entry in entries if entry.object_type == TABLE),
             *self._of_directories(directories, located),
         ]
         findings = self._needed(found, located)
@@ -187,6 +190,21 @@ class Fsck:
             elif v1_table(location) == ObjectId.from_key(entry.object_id) and (marker := self._hiding(location)):
                 meaning = f"a marker hides the table {name} from V1 readers: its removal was begun and not finished"
                 yield self._unless_young(Finding(Kind.HIDDEN, location, meaning, "remove the marker"), [marker])
+
+    def _of_clones(self, entries: Iterable[ManifestEntry]) -> Iterator[Finding]:
+        """Yield findings on deep clones that were stopped, or are in progress."""
+        for entry in entries:
+            with suppress(Damaged, InvalidInput, CommitStoreMismatch):  # other findings report those
+                table = Table.from_entry(entry)
+                root, marker = self.places.dataset_root(table), self.places.reserved_marker(table)
+                info = self.places.objects.head(marker)
+                begun = self.places.begun_clone(table) if info is not None and info.size else None
+                if begun is not None and not self.ledger.commits.has_versions(root):
+                    meaning = (
+                        f"a deep clone of version {begun.version} of the table at {begun.source!r} has no version yet. "
+                        f"Unless it is in progress, complete it by the same call of clone, or remove it by drop_table"
+                    )
+                    yield Finding(Kind.UNFINISHED_CLONE, str(table.id), meaning)
 
     def _of_directories(self, directories: Iterable[str], located: set[str]) -> Iterator[Finding]:
         """Yield findings on directories without an entry, at any depth above a table."""
