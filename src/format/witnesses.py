@@ -151,8 +151,6 @@ def _of_settings(manifest: Manifest, before: Manifest, operation: Operation) -> 
         yield Problem("the format of data files", f"that of {witness}", "another one")
     if manifest.branch != before.branch:
         yield Problem("the branch", repr(before.branch), repr(manifest.branch))
-    if missing := {base.id for base in before.base_paths} - {base.id for base in manifest.base_paths}:
-        yield Problem(f"the base path {min(missing)}", f"the one of {witness}", "none")
     if not isinstance(operation, _NEW_SETTINGS):
         settings: Iterable[tuple[str, Mapping[str, object], Mapping[str, object]]] = (
             ("the configuration", manifest.config, before.config),

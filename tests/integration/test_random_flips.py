@@ -171,6 +171,15 @@ def test_versions_of_the_engine_agree_with_those_before(tmp_path: Path, stable: 
         assert verify_by(in_this_process, catalog, None, **CHEAP).problems == ()
 
 
+def test_materialized_clone_agrees_with_the_version_before(tmp_path: Path) -> None:
+    catalog = lancekeep.connect(str(tmp_path / "lake"), commit_store=STORE)
+    catalog.write("t", rows(0, 10))
+    catalog.clone("t", "c")
+    catalog.materialize("c")
+    assert verify_by(in_this_process, catalog, None, **CHEAP).problems == ()
+    assert catalog.fsck(deep=True).findings == ()
+
+
 def test_digests_find_all_damage(lake: Path) -> None:
     catalog = lancekeep.connect(str(lake), commit_store=STORE)
     lancekeep.digest(catalog)
