@@ -18,6 +18,7 @@ from lancekeep.domain.operations import Transaction, UpdateConfig
 ROW = pa.table({"i": pa.array([1], pa.int64())})
 
 
+@pytest.mark.parametrize("commit_store", [None, "conditional-put://"])
 @pytest.mark.parametrize(
     "change",
     [
@@ -28,7 +29,11 @@ ROW = pa.table({"i": pa.array([1], pa.int64())})
     ],
     ids=["append", "overwrite", "insert", "commit"],
 )
-def test_changes_after_a_stale_hint_are_refused(tmp_path: Path, change: Callable[[lancekeep.Catalog], object]) -> None:
+def test_changes_after_a_stale_hint_are_refused(
+    tmp_path: Path, change: Callable[[lancekeep.Catalog], object], commit_store: str | None
+) -> None:
+    with lancekeep.connect(str(tmp_path), commit_store=commit_store) as catalog:
+        catalog.write("other", ROW)  # records the commit store
     table = tmp_path / "t.lance"
     for version in range(5):
         lance.write_dataset(ROW, table, mode="append" if version else "create", enable_v2_manifest_paths=False)
@@ -38,6 +43,9 @@ def test_changes_after_a_stale_hint_are_refused(tmp_path: Path, change: Callable
     (versions / "latest_version_hint.json").write_text(json.dumps({"version": 3}))
     before = sorted(file.name for file in versions.iterdir())
     reason = r"mixes the V1 and V2 manifest naming schemes|multiple manifest naming schemes"
-    with lancekeep.connect(str(tmp_path)) as catalog, pytest.raises(LancekeepError, match=reason):
+    with (
+        lancekeep.connect(str(tmp_path), commit_store=commit_store) as catalog,
+        pytest.raises(LancekeepError, match=reason),
+    ):
         change(catalog)
     assert sorted(file.name for file in versions.iterdir()) == before
