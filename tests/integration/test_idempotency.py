@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -16,11 +19,13 @@ from faults import Crash, Faulty
 
 import lancekeep
 from lancekeep.application.catalog import Catalog
-from lancekeep.application.idempotency import Answer, Attempt
-from lancekeep.application.keyed_requests import performing
+from lancekeep.application.idempotency import REQUESTS, Answer, Attempt
+from lancekeep.application.keyed_requests import current_request, performing
 from lancekeep.domain.commit import Committed
+from lancekeep.domain.commit_token import CommitToken, StagedManifest
 from lancekeep.domain.errors import InvalidInput, StoreUnavailable
 from lancekeep.domain.idempotency import PROPERTY, RequestKey, Superseded
+from lancekeep.domain.naming import NamingScheme
 from lancekeep.domain.transaction import AllCommitted
 
 ROWS = pa.table({"id": [1, 2]})
@@ -39,7 +44,14 @@ def connect(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Cata
 
 
 def keyed(
-    catalog: Catalog, key: str, operation: str, name: str, act: Callable[[], object], *, request: str = "the request"
+    catalog: Catalog,
+    key: str,
+    operation: str,
+    name: str,
+    act: Callable[[], object],
+    *,
+    request: str = "the request",
+    body: str = "",
 ) -> Any:
     """Perform an operation as a server does, and return its answer."""
 
@@ -55,9 +67,8 @@ def keyed(
         return Answer(json.dumps(_plain(outcome)))
 
     request_key = RequestKey.of("ann", operation, tuple(name.split(".")), key)
-    return json.loads(
-        catalog.requests.perform(request_key, Attempt(fingerprint=request, act=attempt, committed=committed))
-    )
+    given = Attempt(fingerprint=request, act=attempt, committed=committed, body=lambda: body)
+    return json.loads(catalog.requests.perform(request_key, given))
 
 
 def _plain(result: Any) -> object:
@@ -225,6 +236,44 @@ def test_the_key_of_another_request_is_refused(connect: Callable[[], Catalog]) -
     assert keyed(catalog, key, "declare_table", "u", lambda: catalog.declare_table("u")) == "u"
 
 
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_repeated_key_with_other_data_is_refused(connect: Callable[[], Catalog], answered: bool) -> None:
+    catalog, key = connect(), new_key()
+    catalog.write("t", ROWS)
+
+    def act() -> object:
+        committed = catalog.write("t", ROWS, "append")
+        if not answered:
+            raise Crash
+        return committed
+
+    with nullcontext() if answered else pytest.raises(Crash):
+        keyed(catalog, key, "insert_into_table", "t", act, body="one")
+    with pytest.raises(InvalidInput, match="another request"):
+        keyed(catalog, key, "insert_into_table", "t", lambda: pytest.fail("performed"), body="two")
+    assert keyed(catalog, key, "insert_into_table", "t", lambda: pytest.fail("performed"), body="one") == 2
+
+
+def test_a_claim_that_is_not_settled_excludes_claims_of_other_versions(connect: Callable[[], Catalog]) -> None:
+    """The first attempt may commit its version until then, and both would have the effect."""
+    catalog, key = connect(), new_key()
+    catalog.write("t", ROWS)
+    root = catalog.dataset_root(catalog.find_table("t"))
+
+    def claim(version: int) -> object:
+        path = f"{root.manifest_key(version, NamingScheme.V2)}-{uuid4()}"
+        request = current_request()
+        assert request is not None
+        request.claim(lambda: CommitToken(StagedManifest(root.base_uri, version, path, 1)))
+        return None
+
+    with pytest.raises(Crash):
+        keyed(catalog, key, "insert_into_table", "t", crashing(lambda: claim(2)))
+    with pytest.raises(Superseded):
+        keyed(connect(), key, "insert_into_table", "t", lambda: claim(3))
+    keyed(connect(), key, "insert_into_table", "t", lambda: claim(2))
+
+
 def test_a_key_that_is_not_a_uuid_is_refused(connect: Callable[[], Catalog]) -> None:
     with pytest.raises(InvalidInput, match="not a UUID"):
         keyed(connect(), "../../etc", "declare_table", "t", lambda: None)
@@ -312,6 +361,26 @@ def test_clean_up_removes_old_requests_and_their_records(connect: Callable[[], C
     assert not [name for name in catalog.view().properties if name.startswith(PROPERTY)]
     assert not catalog.fsck(deep=True).findings
     assert keyed(catalog, key, "declare_table", "t", lambda: catalog.declare_table("t")) == "TableAlreadyExists"
+
+
+def test_clean_up_keeps_a_request_whose_last_entry_is_recent(connect: Callable[[], Catalog], tmp_path: Path) -> None:
+    """Ages are counted from the latest entry, so later times of entries make the others older."""
+    catalog, key, now = connect(), new_key(), time.time()
+    requests = tmp_path / "lake" / "__manifest" / REQUESTS
+
+    def days_later(entry: Path, days: int) -> None:
+        os.utime(entry, (now + days * 86400,) * 2)
+
+    keyed(catalog, key, "declare_table", "t", lambda: catalog.declare_table("t"))
+    _, last = log = sorted(requests.rglob("*.json"))
+    days_later(last, 8)
+    assert catalog.requests.clean_up() == 0
+    assert keyed(catalog, key, "declare_table", "t", lambda: pytest.fail("performed twice")) == "t"
+    keyed(catalog, new_key(), "declare_table", "u", lambda: catalog.declare_table("u"))
+    for entry in set(requests.rglob("*.json")) - set(log):
+        days_later(entry, 16)
+    assert catalog.requests.clean_up() == 1
+    assert not any(entry.exists() for entry in log)
 
 
 def test_fsck_accepts_the_logs(connect: Callable[[], Catalog]) -> None:

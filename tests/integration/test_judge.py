@@ -15,7 +15,7 @@ from lance.optimize import Compaction
 
 import lancekeep
 from lancekeep.domain.manifest import Fragment
-from lancekeep.domain.operations import Append, Delete, Overwrite, Rewrite, Transaction
+from lancekeep.domain.operations import Append, Delete, Overwrite, Rewrite, RewrittenIndex, Transaction
 from lancekeep.format.judge import problems
 from lancekeep.format.judged_fragments import Problem
 from lancekeep.format.manifest import ManifestFile
@@ -100,6 +100,32 @@ def test_rewrite_of_a_repeated_group_is_refused(uri: Path) -> None:
         with pytest.raises(lancekeep.CommitRefused):
             catalog_of(uri).commit("t", attrs.evolve(twice, operation=operation))
     assert lance.dataset(uri).to_table() == rows(*range(6))
+
+
+def test_rewrite_of_a_fragment_that_its_index_does_not_cover_is_refused(uri: Path) -> None:
+    """The index would cover the new fragment, and filters would miss the rows of the old one."""
+    table = create(uri)
+    transaction = rewrite(uri)
+    table.create_scalar_index("a", "BTREE")
+    lance.write_dataset(rows(6), uri, mode="append")
+    [index] = read(uri).indices
+    assert index.uuid is not None
+    copy = str(uuid4())
+    shutil.copytree(uri / "_indices" / index.uuid, uri / "_indices" / copy)
+    new = RewrittenIndex(index.uuid, copy, index.index_details, index.index_version or 0, index.files)
+    assert isinstance(transaction.operation, Rewrite)
+    [group] = transaction.operation.groups
+    last = read(uri).manifest.fragments[-1]
+    wider = attrs.evolve(
+        group,
+        old_fragments=(*group.old_fragments, last),
+        new_fragments=(*group.new_fragments, attrs.evolve(last, id=0)),
+    )
+    operation = Rewrite(groups=(wider,), rewritten_indices=(new,))
+    latest = attrs.evolve(transaction, read_version=lance.dataset(uri).version, operation=operation)
+    with pytest.raises(lancekeep.ConcurrentModification, match="covers fragments that the transaction rewrites"):
+        catalog_of(uri).commit("t", latest)
+    assert lance.dataset(uri).to_table(filter="a = 6").num_rows == 1
 
 
 def test_rewrite_without_row_ids_of_a_table_with_stable_ones_is_refused(uri: Path) -> None:

@@ -272,6 +272,23 @@ def test_branch_that_begins_during_the_move_is_not_acknowledged(local: Lake, kee
     assert local.rows("new") == [1, 3, 4]
 
 
+def test_old_place_is_kept_if_a_branch_has_begun_there_since(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = filled(local, "v2")
+    before = catalog.find_table("t").location
+
+    def stop(*_: Any, **__: Any) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TableRelocation, "_leave", stop)
+        with pytest.raises(Crash):
+            catalog.relocate("t", "new")
+    lance.write_dataset(rows(9), local.native(before, 1).create_branch("late"), mode="append")
+    with pytest.raises(lancekeep.Damaged, match="was committed there since"):
+        catalog.relocate("t", "new")
+    assert local.rows(before, ("late", None)) == [1, 2, 3, 9]
+
+
 def test_versions_made_from_a_fence_are_no_fences(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = filled(local)
     catalog.clone("t", "borrower")
