@@ -111,6 +111,31 @@ FAULTS: Mapping[str, Fault] = {
             "lancekeep.application.upkeep.fsck.is_mark": lambda name: True,
         },
     ),
+    "versions that pylance has removed stay listed": Fault(
+        Walk(
+            "v2",
+            "sqlite",
+            ("write(at=0, mode='append', value=0)", "write(at=0, mode='append', value=1)", "clean_up_natively(at=0)"),
+        ),
+        {"lancekeep.application.histories.Histories.dated": lambda self, root, rows: [(row, None) for row in rows]},
+    ),
+    "a managed table takes LSM writes": Fault(
+        Walk("v2", "sqlite", ("refuse_lsm_writes(at=0)",)),
+        {"lancekeep.application.mem_wal.MemWal.require_permitted": _nothing},
+    ),
+    "a catalog compacts a clone that has an index of its source": Fault(
+        Walk(
+            "v2",
+            "conditional-put",
+            (
+                "write(at=0, mode='append', value=1)",
+                "index_column(at=0, kind='BTREE', column=1)",
+                "clone_by_name(at=0, into=0, version=5, deep=False)",
+                "compact(at=2, branch=0)",
+            ),
+        ),
+        {"lancekeep.application.table_transactions.TableTransactions.require_own_indexes": _nothing},
+    ),
     "columns of the manifest table are mapped by position": Fault(
         Walk("v2", "conditional-put", ("create(at=3, value=0, native=False)",), foreign=True),
         {"lancekeep.adapters.manifest_stores.table_data.StoredColumns.file_of": _by_position},
