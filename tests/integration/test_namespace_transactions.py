@@ -86,8 +86,8 @@ def test_a_batch_that_loses_a_race_releases_its_directories(
     catalog.write("old", ROWS)
     reserve = catalog.tables.reserve
 
-    def reserve_late(table: lancekeep.Table, chosen: bool) -> lancekeep.Table:
-        reserved = reserve(table, chosen)
+    def reserve_late(table: lancekeep.Table, *more: Any) -> lancekeep.Table:
+        reserved = reserve(table, *more)
         if str(table.id) == "b":
             catalog.deregister_table("old")
         return reserved
