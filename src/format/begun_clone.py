@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
+from typing import Final
 
 import attrs
+
+_UUID: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @attrs.frozen
@@ -29,10 +33,19 @@ class BegunClone:
 
     @staticmethod
     def parse(content: bytes) -> BegunClone | None:
-        """Return the clone that a marker describes; None without one."""
+        """Return the clone that a marker describes; None without one.
+
+        The transaction id becomes a part of a file name, so it must be a UUID.
+        """
         try:
             found = BegunClone(**json.loads(content)["clone"])
+            is_one = (
+                isinstance(found.source, str)
+                and _UUID.fullmatch(found.transaction) is not None
+                and type(found.version) is type(found.began) is int
+                and 0 < found.version < 1 << 63
+                and 0 <= found.began < 1 << 63
+            )
         except (ValueError, TypeError, LookupError, RecursionError):
             return None
-        kinds = (found.source, str), (found.version, int), (found.transaction, str), (found.began, int)
-        return found if all(isinstance(value, kind) for value, kind in kinds) else None
+        return found if is_one else None

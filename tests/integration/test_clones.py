@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -531,3 +532,34 @@ def test_unfinished_deep_clone_is_dropped(local: Lake, monkeypatch: pytest.Monke
 
 def crash(*_: object) -> None:
     raise Crash
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"transaction": "../../../other/x"},
+        {"transaction": 7},
+        {"version": 0},
+        {"version": True},
+        {"version": 1 << 63},
+        {"began": -1},
+        {"began": 1 << 63},
+        {"source": None},
+        {"unknown": 1},
+    ],
+)
+def test_forged_marker_of_a_deep_clone_is_none(tmp_path: Path, forged: dict[str, Any]) -> None:
+    catalog = lancekeep.connect(str(tmp_path / "lake"), commit_store="conditional-put://")
+    catalog.write("a", pa.table({"id": [1, 2]}))
+    catalog.declare_table("b")
+    begun = {"source": "a.lance", "version": 1, "transaction": "7b1e5eaa-8371-4c00-912e-00784d3391fc", "began": 1}
+    marker = tmp_path / "lake/b.lance/.lance-reserved"
+    marker.write_text(json.dumps({"clone": begun | forged}))
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(lancekeep.TableAlreadyExists):
+        catalog.clone("a", "b", deep=True)
+    assert sorted(tmp_path.rglob("*")) == before
+
+    marker.write_text(json.dumps({"clone": begun}))
+    catalog.clone("a", "b", deep=True)
+    assert lance.dataset(str(tmp_path / "lake/b.lance")).to_table()["id"].to_pylist() == [1, 2]
