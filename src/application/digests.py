@@ -41,10 +41,12 @@ class Digests:
         """
         return _merged(pair for _, pairs in self._records(history) for pair in pairs)
 
-    def add(self, history: str, found: Iterable[tuple[str, FileDigest]]) -> None:
-        """Add a record."""
+    def add(self, history: str, found: Iterable[tuple[str, FileDigest]]) -> str:
+        """Add a record, and return its key."""
         name, content = encode_digests(found)
-        self.retry.call(partial(self.objects.put, f"{history}/{DIGESTS_DIRECTORY}/{name}", content))
+        key = f"{history}/{DIGESTS_DIRECTORY}/{name}"
+        self.retry.call(partial(self.objects.put, key, content))
+        return key
 
     def merge(self, history: str, found: Iterable[tuple[str, FileDigest]], present: Collection[str]) -> None:
         """Replace all records by one.
@@ -58,13 +60,8 @@ class Digests:
             Damaged: A record is damaged. It stays.
         """
         before = list(self._records(history))
-        pairs = {*found, *(pair for _, pairs in before for pair in pairs if pair[0] in present or "://" in pair[0])}
-        name, content = encode_digests(pairs)
-        key = f"{history}/{DIGESTS_DIRECTORY}/{name}"
-        self.retry.call(partial(self.objects.put, key, content))
-        for info, _ in before:
-            if info.key != key:
-                self.retry.call(partial(self.objects.delete, info.key))
+        kept = (pair for _, pairs in before for pair in pairs if pair[0] in present or "://" in pair[0])
+        self._replace([info.key for info, _ in before], self.add(history, {*found, *kept}))
 
     def amend(self, history: str, name: str, content: bytes) -> None:
         """Add the digest of a changed file if the history has any record."""
@@ -77,9 +74,14 @@ class Digests:
             before = list(self._records(history))
             if not any(name in names for _, pairs in before for name, _ in pairs):
                 return
-            self.add(history, {pair for _, pairs in before for pair in pairs if pair[0] not in names})
-            for info, _ in before:
-                self.retry.call(partial(self.objects.delete, info.key))
+            kept = {pair for _, pairs in before for pair in pairs if pair[0] not in names}
+            self._replace([info.key for info, _ in before], self.add(history, kept))
+
+    def _replace(self, before: Iterable[str], record: str) -> None:
+        """Remove records whose contents a new one has; it may have the name of one of them."""
+        for key in before:
+            if key != record:
+                self.retry.call(partial(self.objects.delete, key))
 
     def _records(self, history: str) -> Iterator[tuple[ObjectInfo, list[tuple[str, FileDigest]]]]:
         for info in self.retry.call(lambda: list(self.objects.list(f"{history}/{DIGESTS_DIRECTORY}/"))):

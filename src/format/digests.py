@@ -37,7 +37,7 @@ def decode_digests(name: str, content: bytes) -> list[tuple[str, FileDigest]]:
             raise ValueError("its content does not have the digest in its name")
         lines = map(json.loads, content.splitlines())
         return [(str(line["file"]), FileDigest(int(line["size"]), str(line["blake2b"]))) for line in lines]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise Damaged(
             f"{name} is no record of digests: {error}. Remove it, check the table against a backup, and record the "
             "digests again with `lancekeep digest`"

@@ -1,0 +1,30 @@
+"""Records of digests are replaced without loss."""
+
+from __future__ import annotations
+
+from lancekeep.adapters.object_stores.memory import MemoryObjectStore
+from lancekeep.application.digests import Digests
+from lancekeep.application.retry import Retry
+from lancekeep.domain.digests import FileDigest
+from lancekeep.format.digests import digest_of
+
+A, B = (("data/a.lance", digest_of(b"a")), ("data/b.lance", digest_of(b"b")))
+
+
+def records(*contents: tuple[tuple[str, FileDigest], ...]) -> Digests:
+    digests = Digests(MemoryObjectStore(), Retry())
+    for pairs in contents:
+        digests.add("t", pairs)
+    return digests
+
+
+def test_forgotten_file_leaves_a_record_with_the_same_content_as_another() -> None:
+    digests = records((A,), (B,))
+    digests.forget("t", {"data/b.lance"})
+    assert digests.recorded("t") == {"data/a.lance": {A[1]}}
+
+
+def test_merged_record_with_the_same_content_as_another_stays() -> None:
+    digests = records((A, B), (A,))
+    digests.merge("t", [], {"data/a.lance", "data/b.lance"})
+    assert digests.recorded("t") == {"data/a.lance": {A[1]}, "data/b.lance": {B[1]}}
