@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -69,10 +70,8 @@ def test_sdist_holds_what_check_test_and_docs_need(distributions: list[Path]) ->
         assert names - files == set(), "name missing files in MANIFEST.in"
 
 
-def test_metadata_names_licence_urls_classifiers_and_keywords(metadata: Message) -> None:
+def test_metadata_names_licence_classifiers_and_keywords(metadata: Message) -> None:
     assert (metadata["License-Expression"], metadata["License-File"]) == ("Apache-2.0", "LICENSE")
-    urls = dict(value.split(", ", 1) for value in metadata.get_all("Project-URL") or [])
-    assert {"Homepage", "Repository", "Documentation", "Changelog", "Issues"} <= urls.keys()
     assert "Typing :: Typed" in (metadata.get_all("Classifier") or [])
     assert "lance" in metadata["Keywords"].split(",")
 
@@ -84,16 +83,17 @@ def test_wheel_holds_the_licence_text(wheel: set[str]) -> None:
     assert "END OF TERMS AND CONDITIONS" in text
 
 
-def test_readme_links_are_absolute_and_lead_to_existing_paths() -> None:
-    urls = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["urls"]
-    base = urls["Repository"] + "/blob/main/"
-    raw = urls["Repository"] + "/raw/main/"
-    targets = re.findall(r"\]\(([^)\s]+)\)", (REPOSITORY / "README.md").read_text())
-    assert targets
+def test_description_links_to_the_repository_that_the_metadata_names(metadata: Message) -> None:
+    readme = (REPOSITORY / "README.md").read_text()
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    described = metadata.get_payload(decode=True)
+    assert isinstance(described, bytes)
+    assert described.decode().strip() == readme.strip()  # the metadata names no repository
+    linked = runpy.run_path(str(REPOSITORY / "setup.py"))["absolute"](readme, "https://host/project")
+    targets = re.findall(r"\]\(([^)\s]+)\)", linked)
     assert [target for target in targets if not target.startswith("https://")] == []
-    ours = [target for target in targets if target.startswith(urls["Repository"] + "/")]
-    paths = [target.removeprefix(base).removeprefix(raw).partition("#")[0] for target in ours]
-    assert [path for path in paths if not (REPOSITORY / path).exists()] == []
+    assert "](https://host/project/raw/main/docs/images/commit.svg)" in linked
+    assert "(https://host/project/blob/main/docs/server.md)" in linked
 
 
 def test_wheel_contains_every_source_file(wheel: set[str]) -> None:

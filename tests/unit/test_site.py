@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import lancekeep
 
 ROOT = Path(__file__).parents[2]
@@ -31,10 +33,21 @@ def test_each_row_of_the_comparison_names_existing_tests() -> None:
     table = readme.partition("| native | Lancekeep | test |\n")[2].partition("\n\n")[0].splitlines()[1:]
     assert len(table) > 5
     for row in table:
-        named = re.findall(r"\[`(test_\w+)`\]\([^)]*/blob/main/(tests/[\w/]+\.py)\)", row)
+        named = re.findall(r"\[`(test_\w+)`\]\((tests/[\w/]+\.py)\)", row)
         assert named, f"name a test: {row}"
         for name, file in named:
             assert f"def {name}(" in (ROOT / file).read_text(), f"{file} has no {name}"
+
+
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "examples").glob("*.md"), *DOCS.rglob("*.md")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_between_files_are_relative_and_lead_to_existing_files(page: Path) -> None:
+    text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(), flags=re.DOTALL)
+    targets = [target for target in re.findall(r"\]\(([^)\s]+)\)", text) if not re.match("[a-z]+:|#", target)]
+    assert [target for target in targets if not (page.parent / target.partition("#")[0]).exists()] == []
+    assert not re.search(r"\]\(https?://[^)\s]*/(blob|raw)/main/", text)
 
 
 def test_api_page_names_every_public_name_once() -> None:
