@@ -517,10 +517,3 @@ def test_floats_are_truncated_and_dates_have_the_hour_zero(open_catalog: Open) -
         ([("d", "=", day), ("x", "<", 15.0)], [12.7]),
     ):
         assert namespace.scan(wanted).to_table(["x"])["x"].to_pylist() == expected
-
-
-def test_example_of_the_documentation_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "partitions.md").read_text()
-    example, _ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    monkeypatch.chdir(tmp_path)
-    exec(compile(example, "partitions.md", "exec"), {})

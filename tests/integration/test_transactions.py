@@ -387,15 +387,6 @@ def _rest(ledger: Connection) -> Iterator[int]:
         return
 
 
-def test_documented_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    monkeypatch.chdir(tmp_path)
-    names = {"directory": tmp_path, "orders": rows(1), "more_orders": rows(2), "totals": rows(3)}
-    exec(example, names)
-    assert {str(table): version for table, version in names["snapshot"].versions.items()} == {"orders": 1, "totals": 1}
-    assert numbers(names["catalog"], "orders") == [1, 2]
-
-
 # -- the interface --------------------------------------------------------------------------------------------------
 
 

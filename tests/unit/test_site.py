@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import runpy
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,13 +18,6 @@ DOCS = ROOT / "docs"
 def test_screenshot_shows_the_output_of_the_commands() -> None:
     drawn = runpy.run_path(str(DOCS / "screenshot.py"))["picture"]()
     assert (DOCS / "images" / "command-line.svg").read_text() == drawn, "run: python docs/screenshot.py"
-
-
-def test_first_example_of_the_readme_prints_its_output(tmp_path: Path) -> None:
-    readme = (ROOT / "README.md").read_text()
-    program, output = (re.findall(rf"```{language}\n(.*?)```", readme, re.DOTALL)[0] for language in ("python", "text"))
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.stdout, done.returncode) == (output, 0), done.stderr
 
 
 def test_each_row_of_the_comparison_names_existing_tests() -> None:

@@ -1,0 +1,398 @@
+"""Every example of the README and of the pages works, and every page labels its code blocks.
+
+The pages about Spark are in test_spark_pages.py.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import tomllib
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import attrs
+import httpx
+import lance
+import lance_namespace
+import pyarrow as pa
+import pytest
+from deployments import bucket
+from lance import DatasetBasePath
+from pages import ROOT, Reader, blocks
+from readers.walk import Walk
+from rest_server import serving
+
+import lancekeep
+from lancekeep.adapters.authorization.policy_file import read_policy
+from lancekeep.adapters.commit_stores import open_commit_store
+from lancekeep.adapters.object_stores.memory import MemoryObjectStore
+from lancekeep.config import BOOLEANS, TEXTS, ConnectionConfig
+from lancekeep.domain.commit_token import CommitToken, StagedManifest
+from lancekeep.domain.naming import NamingScheme
+from lancekeep.entrypoints.maintenance import read_plan
+from lancekeep.entrypoints.namespace.directory import DirectoryNamespace
+from lancekeep.entrypoints.rest.security.setup import security_of
+from lancekeep.entrypoints.rest.settings import ServerSettings
+from lancekeep.format.table_version import TableVersion
+
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
+ELSEWHERE = {
+    "lsm.md": "integration/test_lsm.py",
+    "jobs.md": "integration/test_spark_pages.py",
+    "spark.md": "integration/test_spark_pages.py",
+    "write-an-adapter.md": "contracts/test_write_an_adapter.py",
+}
+"""Pages whose examples need more than a reader has, and the tests that run them."""
+COMMIT_STORE = "sqlite://{0}/commits.db"
+ROWS = pa.table({"id": [1, 2], "text": ["one", "two"]})
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def page(name: str) -> Path:
+    return DOCS / name
+
+
+def local(home: Path) -> dict[str, str]:
+    """Return local places for the remote ones of the pages."""
+    store = COMMIT_STORE.format(home)
+    remote = ("redis://cache:6379/0", "redis://…", "dynamodb://lance-commits")
+    return {"s3://bucket/lake": "bucket/lake", **dict.fromkeys(remote, store)}
+
+
+def fill(root: str, commit_store: str | None) -> lancekeep.Catalog:
+    """Make a catalog with tables of several versions, fragments and files."""
+    catalog = lancekeep.connect(root, commit_store=commit_store)
+    catalog.create_namespace("ml")
+    for name in ("t", "ml.features", "ml.events"):
+        for at in range(7):
+            catalog.write(name, ROWS, "append" if at else "create")
+    catalog.open("t").create_scalar_index("id", "BTREE")
+    return catalog
+
+
+# -- all pages -----------------------------------------------------------------------------------------------------
+
+
+def test_code_blocks_of_all_pages_name_their_language() -> None:
+    known = {"python", "sh", "text", "toml", "json", "sql", "mermaid"}
+    found = {f"{each.name}:{line}: {language}" for each in PAGES for line, language in blocks(each)}
+    assert {block for block in found if block.rpartition(": ")[2] not in known} == set()
+
+
+def test_examples_of_all_pages_are_run() -> None:
+    text = Path(__file__).read_text()
+    named = {each.name for each in PAGES if {language for _, language in blocks(each)} - {"mermaid"}}
+    for name in named - ELSEWHERE.keys():
+        assert f'"{name}"' in text, f"no test runs the examples of {name}"
+    for name, file in ELSEWHERE.items():
+        assert f'"{name}"' in (ROOT / "tests" / file).read_text(), f"{file} does not run {name}"
+
+
+# -- the page of each test -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        found: int = listener.getsockname()[1]
+        return found
+
+
+@pytest.fixture
+def server_settings(home: Path, port: int) -> dict[str, str]:
+    """Let servers of a page listen on a free port."""
+    (home / "lancekeep.toml").write_text(f"[server]\nport = {port}\nlog_level = 'error'\n")
+    return {"127.0.0.1:2333": f"127.0.0.1:{port}", "/home/ada": str(home)}
+
+
+def test_readme(home: Path, server_settings: dict[str, str]) -> None:
+    catalog = lancekeep.connect("lake", commit_store="conditional-put://")
+    catalog.create_namespace("ml")
+    catalog.write("ml.features", ROWS)
+    places = {"s3://bucket/lake": "lake", "redis://cache:6379/0": "conditional-put://", **server_settings}
+    names = {"lance": lance, "lance_namespace": lance_namespace, "data": ROWS}
+    assert Reader(places, names).read(ROOT / "README.md") >= 6
+    assert lancekeep.connect("lake", commit_store="conditional-put://").open("ml.features").count_rows() == 4
+
+
+def test_contributing() -> None:
+    assert Reader().read(ROOT / "CONTRIBUTING.md")
+
+
+def test_certify(home: Path, moto_endpoint: str, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LANCEKEEP_STORAGE__ALLOW_HTTP", "true")
+    (home / "secrets").write_text("")
+    places = {
+        "s3://bucket": f"s3://{bucket(moto_endpoint)}",
+        "redis://cache:6379/0": redis_url,
+        "https://minio.example:9000": moto_endpoint,
+    }
+    assert Reader(places).read(page("certify.md")) == 1
+
+
+def test_configuration(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def settings(_: Mapping[str, Any]) -> None:
+        [text] = re.findall(r"```toml\n(.*?)```", page("configuration.md").read_text(), re.DOTALL)
+        (home / "lancekeep.toml").write_text(text)
+        lake = ConnectionConfig.resolve({"catalog": "lake"})
+        assert lake.commit_store is not None
+        assert (
+            open_commit_store(lake.commit_store, lake.commit_store_options, MemoryObjectStore()).url
+            == lake.commit_store
+        )
+        assert (lake.root, lake.committer) == ("s3://bucket/lake", "nightly-job")
+        assert ConnectionConfig.resolve({"catalog": "scratch"}).root == str(home / "scratch")
+
+    assert Reader(settings=settings).read(page("configuration.md"))
+
+
+def test_group_commit() -> None:
+    catalog = lancekeep.connect("lake", commit_store="conditional-put://")
+    catalog.create_namespace("ml")
+    catalog.write("ml.events", ROWS)
+    catalog.write("events", ROWS)
+    assert Reader(names={"catalog": catalog, "table": ROWS}).read(page("group-commit.md"))
+
+
+def key_of(catalog: lancekeep.Catalog, version: int) -> str:
+    """Return the path of a manifest of ml.features."""
+    return (
+        f"/{catalog.dataset_root(catalog.find_table('ml.features')).versions_key}{NamingScheme.V2.final_name(version)}"
+    )
+
+
+def staged(catalog: lancekeep.Catalog) -> StagedManifest:
+    """Describe a manifest that a writer has staged for version 8, with the content of version 7."""
+    root = catalog.dataset_root(catalog.find_table("ml.features"))
+    content = Path(key_of(catalog, 7)).read_bytes()
+    path = f"{key_of(catalog, 8)}-{uuid4()}"[1:]
+    digest = sha256(content).hexdigest()
+    return StagedManifest(root.base_uri, 8, path, len(content), begins=False, digest=digest)
+
+
+class Lakes:
+    """Catalogs that can be restored: ``bucket/lake`` with a commit store, and ``lake`` without."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        catalog = fill("bucket/lake", COMMIT_STORE.format(home))
+        fill("lake", None)
+        self.staged, self.content = staged(catalog), Path(key_of(catalog, 7)).read_bytes()
+        [transaction] = (Path(key_of(catalog, 7)).parent.parent / "_transactions").glob("6-*.txn")
+        self.places = {
+            "_transactions/6-….txn": f"_transactions/{transaction.name}",
+            "s3://bucket/lake/1f…_ml$features/_versions/7.manifest": f"'{key_of(catalog, 7)}'",
+            '{"token": …}': str(CommitToken(self.staged)),
+            "/mnt/cold": str(home / "cold"),
+            "/new/lake": str(home / "lake"),
+            "/copy/of/lake": str(home / "copy"),
+            **local(home),
+        }
+        for kept in ("bucket", "lake"):
+            shutil.copytree(home / kept, home / "kept" / kept)
+        shutil.copy(home / "commits.db", home / "kept")
+
+    def restart(self, line: str) -> None:
+        """Restore both catalogs, unless the line continues the line before it."""
+        if "materialize" in line or "upsert" in line:
+            return
+        for kept in ("bucket", "lake", "copy"):
+            shutil.rmtree(self.home / kept, ignore_errors=True)
+            shutil.copytree(self.home / "kept" / kept.replace("copy", "lake"), self.home / kept)
+        shutil.copy(self.home / "kept" / "commits.db", self.home)
+        if "resolve" in line:
+            Path(f"/{self.staged.path}").write_bytes(self.content)
+
+
+def test_maintenance(home: Path) -> None:
+    def settings(plan: Mapping[str, Any]) -> None:
+        [text] = re.findall(r"```toml\n(.*?)```", page("maintenance.md").read_text(), re.DOTALL)
+        (home / "policy.toml").write_text(text)
+        assert len(read_plan(home / "policy.toml").policy.rules) == len(plan["rules"])
+
+    lakes = Lakes(home)
+    assert (
+        Reader(lakes.places, before=lakes.restart, apart=frozenset({"resolve"}), settings=settings).read(
+            page("maintenance.md")
+        )
+        >= 10
+    )
+
+
+def test_migration(home: Path) -> None:
+    for mode in ("v1", "compatible"):
+        catalog = lancekeep.connect("bucket/lake", mode=mode)
+        catalog.write(f"in_{mode}", ROWS)
+    catalog.create_namespace("ml")
+    catalog.write("ml.features", ROWS)
+    places = {"--commit-store dynamodb://lance-commits": "", **local(home)}
+    assert Reader(places, {"lancekeep": lancekeep}).read(page("migration.md"))
+
+
+def test_namespace_operations() -> None:
+    [text] = re.findall(r"```json\n(.*?)```", page("namespace-operations.md").read_text(), re.DOTALL)
+    namespace = DirectoryNamespace(root="lake")
+    namespace.create_namespace(lance_namespace.CreateNamespaceRequest(id=["sales"]))
+    orders = pa.table({"id": [1, 2], "price": [2.0, 3.0], "amount": [0, 4]})
+    lance.write_dataset(orders, namespace_client=namespace, table_id=["sales", "orders"])
+    schema = pa.schema([("id", pa.int64()), ("total", pa.float64())])
+    request = lance_namespace.CreateMaterializedViewRequest(
+        id=["view"],
+        kind="query",
+        source_query=text,
+        output_schema=b64encode(schema.serialize()).decode(),
+        with_no_data=False,
+    )
+    namespace.create_materialized_view(request)
+    found = lance.dataset(namespace_client=namespace, table_id=["view"]).to_table()
+    assert found.to_pydict() == {"id": [2], "total": [12.0]}
+
+
+def test_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lancekeep.entrypoints.spark import partitions
+
+    written: list[Any] = []  # test_spark_partitioned.py writes and reads with Spark
+    monkeypatch.setattr(partitions, "write_partitioned", lambda *given: written.append(given))
+    monkeypatch.setattr(partitions, "read_partitioned", lambda *given: written.append(given))
+    assert Reader(names={"frame": None, "spark": None}).read(page("partitions.md")) == 2
+    assert [len(given) for given in written] == [2, 4]
+
+
+def test_readers() -> None:
+    names: dict[str, Any] = {"Walk": Walk}
+    assert Reader(names=names).read(page("readers.md")) == 1
+
+
+def test_rest_client(home: Path) -> None:
+    with serving(DirectoryNamespace(root="lake")) as front:
+        names = {"lancekeep": lancekeep, "lance": lance, "data": ROWS, "token": "token"}
+        reader = Reader({"https://lance.example.com": front.uri}, names)
+        assert reader.read(page("rest-client.md")) == 2
+        assert reader.names["dataset"].count_rows() == 2
+        assert reader.names["catalog"].open("ml.features").count_rows() == 4
+
+
+def test_security(home: Path, server_settings: dict[str, str]) -> None:
+    (home / "policy.toml").write_text("grants = []")
+    lancekeep.connect("lake", commit_store="conditional-put://").create_namespace("ml")
+    read: list[str] = []
+
+    def settings(given: Mapping[str, Any]) -> None:
+        [kind] = given
+        read.append(kind)
+        if kind == "grants":
+            [text] = (text for text in toml if tomllib.loads(text) == given)
+            (home / "policy.toml").write_text(text)
+            assert len(read_policy(home / "policy.toml").grants) == len(given["grants"])
+            return
+        [(section, values)] = given["server"].items()
+        security_of(ServerSettings(keys=str(home / "keys.json"), **{section: values}), {})
+
+    toml = re.findall(r"```toml\n(.*?)```", page("security.md").read_text(), re.DOTALL)
+    places = {
+        "--file keys.json\n": "--file keys.json | tee key.txt\n",
+        "'x-api-key: lk_3f0c5e9a1b2d_…'": '"x-api-key: $(cat key.txt)"',
+        "lk_3f0c5e9a1b2d_…": "lk_…",
+        **server_settings,
+    }
+    assert Reader(places, settings=settings).read(page("security.md"))
+    assert sorted(read) == ["grants", "grants", "server", "server"]
+
+
+def test_server(port: int, server_settings: dict[str, str]) -> None:
+    def settings(given: Mapping[str, Any]) -> None:
+        assert ServerSettings(**given["server"]) != ServerSettings()
+
+    def documents(error: dict[str, Any]) -> None:
+        answer = httpx.post(f"http://127.0.0.1:{port}/v1/table/ml$other/describe", json={})
+        assert (answer.status_code, answer.json()["code"]) == (error["status"], error["code"])
+        assert answer.json().keys() == error.keys()
+
+    assert Reader(server_settings, settings=settings, documents=documents).read(page("server.md")) >= 6
+    assert lancekeep.connect("lake", commit_store="conditional-put://").open("ml.names").count_rows() == 2
+
+
+def test_table_format(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lakes = Lakes(home)
+    table = Path("files/t.lance")
+    lance.write_dataset(pa.table({"id": range(8)}), table, enable_stable_row_ids=True)
+    for at in range(6):
+        lance.dataset(table).delete(f"id = {at}")
+    (home / "archive").mkdir()
+    lance.dataset(table).add_bases([DatasetBasePath(str(home / "archive"), "archive")])
+    catalog = lancekeep.connect("files")
+    monkeypatch.setenv("LANCEKEEP_COMMIT_STORE", COMMIT_STORE.format(home))  # the commands name none
+    manifest = (table / "_versions" / NamingScheme.V2.final_name(7)).read_bytes()
+    [fragment] = TableVersion.parse(manifest, "t").manifest.fragments
+    names = {
+        "catalog": catalog,
+        "name": "t",
+        "manifest_file": manifest,
+        "transaction_file": next(table.glob("_transactions/6-*")).read_bytes(),
+        "fragment": fragment,
+        "deletion_file": next(table.glob("_deletions/0-6-*")).read_bytes(),
+        "uuid4": uuid4,
+    }
+    reader = Reader({"s3://new-bucket": str(home), **lakes.places}, names, before=lakes.restart)
+    assert reader.read(page("table-format.md")) >= 6
+    assert reader.names["found"].tolist() == [False] * 6 + [True] * 2
+    assert "owner" in catalog.open("t").config()
+
+
+def test_transactions(home: Path) -> None:
+    names = {"directory": home, "orders": ROWS, "more_orders": ROWS, "totals": ROWS}
+    reader = Reader(names=names)
+    assert reader.read(page("transactions.md")) == 1
+    found = {str(table): version for table, version in reader.names["snapshot"].versions.items()}
+    assert found == {"orders": 1, "totals": 1}
+    assert reader.names["catalog"].open("orders").count_rows() == 4
+
+
+# -- tables of settings --------------------------------------------------------------------------------------------
+
+
+def rows_of(name: str, header: str) -> Iterator[list[str]]:
+    """Yield the cells of each row of a table of a page."""
+    lines = iter(page(name).read_text().splitlines())
+    assert any(line.startswith(header) for line in lines), f"{name} has no table {header}"
+    next(lines)
+    for line in lines:
+        if not line.startswith("|"):
+            return
+        yield [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_settings_of_the_server_have_the_documented_defaults() -> None:
+    units = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+    named: set[str] = set()
+    for file, header in (
+        ("server.md", "| setting | default |"),
+        ("security.md", "| setting of `[server]` | default |"),
+    ):
+        for cells in rows_of(file, header):
+            settings = re.findall(r"`(\w+)`", cells[0])
+            defaults = cells[1].replace("`", "").split(", ")
+            named.update(settings)
+            for setting, default in zip(settings, defaults, strict=False):
+                number, _, unit = default.replace("none", "0").partition(" ")
+                value = str(int(number) * units[unit]) if unit else number
+                assert value in ("", str(getattr(ServerSettings(), setting)).lower()), setting
+    assert named == attrs.fields_dict(ServerSettings).keys()
+
+
+def test_settings_of_connections_are_documented() -> None:
+    documented = {re.findall(r"`([\w.]+)`", cells[0])[0] for cells in rows_of("configuration.md", "| property |")}
+    open_ended = {"storage.NAME", "commit_store.NAME"}
+    assert documented - open_ended == {*TEXTS, *BOOLEANS, "catalog"}
