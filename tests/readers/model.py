@@ -31,6 +31,13 @@ class State:
     def content(self) -> Content:
         return self.columns, sorted(self.rows.values(), key=repr)
 
+    @property
+    def arrow(self) -> pa.Table:
+        columns = zip(*self.rows.values(), strict=True) if self.rows else ((),) * len(self.columns)
+        return pa.table(
+            {name: pa.array(values, pa.int64()) for name, values in zip(self.columns, columns, strict=True)}
+        )
+
     def put(self, ids: list[int], value: int) -> State:
         """Insert rows, or replace those with the same id."""
         new = {number: (number, *([value] * (len(self.columns) - 1))) for number in ids}
@@ -80,6 +87,8 @@ class Table:
     """The tables whose files this deep clone has copied, under the same names."""
     detached: dict[int, State] = attrs.field(factory=dict)
     """The detached versions that no clean-up has removed."""
+    is_tiered: bool = False
+    """Whether it may name files at a base."""
     left: int = 0
     """The number of moves between commit stores before the table was deregistered."""
 
@@ -150,9 +159,18 @@ def _columns(dataset: Any) -> tuple[str, ...]:
     return tuple(dataset.schema.names)
 
 
+def _renamed(column: str) -> str:
+    """Return what a column keeps when it is renamed."""
+    return column.partition("_")[0]
+
+
+def _known(column: str, seen: State) -> bool:
+    return _renamed(column) in map(_renamed, seen.columns)
+
+
 def _append(latest: State, seen: State, given: Given) -> State:
     """Columns that the writer does not know are null."""
-    values = [given.value if column in seen.columns else None for column in latest.columns[1:]]
+    values = [given.value if _known(column, seen) else None for column in latest.columns[1:]]
     return attrs.evolve(latest, rows={**latest.rows, **{number: (number, *values) for number in given.ids}})
 
 
@@ -182,7 +200,7 @@ def _merged(latest: State, seen: State, given: Given) -> State:
     for number in (*given.ids, given.chosen):
         row = rows.get(number, (number,) + (None,) * (len(latest.columns) - 1))
         pairs = zip(latest.columns[1:], row[1:], strict=True)
-        rows[number] = (number, *(given.value if column in seen.columns else before for column, before in pairs))
+        rows[number] = (number, *(given.value if _known(column, seen) else before for column, before in pairs))
     return attrs.evolve(latest, rows=rows)
 
 
@@ -199,6 +217,13 @@ def _drop_column(latest: State, seen: State, given: Given) -> State:
     return State(latest.columns[:at] + latest.columns[at + 1 :], rows)
 
 
+def _rename_column(latest: State, seen: State, given: Given) -> State:
+    if len(seen.columns) < 3 or seen.columns[-1] not in latest.columns:
+        return latest
+    renamed = f"{_renamed(seen.columns[-1])}_{given.ids[0]}"
+    return attrs.evolve(latest, columns=tuple(renamed if c == seen.columns[-1] else c for c in latest.columns))
+
+
 def _same(latest: State, seen: State, given: Given) -> State:
     return latest
 
@@ -207,6 +232,12 @@ def _remove_last_column(dataset: Any, given: Given) -> None:
     columns = _columns(dataset)
     if len(columns) > 2:
         dataset.drop_columns([columns[-1]])
+
+
+def _rename_last_column(dataset: Any, given: Given) -> None:
+    columns = _columns(dataset)
+    if len(columns) > 2:
+        dataset.alter_columns({"path": columns[-1], "name": f"{_renamed(columns[-1])}_{given.ids[0]}"})
 
 
 CHANGES: Mapping[str, Change] = {
@@ -220,6 +251,7 @@ CHANGES: Mapping[str, Change] = {
     "merge": Change(_merge, _merged),
     "add column": Change(lambda ds, given: ds.add_columns({f"c{given.ids[0]}": "value + 1"}), _add_column),
     "drop column": Change(_remove_last_column, _drop_column),
+    "rename column": Change(_rename_last_column, _rename_column),
     "compact": Change(lambda ds, given: ds.optimize.compact_files(), _same),
     "index": Change(lambda ds, given: ds.create_scalar_index("id", "BTREE"), _same),
     "restore": Change(lambda ds, given: ds.restore(), lambda latest, seen, given: seen, True),

@@ -36,6 +36,18 @@ class Operation:
 OPERATIONS: dict[str, Operation] = {}
 
 
+def has_tables(machine: Any) -> bool:
+    return bool(machine.tables)
+
+
+def has_pending(machine: Any) -> bool:
+    return bool(machine.pending)
+
+
+def is_local(machine: Any) -> bool:
+    return bool(machine.tables) and "://" not in machine.lake.root
+
+
 def operation(
     is_possible: Callable[[Any], bool] | None = None, *, weight: int = 1, **choices: Sequence[Any]
 ) -> Callable[[F], F]:

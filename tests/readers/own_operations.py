@@ -14,7 +14,7 @@ from engines import LANCEDB, EngineError
 from hypothesis.stateful import RuleBasedStateMachine
 from lance_namespace import ListTableVersionsRequest
 from readers.model import CHANGES, Change, Target
-from readers.operations import FEW, FLAG, operation
+from readers.operations import FEW, FLAG, has_tables, is_local, operation
 
 from lancekeep.domain.maintenance import MaintenancePolicy, MaintenanceRule
 from lancekeep.domain.naming import ManifestName
@@ -27,16 +27,8 @@ BY_TRANSACTION = ("append", "overwrite", "delete", "update", "restore")
 INDEX_KINDS = ("BTREE", "BITMAP", "ZONEMAP")
 
 
-def has_tables(machine: Any) -> bool:
-    return bool(machine.tables)
-
-
 def has_engines(machine: Any) -> bool:
     return bool(machine.tables) and "engines" in machine.servers
-
-
-def is_local(machine: Any) -> bool:
-    return bool(machine.tables) and "://" not in machine.lake.root
 
 
 class OwnOperations(RuleBasedStateMachine):
@@ -192,9 +184,11 @@ class OwnOperations(RuleBasedStateMachine):
         if self.commit(act, [target], must=False, what=f"append by {chosen}"):
             self.of_engines[key] = handle, table.main.state
 
-    @operation(at=FEW)
-    def adopt_identity(self: Any, at: int) -> None:
-        self.attempt(lambda: self.catalogs[at % 2].adopt_identity(), may_refuse=True, what="adopt an identity")
+    @operation(at=FEW, original=FLAG)
+    def adopt_identity(self: Any, at: int, original: bool) -> None:
+        """Give the catalog another identity, or confirm the one that it has; it reads its files in both cases."""
+        act = lambda: self.catalogs[at % 2].adopt_identity(original=original)  # noqa: E731 - as in `register`
+        self.attempt(act, may_refuse=False, what="adopt an identity")
 
     @operation(has_tables, at=FEW, request=FLAG)
     def describe_with_properties(self: Any, at: int, request: bool) -> None:
@@ -216,9 +210,7 @@ class OwnOperations(RuleBasedStateMachine):
             clone = self.tables.get(tuple(action.table.split(".")))
             assert not action.failed or (clone is not None and clone.sources), action
         for table in self.tables.values():
-            for branch in (None, *table.branches):
-                history = table.history(branch)
-                history.add(self.stored(table, branch).version, history.state)
+            self.record_unchanged(table)
 
     @operation(has_tables, at=FEW)
     def refuse_lsm_writes(self: Any, at: int) -> None:

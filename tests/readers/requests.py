@@ -70,6 +70,13 @@ def _drop_column(request: Request) -> None:
         request.namespace.alter_table_drop_columns({**request.at, "columns": [request.seen.columns[-1]]})
 
 
+def _rename_column(request: Request) -> None:
+    column = request.seen.columns[-1]
+    if len(request.seen.columns) > 2:
+        alteration = {"path": column, "rename": f"{column.partition('_')[0]}_{request.given.ids[0]}"}
+        request.namespace.alter_table_alter_columns({**request.at, "alterations": [alteration]})
+
+
 def _index(request: Request) -> None:
     index = {"column": "id", "index_type": "BTREE", "name": f"i{request.given.ids[0]}"}
     request.namespace.create_table_scalar_index({**request.at, **index})
@@ -87,6 +94,7 @@ REQUESTS: Mapping[str, Callable[[Request], None]] = {
     "merge": _merge,
     "add column": _add_column,
     "drop column": _drop_column,
+    "rename column": _rename_column,
     "index": _index,
     "restore": _restore,
 }

@@ -68,6 +68,11 @@ class Lake:
         return f"{self.root.rpartition('/')[0]}/outside"
 
     @property
+    def cold(self) -> str:
+        """The base to which data files are moved; several catalogs share it."""
+        return f"{self.root.rpartition('/')[0]}/cold"
+
+    @property
     def native_options(self) -> dict[str, str] | None:
         return {key: value for key, value in self.storage_options.items() if key != "fsync"} or None
 
@@ -103,10 +108,14 @@ class Lake:
         objects, key = open_object_store(self.root, self.storage_options)
         return objects.get(f"{key}/{path}")
 
+    def list(self, path: str) -> list[str]:
+        """Return the keys of the files in a directory below the root."""
+        objects, key = open_object_store(self.root, self.storage_options)
+        return [info.key for info in objects.list(f"{key}/{path}/")]
+
     def holds(self, path: str) -> bool:
         """Return whether a directory below the root has any file."""
-        objects, key = open_object_store(self.root, self.storage_options)
-        return next(objects.list(f"{key}/{path}/"), None) is not None
+        return bool(self.list(path))
 
     def remove(self) -> None:
         shutil.rmtree(self.directory)

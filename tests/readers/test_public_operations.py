@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from readers.machine import Readers
 from readers.operations import OPERATIONS
-from readers.public import CATALOG, JOBS, READING, READS, SERVICES
+from readers.public import CATALOG, FUNCTIONS, JOBS, PROCEDURES, READING, READS, ROUTES, SERVICES
 
 import lancekeep
 from lancekeep import jobs
+from lancekeep.adapters.rest import routes
 
 TESTS = Path(__file__).parents[1]
 
@@ -48,9 +49,26 @@ def test_every_job_has_a_place() -> None:
     require_all(functions, JOBS, READING["jobs"], "lancekeep.jobs")
 
 
-@pytest.mark.parametrize(
-    "place", sorted({*CATALOG.values(), *JOBS.values(), *(p for s in SERVICES.values() for p in s.values())})
-)
+def test_every_function_of_the_package_has_a_place() -> None:
+    functions = {name for name in lancekeep.__all__ if inspect.isfunction(getattr(lancekeep, name))}
+    require_all(functions, FUNCTIONS, READING["functions"], "lancekeep")
+
+
+def test_every_route_has_a_place() -> None:
+    found = {route.operation for route in (*routes.ROUTES, *routes.OLDER_ROUTES)}
+    require_all(found, ROUTES, routes.READS, "the server")
+
+
+def test_every_procedure_has_a_place() -> None:
+    from lancekeep.entrypoints.spark.sql.procedures import PROCEDURES as FOUND  # imports Spark
+
+    require_all(set(FOUND), PROCEDURES, frozenset(), "Spark SQL")
+
+
+PLACES = (CATALOG, FUNCTIONS, JOBS, PROCEDURES, ROUTES, *SERVICES.values())
+
+
+@pytest.mark.parametrize("place", sorted({place for places in PLACES for place in places.values()}))
 def test_place_exists(place: str) -> None:
     """A place is an operation of the machine, or names the tests that judge the rows."""
     if place == READS or place in OPERATIONS or hasattr(Readers, place):
