@@ -74,6 +74,68 @@ def crash_at(nth: int, when: str) -> Callable[[str, int], tuple[str, BaseExcepti
     return lambda _, count: (when, Crash()) if count == nth else None
 
 
+READS = frozenset(
+    (
+        "get",
+        "tail",
+        "head",
+        "list",
+        "directories",
+        "unfinished",
+        "passes_link",
+        "latest",
+        "latest_all",
+        "sort_out",
+        "close",
+    )
+)
+"""The methods of ports that write nothing."""
+
+
+def killed_before_each_write(
+    monkeypatch: pytest.MonkeyPatch, connect: Callable[[], Any], operation: Callable[[Any, int], object]
+) -> Iterator[int]:
+    """Kill an operation before each call of a port that may write; yield the number of the kill after each.
+
+    These are all states that a kill can leave: a call that reads changes none. The last operation is not killed.
+    ``operation`` gets the number, for a place of its own.
+    """
+    left = 0
+
+    def decide(method: str, _: int) -> tuple[str, BaseException] | None:
+        nonlocal left
+        left -= method not in READS or left <= 0
+        return ("before", Crash()) if left <= 0 else None
+
+    for nth in count(1):
+        died = True
+        left = 1 << 30
+        with monkeypatch.context() as patch:
+            _subject_to(patch, decide)
+            catalog = connect()
+            left = nth
+            try:
+                operation(catalog, nth)
+                died = left <= 0  # in another thread, after the outcome was known
+            except BaseException:  # native code makes errors of its own of a callback that died
+                if left > 0:
+                    raise
+        yield nth
+        if not died:
+            return
+
+
+def _subject_to(patch: pytest.MonkeyPatch, decide: Callable[[str, int], tuple[str, BaseException] | None]) -> None:
+    """Wrap every port that a catalog opens from now on."""
+
+    def objects(root: str, options: Any, **how: Any) -> Any:
+        store, key = open_object_store(root, options, **how)
+        return Faulty(store, decide), key
+
+    patch.setattr("lancekeep.composition.open_object_store", objects)
+    patch.setattr("lancekeep.composition.open_commit_store", lambda *args: Faulty(open_commit_store(*args), decide))
+
+
 def killed_at_each_call(
     monkeypatch: pytest.MonkeyPatch, directory: Path, connect: Callable[[], Any], operation: Callable[[Any], object]
 ) -> Iterator[tuple[int, str]]:
@@ -92,20 +154,13 @@ def killed_at_each_call(
             return None
         return (when if left == 0 else "before"), Crash()
 
-    def objects(root: str, options: Any, **how: Any) -> Any:
-        store, key = open_object_store(root, options, **how)
-        return Faulty(store, decide), key
-
     for nth in count(1):
         for when in ("before", "after"):
             shutil.rmtree(directory)
             shutil.copytree(before, directory)
             died = True
             with monkeypatch.context() as patch:
-                patch.setattr("lancekeep.composition.open_object_store", objects)
-                patch.setattr(
-                    "lancekeep.composition.open_commit_store", lambda *args: Faulty(open_commit_store(*args), decide)
-                )
+                _subject_to(patch, decide)
                 left = 1 << 30
                 catalog = connect()
                 left = nth

@@ -72,7 +72,15 @@ class World:
     ) -> FsckReport:
         """Run `Catalog.fsck` with the clock of this world."""
         catalog = self.catalog
-        fsck = Fsck(catalog.ledger, catalog.places, catalog.removal, grace, remove_tables, lambda: self.time)
+        fsck = Fsck(
+            catalog.ledger,
+            catalog.places,
+            catalog.removal,
+            catalog.tables.remove_unwritten,
+            grace,
+            remove_tables,
+            lambda: self.time,
+        )
         return fsck.run(repair=repair)
 
     def cleanup(self, *, older_than: timedelta, now: datetime, dry_run: bool = False) -> CleanupReport:

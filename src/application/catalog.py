@@ -307,7 +307,8 @@ class Catalog(Upkeep):
             TableAlreadyExists: The target exists.
             Refused: The source has LSM writes that are in no version.
             Unsupported: The version belongs to a branch.
-            ConcurrentModification: The source was removed while it was cloned. Nothing was cloned.
+            ConcurrentModification: The source was removed while it was cloned. Nothing was cloned. Or the target was
+                removed.
             CommitUnknown: The outcome is unknown.
         """
         return self._cloning.clone(ObjectId.of(source), ObjectId.of(target), version, deep=deep)

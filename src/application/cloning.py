@@ -114,18 +114,21 @@ class Cloning:
             self._begin(table, manifest, lambda created: self._copy(content, root, created, borrowed=False))
         else:
             self._require_own(table, manifest)
-        if not is_at(self._ledger.fresh(), table.location):
+        retry, objects, marker = self._ledger.commits.retry, self._places.objects, self._places.reserved_marker(table)
+        # A removal of the unfinished clone deletes the marker before it looks for a version.
+        if retry.call(partial(objects.head, marker)) is None or not is_at(self._ledger.fresh(), table.location):
             raise ConcurrentModification(f"{target} was dropped or moved while it was cloned; clone it again")
-        self._ledger.commits.retry.call(
-            partial(self._places.objects.put, self._places.reserved_marker(table), MARKER_CONTENT)
-        )
+        retry.call(partial(objects.put, marker, MARKER_CONTENT))
         return table
 
     def _require_own(self, table: Table, manifest: Approved) -> None:
         """Raise `TableAlreadyExists` unless a table began with this manifest."""
         row = self._ledger.commits.existing(self._places.dataset_root(table), manifest.number)
         if row is None or self._content(row) != manifest.content:
-            raise TableAlreadyExists(f"{table.id}: another writer gave the unfinished deep clone a version; drop it")
+            raise TableAlreadyExists(
+                f"{table.id} is no unfinished deep clone of the source as it is now: it has a version that this call "
+                "does not make. Choose another name, or drop the table"
+            )
 
     def _begin(self, table: Table, manifest: Approved, copy: Callable[[DatasetRoot], object] | None = None) -> None:
         """Give a declared clone its first version, after its files are copied; take it back if that fails."""

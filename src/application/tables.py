@@ -5,7 +5,7 @@ The methods of `Catalog` with similar names document these.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -377,19 +377,36 @@ class Tables:
     def take_back(self, object_id: ObjectId) -> None:
         """Remove a declared table and the remains of its write.
 
-        A table with a version stays or, if a version appeared during the removal, is entered again. Other writers can
-        commit the first version until the entry is removed; in a V1 directory, also afterwards.
+        A table with a version stays.
         """
         table = self.find(object_id)
+        if self._ledger.commits.latest(self._places.dataset_root(table)) is None:
+            self.remove_unwritten(table)
+
+    def remove_unwritten(self, table: Table, is_still: Callable[[], bool] = lambda: True) -> bool:
+        """Remove the entry and files of a table without a version.
+
+        If a version appeared during the removal, the table is entered again. Other writers can commit the first version
+        until the entry is removed; in a V1 directory, also afterwards.
+
+        Args:
+            table: The table.
+            is_still: Called once no writer finds the table; false if another table has its directory now.
+
+        Returns:
+            Whether the table was removed.
+        """
         root = self._places.dataset_root(table)
-        if self._ledger.commits.latest(root) is not None:
-            return
-        removed = self._ledger.apply(partial(_removing, object_id), withdraws=True)
+        removed = self._ledger.apply(partial(_removing, table.id), withdraws=True)
         keys = self._places.contents(root)
-        if removed.location != table.location or self._ledger.commits.latest(root) is not None:
-            self._ledger.apply(lambda view: (add_table(view, removed), None))
-        else:
-            self._removal.remove_leftovers(table, keys)
+        if removed.location == table.location and is_still():
+            # A call that completes a deep clone commits its version before it looks for the marker.
+            self._places.objects.delete(self._places.reserved_marker(table))
+            if self._ledger.commits.latest(root) is None:
+                self._removal.remove_leftovers(table, keys)
+                return True
+        self._ledger.apply(lambda view: (add_table(view, removed), None))
+        return False
 
     def remove_entry(self, object_id: ObjectId) -> Table:
         """Remove only a table's entry, and return the table as it was.

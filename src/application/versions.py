@@ -18,6 +18,7 @@ from lancekeep.application.places import Places
 from lancekeep.application.table_commits import Ahead, TableCommits
 from lancekeep.application.tokens import parse_token
 from lancekeep.application.transaction_commits import Candidate, TransactionCommits
+from lancekeep.application.unfinished_clones import UnfinishedClones
 from lancekeep.domain.commit import Committed, Conflict, Outcome, Unknown
 from lancekeep.domain.commit_token import CommitToken, CommitUnknown
 from lancekeep.domain.errors import CommitRefused, ConcurrentModification, LancekeepError, Refused, VersionTaken
@@ -68,6 +69,7 @@ class Versions:
         self._ledger = ledger
         self._places = places
         self.base_paths = BasePaths(ledger, places)
+        self.unfinished_clones = UnfinishedClones(ledger, places)
         self.tagged_versions: Callable[[str, str | None], set[int]] = lambda uri, branch: set()
         """Returns the versions of a branch of the table at a URI that a tag points at."""
         self.after_commit: Callable[[ObjectId, bool], None] = lambda table, won: None
@@ -143,12 +145,15 @@ class Versions:
 
         Raises:
             TableNotFound: The table does not exist.
+            Refused: The table is an unfinished deep clone.
         """
         if (detached := detached_version(version)) is not None:
             detaching = partial(DetachedVersions.commit_staged, version=detached, path=manifest_path, size=size)
             return self.commit_detached(self.find_table(object_id), branch, detaching)
         ahead = self._read_ahead(object_id, branch, version, manifest_path)
         table = self.find_table(object_id)
+        if version == 1:
+            self.unfinished_clones.refuse(table)
         return self.commit_version(table, branch, version, manifest_path, size, base=base, ahead=ahead)
 
     def commit_detached(
@@ -276,6 +281,8 @@ class Versions:
             CommitRefused: As `TransactionCommits.commit`, or a rename moved the files of a table during the commit.
         """
         for each in candidates:
+            if each.version == 1:
+                self.unfinished_clones.refuse(each.table)
             self._require_columns(each.table, each.branch, partial(self._places.objects.get, each.manifest_path))
         checks = [
             self._confirming(each.table, each.version, first=each.version == 1, branch=each.branch)

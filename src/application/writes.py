@@ -165,6 +165,7 @@ class Writes:
         root = self._places.dataset_root(table)
         latest = self._ledger.commits.latest(root)
         if latest is None and write_mode is WriteMode.APPEND:
+            self._versions.unfinished_clones.refuse(table)
             raise TableNotFound(
                 f"the table {object_id} is only declared: it has no version to append to. Make the first one with "
                 "mode='overwrite'"
@@ -323,6 +324,8 @@ class Writes:
                 self._tables.declare(object_id, properties, None)
                 return True, rules_of(properties or {})
         table = self._tables.find(object_id)
+        if mode is WriteMode.OVERWRITE:
+            self._versions.unfinished_clones.refuse(table)
         if replaces:
             return False, rules_of(checked_properties(properties))
         if properties:
@@ -402,6 +405,7 @@ class Writes:
                 f"or write the first version of {table.id} with mode='overwrite'"
             )
         if latest is None:
+            self._versions.unfinished_clones.refuse(table)
             raise VersionNotFound(
                 f"the table {table.id} is only declared: it has no version to open yet. Make the first one with "
                 f"write({str(table.id)!r}, data, 'overwrite'), or remove the table with `lancekeep drop`"
@@ -415,13 +419,17 @@ class Writes:
 
     @contextmanager
     def _diagnosed(self, object_id: ObjectId) -> Iterator[None]:
-        """If the latest version is lost, raise `Damaged` with a remedy instead."""
+        """Raise the cause with its remedy instead, if it is a lost version or an unfinished clone."""
         try:
             yield
         except (NotFound, AlreadyExists, InvalidInput, Damaged, OSError) as error:
-            fault = None
+            fault = refusal = None
             with suppress(LancekeepError):  # the original error is raised
-                fault = self._head_fault(self._tables.find(object_id))
+                table = self._tables.find(object_id)
+                fault = self._head_fault(table)
+                refusal = self._versions.unfinished_clones.refusal(table)
+            if refusal is not None:
+                raise refusal from error
             if fault is None:
                 raise
             raise Damaged(

@@ -8,6 +8,11 @@ from typing import Final
 
 import attrs
 
+from lancekeep.domain.dataset_files import DATA, DELETIONS, INDICES, TRANSACTIONS, Place
+from lancekeep.domain.layout import VERSIONS
+from lancekeep.domain.naming import ManifestName
+from lancekeep.domain.table import DEREGISTERED_MARKER, RESERVED_MARKER
+
 _UUID: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -30,6 +35,26 @@ class BegunClone:
     def encode(self) -> bytes:
         """Return the content of the marker."""
         return json.dumps({"clone": attrs.asdict(self)}).encode()
+
+    def may_have_written(self, path: str) -> bool:
+        """Return whether a file is one that the clone writes before its version.
+
+        Another writer's transaction or staged manifest proves that the directory is more than an unfinished clone.
+
+        Args:
+            path: the path of the file relative to the target.
+        """
+        place = Place.of(path)
+        if place is None:
+            return path in (RESERVED_MARKER, DEREGISTERED_MARKER)  # a drop that was stopped left the second one
+        if place.branch:
+            return False
+        if place.directory == VERSIONS:
+            name = ManifestName.parse(place.rest)
+            return name is not None and name.is_generated and name.version == self.version
+        if place.directory == TRANSACTIONS:
+            return place.rest == f"{self.version}-{self.transaction}.txn"
+        return place.directory in (DATA, DELETIONS, INDICES) and place.is_generated
 
     @staticmethod
     def parse(content: bytes) -> BegunClone | None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,6 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from deployments import bucket, s3_options
-from faults import Crash, killed_at_each_call
 
 import lancekeep
 from lancekeep.application.cloning import Cloning
@@ -475,91 +472,3 @@ def test_clone_with_an_index_of_its_source_is_compacted_once_it_is_materialized(
     found = lance.dataset(str(tmp_path / "lake/b.lance"))
     assert len(found.get_fragments()) == 1
     assert found.to_table(["id"], "value = 5")["id"].to_pylist() == [1, 2]
-
-
-@pytest.mark.parametrize(("mode", "store"), [("v2", "files"), ("compatible", "conditional-put")])
-def test_killed_deep_clone_is_completed_by_the_same_call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, store: str
-) -> None:
-    now = tmp_path / "now"
-    url = f"file://{now}/commits?fsync=false" if store == "files" else "conditional-put://"
-    lake = Lake(str(now / "lake"), url, {"fsync": "false"})
-    with lake.connect(mode) as catalog:
-        catalog.write("t", rows(1, 2))
-        catalog.write("t", rows(3), "append")
-        catalog.write("other", rows(7))
-    unfinished = 0
-    for at in killed_at_each_call(
-        monkeypatch, now, lambda: lake.connect(mode), lambda catalog: catalog.clone("t", "c", 2, deep=True)
-    ):
-        catalog = lake.connect(mode)
-        if Kind.UNFINISHED_CLONE in {finding.kind for finding in catalog.fsck().findings}:
-            unfinished += 1
-            for other in (("other", 1), ("t", 1)):
-                with pytest.raises(lancekeep.TableAlreadyExists, match="unfinished deep clone of version 2"):
-                    catalog.clone(other[0], "c", other[1], deep=True)
-            with pytest.raises(lancekeep.TableAlreadyExists):
-                catalog.write("c", rows(9))
-        with suppress(lancekeep.TableAlreadyExists):  # it was complete, and only the reply is missing
-            catalog.clone("t", "c", None if unfinished % 2 else 2, deep=True)
-        assert lake.rows(catalog.find_table("c").location) == [1, 2, 3], at
-        assert Kind.UNFINISHED_CLONE not in {finding.kind for finding in catalog.fsck(deep=True).findings}, at
-        with pytest.raises(lancekeep.TableAlreadyExists):
-            catalog.clone("t", "c", 2, deep=True)
-        catalog.close()
-    assert unfinished > 5
-
-
-def test_unfinished_deep_clone_is_dropped(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    catalog = local.connect()
-    catalog.write("t", rows(1))
-    with monkeypatch.context() as patch:
-        patch.setattr(Versions, "begin_history", crash)
-        with pytest.raises(Crash):
-            catalog.clone("t", "c", deep=True)
-    [found] = local.connect().fsck().findings
-    assert (found.kind, found.object) == (Kind.UNFINISHED_CLONE, "c")
-    assert all(word in found.meaning for word in ("t.lance", "version 1", "clone", "drop_table"))
-    assert catalog.list_tables(include_declared=False) == ["t"]
-    with pytest.raises(ValueError, match="not found"):
-        local.native("c.lance")
-    catalog.drop_table("c")
-    assert not Path(local.root, "c.lance").exists()
-    assert catalog.fsck(deep=True, grace=0).findings == ()
-    catalog.clone("t", "c", deep=True)
-    assert local.rows("c.lance") == [1]
-
-
-def crash(*_: object) -> None:
-    raise Crash
-
-
-@pytest.mark.parametrize(
-    "forged",
-    [
-        {"transaction": "../../../other/x"},
-        {"transaction": 7},
-        {"version": 0},
-        {"version": True},
-        {"version": 1 << 63},
-        {"began": -1},
-        {"began": 1 << 63},
-        {"source": None},
-        {"unknown": 1},
-    ],
-)
-def test_forged_marker_of_a_deep_clone_is_none(tmp_path: Path, forged: dict[str, Any]) -> None:
-    catalog = lancekeep.connect(str(tmp_path / "lake"), commit_store="conditional-put://")
-    catalog.write("a", pa.table({"id": [1, 2]}))
-    catalog.declare_table("b")
-    begun = {"source": "a.lance", "version": 1, "transaction": "7b1e5eaa-8371-4c00-912e-00784d3391fc", "began": 1}
-    marker = tmp_path / "lake/b.lance/.lance-reserved"
-    marker.write_text(json.dumps({"clone": begun | forged}))
-    before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(lancekeep.TableAlreadyExists):
-        catalog.clone("a", "b", deep=True)
-    assert sorted(tmp_path.rglob("*")) == before
-
-    marker.write_text(json.dumps({"clone": begun}))
-    catalog.clone("a", "b", deep=True)
-    assert lance.dataset(str(tmp_path / "lake/b.lance")).to_table()["id"].to_pylist() == [1, 2]

@@ -186,7 +186,9 @@ def open_catalog(process: Process) -> tuple[Catalog, LanceManifestStore]:
 def fsck(process: Process, catalog: Catalog, *, repair: bool, grace: timedelta, tables: bool = False) -> FsckReport:
     """Check as `Catalog.fsck` does, by the clock of the process."""
     now = lambda: datetime.fromtimestamp(process.clock(), UTC)  # noqa: E731 - reads better as one line
-    return Fsck(catalog.ledger, catalog.places, catalog.removal, grace, tables, now).run(repair=repair)
+    return Fsck(
+        catalog.ledger, catalog.places, catalog.removal, catalog.tables.remove_unwritten, grace, tables, now
+    ).run(repair=repair)
 
 
 class Actor:

@@ -14,10 +14,11 @@ import attrs
 from lancekeep.application.ledger import Ledger
 from lancekeep.application.places import Places
 from lancekeep.application.removal import Removal
+from lancekeep.application.unfinished_clones import UnfinishedClones
 from lancekeep.domain.catalog import SetProperties, ancestors
 from lancekeep.domain.dataset_files import DIRECTORIES
 from lancekeep.domain.directory_contents import foreign_files, is_mark, is_own
-from lancekeep.domain.errors import CommitStoreMismatch, Damaged, InvalidInput, ObjectNotFound
+from lancekeep.domain.errors import CommitStoreMismatch, Damaged, InvalidInput, ObjectNotFound, TableNotFound
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import BRANCHES, VERSIONS
 from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
@@ -29,9 +30,11 @@ from lancekeep.domain.table import (
     MOVING_MARKER,
     OWN_DIRECTORIES,
     Table,
+    find_table,
     is_at,
     v1_table,
 )
+from lancekeep.format.begun_clone import BegunClone
 from lancekeep.ports.object_store import ObjectInfo
 
 _HASHED = re.compile(r"[0-9a-f]{8}_[^/]+")
@@ -133,6 +136,7 @@ class Fsck:
         ledger: The entries.
         places: The directories.
         removal: Removes tables and leftovers, and finds the clones.
+        remove_unwritten: Removes a table without a version; see `Tables.remove_unwritten`.
         grace: See `Catalog.fsck`.
         remove_tables: See `Catalog.fsck`.
         now: A clock.
@@ -141,6 +145,7 @@ class Fsck:
     ledger: Ledger
     places: Places
     removal: Removal
+    remove_unwritten: Callable[[Table, Callable[[], bool]], bool]
     grace: timedelta
     remove_tables: bool = False
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -156,17 +161,19 @@ class Fsck:
             *_without_names(view.unnamed),
             *_misfits(entries),
             *self._of_entries(entry for entry in entries if entry.object_type == TABLE and not entry.listed),
-            *self._of_clones(entry for entry in entries if entry.object_type == TABLE),
             *self._of_directories(directories, located),
         ]
         findings = self._needed(found, located)
+        clones = list(self._of_clones(entry for entry in entries if entry.object_type == TABLE))
         leftovers = self._of_manifest()
         if repair:
             if leftovers:
                 self.ledger.apply(lambda view: ([SetProperties({})], None))
             findings = [self._repaired(finding) for finding in findings]
+            clones = [(table, self._removed_clone(table, finding)) for table, finding in clones]
             leftovers = self._removed(leftovers)
-        return FsckReport((*findings, *leftovers.values()), len(entries), len(directories))
+        unfinished = (finding for _, finding in clones)
+        return FsckReport((*findings, *unfinished, *leftovers.values()), len(entries), len(directories))
 
     def _of_entries(self, entries: Iterable[ManifestEntry]) -> Iterator[Finding]:
         """Yield findings on single tables and their directories."""
@@ -191,20 +198,35 @@ class Fsck:
                 meaning = f"a marker hides the table {name} from V1 readers: its removal was begun and not finished"
                 yield self._unless_young(Finding(Kind.HIDDEN, location, meaning, "remove the marker"), [marker])
 
-    def _of_clones(self, entries: Iterable[ManifestEntry]) -> Iterator[Finding]:
-        """Yield findings on deep clones that were stopped, or are in progress."""
+    def _of_clones(self, entries: Iterable[ManifestEntry]) -> Iterator[tuple[Table, Finding]]:
+        """Yield findings on deep clones that were stopped, or are in progress, with their tables."""
         for entry in entries:
             with suppress(Damaged, InvalidInput, CommitStoreMismatch):  # other findings report those
                 table = Table.from_entry(entry)
-                root, marker = self.places.dataset_root(table), self.places.reserved_marker(table)
-                info = self.places.objects.head(marker)
-                begun = self.places.begun_clone(table) if info is not None and info.size else None
-                if begun is not None and not self.ledger.commits.has_versions(root):
-                    meaning = (
-                        f"a deep clone of version {begun.version} of the table at {begun.source!r} has no version yet. "
-                        f"Unless it is in progress, complete it by the same call of clone, or remove it by drop_table"
-                    )
-                    yield Finding(Kind.UNFINISHED_CLONE, str(table.id), meaning)
+                self.places.dataset_root(table)
+                finding, _ = self._unfinished(table)
+                if finding is not None:
+                    yield table, finding
+
+    def _unfinished(self, table: Table) -> tuple[Finding | None, BegunClone | None]:
+        """Return the finding on an unfinished deep clone and the clone; None if the table is none.
+
+        Repair removes it only if every file is one that this clone wrote.
+        """
+        begun = UnfinishedClones(self.ledger, self.places).find(table)
+        if begun is None:
+            return None, None
+        below = f"{self.places.key(table)}/"
+        infos = list(self.places.objects.list(below))
+        others = [path for info in infos if not begun.may_have_written(path := info.key.removeprefix(below))]
+        meaning = (
+            f"a deep clone of version {begun.version} of the table at {begun.source!r} has no version yet. Unless it "
+            "is in progress, complete it by the same call of clone, or remove it by drop_table"
+        )
+        if others:
+            meaning += f". Repair leaves it, because the clone did not write {others[0]!r}"
+        found = Finding(Kind.UNFINISHED_CLONE, str(table.id), meaning, "" if others else "remove the table")
+        return self._unless_young(found, [*infos, *self.places.objects.unfinished(below)]), begun
 
     def _of_directories(self, directories: Iterable[str], located: set[str]) -> Iterator[Finding]:
         """Yield findings on directories without an entry, at any depth above a table."""
@@ -358,6 +380,17 @@ class Fsck:
                 if directory in self._directories(posixpath.dirname(directory)):
                     return finding  # an object, or a file that is no object, lies in it
         return attrs.evolve(finding, repaired=True)
+
+    def _removed_clone(self, table: Table, finding: Finding) -> Finding:
+        """Remove an unfinished clone if it is still there as it was found, and return the finding."""
+        if not finding.repair:
+            return finding
+        with suppress(TableNotFound):
+            found, begun = self._unfinished(table)
+            if found == finding and find_table(self.ledger.view(), table.id).location == table.location:
+                removed = self.remove_unwritten(table, lambda: self.places.begun_clone(table) == begun)
+                return attrs.evolve(finding, repaired=removed)
+        return finding
 
     def _unless_young(self, finding: Finding, infos: Sequence[ObjectInfo]) -> Finding:
         return unless_young(finding, infos, self.grace, self.now())

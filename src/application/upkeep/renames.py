@@ -7,6 +7,7 @@ from lancekeep.application.mem_wal import MemWal
 from lancekeep.application.places import Places
 from lancekeep.application.removal import Removal
 from lancekeep.application.tables import DEFINITE, Tables
+from lancekeep.application.unfinished_clones import UnfinishedClones
 from lancekeep.application.upkeep.relocation import Relocation
 from lancekeep.domain.catalog import CatalogView, Change
 from lancekeep.domain.errors import Damaged
@@ -33,6 +34,7 @@ class Renames:
         self._ledger.refuse_early(lambda view: rename_table(view, table, target, table.location))
         if not self._places.v1_names or v1_table(table.location) is None:
             return self._enter(table, target, table.location)
+        UnfinishedClones(self._ledger, self._places).refuse(table)
         self._removal.refuse_needed([table], _RENAME_IN_PLACE)
         self._mem_wal.refuse_writers(table, _MOVING)
         reserved = self._tables.reserve(Table(target, self._places.new_location(target), {}), True)

@@ -76,9 +76,10 @@ class Upkeep:
 
         Args:
             repair: Repair what can be repaired without loss. In the catalog, this removes directories without a table
-                to which no entry refers, markers that hide a table of the catalog, and files of the manifest table that
-                no version needs. In tables, it publishes decided versions, makes rows and manifests agree, and removes
-                staged manifests that lost, incomplete files, and tags of missing versions.
+                to which no entry refers, deep clones that were stopped, markers that hide a table of the catalog, and
+                files of the manifest table that no version needs. In tables, it publishes decided versions, makes rows
+                and manifests agree, and removes staged manifests that lost, incomplete files, and tags of missing
+                versions.
             grace: A time span, or seconds. Younger objects are not removed. It must exceed the longest operation plus
                 the clock skew of the storage. 0 disables the check.
             remove_tables: With ``repair``, also remove tables to which no entry refers, including deregistered ones.
@@ -99,7 +100,7 @@ class Upkeep:
         """
         ledger, places = self.ledger, self.places
         span = _span(grace)
-        fsck = Fsck(ledger, places, self.removal, span, remove_tables)
+        fsck = Fsck(ledger, places, self.removal, self.tables.remove_unwritten, span, remove_tables)
         checks = TableChecks(
             ledger.commits,
             self.removal.clones,

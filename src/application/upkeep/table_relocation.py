@@ -23,6 +23,7 @@ from lancekeep.application.mem_wal import MemWal
 from lancekeep.application.places import Places
 from lancekeep.application.removal import Removal
 from lancekeep.application.tables import DEFINITE, Tables
+from lancekeep.application.unfinished_clones import UnfinishedClones
 from lancekeep.application.upkeep.file_checks import FileChecks, Version
 from lancekeep.application.versions import raise_unless_committed
 from lancekeep.domain.catalog import CatalogView, Change
@@ -177,6 +178,7 @@ class TableRelocation:
                 "is copied; choose a location that does not end in '.lance'"
             )
         if self._ledger.commits.latest(self._places.dataset_root(table)) is None:
+            UnfinishedClones(self._ledger, self._places).refuse(table)
             raise Unsupported(
                 f"{table.id} is only declared and has nothing to move; drop it, and declare it with "
                 f"location={target.location!r}"

@@ -24,7 +24,8 @@ def clone(
 ) -> None:
     """Clone a version of a table, without copying its files unless asked to.
 
-    The table TARGET reads the files of SOURCE, which cannot be dropped until TARGET is dropped or materialized.
+    The table TARGET reads the files of SOURCE, which cannot be dropped until TARGET is dropped or materialized. With
+    --deep, the same command completes a clone that was stopped; `lancekeep repair` removes one.
     """
     number = int(version) if version is not None and version.isdecimal() else version
     with chosen.catalog(doors, mode=mode) as catalog:

@@ -38,6 +38,7 @@ def repair(
 ) -> None:
     """Repair the inconsistencies that fsck finds, without losing data.
 
+    This removes deep clones that were stopped: to keep one, repeat its clone command first.
     With --accept-loss, a table whose latest version cannot be read returns to an older version; only a backup can
     restore the discarded one. With --drop-fragments, a new version of a table lacks the fragments whose files cannot be
     read; older versions stay. Without --yes, only shows the plan. Exit code 1: an inconsistency remains.
