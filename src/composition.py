@@ -230,7 +230,7 @@ def _open(config: ConnectionConfig) -> Catalog:
         callbacks,
         native_options,
         callbacks.based_on,
-        before_commit=objects.prove,
+        before_commit=versions.require_safe,
         on_open=versions.base_paths.require,
     )
 

@@ -127,18 +127,18 @@ def _reads_what_was_deleted(store: Honest, key: str) -> bytes:
         raise
 
 
-def _lists_from_a_cache(store: Honest, prefix: str) -> Iterator[Any]:
+def _lists_from_a_cache(store: Honest, prefix: str, *, after: str = "") -> Iterator[Any]:
     cached = store.seen.setdefault(prefix, list(MemoryObjectStore.list(store, prefix)))
     return iter(cached)
 
 
-def _lists_what_was_deleted(store: Honest, prefix: str) -> Iterator[Any]:
+def _lists_what_was_deleted(store: Honest, prefix: str, *, after: str = "") -> Iterator[Any]:
     listed = {info.key: info for info in MemoryObjectStore.list(store, prefix)}
     store.seen[prefix] = {**store.seen.get(prefix, {}), **listed}
     return iter(store.seen[prefix].values())
 
 
-def _lists_backwards(store: Honest, prefix: str) -> Iterator[Any]:
+def _lists_backwards(store: Honest, prefix: str, *, after: str = "") -> Iterator[Any]:
     return reversed(list(MemoryObjectStore.list(store, prefix)))
 
 

@@ -539,11 +539,13 @@ class Appends:
 
         Raises:
             Unsupported: The table has no version, or only the engine can append to it.
+            Damaged: The names of its manifests mix both schemes.
         """
         found = self._versions.find_table(table)
         root, commits = self._versions.dataset_root(found), self._versions.commits
         if commits.rows.guarantees.derived and not commits.objects.guarantees.atomic_create:
             raise Unsupported(f"{table}: the storage has no create-only write")
+        self._versions.require_one_scheme(found)
         row = commits.latest(root)
         if row is None or scheme_of(row) is not NamingScheme.V2:
             raise Unsupported(f"{table}: it has no version, or its manifests have names of the scheme V1")

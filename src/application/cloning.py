@@ -147,6 +147,7 @@ class Cloning:
 
     def materialize(self, object_id: ObjectId) -> Committed | None:
         table = self._tables.find(object_id)
+        self._versions.require_one_scheme(table)
         root = self._places.dataset_root(table)
         for _ in range(_ATTEMPTS):
             row = self._row(object_id, root, None)

@@ -74,7 +74,11 @@ class Compactions:
         raise given_up(object_id, refusal) from refusal
 
     def root(self, object_id: ObjectId) -> DatasetRoot | None:
-        """Return the root of a table, for `discard`; None if a server has its files."""
+        """Return the root of a table, for `discard`; None if a server has its files.
+
+        Raises:
+            Damaged: As `Versions.require_one_scheme`.
+        """
         return None if self._transactions is None else self._transactions().root(object_id)
 
     def discard(self, root: DatasetRoot | None, rewritten: Sequence[Any]) -> None:

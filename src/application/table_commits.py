@@ -14,6 +14,7 @@ from lancekeep.application.concurrency import all_alongside, alongside, is_remot
 from lancekeep.application.histories import Histories
 from lancekeep.application.keyed_requests import current_request
 from lancekeep.application.lineage import Lineage
+from lancekeep.application.naming_schemes import NamingSchemes
 from lancekeep.application.protocol_runner import recognizable, refusal
 from lancekeep.application.retry import Retry
 from lancekeep.domain.commit import (
@@ -84,6 +85,7 @@ class TableCommits(Histories):
         self.on_staged: Sequence[Callable[[DatasetRoot, bytes], object]] = ()
         """Functions to call with each manifest before it is committed. One that raises prevents the commit."""
         self.lineage = Lineage(objects, retry, self.get)
+        self.naming_schemes = NamingSchemes(objects, self.rows, retry)
 
     def forget(self) -> None:
         """Clear the memory of versions: another table may have the same location now."""

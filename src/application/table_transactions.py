@@ -94,6 +94,7 @@ class TableTransactions:
         self, table: Table, transaction: Transaction, base: Base | None, *, is_staged: bool = False
     ) -> Committed:
         object_id = table.id
+        self._versions.require_one_scheme(table)
         root, commits = self._versions.dataset_root(table), self._ledger.commits
         known_files = begin_facts(commits, root, transaction, deletions=not is_staged)
         facts: Facts = {}
@@ -212,7 +213,14 @@ class TableTransactions:
         return self._commit(table, attrs.evolve(transaction, transaction_properties=properties), base, is_staged=True)
 
     def root(self, object_id: ObjectId) -> DatasetRoot:
-        return self._versions.dataset_root(self._tables.find(object_id))
+        """Return the root of a table before a change.
+
+        Raises:
+            Damaged: As `Versions.require_one_scheme`.
+        """
+        table = self._tables.find(object_id)
+        self._versions.require_one_scheme(table)
+        return self._versions.dataset_root(table)
 
     def remove_data_files(self, root: DatasetRoot, names: Iterable[str]) -> None:
         """Remove data files that no version names."""
@@ -240,6 +248,7 @@ class TableTransactions:
     def _commit_detached(self, object_id: ObjectId, transaction: Transaction) -> Committed:
         """Commit a transaction on the version that it read; it conflicts with nothing."""
         table = self._tables.find(object_id)
+        self._versions.require_one_scheme(table)
         root = self._versions.dataset_root(table)
         known = CommittedVersions(self._ledger.commits, root)
         base = known.get(transaction.read_version)

@@ -156,6 +156,27 @@ class Versions:
             self.unfinished_clones.refuse(table)
         return self.commit_version(table, branch, version, manifest_path, size, base=base, ahead=ahead)
 
+    def require_one_scheme(self, table: Table, branch: str | None = None) -> None:
+        """Check the names of a table's manifests; called before a change writes anything.
+
+        See `NamingSchemes.require_one`.
+
+        Raises:
+            Damaged: They mix both schemes.
+        """
+        self._ledger.commits.naming_schemes.require_one(self.dataset_root(table).branch(branch))
+
+    def require_safe(self, object_id: ObjectId, branch: str | None) -> None:
+        """Check, before a change by the table engine, that its commit is safe.
+
+        Raises:
+            UnsafeStore: The object store violates the condition that commits depend on.
+            Damaged: As `require_one_scheme`.
+        """
+        self._ledger.commits.prove()
+        entry = self._ledger.recent().find(object_id.key)
+        self.require_one_scheme(self.find_table(object_id) if entry is None else Table.from_entry(entry), branch)
+
     def commit_detached(
         self, table: Table, branch: str | None, detaching: Callable[[DetachedVersions, DatasetRoot], Committed]
     ) -> Committed:
@@ -167,6 +188,7 @@ class Versions:
         Raises:
             CommitRefused: The table was moved or dropped during the commit.
         """
+        self.require_one_scheme(table, branch)
         root, commits = self._places.dataset_root(table).branch(branch), self._ledger.commits
         latest = commits.latest(root)
         committed = detaching(DetachedVersions(commits), root)
@@ -220,6 +242,8 @@ class Versions:
         Raises:
             CommitRefused: As `TableCommits.commit`, or a rename moved the table's files during the commit.
         """
+        if version != 1:
+            self.require_one_scheme(table, branch)
         self._require_columns(table, branch, lambda: self._places.objects.get(manifest_path))
         outcome = self._ledger.commits.commit(
             self._places.dataset_root(table).branch(branch),
@@ -250,6 +274,7 @@ class Versions:
         Raises:
             CommitRefused: As `commit_version`.
         """
+        self.require_one_scheme(table)
         self._require_columns(table, None, lambda: built.content)
         confirm = self._confirming(table, built.number, first=False) if self.managed else _nothing
         root = self._places.dataset_root(table)
@@ -283,6 +308,7 @@ class Versions:
         for each in candidates:
             if each.version == 1:
                 self.unfinished_clones.refuse(each.table)
+            self.require_one_scheme(each.table, each.branch)
             self._require_columns(each.table, each.branch, partial(self._places.objects.get, each.manifest_path))
         checks = [
             self._confirming(each.table, each.version, first=each.version == 1, branch=each.branch)
@@ -419,7 +445,9 @@ class Versions:
 
         Raises:
             Refused: A version is the latest, is tagged, or is the published version of a partition.
+            Damaged: As `require_one_scheme`.
         """
+        self._ledger.commits.naming_schemes.require_one(root)
         doomed = set(versions)
         self._refuse_published(root, doomed)
         tagged = doomed & self._tagged(root)

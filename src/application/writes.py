@@ -162,6 +162,8 @@ class Writes:
             self._require_columns(object_id, schema)
         declared, _ = self._declare_for(object_id, write_mode, properties)
         table = self._tables.find(object_id)
+        if not declared:
+            self._versions.require_one_scheme(table)
         root = self._places.dataset_root(table)
         latest = self._ledger.commits.latest(root)
         if latest is None and write_mode is WriteMode.APPEND:
@@ -445,6 +447,8 @@ class Writes:
         try:
             names_in(self._places.objects.get(latest.path), latest.path)
         except ObjectNotFound:
+            if self._ledger.commits.final_object(self._places.dataset_root(table), latest.version) is not None:
+                return None  # renamed without the commit store
             return f"its latest version {latest.version} is lost, because nothing lies at {latest.path!r}"
         except Damaged as error:
             return f"its latest version {latest.version} cannot be read: {error}"

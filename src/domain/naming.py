@@ -166,10 +166,12 @@ def final_versions(names: Iterable[str], directory: str) -> tuple[NamingScheme |
 def _require_one_scheme(finals: list[ManifestName], directory: str) -> None:
     v1, v2 = ([each for each in finals if each.scheme is scheme] for scheme in NamingScheme)
     if v1 and v2:
-        fewer, more = sorted((v1, v2), key=len)
+        newest = max(finals, key=lambda each: each.version)
         raise Damaged(
             f"{directory} mixes the V1 and V2 manifest naming schemes, which is an error in the table format: "
-            f"{fewer[0].scheme.final_name(fewer[0].version)!r} and {len(fewer) - 1} others are named by "
-            f"{fewer[0].scheme.value}, {len(more)} by {more[0].scheme.value}. Some readers take an old version for the "
-            "latest, others refuse the table. Rename the manifests of one scheme to the other, or move them away."
+            f"{len(v1)} manifests have V1 names and {len(v2)} have V2 names; the newest is "
+            f"{newest.scheme.final_name(newest.version)!r}. Some readers take an old version for the latest, others "
+            "refuse the table. Complete the migration to V2 names. If a commit store keeps the rows of the versions, "
+            "call migrate_manifest_names (`lancekeep migrate-names`). Otherwise stop all writers, and call "
+            f"`lance.dataset(uri, version={newest.version}).migrate_manifest_paths_v2()`."
         )

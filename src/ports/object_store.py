@@ -168,11 +168,15 @@ class ObjectStore(Protocol):
     def head(self, key: str) -> ObjectInfo | None:
         """Return an object's size, ETag and time; None if it does not exist."""
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
         """Iterate over the objects below ``prefix``, in byte order of the keys.
 
         The listing is recursive. It is also lazy: a caller that stops early pays only for the pages that it read. A
         prefix that ends in a slash is a directory. A directory that does not exist is empty.
+
+        Args:
+            prefix: the beginning of the keys.
+            after: the key after which the listing begins; no object needs to have it.
         """
 
     def directories(self, prefix: str) -> Iterator[str]:

@@ -213,6 +213,14 @@ class ObjectStoreContract:
         listed = [info.key.removeprefix(probe.home) for info in store.list(probe.home + prefix)]
         assert listed == expected
 
+    @pytest.mark.parametrize("after", ["a", "a/b", "a/b/c", "a/b/d", "a/b/z", "a/c", "a0", "b/é", "b/😀", "z", "é"])
+    def test_listing_begins_after_a_key(self, store: ObjectStore, probe: Probe, after: str) -> None:
+        names = ["a-b", "a/b/c", "a/b/d/e", "a/b/f", "a0", "b/Z", "b/é", "b/日", "b/😀", "z"]
+        for name in names:
+            probe.write(probe.home + name, b"")
+        listed = [info.key.removeprefix(probe.home) for info in store.list(probe.home, after=probe.home + after)]
+        assert listed == [name for name in names if name.encode() > after.encode()]
+
     @pytest.mark.parametrize("prefix", ["/", "/a", "a//b", "../a", "a/../b", "a\0", "a/\0"])
     def test_invalid_prefix_is_refused(self, store: ObjectStore, prefix: str) -> None:
         with pytest.raises(InvalidInput):

@@ -870,8 +870,8 @@ def test_latest_reads_only_start_of_listing() -> None:
     class Spy(MemoryObjectStore):
         guarantees = ObjectStoreGuarantees(atomic_create=True, atomic_copy=True, durable=False, paged=True)
 
-        def list(self, prefix: str) -> Iterator[ObjectInfo]:
-            for info in objects.list(prefix):
+        def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
+            for info in objects.list(prefix, after=after):
                 listed.append(info.key)
                 yield info
 

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
+from unittest.mock import MagicMock
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -841,3 +842,14 @@ def test_fsspec_errors_are_translated(
         with pytest.raises(error, match="d/") as caught:
             call()
         assert SECRET not in str(caught.value)
+
+
+def test_listing_of_a_directory_bucket_begins_after_a_key() -> None:
+    """A directory bucket refuses ``StartAfter``, and lists in no order."""
+    client: Any = MagicMock()
+    client.meta.endpoint_url = "https://s3express-eun1-az1.eu-north-1.amazonaws.com"
+    pages = client.get_paginator.return_value.paginate
+    pages.return_value = [{"Contents": [{"Key": key, "Size": 0} for key in ("t/c", "t/a", "t/b")]}]
+    store = S3ObjectStore("lake--eun1-az1--x-s3", client)
+    assert [info.key for info in store.list("t/", after="t/a")] == ["t/c", "t/b"]
+    assert pages.call_args.kwargs.keys() == {"Bucket", "Prefix"}

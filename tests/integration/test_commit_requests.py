@@ -38,9 +38,9 @@ class Site:
             pool.shutdown()
         concurrency._pools.clear()
 
-    def count(self, act: Callable[[], Any]) -> str:
-        """Return the requests of an act, after one that has opened and read what this process keeps."""
-        for _ in range(2):
+    def count(self, act: Callable[[], Any], *, warm: int = 2) -> str:
+        """Return the requests of an act, after others that have opened and read what this process keeps."""
+        for _ in range(warm):
             act()
         self.settled()
         self.seen.clear()
@@ -108,6 +108,18 @@ RESERVED = "sqlite", "files", "redis", "dynamodb"
 def test_requests_of_an_append_through_the_catalog(site: Site, requests: str) -> None:
     """The DELETE follows the answer."""
     assert site.count(lambda: site.namespace.catalog.write("b.t", ROW, "append")) == requests
+
+
+@pytest.mark.parametrize(
+    ("site", "requests"),
+    [
+        ("conditional-put", "GET, HEAD 404, 3 LIST, 3 PUT; latest"),
+        ("sqlite", "DELETE, 2 GET, 2 HEAD 404, 2 LIST, 4 PUT; finalize, latest, reserve"),
+    ],
+    indirect=["site"],
+)
+def test_first_append_of_a_process_lists_the_manifest_names_twice(site: Site, requests: str) -> None:
+    assert site.count(lambda: site.namespace.catalog.write("b.t", ROW, "append"), warm=0) == requests
 
 
 @pytest.mark.parametrize(

@@ -241,7 +241,7 @@ def test_manifest_with_a_v1_name_gets_a_v2_name_in_a_table_of_v2_names(tmp_path:
     following.with_name("4.manifest").write_bytes(following.read_bytes())
     (found,) = lake.catalog.fsck(tables=["t"]).findings
     assert found.kind is Kind.MIXED
-    assert "'4.manifest' and 0 others are named by V1" in found.meaning
+    assert "1 manifests have V1 names and 3 have V2 names; the newest is '4.manifest'" in found.meaning
     namespace.catalog.close()
 
 

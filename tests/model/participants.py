@@ -289,7 +289,7 @@ class _Objects:
         size = self._ask("objects.head", key)
         return None if size is None else ObjectInfo(key, size)
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
         return iter([ObjectInfo(key, size) for key, size in self._ask("objects.list", prefix)])
 
     def delete(self, key: str) -> None:

@@ -300,9 +300,8 @@ class Objects:
         info = self._process.call("objects", "head", key, lambda: self._raw.head(key))
         return None if info is None else attrs.evolve(info, etag=f"{self._process.world.random.random()}")
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
         """Page by page, each as it is when it is asked for."""
-        after = ""
 
         def page() -> list[ObjectInfo]:
             keys = sorted(key for key in self._raw._objects if key.startswith(prefix) and key > after)

@@ -25,7 +25,7 @@ class Committing(MemoryObjectStore):
         self.begun = False
         self.complete: list[bool] = []
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
         before = list(super().list(prefix))
         if prefix == "source/" and not self.begun:
             self.begun = True

@@ -15,8 +15,8 @@ class Counting(MemoryObjectStore):
 
     listed = 0
 
-    def list(self, prefix: str):  # type: ignore[no-untyped-def] # as in the port
-        for info in super().list(prefix):
+    def list(self, prefix: str, *, after: str = ""):  # type: ignore[no-untyped-def] # as in the port
+        for info in super().list(prefix, after=after):
             self.listed += 1
             yield info
 

@@ -62,9 +62,9 @@ class LanceEngine:
     """A `TableEngine` that uses pylance.
 
     namespace: its callbacks commit. based_on: returns it for a writer that has read a version. before_commit: called
-    before each commit, and raises if commits to the storage are not safe: pylance commits a storage-managed table
-    without a callback. on_open: called with the base paths of each version before its rows are read; raises if the
-    caller may not read them.
+    with the table and the branch before each change, and raises if its commit would not be safe: pylance commits a
+    storage-managed table without a callback. on_open: called with the base paths of each version before its rows are
+    read; raises if the caller may not read them.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class LanceEngine:
         storage_options: Mapping[str, str],
         based_on: Callable[[Base], Any],
         *,
-        before_commit: Callable[[], None] = lambda: None,
+        before_commit: Callable[[ObjectId, str | None], None] = lambda table, branch: None,
         on_open: Callable[[ObjectId, Iterable[str]], None] = lambda table, base_paths: None,
     ) -> None:
         self._namespace = namespace
@@ -102,7 +102,7 @@ class LanceEngine:
         return data.to_reader()
 
     def write(self, table: ObjectId, data: Any, mode: WriteMode) -> Committed:
-        self._before_commit()
+        self._before_commit(table, None)
         if mode is WriteMode.CREATE and not self._managed(table):
             return self._create(table, data)
         if mode is WriteMode.APPEND:
@@ -165,7 +165,7 @@ class LanceEngine:
         return int(dataset.version)
 
     def restore(self, table: ObjectId, version: int) -> Committed:
-        self._before_commit()
+        self._before_commit(table, None)
         channel = Channel(self._namespace)
 
         def restore() -> Any:
@@ -185,7 +185,7 @@ class LanceEngine:
     def commit_fragments(
         self, plan: WritePlan, fragments: Sequence[Any], properties: Mapping[str, str], *, exactly: bool
     ) -> Committed:
-        self._before_commit()
+        self._before_commit(plan.table, None)
         namespace = self._namespace if plan.base is None else self._based_on(plan.base)
         channel = Channel(namespace, after=plan.read_version if exactly else None)
         return _committed(channel, self._commit(plan, fragments, properties, channel, exactly=exactly))
@@ -252,7 +252,7 @@ class LanceEngine:
         exactly: bool = False,
         admits: Callable[[Any, int], bool] | None = None,
     ) -> Committed:
-        self._before_commit()
+        self._before_commit(table, branch)
         channel = Channel(self._namespace, after=after, exactly=exactly)
         with _translated(table, channel):
             dataset = self._dataset(channel, table)
@@ -266,7 +266,7 @@ class LanceEngine:
             return _committed(channel, act(dataset))
 
     def stage_change(self, table: ObjectId, act: Callable[[Any], Any]) -> tuple[StagedVersion, Base]:
-        self._before_commit()
+        self._before_commit(table, None)
         channel = StagingChannel(self._namespace, exactly=True)
         with _translated(table, channel):
             dataset = self._dataset(channel, table)

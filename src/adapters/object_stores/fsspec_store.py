@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 import fsspec
 
-from lancekeep.adapters.object_stores.keys import check_directory, check_key, check_prefix
+from lancekeep.adapters.object_stores.keys import check_directory, check_key, check_prefix, is_after
 from lancekeep.adapters.object_stores.native_options import is_native_option
 from lancekeep.domain.errors import (
     AccessDenied,
@@ -101,10 +101,10 @@ class FsspecObjectStore:
                 return None
             return None if found["type"] == "directory" else _info(key, found)
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
         check_prefix(prefix)
         directory, slash, name = prefix.rpartition("/")
-        return self._walk(directory + slash, name)
+        return self._walk(directory + slash, name, after)
 
     def delete(self, key: str) -> None:
         path = self._path(key)
@@ -153,14 +153,16 @@ class FsspecObjectStore:
         with self._boundary(directory):
             return any(self._is_link("/".join((top, *names[: depth + 1]))) for depth in range(len(names)))
 
-    def _walk(self, directory: str, start: str) -> Iterator[ObjectInfo]:
+    def _walk(self, directory: str, start: str, after: str) -> Iterator[ObjectInfo]:
         """Yield the objects below a directory (empty, or with its slash) in names that begin with ``start``.
 
         A directory sorts by its name with a slash, as the keys below it do. Links to directories are not followed.
         """
         for name, found in self._entries(directory, start).items():
+            if not is_after(directory + name, after):
+                continue
             if name.endswith("/"):
-                yield from self._walk(directory + name, "")
+                yield from self._walk(directory + name, "", after)
             else:
                 yield _info(directory + name, found)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from lancekeep.domain.errors import InvalidInput
 
 _NOT_NAMES = frozenset(("", ".", ".."))
@@ -35,3 +37,11 @@ def check_prefix(prefix: str) -> None:
         check_key(directory)
     if "\0" in rest:
         check_key(rest)
+
+
+def is_after(key: str, after: str) -> bool:
+    """Return whether a listing after the key ``after`` shows an object.
+
+    If ``key`` ends in a slash, it is a directory: whether objects below it may be shown. Keys sort by their bytes.
+    """
+    return not after or os.fsencode(key) > os.fsencode(after) or (key.endswith("/") and after.startswith(key))

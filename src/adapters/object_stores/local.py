@@ -13,7 +13,7 @@ from itertools import count
 from stat import S_ISLNK, S_ISREG
 from typing import Concatenate, ParamSpec, TypeVar
 
-from lancekeep.adapters.object_stores.keys import check_directory, check_key, check_prefix
+from lancekeep.adapters.object_stores.keys import check_directory, check_key, check_prefix, is_after
 from lancekeep.domain.errors import (
     AccessDenied,
     InvalidInput,
@@ -141,10 +141,10 @@ class LocalObjectStore:
         since = max(status.st_mtime, status.st_ctime)
         return ObjectInfo(key, status.st_size, None, datetime.fromtimestamp(since, UTC))
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
         check_prefix(prefix)
         directory, slash, name = prefix.rpartition("/")
-        return self._walk(directory + slash, name)
+        return self._walk(directory + slash, name, after)
 
     def unfinished(self, prefix: str) -> Iterator[ObjectInfo]:
         check_directory(prefix)
@@ -218,7 +218,7 @@ class LocalObjectStore:
                 return False
         return False
 
-    def _walk(self, directory: str, start: str, *, unfinished: bool = False) -> Iterator[ObjectInfo]:
+    def _walk(self, directory: str, start: str, after: str = "", *, unfinished: bool = False) -> Iterator[ObjectInfo]:
         """Yield the objects below ``directory`` (empty, or with its slash) whose names begin with ``start``.
 
         With ``unfinished``, yield the temporary files instead. A directory sorts as its name with a slash, as the keys
@@ -239,9 +239,9 @@ class LocalObjectStore:
             return
         except OSError as error:
             raise _understood(error, directory) from error
-        for name in names:
+        for name in (name for name in names if is_after(directory + name, after)):
             if name.endswith("/"):
-                yield from self._walk(directory + name, "", unfinished=unfinished)
+                yield from self._walk(directory + name, "", after, unfinished=unfinished)
             else:
                 info = self.head(directory + name)
                 if info is not None:

@@ -68,10 +68,10 @@ class MemoryObjectStore:
         content = self._objects.get(key)
         return None if content is None else ObjectInfo(key, len(content), None, self._modified.get(key))
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
         check_prefix(prefix)
-        with self._lock:
-            keys = sorted(key for key in self._objects if key.startswith(prefix))  # by code point, as UTF-8 bytes sort
+        with self._lock:  # keys sort by code point, as UTF-8 bytes do
+            keys = sorted(key for key in self._objects if key.startswith(prefix) and key > after)
         return (info for info in map(self.head, keys) if info is not None)
 
     def directories(self, prefix: str) -> Iterator[str]:

@@ -64,6 +64,11 @@ class _Condition(TypedDict, total=False):
     IfNoneMatch: Literal["*"]
 
 
+class _Start(TypedDict, total=False):
+    StartAfter: str
+
+
+_DIRECTORY_BUCKET = "--x-s3"
 _WHERE_NONE_IS: _Condition = {"IfNoneMatch": "*"}
 
 
@@ -259,9 +264,9 @@ class S3ObjectStore:
                 raise
         return ObjectInfo(key, found["ContentLength"], found.get("ETag"), found.get("LastModified"))
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
         check_prefix(prefix)
-        return self._pages(prefix)
+        return self._pages(prefix, after)
 
     def delete(self, key: str) -> None:
         check_key(key)
@@ -306,10 +311,14 @@ class S3ObjectStore:
                 for found in page.get("CommonPrefixes", ()):
                     yield found["Prefix"][len(prefix) : -1]
 
-    def _pages(self, prefix: str) -> Iterator[ObjectInfo]:
+    def _pages(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
+        begun: _Start = {"StartAfter": after} if after and not self._bucket.endswith(_DIRECTORY_BUCKET) else {}
+        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix, **begun)
         with self._boundary(prefix):
-            for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix):
+            for page in pages:
                 for found in page.get("Contents", ()):
+                    if found["Key"] <= after:  # in a directory bucket, which cannot begin after a key
+                        continue
                     yield ObjectInfo(found["Key"], found["Size"], found.get("ETag"), found.get("LastModified"))
 
     def _write(self, key: str, content: bytes, condition: _Condition) -> None:

@@ -35,6 +35,7 @@ class Renames:
         if not self._places.v1_names or v1_table(table.location) is None:
             return self._enter(table, target, table.location)
         UnfinishedClones(self._ledger, self._places).refuse(table)
+        self._ledger.commits.naming_schemes.require_one(self._places.dataset_root(table))
         self._removal.refuse_needed([table], _RENAME_IN_PLACE)
         self._mem_wal.refuse_writers(table, _MOVING)
         reserved = self._tables.reserve(Table(target, self._places.new_location(target), {}), True)

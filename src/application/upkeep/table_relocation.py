@@ -183,6 +183,7 @@ class TableRelocation:
                 f"{table.id} is only declared and has nothing to move; drop it, and declare it with "
                 f"location={target.location!r}"
             )
+        self._ledger.commits.naming_schemes.require_one(self._places.dataset_root(table))
         self._removal.refuse_needed([table], _ADVICE)
         self._mem_wal.refuse_writers(table, "moved")
 

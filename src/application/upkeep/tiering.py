@@ -101,6 +101,7 @@ class Tiering:
         self, object_id: ObjectId, older_than: timedelta | int, base: str, *, dry_run: bool, progress: Progress
     ) -> TieringReport:
         table = self._tables.find(object_id)
+        self._versions.require_one_scheme(table)
         root = self._places.dataset_root(table)
         above = self._places.elsewhere(base)
         identity = self._identity(dry_run)
