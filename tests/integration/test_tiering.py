@@ -113,6 +113,7 @@ def test_age_chooses_the_files(local: Lake) -> None:
     catalog = filled(local)
     assert catalog.move_fragments("t", timedelta(hours=1), local.base).files == 0
     assert catalog.move_fragments("t", timedelta(0), local.base).files == 3
+    assert catalog.move_fragments("t", timedelta(0), local.base).files == 0
     assert bases(local.native("t.lance")) == [True, True, True]
 
 

@@ -14,6 +14,9 @@ from unittest.mock import patch
 import attrs
 from readers.walk import Walk
 
+from lancekeep.application.appends import Appends
+from lancekeep.domain.dataset_files import TRANSACTIONS
+
 
 @attrs.frozen
 class Fault:
@@ -43,6 +46,14 @@ def _by_position(stored: Any, written: Any) -> Any:
     file = type(written.fragments[0].files[0])()
     file.CopyFrom(written.fragments[0].files[0])
     return file
+
+
+_PUT = Appends._put
+
+
+def _all_but_transactions(self: Appends, key: str, content: bytes) -> None:
+    if f"/{TRANSACTIONS}/" not in key:
+        _PUT(self, key, content)
 
 
 _ADOPTION = "lancekeep.application.adoption.Adoption"
@@ -135,6 +146,14 @@ FAULTS: Mapping[str, Fault] = {
             ),
         ),
         {"lancekeep.application.table_transactions.TableTransactions.require_own_indexes": _nothing},
+    ),
+    "transaction files of built versions are left out": Fault(
+        Walk("v2", "sqlite", ("clone_by_name(at=0, into=0, version=0, deep=True)",)),
+        {"lancekeep.application.table_commits.TableCommits.record_transaction": _nothing},
+    ),
+    "transaction files of appends are left out": Fault(
+        Walk("v1", "none", ("write(at=0, mode='append', value=0)",)),
+        {"lancekeep.application.appends.Appends._put": _all_but_transactions},
     ),
     "columns of the manifest table are mapped by position": Fault(
         Walk("v2", "conditional-put", ("create(at=3, value=0, native=False)",), foreign=True),

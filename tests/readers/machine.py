@@ -37,6 +37,8 @@ from lancekeep.application.protocol_runner import recognizable
 from lancekeep.application.upkeep.fsck import Kind
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.commit_token import CommitToken
+from lancekeep.domain.dataset_files import TRANSACTIONS
+from lancekeep.format.table_version import TableVersion
 
 T = TypeVar("T")
 Names = tuple[str, ...]
@@ -943,11 +945,24 @@ class Readers(OwnOperations, StructureOperations, UpkeepOperations, Neighbours):
             history = table.history(branch)
             assert history is not None
             dataset = self.stored(table, branch)
+            self.require_transactions(name, branch, history)
             for version in history.kept:
                 expected = history.versions[version].content
                 place = f"{'.'.join(name)}, branch {branch}, version {version}"
                 same(content_of(dataset.checkout_version((branch, version))), expected, place)
                 same(content_of(self.catalogs[1].open(name, version, branch=branch)), expected, f"{place}, catalog")
+
+    def require_transactions(self, name: Names, branch: str | None, history: History) -> None:
+        """Each version that names a transaction file must have it."""
+        catalog = self.catalogs[0]
+        root = catalog.dataset_root(catalog.find_table(name)).branch(branch)
+        objects = catalog.commits.objects
+        for version in history.kept:
+            row = catalog.commits.get(root, version)
+            assert row is not None
+            file = TableVersion.parse(objects.get(row.path), row.path).manifest.transaction_file
+            key = f"{root.key}/{TRANSACTIONS}/{file}"
+            assert not file or objects.head(key), f"{name}, branch {branch}, version {version}: {key} does not exist"
 
     def require(self, dataset: Any, history: History, place: str) -> None:
         assert dataset.version == history.latest, f"{place}: version {dataset.version}, expected {history.latest}"
