@@ -24,6 +24,7 @@ from weakref import WeakSet
 import attrs
 
 from lancekeep.application.concurrency import alongside, in_background, is_remote
+from lancekeep.application.digests import Recorder
 from lancekeep.application.keyed_requests import current_request
 from lancekeep.application.row_rules import check_rows
 from lancekeep.application.table_commits import READ_AHEAD
@@ -96,6 +97,7 @@ class _Files:
 
     root: DatasetRoot
     data: NewFile
+    content: bytes = attrs.field(repr=False)
     transaction: TransactionFile
 
     @property
@@ -425,11 +427,15 @@ class Appends:
                 if files is None:
                     return None, met
                 files = self._rebased(files, base)
-                following, built = base.version.followed_by(files.data, files.transaction, self._now(), str(line.table))
+                recorder = self._versions.recorder
+                hashed = recorder is not None and recorder.wants(base.table)
+                following, built = base.version.followed_by(
+                    files.data, files.transaction, self._now(), str(line.table), hashed=hashed
+                )
                 claims = Claims([append for append in appends if append.request is not None])
                 try:
                     outcome, found = self._versions.commit_built(
-                        base.table, built, claims.claim if claims.appends else None
+                        base.table, built, claims.claim if claims.appends else None, noted=False
                     )
                 except Unclaimed:
                     self._discard(files)
@@ -443,6 +449,8 @@ class Appends:
                         append.committed = attrs.evolve(
                             committed, transaction=following.transaction, rows=append.rows.count
                         )
+                    if recorder is not None and hashed:
+                        _note(recorder, files, following, committed, built.content)
                     return attrs.evolve(base, version=following), met
                 claims.lost()
                 base = self._after(base, found, attempt)
@@ -470,10 +478,10 @@ class Appends:
             return appends, None
         encoded = engine.encode([rows for _, rows in conforming if rows is not None], base.version)
         data = NewFile(data_file_name(uuid4().bytes), len(encoded.content), encoded.rows, encoded.layout)
-        files = _Files(base.root, data, base.version.adding(data, str(uuid4())))
+        files = _Files(base.root, data, encoded.content, base.version.adding(data, str(uuid4())))
         self._versions.commits.prove()
         recorded = self._begin(partial(self._put, files.transaction_key, files.transaction.content), syncs=True)
-        self._put(files.data_key, encoded.content)
+        self._put(files.data_key, files.content)
         recorded()
         return appends, files
 
@@ -567,3 +575,14 @@ class Appends:
         if version % _HINT_EVERY == 0 and not objects.guarantees.paged:
             with suppress(LancekeepError):
                 objects.put(base.root.hint_key, version_hint(version))
+
+
+def _note(recorder: Recorder, files: _Files, version: Appendable, committed: Committed, manifest: bytes) -> None:
+    """Note a committed group, whose files this process has written."""
+    root, transaction = files.root, files.transaction
+    contents = [
+        (f"{DATA}/{files.data.name}", files.content),
+        (f"{TRANSACTIONS}/{transaction.name}", transaction.content),
+    ]
+    path = committed.path[len(root.key) + 1 :]
+    recorder.note_append(root, committed.version, contents, (path, version.digest(manifest)))

@@ -25,6 +25,7 @@ from lancekeep.application.tags import Tags
 from lancekeep.application.transaction_records import TransactionRecords
 from lancekeep.application.transactions import Snapshot, Transaction, take_snapshot
 from lancekeep.application.upkeep.bases import PropertiesAt
+from lancekeep.application.upkeep.digest_recorder import DigestRecorder
 from lancekeep.application.upkeep.renames import Renames
 from lancekeep.application.upkeep.service import Upkeep
 from lancekeep.application.versions import Versions
@@ -83,6 +84,7 @@ class Catalog(Upkeep):
         requests = IdempotentRequests(ledger, places, versions)
         super().__init__(ledger, places, tables, removal, engine, requests, open_rows, properties_at)
         versions.tagged_versions = lambda uri, branch: engine.tagged_versions(uri, branch)
+        versions.recorder = self.recorder = DigestRecorder(ledger, places, clones, engine.file_digest)
         self._namespaces = Namespaces(ledger, removal)
         self.sql_views = SqlViews(ledger)
         self._writes = Writes(ledger, places, versions, tables, removal, engine, self._transactions)
@@ -251,6 +253,7 @@ class Catalog(Upkeep):
             Damaged: The table has its new name, but a version in the old directory could not be moved. Nothing was
                 removed.
         """
+        self.recorder.flush()
         return self._renames.rename(ObjectId.of(source), ObjectId.of(target))
 
     def deregister_table(self, identifier: Identifier) -> Table:
@@ -717,7 +720,11 @@ class Catalog(Upkeep):
     # -- life ---------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Release the connections to the stores. Idempotent."""
+        """Release the connections to the stores. Idempotent.
+
+        The digests of the last commits are recorded before.
+        """
+        self.recorder.close()
         self.ledger.close()
         self.places.close()
 

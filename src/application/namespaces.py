@@ -53,7 +53,7 @@ class Namespaces:
     @once(Namespace)
     def alter(self, object_id: ObjectId, values: Mapping[str, str] | None, remove: Iterable[str]) -> Namespace:
         changes = property_changes(values, remove)
-        refuse_table_properties(changes)
+        refuse_table_properties(changes, is_root=not object_id.names)
 
         def decide(view: CatalogView) -> tuple[list[Change], Namespace]:
             before = find_namespace(view, object_id)

@@ -204,6 +204,7 @@ class RestWrites(Writes):
         admits: Callable[[Any, int], bool] | None = None,
         checks: Callable[[Any, Rules], None] | None = None,
         rebased: bool = False,  # only its server knows whether appends to the table are busy
+        noted: bool = True,
     ) -> Committed:
         engine, found = self._opened(object_id)
         rules = () if checks is None else table_of(object_id, found).rules
@@ -222,6 +223,9 @@ class RestWrites(Writes):
             object_id, lambda merge: self._resolved(lambda: engine.change(object_id, merge, None, branch=branch))
         )
         return committed
+
+    def note(self, object_id: ObjectId, branch: str | None, committed: Committed, *, after: int | None = None) -> None:
+        """Do nothing: the server records the digests of the versions that it commits."""
 
     def examine(
         self, object_id: ObjectId, act: Callable[[Any], Result], version: int | None, branch: str | None

@@ -21,15 +21,17 @@ class WatchedChange:
 
     Attributes:
         outdated: The names of the indexes, after the change.
+        read: The version that the change read.
     """
 
     def __init__(self, engine: StructureEngine, act: Callable[[Any], Any]) -> None:
         self._engine = engine
         self._act = act
         self.outdated: Sequence[str] = ()
+        self.read = 0
 
     def __call__(self, dataset: Any) -> Any:
-        before = self._engine.coverage(dataset)
+        self.read, before = dataset.version, self._engine.coverage(dataset)
         changed = self._act(dataset)
         self.outdated = self._engine.outdated(before, changed)
         return changed

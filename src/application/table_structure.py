@@ -61,9 +61,10 @@ class TableStructure:
             BranchNotFound, VersionNotFound: The source does not exist.
         """
         self._writes.with_version(object_id, version, None, source)
-        self._writes.commit_change(
-            object_id, lambda dataset: self._engine.structure.create_branch(dataset, name, source, version)
+        created = self._writes.commit_change(
+            object_id, lambda dataset: self._engine.structure.create_branch(dataset, name, source, version), noted=False
         )
+        self._writes.note(object_id, name, created)
 
     def delete_branch(self, object_id: ObjectId, name: str) -> None:
         """Delete a branch with its versions and files.
@@ -74,7 +75,9 @@ class TableStructure:
         """
         if name not in self.branches(object_id):
             raise BranchNotFound(f"the table {object_id} has no branch {name!r}")
-        self._writes.commit_change(object_id, lambda dataset: self._engine.structure.delete_branch(dataset, name))
+        self._writes.commit_change(
+            object_id, lambda dataset: self._engine.structure.delete_branch(dataset, name), noted=False
+        )
 
     def fast_forward(self, object_id: ObjectId, name: str) -> Changed:
         """Publish the rows of a branch as one version of the main history.

@@ -13,6 +13,7 @@ import attrs
 from lancekeep.application.base_paths import BasePaths
 from lancekeep.application.concurrency import is_remote
 from lancekeep.application.detached_versions import DetachedVersions
+from lancekeep.application.digests import Recorder
 from lancekeep.application.ledger import Ledger
 from lancekeep.application.places import Places
 from lancekeep.application.table_commits import Ahead, TableCommits
@@ -74,6 +75,8 @@ class Versions:
         """Returns the versions of a branch of the table at a URI that a tag points at."""
         self.after_commit: Callable[[ObjectId, bool], None] = lambda table, won: None
         """Called after a commit of a table's main history by `commit_version`: whether it won its version."""
+        self.recorder: Recorder | None = None
+        """Notes each committed version."""
 
     # -- tables -------------------------------------------------------------------------------------------------
 
@@ -194,6 +197,7 @@ class Versions:
         committed = detaching(DetachedVersions(commits), root)
         is_here = is_at(self._ledger.fresh(), table.location)
         if is_here and (latest is None or commits.retry.call(partial(commits.objects.head, latest.path))):
+            self.note(table, branch, committed)
             return committed
         commits.retry.call(partial(commits.objects.delete, committed.path))
         raise CommitRefused(
@@ -257,6 +261,7 @@ class Versions:
         )
         if branch is None:
             self.after_commit(table.id, not isinstance(outcome, Conflict))
+        self.note(table, branch, outcome)
         return outcome
 
     def commit_built(
@@ -266,10 +271,11 @@ class Versions:
         claim: Callable[[CommitToken], object] | None = None,
         *,
         scheme: NamingScheme | None = None,
+        noted: bool = True,
     ) -> tuple[Outcome, Sequence[bytes]]:
         """Make a version that this process has built the next one of a table.
 
-        See `TableCommits.commit_built`.
+        See `TableCommits.commit_built`. Unless ``noted``, the caller notes the version for `recorder`.
 
         Raises:
             CommitRefused: As `commit_version`.
@@ -278,9 +284,12 @@ class Versions:
         self._require_columns(table, None, lambda: built.content)
         confirm = self._confirming(table, built.number, first=False) if self.managed else _nothing
         root = self._places.dataset_root(table)
-        return self._ledger.commits.commit_built(
+        outcome, found = self._ledger.commits.commit_built(
             root, built, scheme=scheme or NamingScheme.V2, claim=claim, confirm=confirm
         )
+        if noted:
+            self.note(table, None, outcome)
+        return outcome, found
 
     def begin_history(self, table: Table, built: Approved) -> Outcome:
         """Commit a version that this process has built as a first version.
@@ -295,7 +304,9 @@ class Versions:
         staged = f"{root.manifest_key(built.number, NamingScheme.V2)}-{uuid4()}"
         commits = self._ledger.commits
         commits.retry.call(lambda: self._places.objects.put(staged, built.content))
-        return commits.commit(root, built.number, staged, len(built.content), branch=True, confirm=confirm)
+        outcome = commits.commit(root, built.number, staged, len(built.content), branch=True, confirm=confirm)
+        self.note(table, None, outcome)
+        return outcome
 
     def commit_versions(self, candidates: Sequence[NewVersion]) -> TransactionOutcome:
         """Make staged manifests the next versions of their tables, all or none.
@@ -314,7 +325,7 @@ class Versions:
             self._confirming(each.table, each.version, first=each.version == 1, branch=each.branch)
             for each in candidates
         ]
-        return TransactionCommits(self._ledger.commits).commit(
+        outcome = TransactionCommits(self._ledger.commits).commit(
             [
                 attrs.evolve(each, base=_base_at(each.table, each.branch, each.base)).at(
                     self._places.dataset_root(each.table)
@@ -323,6 +334,15 @@ class Versions:
             ],
             confirm=lambda: [check() for check in checks],
         )
+        if isinstance(outcome, AllCommitted):
+            for each, committed in zip(candidates, outcome.versions, strict=True):
+                self.note(each.table, each.branch, committed)
+        return outcome
+
+    def note(self, table: Table, branch: str | None, outcome: Outcome) -> None:
+        """Note a committed version for `recorder`."""
+        if self.recorder is not None and isinstance(outcome, Committed):
+            self.recorder.note(table, branch, outcome.version, outcome.path)
 
     def require_columns_may_change(self, object_id: ObjectId) -> None:
         """Check that a table is not that of a partition.
@@ -419,7 +439,12 @@ class Versions:
         if gone:
             return Unknown(known, gone)
         commits = self._ledger.commits
-        return TransactionCommits(commits).resolve(known) if known.others else commits.resolve(known)
+        outcome = TransactionCommits(commits).resolve(known) if known.others else commits.resolve(known)
+        done = outcome.versions if isinstance(outcome, AllCommitted) else (outcome,)
+        for member, each in zip(known.members, done, strict=False):
+            if (found := self._history(member.base_uri.removeprefix(places.base_uri))) is not None:
+                self.note(*found, each)
+        return outcome
 
     def is_free(self, token: CommitToken) -> bool:
         """Return whether the version of an unknown commit is the next one of its table.
@@ -457,13 +482,20 @@ class Versions:
 
     def _tagged(self, root: DatasetRoot) -> set[int]:
         """Return the tagged versions of a history. Histories share numbers, and a tag names one of them."""
-        location = self._places.location(root)
-        owner = self._ledger.view().owner_of(location)
-        if owner is None or not root.is_branch:
+        found = self._history(self._places.location(root))
+        if found is None or not root.is_branch:
             return self.tagged_versions(self._places.uri_at(root), None)
-        table = Table.from_entry(owner)
-        branch = location.removeprefix(f"{table.location}/{BRANCHES}/")
+        table, branch = found
         return self.tagged_versions(self._places.uri(table), branch)
+
+    def _history(self, location: str) -> tuple[Table, str | None] | None:
+        """Return the table and the branch of a history; None if no entry has it."""
+        owner = self._ledger.view().owner_of(location)
+        if owner is None:
+            return None
+        table = Table.from_entry(owner)
+        _, _, branch = location.partition(f"{table.location}/{BRANCHES}/")
+        return table, branch or None
 
     def _refuse_published(self, root: DatasetRoot, doomed: set[int]) -> None:
         owner = self._ledger.view().owner_of(self._places.location(root))

@@ -49,7 +49,7 @@ from lancekeep.domain.errors import (
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.properties import checked_properties
 from lancekeep.domain.row_rules import Rules, rules_of
-from lancekeep.domain.table import Table, add_table, v1_location, v1_table
+from lancekeep.domain.table import Table, add_table, find_table, v1_location, v1_table
 from lancekeep.domain.version_row import VersionRow
 from lancekeep.format.file_references import names_in
 from lancekeep.format.manifest import summary_of
@@ -131,6 +131,7 @@ class Writes:
         try:
             with self._diagnosed(object_id), self._appends.beside(object_id), checked(reader, rules) as rows:
                 committed = self._settled(object_id, lambda: self._engine.write(object_id, rows, engine_mode))
+            self.note(object_id, None, committed)
             if replaces and not declared:
                 self._tables.replace_properties(object_id, properties or {})
             return committed
@@ -154,7 +155,9 @@ class Writes:
                 return self._engine.write(object_id, rows, WriteMode.APPEND)
 
         with self._diagnosed(object_id):
-            return self._settled(object_id, append)
+            committed = self._settled(object_id, append)
+        self.note(object_id, None, committed)
+        return committed
 
     def begin(self, object_id: ObjectId, schema: Any, mode: str, properties: Mapping[str, str] | None) -> WritePlan:
         write_mode = _mode(mode)
@@ -183,9 +186,11 @@ class Writes:
         self, plan: WritePlan, fragments: Sequence[Any], properties: Mapping[str, str], *, exactly: bool
     ) -> Committed:
         with self._diagnosed(plan.table), self._appends.beside(plan.table):
-            return self._settled(
+            committed = self._settled(
                 plan.table, lambda: self._engine.commit_fragments(plan, fragments, properties, exactly=exactly)
             )
+        self.note(plan.table, None, committed)
+        return committed
 
     def commit_change(
         self,
@@ -198,11 +203,15 @@ class Writes:
         admits: Callable[[Any, int], bool] | None = None,
         checks: Callable[[Any, Rules], None] | None = None,
         rebased: bool = False,
+        noted: bool = True,
     ) -> Committed:
         """Commit a native change.
 
         With ``rebased``, a change of the main history beside appends is rebased without the engine: each version that
         the engine loses to them costs it seconds, and them a pause.
+
+        Unless ``noted``, the change makes no version of this history, so a version that the engine commits without a
+        callback is not noted for `Versions.recorder`.
 
         If the table has rules, ``checks`` receives the dataset and the rules before ``act``. Without ``admits``, the
         change is then repeated until it commits on the version that was checked.
@@ -217,10 +226,32 @@ class Writes:
             act = ruled
         watched = WatchedChange(self._engine.structure, act)
         committed = self._commit_watched(table.id, watched, after, branch, exactly, admits, rebased=rebased)
-        watched.settle(
-            table.id, lambda merge: self._commit_watched(table.id, merge, None, branch, False, None, rebased=False)
-        )
+        if noted:
+            self.note(table.id, branch, committed, after=watched.read)
+
+        def merge(act: Callable[[Any], Any]) -> None:
+            merged = self._commit_watched(table.id, act, None, branch, False, None, rebased=False)
+            self.note(table.id, branch, merged)
+
+        watched.settle(table.id, merge)
         return committed
+
+    def note(self, object_id: ObjectId, branch: str | None, committed: Committed, *, after: int | None = None) -> None:
+        """Note a version that the engine has committed without a callback.
+
+        Args:
+            object_id: The table.
+            branch: The branch; None for the main history.
+            committed: The version.
+            after: Also note the versions after this one: a compaction makes several.
+        """
+        if committed.path:
+            return
+        first = committed.version if after is None else min(after + 1, committed.version)
+        with suppress(TableNotFound):  # dropped since
+            table = find_table(self._ledger.recent(), object_id)
+            for version in range(first, committed.version + 1):
+                self._versions.note(table, branch, Committed(version, "", 0))
 
     def _commit_watched(
         self,
@@ -294,7 +325,9 @@ class Writes:
         try:
             fragments = self._engine.write_fragments(plan, data)
             if not self._ledger.managed:
-                return Committed(self._engine.create_at(plan, fragments), "", 0)
+                created = Committed(self._engine.create_at(plan, fragments), "", 0)
+                self._versions.note(table, None, created)
+                return created
             staged = self._engine.stage(plan, fragments, entered=False)
             outcome = self._versions.commit_version(table, None, staged.version, staged.path, staged.size)
             return raise_unless_committed(outcome, str(table.id))

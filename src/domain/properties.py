@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from lancekeep.domain.digests import DIGESTS, checked_digests
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.manifest_entry import FORMER_VIEW_PROPERTY, OWN_PROPERTIES
 from lancekeep.domain.mem_wal import LSM, checked_lsm
 from lancekeep.domain.row_rules import rules_of
+
+_SETTABLE = frozenset({DIGESTS, LSM})
 
 
 class OwnProperties(dict[str, str]):
@@ -22,7 +25,7 @@ def checked_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
 
     Raises:
         InvalidInput: a name or value is not text, the name belongs to the catalog, or the value has no meaning: a rule
-            of rows, or `LSM`.
+            of rows, `LSM`, or `DIGESTS`.
     """
     for key, value in (properties or {}).items():
         if not isinstance(key, str) or not isinstance(value, str):
@@ -31,6 +34,8 @@ def checked_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
             _refuse_own(key)
         if key == LSM:
             checked_lsm(value)
+        if key == DIGESTS:
+            checked_digests(value)
     rules_of(properties or {})
     return dict(properties or {})
 
@@ -52,15 +57,20 @@ def property_changes(values: Mapping[str, str] | None, removed: Iterable[str]) -
     return {**changes, **dict.fromkeys(names)}
 
 
-def refuse_table_properties(names: Iterable[str]) -> None:
-    """Raise `InvalidInput` if a property has a meaning for tables only."""
+def refuse_table_properties(names: Iterable[str], *, is_root: bool = False) -> None:
+    """Raise `InvalidInput` if a property has no meaning for a namespace.
+
+    `LSM` is a property of tables, `DIGESTS` of tables and of the root.
+    """
     if LSM in names:
         raise InvalidInput(f"{LSM!r} is a property of tables, and tables inherit none; set it for each table")
+    if DIGESTS in names and not is_root:
+        raise InvalidInput(f"{DIGESTS!r} is a property of the root namespace and of tables; set it for one of them")
 
 
 def is_own(name: str) -> bool:
     """Return whether a property is the catalog's own."""
-    return (name.startswith(OWN_PROPERTIES) and name != LSM) or name == FORMER_VIEW_PROPERTY
+    return (name.startswith(OWN_PROPERTIES) and name not in _SETTABLE) or name == FORMER_VIEW_PROPERTY
 
 
 def _refuse_own(name: str) -> None:

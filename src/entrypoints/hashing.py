@@ -5,27 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from functools import partial
-from hashlib import blake2b
 from time import monotonic
-from typing import Any
 
 import attrs
-from lance.file import LanceFileSession
 
+from lancekeep.adapters.lance.hashing import file_digest
 from lancekeep.application.catalog import Catalog
 from lancekeep.application.digests import Digests
 from lancekeep.application.upkeep.examination import Kept, Unreadable, examine, kept_versions
 from lancekeep.application.upkeep.file_checks import FileChecks
 from lancekeep.application.upkeep.fsck import Progress
 from lancekeep.application.upkeep.named_files import NamedFile, named_files
-from lancekeep.domain.digests import DIGEST_BYTES, FileDigest
+from lancekeep.domain.digests import FileDigest
 from lancekeep.domain.errors import Damaged
 from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.entrypoints.isolation import Crashed, Isolation
 from lancekeep.ports.object_store import ObjectInfo
-
-_CHUNK = 8 << 20
 
 
 @attrs.frozen
@@ -45,7 +41,7 @@ class HashedFile:
     directory: str
     path: str
     size: int
-    expected: tuple[str, ...]
+    expected: tuple[FileDigest, ...]
     storage_options: tuple[tuple[str, str], ...] = attrs.field(repr=False)
 
 
@@ -103,9 +99,11 @@ def digest(
     commits = catalog.commits
     chosen = list(map(ObjectId.of, tables)) if tables is not None else list(catalog.list_all_tables())
     records, files, recorded, size = Digests(commits.objects, commits.retry), 0, 0, 0
+    catalog.recorder.flush()
     for table in chosen:
         root = catalog.dataset_root(catalog.find_table(table))
         kept = list(_readable(catalog, table, root))
+        before = {each.version.root.key: records.keys(each.version.root.key) for each in kept}
         listed = commits.retry.call(partial(_listed, catalog, root))
         every = list(named_files(FileChecks(catalog.removal.clones), root, kept, listed))
         known = {history: records.recorded(history) for history in {file.history for file in every}}
@@ -118,9 +116,10 @@ def digest(
                 if isinstance(value, Crashed):
                     raise Damaged(f"{table}: {file.key} cannot be read: {value.reason}")
                 found.setdefault(file.history, []).append((file.name, FileDigest(file.size, value)))
-        for history, pairs in found.items():
-            present = {info.key.removeprefix(f"{history}/") for info in listed}
-            records.merge(history, pairs, present)
+        for history, keys in before.items():
+            if history in found or len(keys) > 1:
+                present = {info.key.removeprefix(f"{history}/") for info in listed}
+                records.merge(history, found.get(history, ()), present, keys)
         files, recorded, size = files + len(every), recorded + len(fresh), size + sum(file.size for file in fresh)
     return Recording(len(chosen), files, recorded, size, monotonic() - began)
 
@@ -137,7 +136,7 @@ def _listed(catalog: Catalog, root: DatasetRoot) -> list[ObjectInfo]:
     return list(catalog.commits.objects.list(f"{root.key}/"))
 
 
-def hashed_file(catalog: Catalog, root: DatasetRoot, file: NamedFile, expected: tuple[str, ...]) -> HashedFile:
+def hashed_file(catalog: Catalog, root: DatasetRoot, file: NamedFile, expected: tuple[FileDigest, ...]) -> HashedFile:
     """Return a file as a task that has no catalog reads it."""
     options = tuple(catalog.storage_options.items())
     if "://" in file.key:
@@ -152,17 +151,18 @@ def hashed_file(catalog: Catalog, root: DatasetRoot, file: NamedFile, expected: 
 
 def content_digest(file: HashedFile) -> str:
     """Return the digest of a file, in hexadecimal digits."""
-    session: Any = LanceFileSession(file.directory, dict(file.storage_options) or None)
-    digest = blake2b(digest_size=DIGEST_BYTES)
-    for start in range(0, file.size, _CHUNK):
-        digest.update(session.read_range(file.path, start, min(_CHUNK, file.size - start)))
-    return digest.hexdigest()
+    return file_digest(file.directory, file.path, file.size, dict(file.storage_options))
 
 
 def difference(file: HashedFile) -> str:
     """Return how a file differs from its recorded digest; empty if it does not."""
     try:
-        same = content_digest(file) in file.expected
+        same = any(_is_same(file, expected) for expected in file.expected)
     except (OSError, ValueError) as error:
         return " ".join(str(error).split())
     return "" if same else "its content differs from the recorded digest"
+
+
+def _is_same(file: HashedFile, expected: FileDigest) -> bool:
+    found = file_digest(file.directory, file.path, file.size, dict(file.storage_options), start=expected.start)
+    return found == expected.blake2b

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from threading import Lock
 from time import monotonic
 from typing import Any
@@ -30,7 +30,7 @@ from lancekeep.application.upkeep.named_files import named_files
 from lancekeep.domain.errors import Damaged, InvalidInput, LancekeepError, NotFound
 from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.layout import DatasetRoot
-from lancekeep.domain.table import DIGESTS_DIRECTORY
+from lancekeep.domain.table import DIGESTS_DIRECTORY, Table
 from lancekeep.entrypoints.hashing import HashedFile, difference, hashed_file
 from lancekeep.entrypoints.index_verification import index_problems
 from lancekeep.entrypoints.isolation import Crashed, Isolation
@@ -84,6 +84,9 @@ class VerifiedTable:
         files: The data files.
         bytes: The size of the data files.
         digests: The number of files of all versions of the table that were compared with recorded digests.
+        undigested: The number of files of these versions that have no recorded digest, if another file has one, or the
+            property ``lancekeep.digests`` is set.
+        unrecorded: Those of these versions of this table or branch whose manifests have no recorded digest, likewise.
     """
 
     table: str
@@ -93,6 +96,8 @@ class VerifiedTable:
     files: int
     bytes: int
     digests: int = 0
+    undigested: int = 0
+    unrecorded: tuple[int, ...] = ()
 
 
 @attrs.frozen
@@ -175,6 +180,7 @@ def verify_by(
     """
     began = monotonic()
     _ = catalog.commits  # a catalog over a server has none, and raises Unsupported
+    catalog.recorder.flush()
     chosen = list(map(ObjectId.of, tables)) if tables is not None else list(catalog.list_all_tables())
     report = _Report(digests, indexes)
     work: list[Work] = []
@@ -318,34 +324,48 @@ class _Report:
             parts = (tuple(ids[at : at + _FRAGMENTS_OF_A_TASK]) for at in starts)
             work += (Work(name, source, part, kept.is_latest, droppable) for part in parts)
         if self._compares:
-            work += self._comparisons(catalog, table, root, examined, options)
+            work += self._comparisons(catalog, catalog.find_table(table), root, examined, options)
         return work
 
     def _comparisons(
-        self, catalog: Catalog, table: ObjectId, root: DatasetRoot, kept: Sequence[Kept], options: Options
+        self, catalog: Catalog, entry: Table, root: DatasetRoot, kept: Sequence[Kept], options: Options
     ) -> Iterator[Work]:
         """Yield the work on files that have recorded digests."""
-        records, recorded = Digests(catalog.commits.objects, catalog.commits.retry), dict[str, Recorded]()
-        for history in dict.fromkeys((root.key, *(each.version.root.key for each in kept))):
+        table = entry.id
+        records = Digests(catalog.commits.objects, catalog.commits.retry)
+
+        @cache
+        def recorded(history: str) -> Recorded:
             try:
-                recorded[history] = records.recorded(history)
+                return records.recorded(history)
             except Damaged as error:
                 self.add_problem(Problem(str(table), DIGESTS_DIRECTORY, _line(error)))
-                recorded[history] = {}
-        if not any(recorded.values()):
+                return {}
+
+        histories = dict.fromkeys((root.key, *(each.version.root.key for each in kept)))
+        if not any(map(recorded, histories)) and not catalog.recorder.wants(entry):
             return
         checks = FileChecks(catalog.removal.clones)
-        chosen = list[HashedFile]()
+        chosen, without = list[HashedFile](), set[str]()
         for file in named_files(checks, root, kept, catalog.commits.objects.list(f"{root.key}/")):
-            digests = recorded[file.history].get(file.name, ())
-            if digests and file.size not in {digest.size for digest in digests}:
+            digests = recorded(file.history).get(file.name, ())
+            if not digests and file.source is not None:
+                digests = recorded(file.source.history).get(file.source.name, ())
+            if not digests:
+                without.add(file.key)
+            elif file.size not in {digest.size for digest in digests}:
                 sizes = " or ".join(f"{digest.size:,}" for digest in digests)
                 reason = f"the file has {file.size:,} bytes; its recorded digest is of {sizes}"
                 self.add_problem(Problem(str(table), file.key.removeprefix(f"{root.key}/"), reason))
-            elif digests:
-                chosen.append(hashed_file(catalog, root, file, tuple(digest.blake2b for digest in digests)))
+            else:
+                expected = tuple(digest for digest in digests if digest.size == file.size)
+                chosen.append(hashed_file(catalog, root, file, expected))
         if (told := self.tables.get(str(table))) is not None:
-            self.tables[str(table)] = attrs.evolve(told, digests=len(chosen))
+            self.tables[str(table)] = attrs.evolve(told, digests=len(chosen), undigested=len(without))
+        for each in kept:
+            if each.version.key in without and (told := self.tables.get(_named(table, each))) is not None:
+                unrecorded = (*told.unrecorded, each.version.number)
+                self.tables[told.table] = attrs.evolve(told, unrecorded=unrecorded)
         source = VersionSource(catalog.places.uri_at(root), 0, "", options, self._run)
         for at in range(0, len(chosen), _FILES_OF_A_TASK):
             yield Work(str(table), source, (), True, False, tuple(chosen[at : at + _FILES_OF_A_TASK]))

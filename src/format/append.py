@@ -9,11 +9,13 @@ fields that this release does not know are kept.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Any
 
 import attrs
 
 from lancekeep.domain.appends import REBASED
+from lancekeep.domain.digests import DIGEST_BYTES, FileDigest
 from lancekeep.domain.errors import Unsupported
 from lancekeep.domain.indexes import is_system_index
 from lancekeep.domain.manifest import DataStorageFormat, Fragment, SchemaField
@@ -25,6 +27,7 @@ from lancekeep.format.manifest import (
     ManifestFile,
     file_of,
     message_at,
+    message_span,
     not_a_manifest,
     parse_message,
     place_transaction,
@@ -109,6 +112,8 @@ class Appendable:
     _indexes: bytes | None = attrs.field(repr=False)
     _last_file: str
     _frame: Frame = attrs.field(repr=False)
+    _hash: Any = attrs.field(default=None, eq=False, repr=False)
+    """The BLAKE2b hash of the fields and fragments, which the next version continues; None if it is not wanted."""
 
     @staticmethod
     def parse(content: bytes, name: str) -> Appendable:
@@ -164,7 +169,7 @@ class Appendable:
         return TransactionFile(f"{self.version}-{uuid}.txn", transaction.SerializeToString(), self.version)
 
     def followed_by(
-        self, file: NewFile, transaction: TransactionFile, now: int, name: str
+        self, file: NewFile, transaction: TransactionFile, now: int, name: str, *, hashed: bool = False
     ) -> tuple[Appendable, Approved]:
         """Return the next version, also as it is published.
 
@@ -173,6 +178,7 @@ class Appendable:
             transaction: the transaction that appends it to this version, or to an earlier one.
             now: the time in nanoseconds since 1970.
             name: the table, for messages.
+            hashed: whether `digest` will be called for the next version.
 
         Raises:
             CommitRefused: the judge has found problems.
@@ -193,7 +199,8 @@ class Appendable:
         if self._indexes is not None:
             tail.index_section = 0
         place_transaction(tail, self._indexes)
-        head = self._head + ManifestTail(fragments=[fragment.SerializeToString()]).SerializeToString()
+        added = ManifestTail(fragments=[fragment.SerializeToString()]).SerializeToString()
+        head = self._head + added
         sections = [] if self._indexes is None else [self._indexes]
         content = file_of(head + tail.SerializeToString(), *sections, transaction.content)
         for field in TRANSACTION_SECTIONS:
@@ -210,7 +217,28 @@ class Appendable:
             tail=tail,
             last_file=file.name,
             frame=frame,
+            hash=self._hash_with(added) if hashed else None,
         ), built
+
+    def digest(self, content: bytes) -> FileDigest:
+        """Return the digest of the manifest file of this version.
+
+        `followed_by` has built it with ``hashed``. The digest continues that of the version before, because hashing all
+        fragments would take longer than the append.
+        """
+        start, _ = message_span(content)
+        digest = self._hash.copy()
+        digest.update(content[start + len(self._head) :])
+        digest.update(content[:start])
+        return FileDigest(len(content), digest.hexdigest(), start)
+
+    def _hash_with(self, fragment: bytes) -> Any:
+        """Return the hash of the fields and fragments with one more encoded fragment."""
+        if self._hash is None:
+            return blake2b(self._head + fragment, digest_size=DIGEST_BYTES)
+        following = self._hash.copy()
+        following.update(fragment)
+        return following
 
     def alone(self) -> bytes:
         """Return a manifest file of version 1 with this schema and no fragment."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from hashlib import blake2b
+from typing import Any
 
 from lancekeep.domain.digests import DIGEST_BYTES, FileDigest
 from lancekeep.domain.errors import Damaged
@@ -19,11 +20,13 @@ def digest_of(content: bytes) -> FileDigest:
 
 def encode_digests(found: Iterable[tuple[str, FileDigest]]) -> tuple[str, bytes]:
     """Return the name and the content of a record of files, by their paths."""
-    lines = sorted((path, each.size, each.blake2b) for path, each in found)
-    content = "".join(
-        json.dumps({"file": path, "size": size, "blake2b": digest}) + "\n" for path, size, digest in lines
-    ).encode()
+    content = "".join([_line(path, *each) for path, each in sorted(found)]).encode()
     return digest_of(content).blake2b + _SUFFIX, content
+
+
+def _line(path: str, size: int, blake2b: str, start: int) -> str:
+    begins = f', "start": {start}' if start else ""
+    return f'{{"file": {json.dumps(path)}, "size": {size}, "blake2b": "{blake2b}"{begins}}}\n'
 
 
 def decode_digests(name: str, content: bytes) -> list[tuple[str, FileDigest]]:
@@ -35,10 +38,16 @@ def decode_digests(name: str, content: bytes) -> list[tuple[str, FileDigest]]:
     try:
         if digest_of(content).blake2b + _SUFFIX != name.rpartition("/")[2]:
             raise ValueError("its content does not have the digest in its name")
-        lines = map(json.loads, content.splitlines())
-        return [(str(line["file"]), FileDigest(int(line["size"]), str(line["blake2b"]))) for line in lines]
+        return [_decoded(json.loads(line)) for line in content.splitlines()]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise Damaged(
             f"{name} is no record of digests: {error}. Remove it, check the table against a backup, and record the "
             "digests again with `lancekeep digest`"
         ) from error
+
+
+def _decoded(line: Mapping[str, Any]) -> tuple[str, FileDigest]:
+    size, start = int(line["size"]), int(line.get("start", 0))
+    if not 0 <= start <= size:
+        raise ValueError(f"the digest of {line['file']!r} starts at {start} of {size} bytes")
+    return str(line["file"]), FileDigest(size, str(line["blake2b"]), start)

@@ -6,7 +6,7 @@ Table format, "Manifest"; storage layout, "Base Path System".
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 import attrs
@@ -45,7 +45,7 @@ def may_be_clone(content: bytes) -> bool:
     return _DATASET_BASE in content
 
 
-def file_references(content: bytes, name: str) -> Iterator[FileReference]:
+def file_references(content: bytes, name: str, *, but: Container[bytes] = ()) -> Iterator[FileReference]:
     """Yield the files that a version reads.
 
     One file is in memory at a time, because a manifest may name millions.
@@ -53,6 +53,7 @@ def file_references(content: bytes, name: str) -> Iterator[FileReference]:
     Args:
         content: the bytes of the manifest file.
         name: the file, for messages.
+        but: encoded fragments whose files are left out.
 
     Raises:
         Damaged: the content is not a manifest, or a file has a base path that the manifest does not define.
@@ -61,6 +62,8 @@ def file_references(content: bytes, name: str) -> Iterator[FileReference]:
         manifest = parse_message(ManifestOutline, content)
         bases = {base.id: base for base in manifest.base_paths if base.HasField("path")}
         for fragment in manifest.fragments:
+            if fragment in but:
+                continue
             for file, holder in _files_of(parse(DataFragment, fragment)):
                 yield _placed(file, holder, bases, name)
         if manifest.HasField("index_section"):
@@ -69,6 +72,28 @@ def file_references(content: bytes, name: str) -> Iterator[FileReference]:
                     yield _placed(file, index, bases, name)
     except ValueError as error:
         raise not_a_manifest(name, error) from error
+
+
+def added_references(before: bytes, after: bytes, name: str) -> Iterator[FileReference]:
+    """Yield the files that a version reads and the version before it does not.
+
+    Args:
+        before: the bytes of the manifest file of the version before.
+        after: the bytes of the manifest file of the version.
+        name: the file of the version, for messages.
+
+    Raises:
+        Damaged: as `file_references`.
+    """
+    try:
+        old, new = parse_message(ManifestOutline, before), parse_message(ManifestOutline, after)
+    except ValueError as error:
+        raise not_a_manifest(name, error) from error
+    same = frozenset[bytes]()
+    if [*old.base_paths] == [*new.base_paths]:
+        same = frozenset(old.fragments).intersection(new.fragments)
+    known = {(file.base, file.path) for file in file_references(before, name, but=same)}
+    yield from (file for file in file_references(after, name, but=same) if (file.base, file.path) not in known)
 
 
 def base_paths(content: bytes, name: str) -> list[str]:

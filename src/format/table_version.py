@@ -27,6 +27,9 @@ from lancekeep.format.values import decoded, decoded_manifest, decoded_transacti
 
 T = TypeVar("T")
 
+_FIRST_OPERATION = 100
+"""The number of the first field of a transaction that holds an operation."""
+
 
 @attrs.frozen
 class TableVersion:
@@ -114,6 +117,23 @@ def parse_transaction(content: bytes, name: str) -> Transaction:
         raise Damaged(
             f"{name} is not a transaction of a Lance table: the message of {len(content)} bytes at 0: {error}"
         ) from error
+
+
+def operation_field(content: bytes, name: str) -> str:
+    """Return the name of the operation of a transaction, such as ``restore``.
+
+    Args:
+        content: the encoded transaction.
+        name: the file, for messages.
+
+    Raises:
+        Damaged: the bytes are not a transaction.
+    """
+    try:
+        fields = parse(MESSAGES["Transaction"], content).ListFields()
+    except ValueError as error:
+        raise Damaged(f"{name} is not a transaction of a Lance table: {error}") from error
+    return next((str(field.name) for field, _ in fields if field.number >= _FIRST_OPERATION), "")
 
 
 def serialize_transaction(transaction: Transaction) -> bytes:

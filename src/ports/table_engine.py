@@ -282,6 +282,18 @@ class TableEngine(Protocol):
         Versions that were cleaned up are left out.
         """
 
+    def file_digest(self, directory: str, path: str, size: int) -> str:
+        """Return the BLAKE2b digest of a file, in hexadecimal digits.
+
+        Args:
+            directory: The URI of a directory.
+            path: The path of the file below it.
+            size: The size of the file.
+
+        Raises:
+            OSError: The file cannot be read.
+        """
+
     def tagged_versions(self, uri: str, branch: str | None) -> set[int]:
         """Return the tagged versions of a branch of a table.
 

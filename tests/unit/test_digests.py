@@ -18,13 +18,19 @@ def records(*contents: tuple[tuple[str, FileDigest], ...]) -> Digests:
     return digests
 
 
-def test_forgotten_file_leaves_a_record_with_the_same_content_as_another() -> None:
+def test_removed_file_leaves_a_record_with_the_same_content_as_another() -> None:
     digests = records((A,), (B,))
-    digests.forget("t", {"data/b.lance"})
+    digests.fold("t", {"data/b.lance"})
     assert digests.recorded("t") == {"data/a.lance": {A[1]}}
+
+
+def test_last_removed_file_leaves_no_record() -> None:
+    digests = records((A,))
+    digests.fold("t", {"data/a.lance"})
+    assert digests.keys("t") == set()
 
 
 def test_merged_record_with_the_same_content_as_another_stays() -> None:
     digests = records((A, B), (A,))
-    digests.merge("t", [], {"data/a.lance", "data/b.lance"})
+    digests.merge("t", [], {"data/a.lance", "data/b.lance"}, digests.keys("t"))
     assert digests.recorded("t") == {"data/a.lance": {A[1]}, "data/b.lance": {B[1]}}

@@ -17,6 +17,7 @@ from lance.fragment import write_fragments
 
 from lancekeep.adapters.lance.channels import Channel, FirstChannel, Handle, StagingChannel
 from lancekeep.adapters.lance.data_files import LanceDataFiles
+from lancekeep.adapters.lance.hashing import file_digest
 from lancekeep.adapters.lance.namespace_errors import is_namespace_error
 from lancekeep.adapters.lance.native_errors import classified, leaves_unknown
 from lancekeep.adapters.lance.rows import LanceRows
@@ -315,6 +316,9 @@ class LanceEngine:
             dataset = self.open(table, None, None, None)
             with ThreadPoolExecutor(_AT_ONCE) as pool:
                 yield from filter(None, pool.map(partial(_summary, table, dataset), versions))
+
+    def file_digest(self, directory: str, path: str, size: int) -> str:
+        return file_digest(directory, path, size, self._storage_options)
 
     def tagged_versions(self, uri: str, branch: str | None) -> set[int]:
         dataset = lance.dataset(uri, storage_options=self._storage_options or None)

@@ -18,6 +18,7 @@ from typing import TypeVar
 import attrs
 
 from lancekeep.application.clones import Clones
+from lancekeep.application.digests import Digests
 from lancekeep.application.elsewhere import Elsewhere
 from lancekeep.application.ledger import Ledger
 from lancekeep.application.places import Places
@@ -31,7 +32,7 @@ from lancekeep.domain.layout import BRANCHES, VERSIONS, DatasetRoot
 from lancekeep.domain.manifest_entry import TABLE
 from lancekeep.domain.naming import ManifestName, NamingScheme, final_names
 from lancekeep.domain.partitions import published_version
-from lancekeep.domain.table import Table
+from lancekeep.domain.table import DIGESTS_DIRECTORY, Table
 from lancekeep.format.file_references import names_in
 from lancekeep.format.json_files import parse_reference
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
@@ -92,6 +93,7 @@ class _Dataset:
         refusal: Why nothing of the table may be removed; empty if it may.
         object_id: The identifier of the table in the catalog, if it has one.
         tier: The directory outside of the root that holds data files of tables; None for a table.
+        has_digests: Whether the directory has records of digests.
     """
 
     name: str
@@ -101,6 +103,7 @@ class _Dataset:
     refusal: str = ""
     object_id: ObjectId | None = None
     tier: Elsewhere | None = None
+    has_digests: bool = False
 
     def refuse(self, reason: str) -> None:
         self.refusal = self.refusal or reason
@@ -205,6 +208,7 @@ class Cleanup:
         for info in (info for part in parts for info in self._listed(prefix + part)):
             place = Place.of(info.key[len(prefix) :])
             if place is None:
+                dataset.has_digests = dataset.has_digests or f"/{DIGESTS_DIRECTORY}/" in info.key
                 continue
             root = dataset.root.branch(place.branch or None)
             branch = dataset.branches.setdefault(place.branch, _Branch(place.branch, root))
@@ -400,6 +404,17 @@ class Cleanup:
                 for directory in {posixpath.dirname(info.key) for _, info in branch.unneeded}:
                     if posixpath.basename(directory) not in DIRECTORIES:  # such as that of an index
                         objects.prune(directory)
+                if dataset.has_digests:
+                    self._forget_digests(branch)
+
+    def _forget_digests(self, branch: _Branch) -> None:
+        """Merge the records of digests, without those of removed files."""
+        manifests = (branch.versions[version] for version in branch.doomed)
+        gone = (*manifests, *(info for _, info in branch.unneeded))
+        prefix = f"{branch.root.key}/"
+        Digests(self._objects, self.ledger.commits.retry).fold(
+            branch.root.key, {info.key.removeprefix(prefix) for info in gone}
+        )
 
     def _listed(self, prefix: str) -> list[ObjectInfo]:
         """Return the result of `_list`; empty if the storage rejects the location."""

@@ -185,7 +185,7 @@ class ContentChecks:
         if self._is_readable(Version(root, version, info.key)) or self.commits.objects.head(info.key) is None:
             return False
         self.commits.rows.delete(root.base_uri, [version])
-        Digests(self.commits.objects, self.commits.retry).forget(root.key, [info.key.removeprefix(f"{root.key}/")])
+        Digests(self.commits.objects, self.commits.retry).fold(root.key, [info.key.removeprefix(f"{root.key}/")])
         self.commits.objects.delete(info.key)
         self.commits.forget()
         return True

@@ -184,15 +184,32 @@ class FileChecks:
         for version in versions:
             with suppress(ObjectNotFound, Damaged):
                 content = self.clones.retry.call(partial(self.clones.objects.get, version.key))
-                for reference in file_references(content, version.key):
-                    if reference.base is None:
-                        yield version, f"{version.root.key}/{reference.path}", reference
-                        continue
-                    known = (version.root.key, reference.base)
-                    if known not in bases:
-                        bases[known] = self._base(version, reference)
-                    if bases[known] is not None:
-                        yield version, f"{bases[known]}/{reference.path}", reference
+                for key, reference in self.keyed(version, file_references(content, version.key), bases):
+                    yield version, key, reference
+
+    def keyed(
+        self, version: Version, references: Iterable[FileReference], bases: dict[tuple[str, str], str | None]
+    ) -> Iterator[tuple[str, FileReference]]:
+        """Yield files of a version with their keys; see `references`."""
+        for reference in references:
+            if reference.base is None:
+                yield f"{version.root.key}/{reference.path}", reference
+                continue
+            known = (version.root.key, reference.base)
+            if known not in bases:
+                bases[known] = self._base(version, reference)
+            if bases[known] is not None:
+                yield f"{bases[known]}/{reference.path}", reference
+
+    def objects_at(self, key: str) -> Iterator[ObjectInfo]:
+        """Yield the object with a key, or the objects below a key that ends in a slash."""
+        if key.endswith("/"):
+            yield from self._list(key)
+            return
+        store, at = self._at(key)
+        info = self.clones.retry.call(partial(store.head, at))
+        if info is not None:
+            yield attrs.evolve(info, key=key)
 
 
 @attrs.define

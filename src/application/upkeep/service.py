@@ -18,6 +18,7 @@ from lancekeep.application.upkeep.bases import Bases, PropertiesAt
 from lancekeep.application.upkeep.cleanup import Cleanup
 from lancekeep.application.upkeep.cleanup_report import CleanupReport
 from lancekeep.application.upkeep.commit_store_move import move_to
+from lancekeep.application.upkeep.digest_recorder import DigestRecorder
 from lancekeep.application.upkeep.fsck import Fsck, FsckReport, Progress
 from lancekeep.application.upkeep.maintenance import Maintenance, MaintenanceAction
 from lancekeep.application.upkeep.manifest_names import ManifestNamesMigration, RenamedManifests
@@ -40,6 +41,7 @@ class Upkeep:
     versions: Versions
     compactions: Compactions
     mem_wal: MemWal
+    recorder: DigestRecorder
 
     def __init__(
         self,
@@ -217,6 +219,7 @@ class Upkeep:
             ConcurrentModification: Another writer changed the table or the copy. The old place is the table.
             Damaged: A version lacks files; or the table has moved, but something was committed at its old place since.
         """
+        self.recorder.flush()
         relocation = TableRelocation(self.ledger, self.places, self.tables, self.removal, self.mem_wal, self.engine)
         return relocation.relocate(ObjectId.of(identifier), location, keep=keep, dry_run=dry_run, progress=progress)
 

@@ -61,7 +61,14 @@ def verify(
 
 def _print(report: Any) -> None:
     columns = ("table", "version", "rows", "fragments", "files", "bytes", "digests compared")
-    print_table("Tables", columns, [_row(attrs.astuple(table)) for table in report.tables])
+    print_table("Tables", columns, [_row(attrs.astuple(table)[: len(columns)]) for table in report.tables])
+    for table in report.tables:
+        if table.undigested:
+            print_line(
+                f"{table.table}: {table.undigested:,} files have no recorded digest; `lancekeep digest` records them"
+            )
+        if table.unrecorded:
+            print_line(f"{table.table}: no digests of the versions {', '.join(map(str, table.unrecorded))}")
     if report.problems:
         problems = [(problem.table, problem.object, problem.reason) for problem in report.problems]
         print_table("Problems", ("table", "object", "reason"), problems)

@@ -1,0 +1,34 @@
+"""Digests of files, which the table engine reads from any storage that it knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any
+
+from lance.file import LanceFileSession
+
+from lancekeep.domain.digests import DIGEST_BYTES
+
+_CHUNK = 8 << 20
+
+
+def file_digest(directory: str, path: str, size: int, storage_options: Mapping[str, str], *, start: int = 0) -> str:
+    """Return the BLAKE2b digest of a file, in hexadecimal digits.
+
+    Args:
+        directory: The URI of a directory.
+        path: The path of the file below it.
+        size: The size of the file.
+        storage_options: The options that open the directory.
+        start: Where to begin; the bytes before follow at the end.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    session: Any = LanceFileSession(directory, dict(storage_options) or None)
+    digest = blake2b(digest_size=DIGEST_BYTES)
+    for begin, end in ((start, size), (0, start)):
+        for at in range(begin, end, _CHUNK):
+            digest.update(session.read_range(path, at, min(_CHUNK, end - at)))
+    return digest.hexdigest()
