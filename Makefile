@@ -18,7 +18,7 @@ MAKEFLAGS += --no-print-directory
 .DELETE_ON_ERROR:
 ENGINES := pylance-4.0.2 pylance-13.0.0
 
-.PHONY: help demo test older quick check docs format soak bench setup engines lock clean java
+.PHONY: help demo test older quick check docs dist format soak bench setup engines lock clean java
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
@@ -70,6 +70,11 @@ older: $(VENV)/installed-test ## test the data source with an older Spark: make 
 docs: $(VENV)/installed-test ## build the documentation site in site/; fail on a warning or a broken internal link
 	@mkdir -p typings && ln -sfn ../src typings/lancekeep
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir $(abspath $(or $(SITE),site))
+
+dist: $(VENV)/installed-test ## build the distributions in dist/, and check them
+	@rm -rf dist
+	@$(BIN)/python -m build --no-isolation
+	@$(BIN)/python -m twine check --strict dist/*
 
 bench: $(VENV)/installed-test ## run the benchmarks
 	@for benchmark in benchmarks/*.py; do echo "== $$benchmark"; $(BIN)/python $$benchmark || exit 1; done

@@ -1,4 +1,4 @@
-"""Hooks of MkDocs: complete the navigation, use README.md as the home page, and link to the repository.
+"""Hooks of MkDocs: write pages that are derived, use README.md as the home page, and link to the repository.
 
 Pages link to files outside docs/ by relative paths, which work in the repository. On the site these links lead to the
 repository that pyproject.toml names; without one, their text remains. A link to a file that does not exist fails the
@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
+
+from lancekeep.entrypoints.cli import SECTIONS, lancekeep
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -22,21 +26,59 @@ _OUTSIDE = re.compile(r"(!?\[)((?:[^\[\]]|\[[^\]]*\])*)\]\((\.\./[^)#\s]+)(#[^)\
 
 
 def on_config(config: Any) -> Any:
-    """Name the repository, and add the ADRs and the pages that the navigation does not name."""
+    """Name the repository that pyproject.toml names."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     config.repo_url = project.get("urls", {}).get("Repository")
-    sections = {title: pages for entry in config.nav for title, pages in entry.items()}
-    named = set(re.findall(r"[\w-]+\.md", str(config.nav)))
-    sections["Internals"] += sorted(path.name for path in DOCS.glob("*.md") if path.name not in named)
-    sections["Decisions"] += sorted(f"adr/{path.name}" for path in (DOCS / "adr").glob("*.md"))
     return config
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add README.md as index.md. It links from the root of the repository, and pages link from docs/."""
-    readme = _RELATIVE.sub(r"\1../", (ROOT / "README.md").read_text()).replace("](../docs/", "](")
-    files.append(File.generated(config, "index.md", content=readme))
+    """Add the pages that are derived from other files."""
+    for path, content in (("index.md", home()), ("command-line.md", commands()), ("adr/index.md", decisions())):
+        files.append(File.generated(config, path, content=content))
     return files
+
+
+def home() -> str:
+    """Return README.md as a page. README.md links from the root of the repository, and pages link from docs/."""
+    return _RELATIVE.sub(r"\1../", (ROOT / "README.md").read_text()).replace("](../docs/", "](")
+
+
+def commands() -> str:
+    """Return the reference of the command line: the help of each command."""
+    parts = ["# Command line", f"```text\n{_help(lancekeep, 'lancekeep')}```"]
+    for section, entries in SECTIONS.items():
+        parts.append(f"## {section}")
+        for entry in entries:
+            parts += _reference(lancekeep.commands[entry.name], f"lancekeep {entry.name}")
+    return "\n\n".join(parts)
+
+
+def _reference(placeholder: click.Command, path: str) -> Iterator[str]:
+    group, name = path.rsplit(" ", 1)
+    context = click.Context(lancekeep, info_name=group)
+    command = lancekeep.get_command(context, name) if group == "lancekeep" else placeholder
+    assert command is not None
+    yield f"### {path}"
+    yield f"```text\n{_help(command, path)}```"
+    for child in getattr(command, "commands", {}).values():
+        yield from _reference(child, f"{path} {child.name}")
+
+
+def _help(command: click.Command, path: str) -> str:
+    context = click.Context(command, info_name=path, max_content_width=100, terminal_width=100)
+    return re.sub(r"(?m)^\s+(-h, )?--help .*\n?", "", command.get_help(context) + "\n")
+
+
+def decisions() -> str:
+    """Return the index of the ADRs, with the status of each."""
+    rows = []
+    for path in sorted((DOCS / "adr").glob("0*.md")):
+        title, status = re.findall(r"\A# (.*?)\n.*?^Status: (.*?)\n\n", path.read_text(), re.DOTALL | re.MULTILINE)[0]
+        number, _, decision = title.partition(". ")
+        rows.append(f"| {number} | [{decision}]({path.name}) | {' '.join(status.split())} |")
+    head = ["# Decisions", "", "New decisions begin as a copy of `docs/adr/template.md`.", ""]
+    return "\n".join([*head, "| ADR | decision | status |", "| --- | --- | --- |", *rows])
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:

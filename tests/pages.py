@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -147,6 +148,18 @@ class Reader:
                 return
             assert time.monotonic() < deadline, f"{example.parsed}\n{printed}"
             time.sleep(0.1)  # a server in the background is starting
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        found: int = listener.getsockname()[1]
+        return found
+
+
+def server_at(home: Path, port: int) -> dict[str, str]:
+    """Let the servers of a page listen on a port, and return the places to replace."""
+    (home / "lancekeep.toml").write_text(f"[server]\nport = {port}\nlog_level = 'error'\n")
+    return {"127.0.0.1:2333": f"127.0.0.1:{port}", "/home/ada": str(home)}
 
 
 def blocks(page: Path) -> Iterator[tuple[int, str]]:

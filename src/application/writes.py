@@ -430,6 +430,10 @@ class Writes:
         """Return a table after checking, without the engine, that the version exists."""
         if tag is not None and (version is not None or branch is not None):
             raise InvalidInput("a tag selects a version; pass no version or branch with it")
+        if version is not None and not isinstance(version, int):
+            raise InvalidInput(
+                f"the version {version!r} of {object_id} is not a number; select a tag by tag={version!r}"
+            )
         table = self._tables.find(object_id)
         root = self._places.dataset_root(table)
         commits = self._ledger.commits

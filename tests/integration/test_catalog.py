@@ -200,6 +200,8 @@ def test_open_at_a_version_a_tag_or_a_branch(catalog: lancekeep.Catalog) -> None
         catalog.open("t", 9)
     with pytest.raises(lancekeep.InvalidInput, match="a tag selects a version"):
         catalog.open("t", 1, tag="first")
+    with pytest.raises(lancekeep.InvalidInput, match="select a tag by tag='first'"):
+        catalog.open("t", "first")  # type: ignore[arg-type] # what a caller may try
     catalog.declare_table("declared")
     with pytest.raises(lancekeep.VersionNotFound, match="only declared"):
         catalog.open("declared")

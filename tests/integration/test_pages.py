@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import socket
 import tomllib
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
@@ -24,7 +23,7 @@ import pyarrow as pa
 import pytest
 from deployments import bucket
 from lance import DatasetBasePath
-from pages import ROOT, Reader, blocks
+from pages import ROOT, Reader, blocks, free_port, server_at
 from readers.walk import Walk
 from rest_server import serving
 
@@ -47,6 +46,7 @@ ELSEWHERE = {
     "lsm.md": "integration/test_lsm.py",
     "jobs.md": "integration/test_spark_pages.py",
     "spark.md": "integration/test_spark_pages.py",
+    "tutorial.md": "integration/test_spark_pages.py",
     "write-an-adapter.md": "contracts/test_write_an_adapter.py",
 }
 """Pages whose examples need more than a reader has, and the tests that run them."""
@@ -105,16 +105,12 @@ def test_examples_of_all_pages_are_run() -> None:
 
 @pytest.fixture
 def port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        found: int = listener.getsockname()[1]
-        return found
+    return free_port()
 
 
 @pytest.fixture
 def server_settings(home: Path, port: int) -> dict[str, str]:
-    """Let servers of a page listen on a free port."""
-    (home / "lancekeep.toml").write_text(f"[server]\nport = {port}\nlog_level = 'error'\n")
-    return {"127.0.0.1:2333": f"127.0.0.1:{port}", "/home/ada": str(home)}
+    return server_at(home, port)
 
 
 def test_readme(home: Path, server_settings: dict[str, str]) -> None:

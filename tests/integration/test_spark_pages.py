@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from pages import ROOT, Reader
+from pages import ROOT, Reader, free_port, server_at
 
 import lancekeep
 import lancekeep.spark
@@ -56,6 +56,16 @@ def test_spark(spark: SparkSession, lake: lancekeep.Catalog, tmp_path: Path) -> 
         for query in spark.streams.active:
             query.stop()
     assert lake.open("travel.flights").to_table()["carrier"].to_pylist() == ["AA", "XX", "UA"]
+
+
+def test_tutorial(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def statements(statement: str) -> None:
+        spark.sql(statement)
+
+    page = ROOT / "docs" / "tutorial.md"
+    assert Reader(server_at(tmp_path, free_port()), statements=statements).read(page) >= 15
 
 
 def test_jobs(spark: SparkSession, lake: lancekeep.Catalog, tmp_path: Path) -> None:

@@ -50,4 +50,6 @@ def test_api_page_names_every_public_name_once() -> None:
 def test_site_builds_without_warnings(tmp_path: Path) -> None:
     subprocess.run(["make", "docs", f"SITE={tmp_path / 'site'}"], cwd=ROOT, check=True, capture_output=True)
     assert 'id="lancekeep.Catalog.write"' in (tmp_path / "site" / "api" / "index.html").read_text()
-    assert (tmp_path / "site" / "adr").is_dir()
+    assert "lancekeep keys revoke" in (tmp_path / "site" / "command-line" / "index.html").read_text()
+    index = (tmp_path / "site" / "adr" / "index.html").read_text()
+    assert all(f'href="{path.stem}/"' in index for path in (DOCS / "adr").glob("0*.md"))

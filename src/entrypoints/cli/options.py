@@ -93,7 +93,8 @@ def stores(command: Callable[Concatenate[Stores, P], T]) -> Callable[..., T]:
     @click.option(
         "--commit-store",
         metavar="URL",
-        help="The commit store; left out, the storage's own condition. Also: LANCEKEEP_COMMIT_STORE.",
+        help="URL of the commit store. Default: the storage decides by create-only writes. "
+        "Also: LANCEKEEP_COMMIT_STORE.",
     )
     @pairs("--storage-option", "An option of the storage; may be repeated. Also: LANCEKEEP_STORAGE__NAME.")
     @pairs_in_file("--storage-option-file", "Read secret options of the storage from lines NAME=VALUE; '-' is stdin.")
@@ -134,7 +135,9 @@ def as_json(command: Callable[P, T]) -> Callable[P, T]:
 
 def assume_yes(command: Callable[P, T]) -> Callable[P, T]:
     """Add ``--yes``, which makes the changes that the command otherwise shows."""
-    return click.option("--yes", "assume_yes", is_flag=True, help="Do it; without, it is only shown.")(command)
+    return click.option("--yes", "assume_yes", is_flag=True, help="Apply the plan. Without --yes, only show it.")(
+        command
+    )
 
 
 def pairs(name: str, explanation: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
