@@ -50,7 +50,8 @@ def any_value(kind: type) -> st.SearchStrategy[Any]:
             st.none() | st.sampled_from(OPERATIONS).flatmap(any_value),
             UNKNOWN,
         )
-    fields = MESSAGES[values.message_name(kind)].DESCRIPTOR.fields_by_name
+    name = "Manifest" if kind is manifest.Manifest else values.message_name(kind)  # with its fragments as values
+    fields = MESSAGES[name].DESCRIPTOR.fields_by_name
     names = [attribute.name for attribute in attrs.fields(kind) if attribute.name != "others"]
     parts = {name: _part(fields[name]) for name in names}
     return st.fixed_dictionaries({}, optional=parts | {"others": UNKNOWN}).map(lambda found: kind(**found))

@@ -44,6 +44,9 @@ _POSITION = re.compile(r",? /\S+\.rs:\d+:\d+")
 _OWN_FOOTER = 2
 """The first major version of data files whose footer tells the number of rows."""
 
+_CACHED = 32 << 20
+"""The bytes of metadata that the engine keeps. Its default is 1 GB, but each file is read once."""
+
 Options = tuple[tuple[str, str], ...]
 Task = Callable[["Work"], "Found"]
 Runner = Callable[[str, Sequence["Work"], Task], Iterable["Found | Crashed"]]
@@ -223,9 +226,11 @@ class VersionSource:
 
     def open(self) -> Any:
         """Open the version."""
-        if not self.branch:
-            return lance.dataset(self.uri, version=self.version, storage_options=self.options)
-        return lance.dataset(self.uri, storage_options=self.options).checkout_version((self.branch, self.version))
+        version = None if self.branch else self.version
+        opened = lance.dataset(
+            self.uri, version=version, storage_options=self.options, metadata_cache_size_bytes=_CACHED
+        )
+        return opened.checkout_version((self.branch, self.version)) if self.branch else opened
 
 
 @attrs.frozen

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from itertools import islice
 from typing import Any
@@ -141,7 +141,7 @@ def totals(manifest: Manifest) -> dict[str, int]:
             files += 1
             size += file.file_size_bytes
     return {
-        "fragments": len(fragments), "rows": rows - deleted, "deleted_rows": deleted, "data_files": files,
+        "fragments": len(manifest.fragments), "rows": rows - deleted, "deleted_rows": deleted, "data_files": files,
         "data_bytes": size,
     }  # fmt: skip
 
@@ -186,9 +186,9 @@ def _differing(entries: Sequence[bytes], others: Sequence[bytes], continues: boo
     return {(each.id, each.files[0].path if each.files and not continues else ""): each for each in found}
 
 
-def _messages(manifest: Manifest) -> Sequence[Any]:
+def _messages(manifest: Manifest) -> Iterable[Any]:
     fragments: Any = manifest.fragments
-    return fragments.messages if isinstance(fragments, Fragments) else fragments
+    return fragments.messages() if isinstance(fragments, Fragments) else fragments
 
 
 def _files_of(fragments: Sequence[Any]) -> dict[str, int]:

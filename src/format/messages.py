@@ -12,13 +12,18 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-_MESSAGES = {
-    "Manifest": "fields=1:Field* fragments=2:DataFragment* version=3:uint64 version_aux_data=4:uint64 "
+_REST_OF_MANIFEST = (
+    "version=3:uint64 version_aux_data=4:uint64 "
     "schema_metadata=5:Metadata* index_section=6:uint64 timestamp=7:Timestamp tag=8:string "
     "reader_feature_flags=9:uint64 writer_feature_flags=10:uint64 max_fragment_id=11:uint32 transaction_file=12:string "
     "writer_version=13:WriterVersion next_row_id=14:uint64 data_format=15:DataStorageFormat config=16:Property* "
     "blob_dataset_version=17:uint64 base_paths=18:BasePath* table_metadata=19:Property* branch=20:string "
-    "transaction_section_21=21:uint64 transaction_section=23:uint64",
+    "transaction_section_21=21:uint64 transaction_section=23:uint64"
+)
+
+_MESSAGES = {
+    "Manifest": f"fields=1:Field* fragments=2:DataFragment* {_REST_OF_MANIFEST}",
+    "ManifestOfVersion": f"fields=1:Field* fragments=2:bytes* {_REST_OF_MANIFEST}",
     "ManifestOutline": "fields=1:bytes* fragments=2:bytes* index_section=6:uint64 transaction_file=12:string "
     "base_paths=18:BasePath* transaction_section=23:uint64",
     "ManifestTail": "fields=1:bytes* fragments=2:bytes* version=3:uint64 version_aux_data=4:uint64 "
@@ -154,6 +159,8 @@ MESSAGES: Mapping[str, Any] = message_classes("lancekeep.table", _MESSAGES)
 Manifest: Any = MESSAGES["Manifest"]
 ManifestOutline: Any = MESSAGES["ManifestOutline"]
 """A manifest whose schema fields and fragments stay encoded: a table of 100,000 fragments decodes in milliseconds."""
+ManifestOfVersion: Any = MESSAGES["ManifestOfVersion"]
+"""A manifest whose fragments stay encoded, which takes no more memory than its file."""
 ManifestTail: Any = MESSAGES["ManifestTail"]
 """A manifest whose schema fields and fragments stay encoded, and whose other fields an append changes."""
 Field: Any = MESSAGES["Field"]

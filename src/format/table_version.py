@@ -22,7 +22,7 @@ from lancekeep.format.manifest import (
     parse_section,
     parse_span,
 )
-from lancekeep.format.messages import MESSAGES, parse
+from lancekeep.format.messages import MESSAGES, ManifestOfVersion, parse
 from lancekeep.format.values import decoded, decoded_manifest, decoded_transaction, encoded, encoded_transaction
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ class TableVersion:
     """A decoded manifest file.
 
     Attributes:
-        manifest: the manifest. Its fragments become values when they are read.
+        manifest: the manifest. Its fragments are decoded when they are read.
         index_section: the indexes; None if the file has no such section.
         transaction: the transaction inside the file; None if it has none.
     """
@@ -64,7 +64,7 @@ class TableVersion:
         """
         try:
             begin, end = message_span(content)
-            message = parse_span(MESSAGES["Manifest"], content, begin, end)
+            message = parse_span(ManifestOfVersion, content, begin, end)
             manifest = _at(begin, lambda: decoded_manifest(message, name))
             refuse_unknown_features(manifest.reader_feature_flags, name)
             index_section = None

@@ -7,7 +7,7 @@ does not know stay encoded in the attribute ``others``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar, cast, overload
 
@@ -18,11 +18,12 @@ from lancekeep.domain import manifest as values
 from lancekeep.domain import operations
 from lancekeep.domain.errors import Damaged
 from lancekeep.domain.manifest import Fragment
-from lancekeep.format.messages import MESSAGES, uuid_text
+from lancekeep.format.messages import MESSAGES, DataFragment, parse, uuid_text
 
 T = TypeVar("T")
 
 _NAMED_DIFFERENTLY = {
+    values.Manifest: "ManifestOfVersion",
     values.Fragment: "DataFragment",
     values.SchemaField: "Field",
 }
@@ -47,21 +48,23 @@ _FIRST_OPERATION = 100
 
 
 class Fragments(Sequence[Fragment]):
-    """The fragments of a manifest, which become values when they are read.
+    """The fragments of a manifest, each decoded when it is read.
 
-    A table may have millions of fragments. The messages are decoded already, so only a value that the format does not
-    allow is found later.
+    A table may have millions of fragments, so they stay encoded: decoded, they take ten times the memory.
+
+    Attributes:
+        encoded: The encoded fragments.
 
     Raises:
-        Damaged: a fragment has such a value.
+        Damaged: a fragment cannot be decoded, or has a value that the format does not allow.
     """
 
-    def __init__(self, messages: Sequence[Any], name: str) -> None:
-        self.messages = messages
+    def __init__(self, encoded: Sequence[bytes], name: str) -> None:
+        self.encoded = encoded
         self._name = name
 
     def __len__(self) -> int:
-        return len(self.messages)
+        return len(self.encoded)
 
     @overload
     def __getitem__(self, index: int) -> Fragment: ...
@@ -69,13 +72,15 @@ class Fragments(Sequence[Fragment]):
     def __getitem__(self, index: slice) -> Sequence[Fragment]: ...
     def __getitem__(self, index: int | slice) -> Fragment | Sequence[Fragment]:
         if isinstance(index, slice):
-            return Fragments(self.messages[index], self._name)
-        return self._value(self.messages[index])
+            return self.of(self.encoded[index])
+        return self._value(self.encoded[index])
 
     def __iter__(self) -> Iterator[Fragment]:
-        return map(self._value, self.messages)
+        return map(self._value, self.encoded)
 
     def __eq__(self, other: object) -> bool:
+        if isinstance(other, Fragments) and self.encoded == other.encoded:
+            return True
         if not isinstance(other, Sequence):
             return NotImplemented
         return len(self) == len(other) and all(ours == theirs for ours, theirs in zip(self, other, strict=True))
@@ -85,11 +90,44 @@ class Fragments(Sequence[Fragment]):
     def __repr__(self) -> str:
         return f"<{len(self)} fragments of {self._name}>"
 
-    def _value(self, message: Any) -> Fragment:
+    def of(self, encoded: Sequence[bytes]) -> Fragments:
+        """Return some of the fragments."""
+        return Fragments(encoded, self._name)
+
+    def messages(self) -> Iterator[Any]:
+        """Yield the fragments as messages, which takes less time than values."""
+        return map(self._message, self.encoded)
+
+    def _message(self, content: bytes) -> Any:
+        try:
+            return parse(DataFragment, content)
+        except ValueError as error:
+            raise Damaged(f"{self._name}: a fragment cannot be decoded: {error}") from error
+
+    def _value(self, content: bytes) -> Fragment:
+        message = self._message(content)
         try:
             return decoded(Fragment, message)
         except ValueError as error:
             raise Damaged(f"{self._name}: fragment {message.id} is not valid: {error}") from error
+
+
+def differing(fragments: Sequence[Fragment], others: Sequence[Fragment]) -> Iterator[Fragment]:
+    """Yield the fragments that others do not equal.
+
+    Encoded fragments are compared by their hashes, so only those that differ are decoded.
+    """
+    known = set(map(hash, _encoded(others)))
+    if isinstance(fragments, Fragments):
+        chosen = [content for content in fragments.encoded if hash(content) not in known]
+        return iter(fragments.of(chosen))
+    return (fragment for fragment in fragments if hash(encoded(fragment).SerializeToString()) not in known)
+
+
+def _encoded(fragments: Sequence[Fragment]) -> Iterable[bytes]:
+    if isinstance(fragments, Fragments):
+        return fragments.encoded
+    return (bytes(encoded(fragment).SerializeToString()) for fragment in fragments)
 
 
 def decoded(kind: type[T], message: Any) -> T:
@@ -222,7 +260,7 @@ def message_name(kind: type) -> str:
 
 def _reader(field: Any) -> _Read | None:
     message = field.message_type
-    if (field.containing_type.name, field.name) == ("Manifest", "fragments"):
+    if _is_of_version(field):
         return None  # see `decoded_manifest`
     if message is None:
         enum = _ENUMS.get((field.containing_type.name, field.name))
@@ -247,8 +285,15 @@ def _map_reader(entry: Any) -> _Read:
     return lambda entries: {each.key: each.value for each in entries}
 
 
+def _is_of_version(field: Any) -> bool:
+    """Return whether a field holds the fragments of a manifest."""
+    return (field.containing_type.name, field.name) == ("ManifestOfVersion", "fragments")
+
+
 def _writer(field: Any) -> _Write:
     name, message = field.name, field.message_type
+    if _is_of_version(field):
+        return lambda to, value: to.fragments.extend(_encoded(value))
     if message is None:
         if field.is_repeated:
             return lambda to, value: getattr(to, name).extend(value)
@@ -261,8 +306,6 @@ def _writer(field: Any) -> _Write:
         return lambda to, value: getattr(to, name).extend(
             [entry(key=key, value=convert(each)) for key, each in value.items()]
         )
-    if message.name == "DataFragment":
-        return lambda to, value: _set_fragments(getattr(to, name), value)
     if field.is_repeated:
         return lambda to, value: getattr(to, name).extend([encoded(each) for each in value])
     return lambda to, value: _set_message(getattr(to, name), value)
@@ -279,13 +322,6 @@ def _unchanged(value: Any) -> Any:
 def _set_message(message: Any, value: Any) -> None:
     message.SetInParent()  # an empty message is present too
     message.CopyFrom(encoded(value))
-
-
-def _set_fragments(messages: Any, fragments: Sequence[Fragment]) -> None:
-    if isinstance(fragments, Fragments):
-        messages.MergeFrom(fragments.messages)
-    else:
-        messages.extend([encoded(fragment) for fragment in fragments])
 
 
 def _unknown_fields(message: Any) -> bytes:

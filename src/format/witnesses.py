@@ -19,6 +19,7 @@ from lancekeep.format.deletions import decode_bitmap
 from lancekeep.format.effects import MOST_FRAGMENTS
 from lancekeep.format.judged_fragments import Problem
 from lancekeep.format.table_version import TableVersion
+from lancekeep.format.values import differing
 
 _WHOLLY_NEW = (operations.Overwrite, operations.Restore, operations.Clone)
 """Operations after which the version before says nothing."""
@@ -75,7 +76,8 @@ def _of_new_fragments(manifest: Manifest, new: Iterable[Fragment]) -> Iterator[P
     expected = {fragment.files[0].path: fragment for fragment in new if fragment.files}
     if not expected:
         return
-    found = {fragment.files[0].path: fragment for fragment in manifest.fragments if fragment.files}
+    first = ((fragment.files[0].path, fragment) for fragment in manifest.fragments if fragment.files)
+    found = {path: fragment for path, fragment in first if path in expected}
     for path, fragment in expected.items():
         other = found.get(path)
         if other is None:
@@ -86,8 +88,8 @@ def _of_new_fragments(manifest: Manifest, new: Iterable[Fragment]) -> Iterator[P
 
 def _of_kept_fragments(manifest: Manifest, before: Manifest, operation: Operation) -> Iterator[Problem]:
     changed, removed = _named(operation)
-    found = {fragment.id: fragment for fragment in manifest.fragments}
-    for fragment in before.fragments:
+    found = {fragment.id: fragment for fragment in differing(manifest.fragments, before.fragments)}
+    for fragment in differing(before.fragments, manifest.fragments):
         other = found.get(fragment.id)
         if fragment.id in removed:
             continue

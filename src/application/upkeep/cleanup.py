@@ -79,6 +79,10 @@ class _Branch:
         else:
             self.twins[parsed.version], self.versions[parsed.version] = self.versions[parsed.version], info
 
+    @property
+    def manifests(self) -> int:
+        return len(self.versions) + len(self.twins) + len(self.others) + len(self.staged)
+
     def spare(self) -> None:
         """Remove nothing."""
         self.doomed, self.dangling, self.abandoned, self.unneeded = [], [], [], []
@@ -135,6 +139,8 @@ class Cleanup:
     progress: Progress
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     _newest: datetime | None = None
+    _manifests: int = 0
+    _done: int = 0
     _needed: set[bytes] = attrs.field(factory=set)
     _read: set[ObjectInfo] = attrs.field(factory=set)
 
@@ -144,7 +150,7 @@ class Cleanup:
         require_span(self.grace)
         if self.keep < 1:
             raise InvalidInput(f"keep is {self.keep}; the latest version always stays, so it is at least 1")
-        datasets = [*self._look(), *self._tiers()]
+        datasets = [*self._look(files=True), *self._tiers()]
         self._choose(datasets)
         if not dry_run:
             self._remove_versions([dataset for dataset in datasets if dataset.selected])
@@ -159,10 +165,13 @@ class Cleanup:
 
     # -- looking ------------------------------------------------------------------------------------------------
 
-    def _look(self) -> Iterator[_Dataset]:
+    def _look(self, *, files: bool) -> Iterator[_Dataset]:
         """Yield every table, then datasets without an entry.
 
         A deregistered clone is such a dataset; it may be registered again.
+
+        Args:
+            files: Also list the files of the tables to clean. Otherwise list only manifests.
         """
         entries = list(self.ledger.view().all_of(TABLE))
         taken = set[str]()
@@ -176,9 +185,9 @@ class Cleanup:
                 yield _Dataset(str(object_id), DatasetRoot("", ""), selected, refusal=str(error))
                 continue
             taken.add(table.location)
-            yield self._filled(self._placed(table, selected))
+            yield self._filled(self._placed(table, selected), files=files)
         for location in self.clones.unowned_datasets(taken):
-            yield self._filled(_Dataset(location, self._root(location), selected=False))
+            yield self._filled(_Dataset(location, self._root(location), selected=False), files=False)
 
     def _tiers(self) -> Iterator[_Dataset]:
         """Yield the directories outside of the root that hold data files of tables."""
@@ -201,9 +210,9 @@ class Cleanup:
         key = self.places.prefix + location
         return DatasetRoot(key, self._objects.root_uri + key)
 
-    def _filled(self, dataset: _Dataset) -> _Dataset:
-        """Add the objects of the directory; only manifests if the table is not cleaned."""
-        prefix, cleaned = f"{dataset.root.key}/", dataset.selected and not dataset.refusal
+    def _filled(self, dataset: _Dataset, *, files: bool) -> _Dataset:
+        """Add the objects of the directory; only manifests without ``files``, or if the table is not cleaned."""
+        prefix, cleaned = f"{dataset.root.key}/", files and dataset.selected and not dataset.refusal
         parts = ("",) if cleaned else (f"{VERSIONS}/", f"{BRANCHES}/")
         for info in (info for part in parts for info in self._listed(prefix + part)):
             place = Place.of(info.key[len(prefix) :])
@@ -244,16 +253,15 @@ class Cleanup:
         branches = [branch for dataset in datasets for branch in dataset.branches.values()]
         times = [info.modified for branch in branches for info in branch.versions.values() if info.modified]
         self._newest = min(max(times), self.now()) if times else None
+        self._manifests = sum(branch.manifests for branch in branches)
         doomed = set[bytes]()
-        for at, dataset in enumerate(datasets):
-            self.progress(at, len(datasets), f"reading the manifests of {dataset.name}")
+        for dataset in datasets:
             if dataset.selected and not dataset.refusal and dataset.tier is None:
                 try:
                     self._choose_versions(dataset)
-                    gone = [
-                        branch.versions[version] for branch in dataset.branches.values() for version in branch.doomed
-                    ]
-                    doomed.update(*map(self._names, gone))
+                    for branch in dataset.branches.values():
+                        for version in branch.doomed:  # one manifest in memory at a time
+                            doomed |= self._names(dataset, branch.versions[version])
                 except Damaged as error:
                     dataset.refuse(f"{error}. Nothing of the table is removed")
             self._need(dataset)
@@ -317,7 +325,7 @@ class Cleanup:
             twins = {info for version, info in branch.twins.items() if version not in branch.doomed}
             for info in {*branch.versions.values(), *twins, *branch.others, *branch.staged} - gone - self._read:
                 try:
-                    self._needed |= self._names(info)
+                    self._needed |= self._names(dataset, info)
                 except Damaged as error:
                     if info not in branch.staged:  # an undecodable staged file cannot become a version
                         dataset.refuse(f"{error}. Nothing of the table is removed")
@@ -325,7 +333,9 @@ class Cleanup:
         if dataset.refusal != refusal:
             self._need(dataset)  # the versions that were to be removed stay, too
 
-    def _names(self, manifest: ObjectInfo) -> set[bytes]:
+    def _names(self, dataset: _Dataset, manifest: ObjectInfo) -> set[bytes]:
+        self._done += 1
+        self.progress(min(self._done, self._manifests), self._manifests, f"reading the manifests of {dataset.name}")
         try:
             return names_in(self._retry(lambda: self._objects.get(manifest.key)), manifest.key)
         except ObjectNotFound:  # removed since it was listed, by another clean-up or a finished commit
@@ -348,7 +358,7 @@ class Cleanup:
                     self._recheck(dataset, branch)
                 except Damaged as error:
                     dataset.refuse(str(error))
-                self._remove_versions_of(branch)
+                self._remove_versions_of(dataset, branch)
         self.ledger.commits.forget()
 
     def _recheck(self, dataset: _Dataset, branch: _Branch) -> None:
@@ -369,7 +379,7 @@ class Cleanup:
             if branch.versions[version] in present and Reference(branch.name, version) not in held
         ]
 
-    def _remove_versions_of(self, branch: _Branch) -> None:
+    def _remove_versions_of(self, dataset: _Dataset, branch: _Branch) -> None:
         """Remove rows, then manifests.
 
         After an interruption, a manifest without a row is readable, and the next run finds it.
@@ -378,20 +388,21 @@ class Cleanup:
         if forgotten:
             self._retry(lambda: self.ledger.commits.rows.delete(branch.root.base_uri, forgotten))
         twins = (branch.twins[version] for version in branch.doomed if version in branch.twins)
-        for info in (*twins, *(branch.versions[version] for version in branch.doomed), *branch.abandoned):
-            self._delete(info)
+        gone = (*twins, *(branch.versions[version] for version in branch.doomed), *branch.abandoned)
+        for at, info in enumerate(gone):
+            self.progress(at, len(gone), f"removing manifests of {dataset.name}")
+            self._retry(partial(self._objects.delete, info.key))
         if branch.doomed:  # a concurrent reader may have recorded the row of a manifest before its removal
             self._retry(lambda: self.ledger.commits.rows.delete(branch.root.base_uri, branch.doomed))
 
     def _remove_files(self, datasets: Sequence[_Dataset]) -> None:
         """Read the manifests that appeared since the first listing, and remove files."""
         torn = {}
-        for dataset in self._look():
+        for dataset in self._look(files=False):
             self._need(dataset)
             torn[dataset.root] = dataset.refusal
         _spare_tiers(datasets, torn.values())
-        for at, dataset in enumerate(datasets):
-            self.progress(at, len(datasets), f"removing files of {dataset.name}")
+        for dataset in datasets:
             dataset.refusal = dataset.refusal or torn.get(dataset.root, "")
             if dataset.tier is not None and not self._bases.is_own(dataset.tier):
                 dataset.refuse("another catalog has taken it over; nothing is removed")
@@ -399,7 +410,8 @@ class Cleanup:
                 unneeded = () if dataset.refusal else branch.unneeded
                 branch.unneeded = [(name, info) for name, info in unneeded if name not in self._needed]
                 objects = self._objects if dataset.tier is None else dataset.tier.objects
-                for _, info in branch.unneeded:
+                for at, (_, info) in enumerate(branch.unneeded):
+                    self.progress(at, len(branch.unneeded), f"removing files of {dataset.name}")
                     self._retry(partial(objects.delete, info.key))
                 for directory in {posixpath.dirname(info.key) for _, info in branch.unneeded}:
                     if posixpath.basename(directory) not in DIRECTORIES:  # such as that of an index
@@ -424,9 +436,6 @@ class Cleanup:
 
     def _list(self, prefix: str) -> list[ObjectInfo]:
         return self._retry(lambda: list(self._objects.list(prefix)))
-
-    def _delete(self, info: ObjectInfo) -> None:
-        self._retry(lambda: self._objects.delete(info.key))
 
     def _retry(self, act: Callable[[], T]) -> T:
         return self.ledger.commits.retry.call(act)

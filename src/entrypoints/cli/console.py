@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from time import monotonic
 from typing import Any
 
 import click
@@ -13,6 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 from rich.text import Text
 
+_PAUSE = 0.05
+"""The seconds between two updates of a progress bar, which take longer than a small step."""
 _STYLES = {"passed": "green", "failed": "bold red", "unsupported": "yellow"}
 
 
@@ -32,9 +35,13 @@ def progress(title: str) -> Iterator[Callable[[int, int, str], None]]:
     )
     errors = Console(stderr=True)
     with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
-        task = bar.add_task(title, total=None)
+        task, shown = bar.add_task(title, total=None), ("", 0.0)
 
         def report(done: int, total: int, name: str) -> None:
+            nonlocal shown
+            if name == shown[0] and monotonic() - shown[1] < _PAUSE:
+                return
+            shown = name, monotonic()
             bar.update(task, completed=done, total=total, description=f"{title}: {name}")
 
         yield report
