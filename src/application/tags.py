@@ -103,6 +103,8 @@ class Tags:
         key = self._key(object_id, name)
         if self._ask(lambda: self._places.objects.head(key)) is None:
             raise _missing(object_id, name)
+        if self._ledger.commits.rows.guarantees.derived:  # removes a hint that is stale because of the tag
+            self._ledger.commits.latest(self._places.dataset_root(self._tables.find(object_id)))
         self._ask(lambda: self._places.objects.delete(key))
 
     # -- files --------------------------------------------------------------------------------------------------

@@ -155,6 +155,35 @@ FAULTS: Mapping[str, Fault] = {
         Walk("v1", "none", ("write(at=0, mode='append', value=0)",)),
         {"lancekeep.application.appends.Appends._put": _all_but_transactions},
     ),
+    "clean-up removes what other catalogs have moved to a base": Fault(
+        Walk(
+            "v2",
+            "none",
+            (
+                "act_beside(rows=0, tier=True, clean_up=False)",
+                "tier(at=0, until=0)",
+                "upkeep(what='cleanup', at=0, flag=False)",
+            ),
+        ),
+        {"lancekeep.application.upkeep.bases.Bases._refusal": lambda *_: ""},
+    ),
+    "a hint below a tagged version hides later versions": Fault(
+        Walk(
+            "v2",
+            "conditional-put",
+            (
+                "tag(at=1, tag=0, branch=0, version=0, request=True)",
+                "write(at=1, mode='append', value=0)",
+                "write(at=1, mode='append', value=0)",
+                "clean_up_natively(at=1)",
+            ),
+        ),
+        {
+            "lancekeep.adapters.commit_stores.conditional_put.ConditionalPutCommitStore._has_references": (
+                lambda *_: False
+            )
+        },
+    ),
     "columns of the manifest table are mapped by position": Fault(
         Walk("v2", "conditional-put", ("create(at=3, value=0, native=False)",), foreign=True),
         {"lancekeep.adapters.manifest_stores.table_data.StoredColumns.file_of": _by_position},

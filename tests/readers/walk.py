@@ -22,6 +22,9 @@ from readers.stores import MODES, STORES
 LENGTH = 36
 """Steps of a walk. Some are impossible when their turn comes, and are skipped."""
 
+FEWEST = 8
+"""Operations that a walk draws from, at least: a few that meet often find what all of them seldom do."""
+
 
 @attrs.frozen
 class Walk:
@@ -44,8 +47,8 @@ class Walk:
         """Draw a walk; equal seeds give equal walks."""
         random = Random(seed)
         mode, kind, foreign = random.choice(MODES), random.choice(kinds), random.random() < 0.4
-        weights = [operation.weight for operation in OPERATIONS.values()]
-        drawn = random.choices(list(OPERATIONS.values()), weights, k=LENGTH)
+        among = random.sample(list(OPERATIONS.values()), random.randint(FEWEST, len(OPERATIONS)))
+        drawn = random.choices(among, [operation.weight for operation in among], k=LENGTH)
         steps = []
         for operation in drawn:
             given = {name: random.choice(values) for name, values in operation.choices.items()}

@@ -6,12 +6,14 @@ Rows are derived from the manifests in ``_versions``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import ClassVar
 
 from lancekeep.adapters.commit_stores.claims import latest_agreed, reserve_alone
 from lancekeep.adapters.commit_stores.options import StoreUrl
-from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound, UnsafeStore
-from lancekeep.domain.layout import DatasetRoot
+from lancekeep.domain.dataset_files import REFERENCES
+from lancekeep.domain.errors import Damaged, InvalidInput, LancekeepError, ObjectNotFound, UnsafeStore
+from lancekeep.domain.layout import BRANCHES, DatasetRoot
 from lancekeep.domain.naming import ManifestName, NamingScheme, final_path, final_versions
 from lancekeep.domain.version_row import (
     BatchReservation,
@@ -41,7 +43,8 @@ class ConditionalPutCommitStore:
       so two stores cannot both decide a version.
     - If listings are paged, ``latest`` is the first name of a listing, because V2 names sort from the newest version to
       the oldest. Otherwise the cost of a listing grows with the versions, so the search starts at the version in the
-      engine's hint. A missing, unreadable or too high hint costs a listing.
+      engine's hint. A missing, unreadable or too high hint costs a listing. So does a tag or branch of the table: a
+      native clean-up keeps its version and removes later ones, and the search ends at the gap.
 
     Raises:
         UnsafeStore: the object store has no atomic create.
@@ -84,7 +87,7 @@ class ConditionalPutCommitStore:
 
     def latest(self, base_uri: str) -> VersionRow | None:
         if not self._objects.guarantees.paged:
-            return self._latest_by_hint(base_uri) or next(reversed(self._sorted(base_uri)), None)
+            return self._latest_unpaged(base_uri)
         newest = next(self._finals(base_uri), None)
         if newest is None or scheme_of(newest) is NamingScheme.V2:
             return newest
@@ -164,6 +167,27 @@ class ConditionalPutCommitStore:
     def _row(self, base_uri: str, version: int, key: str) -> VersionRow | None:
         info = self._objects.head(key)
         return None if info is None else VersionRow(base_uri, version, key, info.size)
+
+    def _latest_unpaged(self, base_uri: str) -> VersionRow | None:
+        """Search by the hint; list the versions if that finds none, or may end at a gap.
+
+        A hint from which the search ends at a gap is removed, because the tag that keeps its version may be deleted.
+        """
+        found = self._latest_by_hint(base_uri)
+        if found is not None and not self._has_references(self._root(base_uri)):
+            return found
+        rows = self._sorted(base_uri)
+        above = [row.version for row in rows if found is not None and row.version > found.version]
+        if found is not None and above and above[0] > found.version + 1:
+            with suppress(LancekeepError):  # a reader may not be permitted to remove it
+                self._objects.delete(self._root(base_uri).hint_key)
+        return rows[-1] if rows else None
+
+    def _has_references(self, root: DatasetRoot) -> bool:
+        """Return whether the table has a tag or branch. The references of a branch lie in its table's directory."""
+        parts = root.key.split("/")
+        keys = ["/".join(parts[:at]) for at, part in enumerate(parts) if part == BRANCHES and at] + [root.key]
+        return any(next(self._objects.list(f"{key}/{REFERENCES}/"), None) is not None for key in keys)
 
     def _latest_by_hint(self, base_uri: str) -> VersionRow | None:
         """Search upwards from the version in the hint of native commits; None without a usable hint.
