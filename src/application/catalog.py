@@ -84,7 +84,7 @@ class Catalog(Upkeep):
         requests = IdempotentRequests(ledger, places, versions)
         super().__init__(ledger, places, tables, removal, engine, requests, open_rows, properties_at)
         versions.tagged_versions = lambda uri, branch: engine.tagged_versions(uri, branch)
-        versions.recorder = self.recorder = DigestRecorder(ledger, places, clones, engine.file_digest)
+        versions.recorder = self.recorder = DigestRecorder(ledger, places, clones, engine)
         self._namespaces = Namespaces(ledger, removal)
         self.sql_views = SqlViews(ledger)
         self._writes = Writes(ledger, places, versions, tables, removal, engine, self._transactions)

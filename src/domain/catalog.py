@@ -66,6 +66,7 @@ class CatalogView(Protocol):
     Attributes:
         version: the number of changes so far; 0 if the catalog does not exist yet.
         properties: the properties of the root namespace.
+        entered: those of them that the manifest holds. They cost no request.
         flat: the catalog is a V1 directory: its tables lie in the root, each in ``{name}.lance``, without properties.
         unnamed: the number of stored rows without an object id or an object type. They are kept, but are not entries.
     """
@@ -75,6 +76,9 @@ class CatalogView(Protocol):
 
     @property
     def properties(self) -> Mapping[str, str]: ...
+
+    @property
+    def entered(self) -> Mapping[str, str]: ...
 
     @property
     def flat(self) -> bool: ...
@@ -118,7 +122,7 @@ class Entries:
 
     def __init__(self, version: int, entries: Iterable[ManifestEntry], properties: Mapping[str, str]) -> None:
         self.version = version
-        self.properties = properties
+        self.properties = self.entered = properties
         self._entries = {entry.object_id: entry for entry in entries}
         self._ids = sorted(self._entries)
         self._owners = {entry.location: entry for entry in self._entries.values() if entry.location}

@@ -73,6 +73,10 @@ class CompatibleView:
             self._properties = entered if _own(entered) else {**self._listing().properties, **entered}
         return self._properties
 
+    @property
+    def entered(self) -> Mapping[str, str]:
+        return self.manifest.entered
+
     def find(self, object_id: str) -> ManifestEntry | None:
         entry = self.manifest.find(object_id)
         if entry is not None or v1_table(object_id + V1_SUFFIX) is None:

@@ -65,6 +65,10 @@ class V1Directory:
         return self._stored is not None
 
     @property
+    def entered(self) -> Mapping[str, str]:
+        return {}
+
+    @property
     def properties(self) -> Mapping[str, str]:
         return {} if self._stored is None else _decoded(self._stored, self._root + PROPERTIES_FILE)
 

@@ -207,6 +207,10 @@ class IndexedView:
         )
         return sum(pc.sum(each).as_py() or 0 for each in nulls)
 
+    @property
+    def entered(self) -> Mapping[str, str]:
+        return self.properties
+
     def find(self, object_id: str) -> ManifestEntry | None:
         for fragment in reversed(self.fragments):
             for piece in fragment.pieces:

@@ -31,6 +31,7 @@ from lancekeep.domain.table import Table
 from lancekeep.format.digests import digest_of
 from lancekeep.format.manifest import message_at, transaction_name
 from lancekeep.format.table_version import operation_field
+from lancekeep.ports.table_engine import TableEngine
 
 _LOG = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ class DigestRecorder:
         ledger: The entries, and the commits of the versions.
         places: The directories.
         clones: Resolves base paths.
-        digest_at: Returns the digest of a file, by the URI of a directory, the path below it and the size.
+        engine: Reads the files that it has written.
         clock: Returns monotonic seconds.
     """
 
@@ -88,13 +89,13 @@ class DigestRecorder:
         ledger: Ledger,
         places: Places,
         clones: Clones,
-        digest_at: Callable[[str, str, int], str],
+        engine: TableEngine,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ledger = ledger
         self._places = places
         self._clones = clones
-        self._digest_at = digest_at
+        self._engine = engine
         self._clock = clock
         self.after_fork()
         _OPEN.add(self)
@@ -110,7 +111,7 @@ class DigestRecorder:
 
     def wants(self, table: Table) -> bool:
         """Return whether the commits of a table record digests. This costs no request."""
-        return records_digests(self._ledger.recent().properties, table.properties)
+        return records_digests(self._ledger.recent().entered, table.properties)
 
     def note(self, table: Table, branch: str | None, version: int, path: str) -> None:
         """Note a committed version, whose new files will be read.
@@ -243,8 +244,8 @@ class DigestRecorder:
     def _digest_of(self, root: DatasetRoot, file: NamedFile) -> str:
         if "://" in file.key:
             directory, _, path = file.key.rpartition("/")
-            return self._digest_at(directory, path, file.size)
-        return self._digest_at(self._places.uri_at(root), file.key.removeprefix(f"{root.key}/"), file.size)
+            return self._engine.file_digest(directory, path, file.size)
+        return self._engine.file_digest(self._places.uri_at(root), file.key.removeprefix(f"{root.key}/"), file.size)
 
     def _path(self, history: DatasetRoot, version: int) -> str:
         row = self._ledger.commits.existing(history, version)
