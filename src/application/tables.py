@@ -91,6 +91,21 @@ class Tables:
         """
         return find_table(self._ledger.view(), object_id)
 
+    def find_in_namespace(self, object_id: ObjectId) -> Table:
+        """Return a table's entry, or the error of its namespace. One read of the catalog.
+
+        Raises:
+            NamespaceNotFound: Its namespace does not exist.
+            TableNotFound: The table does not exist.
+        """
+        view = self._ledger.view()
+        try:
+            return find_table(view, object_id)
+        except TableNotFound:
+            if not object_id.is_root:
+                find_namespace(view, object_id.parent)
+            raise
+
     def exists(self, object_id: ObjectId) -> bool:
         try:
             self.find(object_id)

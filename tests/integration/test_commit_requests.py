@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from deployments import bucket, s3_options
 from faults import Faulty
+from lance_namespace.errors import LanceNamespaceError
 from s3_front import Answer, Asked, s3_front
 
 import lancekeep
@@ -135,6 +136,15 @@ def test_requests_of_a_native_append(site: Site, requests: str) -> None:
     """The last part is that of pylance; the GET reads its staged manifest, and the DELETE follows the answer."""
     dataset = lance.dataset(namespace_client=site.namespace, table_id=["b", "t"])
     assert site.count(lambda: dataset.insert(ROW, mode="append")) == requests
+
+
+@pytest.mark.parametrize("site", ["conditional-put"], indirect=True)
+def test_missing_table_is_described_by_one_request(site: Site) -> None:
+    def describe() -> None:
+        with pytest.raises(LanceNamespaceError):
+            site.namespace.describe_table({"id": ["b", "missing"]})
+
+    assert site.count(describe) == "HEAD 404"
 
 
 @pytest.mark.parametrize("site", ["sqlite"], indirect=True)

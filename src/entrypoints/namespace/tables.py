@@ -117,7 +117,7 @@ class TableOperations(Operations):
         ``load_detailed_metadata`` adds the schema and statistics of its version, or of that of a tag or branch.
         """
         object_id = id_of(request)
-        table = self._found(object_id)
+        table = self._catalog.tables.find_in_namespace(object_id)
         self._root(table, None)  # the caller reads at this location, so no symbolic link may lead to it
         version, tag, branch = request.version, request.tag, request.branch
         if tag is not None and (version is not None or branch is not None):
@@ -150,7 +150,7 @@ class TableOperations(Operations):
 
     @operation
     def table_exists(self, request: api.TableExistsRequest) -> api.TableExistsResponse:
-        table = self._found(id_of(request))
+        table = self._catalog.tables.find_in_namespace(id_of(request))
         if request.version is not None:
             self._version(table, None, request.version)
         return api.TableExistsResponse()
@@ -186,20 +186,6 @@ class TableOperations(Operations):
         namespace = source.parent if request.new_namespace_id is None else ObjectId.of(request.new_namespace_id)
         self._catalog.rename_table(source, namespace.child(request.new_table_name))
         return api.RenameTableResponse()
-
-    def _found(self, object_id: ObjectId) -> Table:
-        """Return a table.
-
-        Raises:
-            NamespaceNotFound: Its namespace does not exist.
-            TableNotFound: The table does not exist.
-        """
-        try:
-            return self._catalog.find_table(object_id)
-        except errors.TableNotFound:
-            if not object_id.is_root:
-                self._catalog.describe_namespace(object_id.parent)
-            raise
 
     def _declared(self, table: Table, request: api.DeclareTableRequest) -> api.DeclareTableResponse:
         return api.DeclareTableResponse(
