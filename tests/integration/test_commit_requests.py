@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import attrs
 import lance
+import lance_namespace as api
 import pyarrow as pa
 import pytest
 from deployments import bucket, s3_options
@@ -142,7 +143,7 @@ def test_requests_of_a_native_append(site: Site, requests: str) -> None:
 def test_missing_table_is_described_by_one_request(site: Site) -> None:
     def describe() -> None:
         with pytest.raises(LanceNamespaceError):
-            site.namespace.describe_table({"id": ["b", "missing"]})
+            site.namespace.describe_table(api.DescribeTableRequest(id=["b", "missing"]))
 
     assert site.count(describe) == "HEAD 404"
 

@@ -71,7 +71,17 @@ class LanceStructure:
             raise BranchAlreadyExists(
                 f"{_name(dataset)} has a branch {name!r}; choose another name, or delete it first"
             )
-        with _refusing(BranchAlreadyExists, "already exists"):
+
+        def remains(_: str) -> BranchAlreadyExists:
+            return BranchAlreadyExists(
+                f"{_name(dataset)} has the remains of a branch {name!r} that a stopped creation or deletion left. "
+                "`lancekeep repair --deep` removes them; or choose another name"
+            )
+
+        with (
+            _refusing(BranchAlreadyExists, "already exists"),
+            _refusing(remains, "Clone operation should not enter build_manifest"),
+        ):
             return dataset.create_branch(name, (source, version))
 
     def delete_branch(self, dataset: Any, name: str) -> Any:

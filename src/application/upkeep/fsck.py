@@ -79,6 +79,7 @@ class Kind(Enum):
     DAMAGED_FILE = "damaged file"
     TAG = "dangling tag"
     BRANCH = "dangling branch"
+    UNFINISHED_BRANCH = "unfinished branch"
     UNRECORDED_CLONE = "unrecorded clone"
     STALE_RECORD = "stale record of a clone"
     OUTDATED_INDEX = "outdated index"

@@ -16,7 +16,7 @@ from lancekeep.application.table_commits import TableCommits
 from lancekeep.application.upkeep.checked_history import History, Repair, gaps, has_version
 from lancekeep.application.upkeep.content_checks import ContentChecks
 from lancekeep.application.upkeep.fsck import Finding, FsckReport, Kind, Progress, require_span, unless_young
-from lancekeep.domain.dataset_files import REFERENCES, Place, Reference
+from lancekeep.domain.dataset_files import DATA, DELETIONS, INDICES, REFERENCES, Place, Reference
 from lancekeep.domain.directory_contents import is_versions_file
 from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound, Unsupported
 from lancekeep.domain.identifiers import ObjectId
@@ -111,6 +111,7 @@ class TableChecks:
         found = [
             *(one for branch, history in sound for one in self._of_history(branch, history, held)),
             *self._of_references(str(name), references, histories),
+            *self._of_unfinished_branches(root, references, sound),
             *(one for _, history in sound for one in self._of_lsm_writes(history)),
             *self._unfinished(str(name), self._objects.unfinished(f"{root.key}/")),
             *self._of_clones(str(name), self.clones.location(root.key)),
@@ -374,7 +375,43 @@ class TableChecks:
             elif kind != "tags" and not has_version(histories, Reference(title, 0)):
                 yield Finding(found, name, f"{subject} has no version; delete it with the engine"), None
 
+    def _of_unfinished_branches(
+        self, root: DatasetRoot, references: Mapping[str, Reference | None], histories: Iterable[tuple[str, History]]
+    ) -> Iterator[tuple[Finding, Repair | None]]:
+        """Yield branches that no reference names, so that no reader finds them and their names are taken."""
+        named = _branches_named(references)
+        begun = {reference.branch for reference in references.values() if reference is not None}
+        for branch, history in histories:
+            if not branch or not history.finals or branch in named:
+                continue
+            meaning = (
+                "it has versions, and no file in _refs/branches/ names it: its creation or deletion was stopped, or it "
+                "was deleted while there was a branch below its name"
+            )
+            infos, holds = [], len(history.finals) > 1 or branch in begun
+            for info in self._objects.list(f"{history.root.key}/"):
+                place = Place.of(info.key[len(root.key) + 1 :])
+                if place is not None and place.branch == branch:  # not that of a branch below its name
+                    infos.append(info)
+                    holds = holds or place.directory in (DATA, DELETIONS, INDICES)
+            if holds:
+                meaning += ". It was written to, or is needed; copy what you need, then delete its files"
+            found = Finding(Kind.UNFINISHED_BRANCH, history.title, meaning, "" if holds else "remove its directory")
+            act = partial(self._remove_branch, root, branch, history.root, [info.key for info in infos])
+            yield unless_young(found, infos, self.grace, self.now()), act
+
     # -- repair -------------------------------------------------------------------------------------------------
+
+    def _remove_branch(self, root: DatasetRoot, branch: str, at: DatasetRoot, keys: Sequence[str]) -> bool:
+        """Remove the files of a branch, manifests first, unless it has a reference by now."""
+        if branch in _branches_named(dict(self._references(root))):
+            return False
+        self.commits.rows.delete(at.base_uri)
+        for key in sorted(keys, key=lambda key: (not key.startswith(at.versions_key), key)):
+            self._objects.delete(key)
+        self._objects.prune(at.key)
+        self.commits.forget()
+        return True
 
     def _publish(self, row: VersionRow) -> bool:
         published = self.commits.finalize(row)
@@ -437,6 +474,12 @@ class TableChecks:
     @property
     def _objects(self) -> ObjectStore:
         return self.commits.objects
+
+
+def _branches_named(references: Iterable[str]) -> set[str]:
+    """Return the names of the branches that the keys of references name."""
+    paths = (unquote(key.partition(f"/{REFERENCES}/")[2]) for key in references)
+    return {path.removeprefix("branches/").removesuffix(".json") for path in paths if path.startswith("branches/")}
 
 
 def _tell(progress: Progress, done: int, total: int, name: str, count: int) -> None:
