@@ -183,6 +183,24 @@ def test_source_that_is_deregistered_is_kept_as_long_as_a_clone_is_registered(la
     assert catalog.fsck(grace=0).findings == ()
 
 
+def test_source_of_a_deregistered_clone_that_another_clone_reads_is_kept(local: Lake) -> None:
+    catalog = local.connect("v2")
+    catalog.write("a", rows(1, 2))
+    catalog.clone("a", "b")
+    catalog.write("b", rows(3), "overwrite")
+    catalog.clone("b", "c")
+    places = {name: catalog.find_table(name).location for name in ("a", "b", "c")}
+    for name in ("a", "b"):
+        catalog.deregister_table(name)
+    findings = catalog.fsck(repair=True, grace=0, remove_tables=True).findings
+    assert {(finding.object, finding.repaired) for finding in findings} == {(places["a"], False), (places["b"], False)}
+    assert lance.dataset(f"{local.root}/{places['b']}", version=1).to_table() == rows(1, 2)
+    assert local.rows(places["c"]) == [3]
+    catalog.deregister_table("c")
+    catalog.fsck(repair=True, grace=0, remove_tables=True)
+    assert catalog.fsck(grace=0).findings == ()
+
+
 @pytest.mark.parametrize("mode", ["v1", "compatible"])
 def test_source_of_an_overwritten_clone_in_a_v1_directory_is_kept(lake: Lake, mode: str) -> None:
     """An older version of the clone still reads the source. No manifest of the catalog ever did."""

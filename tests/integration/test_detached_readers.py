@@ -164,6 +164,18 @@ def test_detached_commit_at_the_old_place_is_refused(
     assert not any(one.root.rglob("d*.manifest"))
 
 
+def test_detached_version_has_its_transaction_file_and_follows_a_version_that_exists(one: Lake) -> None:
+    catalog = one.connect()
+    catalog.write("t", rows(1, 2))
+    manifest = versions(catalog, "t") / f"d{without_engine(catalog, 't')()}.manifest"
+    version = TableVersion.parse(manifest.read_bytes(), manifest.name)
+    assert (versions(catalog, "t").parent / "_transactions" / version.manifest.transaction_file).exists()
+    assert version.transaction is not None
+    later = attrs.evolve(version.transaction, read_version=9, uuid=str(uuid4()))
+    with pytest.raises(lancekeep.VersionNotFound, match="no version 9 to begin with"):
+        catalog.commit("t", later, detached=True)
+
+
 def test_detached_version_of_a_version_that_a_cleanup_removes_is_refused(
     one: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

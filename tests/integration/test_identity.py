@@ -235,6 +235,14 @@ def test_catalog_of_a_native_writer_receives_an_identity_when_it_is_needed(one: 
     assert one.connect().identity() == Site(one.at, "v2").connect().identity() == catalog.identity()
 
 
+def test_catalog_of_a_native_writer_adopts_an_identity_as_the_original(one: Site) -> None:
+    native = lance_namespace.connect("dir", {"root": str(one.at / "lake")})
+    native.create_namespace(lance_namespace.CreateNamespaceRequest(id=["n"]))
+    catalog = one.connect()
+    assert catalog.identity() is None
+    assert catalog.adopt_identity(original=True) == identity_of(one.connect())
+
+
 @pytest.mark.parametrize("stored", ["", "{}", "[", '{"id": "", "root": "x"}', '{"id": 1, "root": "x"}', "[" * 10**5])
 def test_damaged_identity_removes_nothing_until_it_is_replaced(one: Site, stored: str) -> None:
     catalog = one.tiered(1, 2)

@@ -272,6 +272,9 @@ def test_missing_files_of_branches_tags_and_clones_are_reported(lake: Lake) -> N
     [on_branch] = [info.key for info in lake.objects.list(f"{lake.key}/tree/side/data/")]
     lake.objects.delete(on_branch)
     assert lake.found() == [(Kind.MISSING_FILE, "t@side", False)]
+    version = lake.catalog.open("t").version
+    assert lake.found(repair=True, accept_loss=True) == [(Kind.MISSING_FILE, "t@side", False)]
+    assert lake.reconnected().open("t").version == version
     [first, *_] = [fragment.metadata.files[0].path for fragment in native.checkout_version(1).get_fragments()]
     lake.objects.delete(f"{lake.key}/data/{first}")
     found = lake.found()

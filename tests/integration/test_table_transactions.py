@@ -192,10 +192,12 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "delete rows of two fragments": delete("a in (12, 22)"),
     "delete all other rows of a fragment": delete("a >= 10 and a < 20 and a != 11"),
     "delete a fragment": delete("a >= 20"),
+    "delete a row of the last fragment": delete("a = 25"),
     "update a row": change("a = 11"),
     "update rows of a fragment": change("a in (11, 14)"),
     "update rows of two fragments": change("a in (12, 22)"),
     "update a fragment": change("a >= 10 and a < 20"),
+    "update a fragment and a row": change("a = 21 or (a >= 10 and a < 20)"),
     "update none": change("a = 77"),
     "merge rows": lambda table: (
         table.merge_insert("a").when_matched_update_all().when_not_matched_insert_all().execute(rows(11, 77))
@@ -227,6 +229,7 @@ PAIRS = [
     ("update a row", "update rows of two fragments"),
     ("delete a fragment", "update rows of a fragment"),
     ("set configuration", "update a fragment"),
+    ("delete a row of the last fragment", "update a fragment and a row"),
     ("update a row", "update none"),
     ("append", "merge rows"),
     ("update rows of two fragments", "merge rows"),

@@ -34,3 +34,11 @@ def test_merged_record_with_the_same_content_as_another_stays() -> None:
     digests = records((A, B), (A,))
     digests.merge("t", [], {"data/a.lance", "data/b.lance"}, digests.keys("t"))
     assert digests.recorded("t") == {"data/a.lance": {A[1]}, "data/b.lance": {B[1]}}
+
+
+def test_merge_keeps_present_files_and_those_elsewhere_and_adds_new_ones() -> None:
+    elsewhere, new = ("s3://other/data/c.lance", A[1]), ("data/d.lance", B[1])
+    digests = records((A, elsewhere), (B,))
+    digests.merge("t", [new], {"data/a.lance"}, digests.keys("t"))
+    assert digests.recorded("t") == {"data/a.lance": {A[1]}, elsewhere[0]: {A[1]}, new[0]: {B[1]}}
+    assert len(digests.keys("t")) == 1
