@@ -103,6 +103,14 @@ class Lineage:
                 ) from None
         return descendant
 
+    def before(self, root: DatasetRoot, staged: StagedManifest) -> Manifest | None:
+        """Return the manifest that a staged one follows.
+
+        Returns:
+            None if it does not exist, or cannot be decoded.
+        """
+        return self._manifest(root, staged.path, staged.version - 1) if staged.version > 1 else None
+
     def read(self, root: DatasetRoot, row: VersionRow) -> bytes:
         """Read the manifest of a version, and keep it for the check of the next commit.
 

@@ -205,6 +205,7 @@ class RestWrites(Writes):
         checks: Callable[[Any, Rules], None] | None = None,
         rebased: bool = False,  # only its server knows whether appends to the table are busy
         noted: bool = True,
+        indexes: bool = False,
     ) -> Committed:
         engine, found = self._opened(object_id)
         rules = () if checks is None else table_of(object_id, found).rules
@@ -215,9 +216,11 @@ class RestWrites(Writes):
                     lambda: self.commit_change(object_id, ruled, after, branch=branch, exactly=True)
                 )
             act = ruled
-        watched = WatchedChange(engine.structure, act)
+        watched = WatchedChange(engine.structure, act, indexes=indexes)
         committed = self._resolved(
-            lambda: engine.change(object_id, watched, after, branch=branch, exactly=exactly, admits=admits)
+            lambda: engine.change(
+                object_id, watched, after, branch=branch, exactly=exactly, admits=admits, indexes=indexes
+            )
         )
         watched.settle(
             object_id, lambda merge: self._resolved(lambda: engine.change(object_id, merge, None, branch=branch))

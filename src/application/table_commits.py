@@ -13,10 +13,11 @@ import attrs
 from lancekeep.application.concurrency import all_alongside, alongside, is_remote
 from lancekeep.application.histories import Histories
 from lancekeep.application.keyed_requests import current_request
-from lancekeep.application.lineage import Lineage
+from lancekeep.application.lineage import Descendant, Lineage
 from lancekeep.application.naming_schemes import NamingSchemes
 from lancekeep.application.protocol_runner import recognizable, refusal
 from lancekeep.application.retry import Retry
+from lancekeep.application.settled_indexes import SettledIndexes
 from lancekeep.domain.commit import (
     Committed,
     Conflict,
@@ -86,6 +87,7 @@ class TableCommits(Histories):
         """Functions to call with each manifest before it is committed. One that raises prevents the commit."""
         self.lineage = Lineage(objects, retry, self.get)
         self.naming_schemes = NamingSchemes(objects, self.rows, retry)
+        self.settled_indexes = SettledIndexes(objects, retry, self.lineage, self.get)
 
     def forget(self) -> None:
         """Clear the memory of versions: another table may have the same location now."""
@@ -146,7 +148,7 @@ class TableCommits(Histories):
         keyed, latest = current_request(), None
         if self.rows.guarantees.derived and self._is_remote and keyed is None:  # a claim would delay its use
             latest = alongside(partial(self.rows.latest, root.base_uri))
-        descendant = self.lineage.require(root, staged, content, base)
+        staged, content, descendant = self.require_descent(root, staged, content, base)
         if keyed is not None:
             keyed.claim(lambda: CommitToken(recognizable(staged, content)))
         outcome = self._settle(begin_commit(staged), content, cleans_later=self._is_remote, latest=latest)
@@ -155,6 +157,26 @@ class TableCommits(Histories):
             row = Committed(outcome.version, outcome.path, outcome.size, descendant.transaction)
             return confirmed(row, confirm, lambda: CommitToken(recognizable(staged, content)))
         return outcome
+
+    def require_descent(
+        self, root: DatasetRoot, staged: StagedManifest, content: bytes, base: Base | None
+    ) -> tuple[StagedManifest, bytes, Descendant]:
+        """Check that a staged manifest descends from the version before it.
+
+        Entries of replaced values are taken out of its indexes. See `Lineage.require` for the errors.
+
+        Returns:
+            The manifest to commit, which is staged under the same name, its bytes, and its descent.
+        """
+        settled = self.settled_indexes.staged(root, staged, content)
+        if settled is None:
+            return staged, content, self.lineage.require(root, staged, content, base)
+        content, files = settled
+        staged = attrs.evolve(staged, size=len(content))
+        descendant = self.lineage.require(root, staged, content, base)
+        self.settled_indexes.write(root, files)
+        self.retry.call(partial(self.objects.put, staged.path, content))
+        return staged, content, descendant
 
     def commit_built(
         self,

@@ -116,8 +116,17 @@ class TableStructure:
     # -- indexes ------------------------------------------------------------------------------------------------
 
     def create_index(self, object_id: ObjectId, index: NewIndex, branch: str | None) -> Changed:
-        """Create an index; see `StructureEngine.create_index`."""
-        return self._change(object_id, branch, lambda dataset: self._engine.structure.create_index(dataset, index))
+        """Create an index; see `StructureEngine.create_index`.
+
+        If values of the column were replaced in between, the index is committed empty, and filled by the next version.
+        """
+        return self._change(
+            object_id, branch, lambda dataset: self._engine.structure.create_index(dataset, index), indexes=True
+        )
+
+    def add_segments(self, object_id: ObjectId, act: Callable[[Any], Any]) -> Changed:
+        """Commit segments of an index that were built before, as `create_index`."""
+        return self._change(object_id, None, act, indexes=True)
 
     def indexes(self, object_id: ObjectId, version: int | None, branch: str | None) -> Sequence[Index]:
         """Return the indexes of a version, by name."""
@@ -255,6 +264,7 @@ class TableStructure:
         *,
         exactly: bool = False,
         checks: Callable[[Any, Rules], None] | None = None,
+        indexes: bool = False,
     ) -> Changed:
         made: list[str | None] = []
 
@@ -263,5 +273,7 @@ class TableStructure:
             made.append(self._engine.structure.transaction(changed))
             return changed
 
-        committed = self._writes.commit_change(object_id, acted, branch=branch, exactly=exactly, checks=checks)
+        committed = self._writes.commit_change(
+            object_id, acted, branch=branch, exactly=exactly, checks=checks, indexes=indexes
+        )
         return Changed(committed.version, made[-1] if made else None)

@@ -38,11 +38,11 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.lineage import Base
 from lancekeep.domain.naming import DETACHED
-from lancekeep.domain.operations import Restore, Transaction, UpdateBases
+from lancekeep.domain.operations import Restore, Transaction, Update, UpdateBases
 from lancekeep.domain.table import Table
 from lancekeep.domain.version_row import VersionRow, scheme_of
 from lancekeep.format.file_facts import Facts
-from lancekeep.format.judge import Approved
+from lancekeep.format.judge import Approved, approve
 from lancekeep.format.next_version import next_version
 from lancekeep.format.table_version import TableVersion, serialize_transaction
 from lancekeep.ports.table_engine import StagedVersion
@@ -115,6 +115,7 @@ class TableTransactions:
             restored = self._restored(object_id, known, transaction)
             following = next_version(previous, rebased, self._now(), str(object_id), restored, facts=facts)
             self._require_files(object_id, rebased, following)
+            following = self._settled(root, rebased, previous, following)
             if recorded is not rebased:
                 commits.record_transaction(root, following)  # step 2 of the flow
                 recorded = rebased
@@ -183,6 +184,15 @@ class TableTransactions:
         if isinstance(transaction.operation, UpdateBases):
             paths = [base.path for base in transaction.operation.new_bases]
             self._versions.base_paths.require_files(object_id, paths, built.content)
+
+    def _settled(
+        self, root: DatasetRoot, transaction: Transaction, previous: TableVersion, built: Approved
+    ) -> Approved:
+        """Return a version whose indexes have no entries of rows that moved, and write the index files it needs."""
+        if not isinstance(transaction.operation, Update) or not previous.indices:
+            return built
+        settled = self._ledger.commits.settled_indexes.built(root, previous, built.content)
+        return built if settled is None else approve(root.base_uri, settled, previous)
 
     def commit_staged(self, object_id: ObjectId, staged: StagedVersion, base: Base) -> Committed:
         """Commit the transaction of a staged version, and remove the staged manifest.

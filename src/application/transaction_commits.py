@@ -70,7 +70,8 @@ class TransactionCommits:
             manifest, content = self._commits.read_staged(
                 each.root, each.version, each.path, each.size, branch=each.branch
             )
-            descendants.append(self._commits.lineage.require(each.root, manifest, content, each.base))
+            manifest, content, descendant = self._commits.require_descent(each.root, manifest, content, each.base)
+            descendants.append(descendant)
             staged.append(manifest)
             contents.append(content)
         if (request := current_request()) is not None:

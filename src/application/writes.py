@@ -204,8 +204,9 @@ class Writes:
         checks: Callable[[Any, Rules], None] | None = None,
         rebased: bool = False,
         noted: bool = True,
+        indexes: bool = False,
     ) -> Committed:
-        """Commit a native change.
+        """Commit a native change; ``indexes``: one that creates indexes.
 
         With ``rebased``, a change of the main history beside appends is rebased without the engine: each version that
         the engine loses to them costs it seconds, and them a pause.
@@ -224,13 +225,15 @@ class Writes:
                     lambda: self.commit_change(object_id, ruled, after, branch=branch, exactly=True)
                 )
             act = ruled
-        watched = WatchedChange(self._engine.structure, act)
-        committed = self._commit_watched(table.id, watched, after, branch, exactly, admits, rebased=rebased)
+        watched = WatchedChange(self._engine.structure, act, indexes=indexes)
+        committed = self._commit_watched(
+            table.id, watched, after, branch, exactly, admits, rebased=rebased, indexes=indexes
+        )
         if noted:
             self.note(table.id, branch, committed, after=watched.read)
 
         def merge(act: Callable[[Any], Any]) -> None:
-            merged = self._commit_watched(table.id, act, None, branch, False, None, rebased=False)
+            merged = self._commit_watched(table.id, act, None, branch, False, None)
             self.note(table.id, branch, merged)
 
         watched.settle(table.id, merge)
@@ -262,7 +265,8 @@ class Writes:
         exactly: bool,
         admits: Callable[[Any, int], bool] | None,
         *,
-        rebased: bool,
+        rebased: bool = False,
+        indexes: bool = False,
     ) -> Committed:
         if rebased and branch is None and current_request() is None and self._appends.are_recent(object_id):
             with suppress(Unsupported):  # the engine can
@@ -270,7 +274,9 @@ class Writes:
         with self._diagnosed(object_id), self._appends.beside(object_id):
             return self._settled(
                 object_id,
-                lambda: self._engine.change(object_id, act, after, branch=branch, exactly=exactly, admits=admits),
+                lambda: self._engine.change(
+                    object_id, act, after, branch=branch, exactly=exactly, admits=admits, indexes=indexes
+                ),
             )
 
     def _commit_rebased(self, object_id: ObjectId, act: Callable[[Any], Any]) -> Committed:

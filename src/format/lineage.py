@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from lancekeep.domain.lineage import Change, Deletions, Difference, Fragment, Operation
-from lancekeep.format.manifest import message_span, parse_section
+from lancekeep.format.manifest import message_span, parse_section, section_at
 from lancekeep.format.messages import DataFragment, Field, ManifestOutline, Transaction, parse
 
 _OPERATIONS = frozenset(Operation) - {
@@ -73,6 +73,16 @@ class Manifest:
             return Change()
         transaction = parse_section(Transaction, self._content, self._transaction_section)
         return attrs.evolve(_change(transaction), read_version=transaction.read_version)
+
+    @property
+    def content(self) -> bytes:
+        """The bytes of the file."""
+        return self._content
+
+    def index_section(self) -> bytes | None:
+        """Return the encoded indexes; None if the file has none."""
+        outline = self._outline(self._shared)
+        return section_at(self._content, outline.index_section) if outline.HasField("index_section") else None
 
     def columns(self) -> list[tuple[str, int, str]]:
         """Return name, id and type of each field of the schema."""

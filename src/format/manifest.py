@@ -223,11 +223,29 @@ def place_transaction(message: Any, indexes: bytes | None, fields: Sequence[str]
         setattr(message, field, transaction_position(indexes))
 
 
-def file_of(message: bytes, *sections: bytes) -> bytes:
-    """Return a manifest file of a manifest message, after the other sections."""
-    position = sum(_LENGTH.size + len(section) for section in sections)
+def file_of(message: bytes, *sections: bytes, head: bytes = b"") -> bytes:
+    """Return a manifest file of a manifest message, after the other sections.
+
+    The file begins with ``head``.
+    """
+    position = len(head) + sum(_LENGTH.size + len(section) for section in sections)
     parts = [part for section in (*sections, message) for part in (_LENGTH.pack(len(section)), section)]
-    return b"".join((*parts, _FOOTER.pack(position, *_FORMAT_VERSION, MAGIC)))
+    return b"".join((head, *parts, _FOOTER.pack(position, *_FORMAT_VERSION, MAGIC)))
+
+
+def with_index_section(content: bytes, indexes: bytes) -> bytes:
+    """Return a manifest file with other indexes.
+
+    The other sections keep their positions. The old index section stays in the file, and is not referred to.
+
+    Raises:
+        ValueError: the bytes are not a manifest file.
+    """
+    begin, _ = message_span(content)
+    kept = content[: begin - _LENGTH.size]
+    message = parse_message(Manifest, content)
+    message.index_section = len(kept)
+    return file_of(message.SerializeToString(), indexes, head=kept)
 
 
 def not_a_manifest(name: str, error: ValueError) -> Damaged:

@@ -6,14 +6,14 @@ index covers the new values. `docs/adr/0098-indexes-keep-no-entries-of-replaced-
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import numpy as np
 
 from lancekeep.domain.indexes import RowNames
 from lancekeep.domain.manifest import Fragment, IndexMetadata
 from lancekeep.format.index_coverage import covered_fragments, kind_of
-from lancekeep.format.row_ids import Ids, decode_row_ids
+from lancekeep.format.replaced_values import files_of, row_ids, with_children
 from lancekeep.format.table_version import TableVersion
 
 _STABLE_ROW_IDS = 2
@@ -41,8 +41,9 @@ def outdated_indexes(version: TableVersion, built: Callable[[int], TableVersion 
         if origin is None:
             continue
         before = {fragment.id: fragment for fragment in origin.manifest.fragments}
+        fields = with_children(version.manifest.fields, index.fields)
         replaced = any(
-            _file_of(before[each], index) != _file_of(live[each], index) for each in elsewhere & before.keys()
+            files_of(before[each], fields) != files_of(live[each], fields) for each in elsewhere & before.keys()
         )
         if replaced or (_by_row_ids(version, index) and _moved(before, live, own, elsewhere, name)):
             found.add(index.name)
@@ -53,23 +54,10 @@ def _by_row_ids(version: TableVersion, index: IndexMetadata) -> bool:
     return bool(version.manifest.reader_feature_flags & _STABLE_ROW_IDS) and kind_of(index).rows is RowNames.ROW_IDS
 
 
-def _file_of(fragment: Fragment, index: IndexMetadata) -> list[str]:
-    return [file.path for file in fragment.files if not set(index.fields).isdisjoint(file.fields)]
-
-
 def _moved(
     before: dict[int, Fragment], live: dict[int, Fragment], own: set[int], elsewhere: set[int], name: str
 ) -> bool:
     """Return whether rows that the segment covered have moved to fragments which another segment covers."""
     left = [fragment for number, fragment in before.items() if number in own or number not in live]
     new = [live[number] for number in elsewhere - before.keys()]
-    return bool(len(np.intersect1d(_ids(left, name), _ids(new, name))))
-
-
-def _ids(fragments: Iterable[Fragment], name: str) -> Ids:
-    found = [
-        decode_row_ids(each.inline_row_ids, each.physical_rows, f"{name}: fragment {each.id}")
-        for each in fragments
-        if each.inline_row_ids is not None
-    ]
-    return np.concatenate([np.empty(0, np.uint64), *found])
+    return bool(len(np.intersect1d(row_ids(left, name), row_ids(new, name))))

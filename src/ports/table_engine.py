@@ -200,6 +200,7 @@ class TableEngine(Protocol):
         branch: str | None = None,
         exactly: bool = False,
         admits: Callable[[Any, int], bool] | None = None,
+        indexes: bool = False,
     ) -> Committed:
         """Commit a native change of a table.
 
@@ -211,6 +212,7 @@ class TableEngine(Protocol):
             exactly: commit as the version that follows the one that ``act`` takes, or not at all.
             admits: with ``exactly``, takes the dataset of ``act`` and a version that another writer has committed
                 since, and returns whether that version may come between.
+            indexes: ``act`` creates indexes, which the catalog has to settle.
         """
 
     def stage_change(self, table: ObjectId, act: Callable[[Any], Any]) -> tuple[StagedVersion, Base]:

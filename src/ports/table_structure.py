@@ -196,6 +196,12 @@ class StructureEngine(Protocol):
     def merge_indexes(self, dataset: Any, names: Sequence[str]) -> Any:
         """Add missing rows to indexes, and remove entries of replaced values."""
 
+    def emptied_indexes(self, dataset: Any) -> Sequence[str]:
+        """Return the names of indexes with an empty segment.
+
+        A commit empties a segment that has entries of replaced values.
+        """
+
     def rebuild_indexes(self, dataset: Any, names: Sequence[str]) -> Any:
         """Build indexes again with the same parameters, as two versions."""
 

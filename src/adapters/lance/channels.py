@@ -21,8 +21,10 @@ class Channel:
     The engine turns every exception of a callback into an ``OSError`` with its text. The channel keeps the error:
     ``error`` of the last commit, with the token if its outcome is unknown, and ``met`` of the last read.
 
-    after: refuse every version except the one that follows this one. A storage-managed table then commits through the
-    channel, too, by the same condition of the storage. With ``exactly``, ``after`` is set once the table is open.
+    after: refuse every version except the one that follows this one. With ``exactly``, ``after`` is set once the table
+    is open.
+    is_asked: whether the table commits through the channel. A storage-managed one does so, by the same condition of the
+    storage, for an exact commit, and where the catalog has to settle indexes.
     ``admits`` decides whether a version that another writer has committed since may come between.
     """
 
@@ -30,7 +32,7 @@ class Channel:
         self.namespace = namespace
         self.after = after
         self.admits: Callable[[int], bool] | None = None
-        self._exactly = exactly or after is not None
+        self.is_asked = exactly or after is not None
         self.error: LancekeepError | None = None
         self.met: LancekeepError | None = None
         self.committed: Committed | None = None
@@ -45,7 +47,8 @@ class Channel:
 
     def describe_table(self, request: Any) -> Any:
         described = self.namespace.describe_table(request)
-        return attrs.evolve(described, managed_versioning=True) if self._exactly else described
+        self.is_asked = self.is_asked or described.managed_versioning is True
+        return attrs.evolve(described, managed_versioning=True) if self.is_asked else described
 
     def list_table_versions(self, request: Any) -> Any:
         return self._asked(self.namespace.list_table_versions, request)

@@ -18,6 +18,7 @@ from lance.fragment import write_fragments
 from lancekeep.adapters.lance.channels import Channel, FirstChannel, Handle, StagingChannel
 from lancekeep.adapters.lance.data_files import LanceDataFiles
 from lancekeep.adapters.lance.hashing import file_digest
+from lancekeep.adapters.lance.indexes import trusted_indexes
 from lancekeep.adapters.lance.namespace_errors import is_namespace_error
 from lancekeep.adapters.lance.native_errors import classified, leaves_unknown
 from lancekeep.adapters.lance.rows import LanceRows
@@ -252,11 +253,15 @@ class LanceEngine:
         branch: str | None = None,
         exactly: bool = False,
         admits: Callable[[Any, int], bool] | None = None,
+        indexes: bool = False,
     ) -> Committed:
         self._before_commit(table, branch)
         channel = Channel(self._namespace, after=after, exactly=exactly)
         with _translated(table, channel):
             dataset = self._dataset(channel, table)
+            if not channel.is_asked and (indexes or trusted_indexes(dataset)):
+                channel.is_asked = True
+                dataset = self._dataset(channel, table)
             dataset = dataset if branch is None else self._opened(table, dataset.checkout_version((branch, None)))
             self._bind(channel, dataset, branch)
             if exactly:

@@ -23,10 +23,13 @@ class Coverage:
     Attributes:
         segments: the name and kind of the index, and the covered fragments, by the id of the segment.
         rows: the number of rows of each fragment, if moved rows can matter.
+        files: the files of each index of nested values in each fragment. pylance 14 leaves a fragment in the bitmap if
+            only fields below the indexed one were replaced.
     """
 
     segments: Mapping[str, tuple[str, RowNames, frozenset[int]]]
     rows: Mapping[int, int]
+    files: Mapping[str, Mapping[int, Sequence[str]]]
 
 
 def coverage(dataset: Any) -> Coverage:
@@ -37,8 +40,30 @@ def coverage(dataset: Any) -> Coverage:
         for segment in index.segments
     }
     moves = dataset.has_stable_row_ids and any(rows is RowNames.ROW_IDS for _, rows, _ in segments.values())
-    fragments = [each.metadata for each in dataset.get_fragments()] if moves else []
-    return Coverage(segments, {each.id: each.physical_rows - (each.num_deletions or 0) for each in fragments})
+    below = {index.name: found for index in _trusted(dataset) if (found := _fields_below(dataset, index.fields))}
+    fragments = [each.metadata for each in dataset.get_fragments()] if moves or below else []
+    return Coverage(
+        segments,
+        {each.id: each.physical_rows - (each.num_deletions or 0) for each in fragments if moves},
+        {
+            name: {
+                each.id: [file.path for file in each.files if not fields.isdisjoint(file.fields)] for each in fragments
+            }
+            for name, fields in below.items()
+        },
+    )
+
+
+def _fields_below(dataset: Any, ids: Collection[int]) -> set[int]:
+    """Return the ids of the fields below some fields."""
+    found, left = set[int](), [(each, each.id() in ids) for each in dataset.lance_schema.fields()]
+    while left:
+        field, is_below = left.pop()
+        for child in field.children():
+            if is_below:
+                found.add(child.id())
+            left.append((child, is_below or child.id() in ids))
+    return found
 
 
 def outdated(before: Coverage, dataset: Any) -> list[str]:
@@ -52,7 +77,10 @@ def outdated(before: Coverage, dataset: Any) -> list[str]:
         if uuid not in after.segments:
             continue  # another segment replaces it
         kept = after.segments[uuid][2]
-        replaced = not live.isdisjoint(covered - kept)
+        old, new = before.files.get(name, {}), after.files.get(name, {})
+        replaced = not live.isdisjoint(covered - kept) or any(
+            new.get(each, files) != files for each, files in old.items() if each in covered
+        )
         lost = rows is RowNames.ROW_IDS and any(
             after.rows.get(each, 0) < before.rows.get(each, 0) for each in covered - (live - kept)
         )
@@ -61,9 +89,14 @@ def outdated(before: Coverage, dataset: Any) -> list[str]:
     return sorted(found)
 
 
-def trusted_indexes(dataset: Any, fields: Collection[int]) -> list[str]:
-    """Return the names of the indexes of some fields whose entries pylance trusts."""
-    return sorted(index.name for index in _trusted(dataset) if not set(fields).isdisjoint(index.fields))
+def trusted_indexes(dataset: Any, fields: Collection[int] | None = None) -> list[str]:
+    """Return the names of the indexes of fields whose entries pylance trusts.
+
+    By default, those of all fields.
+    """
+    return sorted(
+        index.name for index in _trusted(dataset) if fields is None or not set(fields).isdisjoint(index.fields)
+    )
 
 
 def is_extendable(dataset: Any, name: str, missing: Collection[int]) -> bool:
@@ -95,6 +128,13 @@ def merge_indexes(dataset: Any, names: Sequence[str]) -> Any:
     if others:
         dataset.optimize.optimize_indices(index_names=others)
     return dataset
+
+
+def emptied_indexes(dataset: Any) -> list[str]:
+    """Return the names of the indexes with a segment that covers nothing."""
+    return [
+        index.name for index in _trusted(dataset) if any(not len(segment.fragment_ids) for segment in index.segments)
+    ]
 
 
 def rebuild_indexes(dataset: Any, names: Sequence[str]) -> Any:

@@ -159,6 +159,9 @@ class LanceStructure:
     def merge_indexes(self, dataset: Any, names: Sequence[str]) -> Any:
         return indexes.merge_indexes(dataset, names)
 
+    def emptied_indexes(self, dataset: Any) -> Sequence[str]:
+        return indexes.emptied_indexes(dataset)
+
     def rebuild_indexes(self, dataset: Any, names: Sequence[str]) -> Any:
         return indexes.rebuild_indexes(dataset, names)
 

@@ -110,10 +110,9 @@ def index(
             return latest.commit_existing_index_segments(name, column, built)
 
         try:
-            committed = catalog.commit_change(table_id, commit)
+            version = catalog.structure.add_segments(table_id, commit).version
         except ConcurrentModification:
             continue
-        version = committed.version
         if kind not in VECTOR and not _covers(catalog.open(table_id), name, missing):  # values were replaced in between
             version = catalog.structure.merge_indexes(table_id, [name]).version
         counts = {"segments": len(built), "fragments": len(missing)}
