@@ -95,7 +95,7 @@ class Catalog(Upkeep):
         self._cloning = Cloning(ledger, places, tables, versions, clones, self.tags, mem_wal)
         self.views = Views(tables, self._writes, engine)
         self.transaction_records = TransactionRecords(ledger, places, tables, versions, self._writes, engine)
-        self._renames = Renames(ledger, places, tables, removal, mem_wal)
+        self._renames = Renames(ledger, places, tables, removal, mem_wal, self.recorder)
 
     # -- namespaces ---------------------------------------------------------------------------------------------
 
@@ -253,7 +253,6 @@ class Catalog(Upkeep):
             Damaged: The table has its new name, but a version in the old directory could not be moved. Nothing was
                 removed.
         """
-        self.recorder.flush()
         return self._renames.rename(ObjectId.of(source), ObjectId.of(target))
 
     def deregister_table(self, identifier: Identifier) -> Table:

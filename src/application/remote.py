@@ -77,6 +77,7 @@ class RestCatalog(Catalog):
         self.tables = tables = RestTables(server)
         self._namespaces = RestNamespaces(server)
         self._renames = RestRenames(server)
+        self.recorder = absent
         self._vends, self._options = vends, options
         self._writes = self._served = RestWrites(server, tables, engines, vends, options)
         engine = engines(ObjectId(()), {})

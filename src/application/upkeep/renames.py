@@ -8,6 +8,7 @@ from lancekeep.application.places import Places
 from lancekeep.application.removal import Removal
 from lancekeep.application.tables import DEFINITE, Tables
 from lancekeep.application.unfinished_clones import UnfinishedClones
+from lancekeep.application.upkeep.digest_recorder import DigestRecorder
 from lancekeep.application.upkeep.relocation import Relocation
 from lancekeep.domain.catalog import CatalogView, Change
 from lancekeep.domain.errors import Damaged
@@ -21,12 +22,21 @@ _RENAME_IN_PLACE = "A catalog opened with mode='v2' renames the table without mo
 class Renames:
     """Renames tables; see `Catalog.rename_table`."""
 
-    def __init__(self, ledger: Ledger, places: Places, tables: Tables, removal: Removal, mem_wal: MemWal) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        places: Places,
+        tables: Tables,
+        removal: Removal,
+        mem_wal: MemWal,
+        recorder: DigestRecorder,
+    ) -> None:
         self._ledger = ledger
         self._places = places
         self._tables = tables
         self._removal = removal
         self._mem_wal = mem_wal
+        self._recorder = recorder
 
     @once(Table)
     def rename(self, source: ObjectId, target: ObjectId) -> Table:
@@ -38,6 +48,7 @@ class Renames:
         self._ledger.commits.naming_schemes.require_one(self._places.dataset_root(table))
         self._removal.refuse_needed([table], _RENAME_IN_PLACE)
         self._mem_wal.refuse_writers(table, _MOVING)
+        self._recorder.flush()  # the records move with the files
         reserved = self._tables.reserve(Table(target, self._places.new_location(target), {}), True)
         places, objects = self._places, self._places.objects
         move = Relocation(self._ledger.commits, places.dataset_root(table), places.dataset_root(reserved))
