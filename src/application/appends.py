@@ -286,6 +286,11 @@ class Appends:
             failed = StoreUnavailable(f"{table}: the system starts no thread, and nothing was committed: {error}")
             failed.__cause__ = error
             self._end(line, failed)
+        except BaseException as error:  # of a signal, or without memory: without a committer, all appends would wait
+            self._end(
+                line, StoreUnavailable(f"{table}: no committer was started, and nothing was committed: {error!r}")
+            )
+            raise
 
     def _end(self, line: _Line, error: Exception) -> None:
         """Answer every append of a line without a committer; the next append starts one."""
