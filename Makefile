@@ -69,15 +69,18 @@ older: $(VENV)/installed-test ## test the data source with an older Spark: make 
 
 docs: $(VENV)/installed-test ## build the documentation site in site/; fail on a warning or a broken internal link
 	@mkdir -p typings && ln -sfn ../src typings/lancekeep
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir $(abspath $(or $(SITE),site))
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir $(abspath $(or $(SITE),site))
 
 dist: $(VENV)/installed-test ## build the distributions in dist/, and check them
 	@rm -rf dist
 	@$(BIN)/python -m build --no-isolation
 	@$(BIN)/python -m twine check --strict dist/*
 
-bench: $(VENV)/installed-test ## run the benchmarks
-	@for benchmark in benchmarks/*.py; do echo "== $$benchmark"; $(BIN)/python $$benchmark || exit 1; done
+bench: export LANCEKEEP_RESULTS := $(CURDIR)/benchmarks/results.json
+bench: $(VENV)/installed-test ## run the benchmarks, keep their figures in benchmarks/results.json, and write them to the page
+	@for benchmark in $(filter-out benchmarks/results.py,$(wildcard benchmarks/*.py)); do \
+	    echo "== $$benchmark"; $(BIN)/python $$benchmark || exit 1; done
+	@$(BIN)/python docs/performance_table.py
 
 setup: $(VENV)/installed-test ## install the development environment into .venv
 

@@ -45,6 +45,7 @@ from uuid import uuid4
 import boto3
 import lance
 import pyarrow as pa
+from results import record
 
 import lancekeep
 
@@ -208,6 +209,8 @@ def report(name: str, clients: int, latencies: list[float], took: float, asked: 
         return
     latencies.sort()
     requests, rate = sum(asked.values()), len(latencies) / took
+    record("appends", f"{name}: {clients} clients", "appends per second", rate)
+    record("appends", f"{name}: {clients} clients, median", "ms", 1000 * statistics.median(latencies))
     print(
         f"| {name} | {clients} | {rate:.{0 if rate > 10 else 1}f} | {1000 * statistics.median(latencies):.0f} | "
         f"{1000 * latencies[min(len(latencies) - 1, int(len(latencies) * 0.99))]:.0f} | "

@@ -30,6 +30,7 @@ import attrs
 import lance_namespace as api
 import pyarrow as pa
 from lance.namespace import DirectoryNamespace as NativeNamespace
+from results import record
 
 import lancekeep
 from lancekeep.domain.catalog import Put
@@ -207,7 +208,7 @@ def compare(ours: Side, peer: Side, tables: int, *, processes: bool) -> None:
     print(
         f"\n{tables:,} tables, {ours.name}: native, ours, and how many times better; median ms unless it says otherwise"
     )
-    budget = 3.0
+    budget, place = 3.0, f"{tables:,} tables, {ours.name}"
     peer_namespace, own_namespace = peer.open(), ours.open()
     native, own = operations(peer_namespace, tables), operations(own_namespace, tables)
     for name, act in own.items():
@@ -215,10 +216,11 @@ def compare(ours: Side, peer: Side, tables: int, *, processes: bool) -> None:
         try:
             theirs = median(native[name], budget)
         except NotImplementedError:
-            report(name, None, mine * 1e3)
+            report(place, name, None, mine * 1e3)
         else:
-            report(name, theirs * 1e3, mine * 1e3)
+            report(place, name, theirs * 1e3, mine * 1e3)
     report(
+        place,
         f"per second, {THREADS} threads",
         by_threads(peer_namespace, budget),
         by_threads(own_namespace, budget),
@@ -226,17 +228,19 @@ def compare(ours: Side, peer: Side, tables: int, *, processes: bool) -> None:
     )
     if processes:
         rates = by_processes(peer, budget), by_processes(ours, budget)
-        report(f"per second, {PROCESSES} processes", *rates, rate=True)
+        report(place, f"per second, {PROCESSES} processes", *rates, rate=True)
     theirs, _ = opened(peer, tables)
     mine, weight = opened(ours, tables)
-    report("open and first describe", theirs * 1e3, mine * 1e3)
-    report("bytes held per entry", None, weight)
+    report(place, "open and first describe", theirs * 1e3, mine * 1e3)
+    report(place, "bytes held per entry", None, weight)
     beside = NativeNamespace(**{name: value for name, value in ours.properties.items() if name != "storage.fsync"})
-    report("first look after a native rewrite", None, after_a_rewrite(own_namespace, beside, tables) * 1e3)
+    report(place, "first look after a native rewrite", None, after_a_rewrite(own_namespace, beside, tables) * 1e3)
     own_namespace.catalog.close()
 
 
-def report(name: str, theirs: float | None, mine: float, *, rate: bool = False) -> None:
+def report(place: str, name: str, theirs: float | None, mine: float, *, rate: bool = False) -> None:
+    unit = "per second" if rate else "bytes" if name.startswith("bytes") else "ms"
+    record("catalog", f"{place}: {name}", unit, mine, theirs, "pylance's namespace")
     if theirs is None:
         print(f"  {name:34} {'':12} {mine:12.3f}", flush=True)
         return
@@ -268,7 +272,7 @@ def main() -> None:
             compare(Side("local files", fast, native=False), peer, tables, processes=tables < 1_000_000)
             durable = lancekeep.DirectoryNamespace(root=str(root), dir_listing_enabled="false")
             seconds = median(operations(durable, tables)["declare"], 3.0)
-            report("declare, with every fsync", None, seconds * 1e3)
+            report(f"{tables:,} tables, local files", "declare, with every fsync", None, seconds * 1e3)
     if arguments.s3_tables:
         with s3_server() as endpoint:
             from deployments import bucket, s3_options

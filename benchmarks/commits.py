@@ -30,6 +30,7 @@ from lance.commit import CommitConflictError
 from lance.fragment import write_fragments
 from lance.namespace import DirectoryNamespace as NativeNamespace
 from lance_namespace import CreateNamespaceRequest
+from results import record
 
 import lancekeep
 
@@ -257,6 +258,8 @@ def main() -> None:
                 rate = throughput(place(root), root, writers, tables, arguments.seconds)
                 peers.setdefault((writers, tables), rate)
                 cells.append(f"{rate:.0f} ({rate / peers[writers, tables]:.2f})".rjust(22))
+                what = f"{name}: {writers} writers, {tables} tables"
+                record("commits", what, "commits per second", rate, peers[writers, tables], "pylance without a catalog")
             print(f"{name:24}" + "".join(cells), flush=True)
 
         print("\ngrowth with versions: median ms of a commit and of a latest read; times faster than native managed")
@@ -270,6 +273,8 @@ def main() -> None:
             cells = []
             for count, (commit, read) in found.items():
                 times = peer[count][0] / commit, peer[count][1] / read
+                what = f"{name}: a commit after {count} versions"
+                record("commits", what, "ms", commit * 1e3, peer[count][0] * 1e3, "pylance's managed versions")
                 cells.append(f"{count}: {commit * 1e3:.2f} ({times[0]:.1f}x), {read * 1e3:.3f} ({times[1]:.1f}x)")
             print(f"{name:24}" + "   ".join(cells), flush=True)
 

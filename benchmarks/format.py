@@ -20,6 +20,7 @@ import attrs
 import lance
 import numpy as np
 import pyarrow as pa
+from results import record
 
 import lancekeep
 from lancekeep.format.manifest import message_at, section_at
@@ -73,6 +74,7 @@ def manifests(runs: int) -> None:
                 f"{count:>10,}{values:>10.2f}{upb:>10.2f}{native:>10.2f}{values / upb:>12.2f}{native / values:>14.1f}"
                 f"{inspected:>10.1f}"
             )
+            record("format", f"decode a manifest of {count:,} fragments", "ms", values, native, "lance.dataset")
 
 
 def row_ids(runs: int) -> None:
@@ -87,7 +89,9 @@ def row_ids(runs: int) -> None:
         def build(encoded: list[bytes] = encoded) -> None:
             RowIdIndex.build((number, decode_row_ids(each, size, "f"), None) for number, each in enumerate(encoded))
 
-        print(f"index of {ROWS:,} row ids, {name}: {least(runs, build):.0f} ms")
+        took = least(runs, build)
+        print(f"index of {ROWS:,} row ids, {name}: {took:.0f} ms")
+        record("format", f"index of {ROWS:,} row ids, {name}", "ms", took)
 
 
 def main() -> None:

@@ -32,6 +32,7 @@ import attrs
 import pyarrow as pa
 from catalog import NAMESPACE, seed
 from lance.namespace import RestAdapter
+from results import record
 
 SPAWN = multiprocessing.get_context("spawn")
 JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
@@ -219,6 +220,11 @@ def compare(tables: int, lake: Path, scratch: Path, disk: Path, seconds: float, 
                     f"  {name:16} {side:8} {p50:9.2f} / {p99:9.2f}  {ratio:6.1f}x    {rate:9.0f} /s  {gain:6.1f}x",
                     flush=True,
                 )
+                if side != "native":
+                    what = f"{tables:,} tables: {name}{', with fsync' if side == 'durable' else ''}"
+                    peers = statistics.median(alone["native"]) * 1e3, statistics.median(rates["native"])
+                    record("rest", f"{what}, one client", "ms", p50, peers[0], "pylance's server")
+                    record("rest", f"{what}, {clients} clients", "per second", rate, peers[1], "pylance's server")
 
 
 def main() -> None:

@@ -26,6 +26,8 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
 
+from results import record
+
 from lancekeep.jobs import backfill, index, ingest, session
 
 LENGTH = 128
@@ -309,6 +311,7 @@ def report(name: str, seconds: Mapping[str, float]) -> None:
     for contestant, own in seconds.items():
         if contestant != PARQUET:
             missed = target is not None and own / peer > target
+            record("spark", f"{name}: {contestant}", "s CPU", own, peer, "parquet")
             cells.append(f"{contestant} {own / peer:.2f}{'*' if missed else ''}")
     print(f"{name:32} {peer:8.2f}   {f'<= {target}' if target else '':8}   {'   '.join(cells)}", flush=True)
 

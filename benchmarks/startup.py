@@ -13,6 +13,8 @@ import os
 import subprocess
 import sys
 
+from results import record
+
 PROGRAMS = {
     "python": ["-c", "pass"],
     "import lancekeep": ["-c", "import lancekeep"],
@@ -42,6 +44,7 @@ def main() -> None:
         least = min(cpu_milliseconds(arguments) for _ in range(runs))
         limit = f"  (at most {LIMITS[name]} ms)" if name in LIMITS else ""
         print(f"{name:<24}{least:6.0f} ms{limit}")
+        record("startup", name, "ms CPU", least)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,11 @@ def on_files(files: Files, config: Any) -> Files:
 
 def home() -> str:
     """Return README.md as a page. README.md links from the root of the repository, and pages link from docs/."""
-    return _RELATIVE.sub(r"\1../", (ROOT / "README.md").read_text()).replace("](../docs/", "](")
+    return (
+        _RELATIVE.sub(r"\1../", (ROOT / "README.md").read_text())
+        .replace("](../docs/adr/)", "](adr/index.md)")
+        .replace("](../docs/", "](")
+    )
 
 
 def commands() -> str:

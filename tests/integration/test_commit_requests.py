@@ -21,6 +21,7 @@ from s3_front import Answer, Asked, s3_front
 import lancekeep
 from lancekeep.application import concurrency
 from lancekeep.application.table_commits import TableCommits
+from lancekeep.domain.appends import Pace
 from lancekeep.domain.commit import Conflict
 
 ROW = pa.table({"a": pa.array([1], pa.int64())})
@@ -59,7 +60,15 @@ def _listed(counts: Counter[str]) -> str:
 
 
 @pytest.fixture
-def site(request: pytest.FixtureRequest, tmp_path: Path, moto_endpoint: str, redis_url: str) -> Iterator[Site]:
+def site(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    moto_endpoint: str,
+    redis_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Site]:
+    # On a slow machine the appends that warm up take so long that the committer asks for writers of other processes.
+    monkeypatch.setattr(Pace, "is_busy", lambda pace, now: False)
     stores = {
         "storage-managed": None,
         "conditional-put": "conditional-put://",

@@ -27,3 +27,8 @@ def test_every_failure_mode_names_existing_tests() -> None:
 def test_commit_diagram_shows_the_transition_table() -> None:
     drawn = runpy.run_path(str(DOCS / "commit_diagram.py"))["picture"]()
     assert (DOCS / "images" / "commit.svg").read_text() == drawn, "run: python docs/commit_diagram.py"
+
+
+def test_figures_of_the_page_about_performance_are_those_of_the_results() -> None:
+    generator = runpy.run_path(str(DOCS / "performance_table.py"))
+    assert (DOCS / "performance.md").read_text() == generator["page"](), "run: python docs/performance_table.py"

@@ -1,0 +1,83 @@
+"""Write the table of docs/performance.md from benchmarks/results.json: ``python docs/performance_table.py``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+PAGE = Path(__file__).with_name("performance.md")
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results.json"
+BEGIN, END = "<!-- figures: python docs/performance_table.py -->", "<!-- end of the figures -->"
+
+ROWS: dict[str, list[tuple[str, str]]] = {
+    "commits": [
+        ("conditional-put: 1 writers, 1 tables", "commits, 1 writer, `conditional-put://`"),
+        ("conditional-put: 8 writers, 1 tables", "commits, 8 writers of one table, `conditional-put://`"),
+        ("sqlite normal: 8 writers, 1 tables", "commits, 8 writers of one table, `sqlite://`"),
+        ("redis: 8 writers, 1 tables", "commits, 8 writers of one table, `redis://`"),
+        (
+            "conditional-put: a commit after 3000 versions",
+            "a commit to a table of 3,000 versions, `conditional-put://`",
+        ),
+    ],
+    "appends": [
+        ("native: 8 clients", "appends on S3 (60 ms), 8 writers of pylance"),
+        ("conditional-put: 1 clients", "appends on S3 (60 ms), 1 client, `conditional-put://`"),
+        ("conditional-put: 16 clients", "appends on S3 (60 ms), 16 clients, `conditional-put://`"),
+        ("conditional-put: 64 clients", "appends on S3 (60 ms), 64 clients, `conditional-put://`"),
+    ],
+    "catalog": [
+        ("{tables} tables, local files: describe, hit", "describe a table of {tables}"),
+        ("{tables} tables, local files: list 100, deep page", "list 100 of {tables} tables"),
+        ("{tables} tables, local files: declare", "declare a table beside {tables}"),
+    ],
+    "format": [
+        ("decode a manifest of 1,000 fragments", "decode a manifest of 1,000 fragments"),
+        ("decode a manifest of 100,000 fragments", "decode a manifest of 100,000 fragments"),
+    ],
+    "startup": [
+        ("import lancekeep", "`import lancekeep`, with the interpreter"),
+        ("lancekeep --help", "`lancekeep --help`, with the interpreter"),
+    ],
+}
+"""The figures of each benchmark that the page shows, and what the page calls them."""
+TABLES = ("10,000", "100,000", "1,000,000")
+
+
+def lines(document: dict[str, Any]) -> Iterator[str]:
+    yield "| | Lancekeep | peer | ratio |"
+    yield "| --- | --- | --- | --- |"
+    for benchmark, rows in ROWS.items():
+        figures = document["figures"].get(benchmark, {})
+        for what, name in rows:
+            for tables in TABLES if "{tables}" in what else ("",):
+                if figure := figures.get(what.replace("{tables}", tables)):
+                    yield row(name.replace("{tables}", tables), figure)
+    yield ""
+    yield f"Commit {document['commit']}, {document['date']}, {document['machine']}."
+
+
+def row(name: str, figure: dict[str, Any]) -> str:
+    ours, unit = figure["ours"], figure["unit"]
+    if "peer" not in figure:
+        return f"| {name} | {shown(ours)} {unit} | | |"
+    peer = figure["peer"]
+    better = ours / peer if "per second" in unit else peer / ours
+    return f"| {name} | {shown(ours)} {unit} | {shown(peer)}, {figure['against']} | {shown(better)} times better |"
+
+
+def shown(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
+
+
+def page() -> str:
+    """Return the page with the table of the current results."""
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return "\n".join([f"{before}{BEGIN}\n", *lines(json.loads(RESULTS.read_text())), f"\n{END}{after}"])
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
