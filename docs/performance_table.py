@@ -33,10 +33,6 @@ ROWS: dict[str, list[tuple[str, str]]] = {
         ("{tables} tables, local files: list 100, deep page", "list 100 of {tables} tables"),
         ("{tables} tables, local files: declare", "declare a table beside {tables}"),
     ],
-    "format": [
-        ("decode a manifest of 1,000 fragments", "decode a manifest of 1,000 fragments"),
-        ("decode a manifest of 100,000 fragments", "decode a manifest of 100,000 fragments"),
-    ],
     "startup": [
         ("import lancekeep", "`import lancekeep`, with the interpreter"),
         ("lancekeep --help", "`lancekeep --help`, with the interpreter"),
