@@ -32,6 +32,7 @@ from lancekeep.jobs import backfill, index, ingest, session
 
 LENGTH = 128
 FILES = 8
+WIDE = 2000  # columns
 TICKS = os.sysconf("SC_CLK_TCK")
 PARQUET = "parquet"
 
@@ -110,6 +111,10 @@ class Contest:
         changes = self._narrow.where("id % 100 = 0").selectExpr("id", "key", "category", "score + 1 score")
         changes.createOrReplaceTempView("changes")
         index(spark, self._catalog, "indexed", "key", kind="BTREE")
+        wide = spark.range(0, 10, 1, 1).selectExpr(*(f"id + {number} c{number}" for number in range(WIDE)))
+        self._wide = str(root / "wide.parquet")
+        wide.write.parquet(self._wide)
+        wide.writeTo("lake.wide").create()
 
     def operations(self) -> Operations:
         every = ("id", "key", "score", "text", "embedding")
@@ -120,6 +125,10 @@ class Contest:
             "read two columns": self._each("t", ("id", "score"), unread),
             "lookup with vector": self._each("t", every, self._lookup),
             "lookup with vector, BTREE": self._each("indexed", every, self._lookup),
+            "LIMIT 3 of 2,000 columns": {
+                PARQUET: lambda: self._first(f"parquet.`{self._wide}`"),
+                "SQL": lambda: self._first("lake.wide"),
+            },
             "kNN, 10 of all": {
                 PARQUET: self._nearest_by_sql,
                 "pylance": self._nearest,
@@ -175,6 +184,9 @@ class Contest:
     def _lookup(self, frame: Any) -> None:
         [row] = frame.where(f"key = {self._key}").collect()
         assert len(row.embedding) == LENGTH
+
+    def _first(self, table: str) -> None:
+        assert len(self._spark.sql(f"SELECT * FROM {table} LIMIT 3").collect()) == 3
 
     def _nearest_by_sql(self) -> None:
         distance = (

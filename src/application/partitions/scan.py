@@ -44,10 +44,11 @@ class Scan:
         Raises:
             InvalidInput: A column does not exist.
         """
-        names = self.schema.names if columns is None else list(columns)
-        unknown = [name for name in names if name not in self.schema.names]
+        known = dict.fromkeys(self.schema.names)
+        names = list(known if columns is None else columns)
+        unknown = [name for name in names if name not in known]
         if unknown:
-            raise InvalidInput(f"there is no column {unknown[0]!r}; the columns are {', '.join(self.schema.names)}")
+            raise InvalidInput(f"there is no column {unknown[0]!r}; the columns are {', '.join(known)}")
         return pa.schema([self.schema.field(name) for name in names])
 
     def to_table(self, columns: Sequence[str] | None = None) -> pa.Table:

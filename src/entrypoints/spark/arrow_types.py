@@ -188,12 +188,13 @@ def require_storable(schema: pa.Schema) -> None:
 
 
 def require_fit(offered: pa.Schema, wanted: pa.Schema) -> None:
-    problems = [f"{name!r} is missing" for name in wanted.names if name not in offered.names]
-    problems += [f"{name!r} is not a column of the table" for name in offered.names if name not in wanted.names]
+    known, given = dict.fromkeys(wanted.names), dict.fromkeys(offered.names)  # Arrow lists the names on each access
+    problems = [f"{name!r} is missing" for name in known if name not in given]
+    problems += [f"{name!r} is not a column of the table" for name in given if name not in known]
     problems += [
         f"{field.name!r} is {offered.field(field.name).type}, the table has {field.type}"
         for field in wanted
-        if field.name in offered.names and offered.field(field.name).type != as_spark_sees(field.type)
+        if field.name in given and offered.field(field.name).type != as_spark_sees(field.type)
     ]
     if problems:
         raise InvalidInput(

@@ -186,7 +186,8 @@ def merged_schema(catalog: Catalog, table: str, frame: StructType, existing: pa.
     """
     offered = arrow_schema(frame)
     missing = added_fields(offered, existing)
-    kept = [name for name in existing.names if name in offered.names]
+    given = frozenset(offered.names)
+    kept = given.intersection(existing.names)
     lacking = [field.name for field in existing if field.name not in kept and not field.nullable]
     if lacking:
         raise InvalidInput(f"{table}: the DataFrame lacks {lacking[0]!r}, which takes no nulls")
@@ -203,7 +204,7 @@ def merged_schema(catalog: Catalog, table: str, frame: StructType, existing: pa.
     if missing:
         catalog.commit_change(table, act)
     stored = catalog.open(table).schema
-    return pa.schema([stored.field(name) for name in stored.names if name in offered.names])
+    return pa.schema([stored.field(name) for name in stored.names if name in given])
 
 
 def begin_first_write(catalog: Catalog, table: str, schema: pa.Schema) -> WritePlan:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
 import lance
 import pyarrow as pa
 
-from lancekeep.application.catalog import Catalog
 from lancekeep.domain.column_names import require_readable
 from lancekeep.domain.errors import InvalidInput, Refused
 from lancekeep.entrypoints.scanning import READ_AHEAD, batch_rows
@@ -23,6 +22,9 @@ from lancekeep.entrypoints.spark.daemon import freeze_imports
 from lancekeep.entrypoints.spark.projection import Origin, origins_by_name, projected
 from lancekeep.format.manifest import FragmentEntry, fragment_entries, transaction_name
 from lancekeep.ports.table_engine import access
+
+if TYPE_CHECKING:  # a worker imports this module for each task whose rows a LIMIT cuts off, and needs no catalog
+    from lancekeep.application.catalog import Catalog
 
 ROWS_OF_A_PARTITION = 100_000
 """The least number of rows of a part; one task reads adjacent fragments until it reaches this number."""
@@ -172,12 +174,14 @@ class FragmentReader:
         dataset = self.snapshot.open()
         fragments = [dataset.get_fragment(number) for run in runs for number in run]
         names = self._stored_names
+        stored = dataset.schema
+        whole = not extra and names == stored.names
         scanner = dataset.scanner(
-            columns=[*names, *extra],
+            columns=None if whole else [*names, *extra],  # the engine's projection by name is quadratic
             with_row_id=not names and not extra,  # a batch without columns would have no rows
             filter=self.filter,
             limit=limit,
-            batch_size=self.batch_size or batch_rows(dataset.schema, names, fragments),
+            batch_size=self.batch_size or batch_rows(stored, names, fragments),
             fragments=fragments,
             scan_in_order=True,
             blob_handling="all_binary",
@@ -202,9 +206,10 @@ def require_columns(stored: pa.Schema, names: Iterable[str]) -> None:
     Raises:
         InvalidInput: A column is missing.
     """
-    unknown = [name for name in names if name not in stored.names]
+    known = dict.fromkeys(stored.names)  # Arrow lists them on each access
+    unknown = [name for name in names if name not in known]
     if unknown:
-        raise InvalidInput(f"the table has no column {unknown[0]!r}; it has {', '.join(stored.names)}")
+        raise InvalidInput(f"the table has no column {unknown[0]!r}; it has {', '.join(known)}")
 
 
 def require_types(stored: pa.Schema, wanted: pa.Schema) -> None:

@@ -61,8 +61,9 @@ def target_schema(
         _require_lengths(existing, {name: lengths[name] for name in lengths if name.lower() in vectors})
         return existing
     blobs = set(blob_columns(frame))
+    known = frozenset(existing.names if existing is not None else ())
     for index, field in enumerate(offered):
-        if existing is None or field.name not in existing.names:
+        if existing is None or field.name not in known:
             continue
         stored = existing.field(field.name)
         if as_spark_sees(stored.type) == field.type and lengths.get(field.name) in (None, _length(stored.type)):
@@ -95,7 +96,8 @@ def require_extensible(dataset: Any, fields: Iterable[pa.Field]) -> None:
     Raises:
         Unsupported: The files of the table do not support it.
     """
-    structs = [field.name for field in fields if field.name in dataset.schema.names]
+    known = frozenset(dataset.schema.names)
+    structs = [field.name for field in fields if field.name in known]
     if structs and tuple(map(int, dataset.data_storage_version.split("."))) < (2, 2):
         raise Unsupported(
             f"no field can be added to {structs[0]!r}: the table has files of the format "

@@ -242,7 +242,8 @@ class _Ingest:
         schema = self._stored(own or options.columns or found)
         if not schema.names:
             raise InvalidInput(f"none of the {len(files)} files could be understood, {files[0].uri} for one")
-        new = [field for field in self._stored(found) if field.name not in schema.names]
+        known = frozenset(schema.names)
+        new = [field for field in self._stored(found) if field.name not in known]
         if new and options.schema == "evolve":
             schema = pa.schema([*schema, *new])
         elif new:
@@ -285,7 +286,8 @@ class _Ingest:
 
     def _evolve(self, dataset: Any, wanted: Wanted) -> bool:
         """Add the columns that the table lacks, null in its rows, and return whether there were any."""
-        new = [field.with_nullable(True) for field in wanted.schema if field.name not in dataset.schema.names]
+        known = frozenset(dataset.schema.names)
+        new = [field.with_nullable(True) for field in wanted.schema if field.name not in known]
 
         def add(latest: lance.LanceDataset) -> lance.LanceDataset:
             latest.add_columns(new)

@@ -195,11 +195,11 @@ def _fitting(
 
 def _complete(batch: pa.RecordBatch, wanted: Wanted, source: pa.Scalar) -> pa.RecordBatch:
     """Add the columns that the file lacks, and decode bytes of CSV as text."""
-    columns = {}
+    columns, read = {}, frozenset(batch.schema.names)
     for field in wanted.schema:
         if field.name == wanted.source_column:
             columns[field.name] = pa.array([source.as_py()] * batch.num_rows, pa.string())
-        elif field.name not in batch.schema.names:
+        elif field.name not in read:
             columns[field.name] = pa.nulls(batch.num_rows, field.type)
         else:
             column = batch.column(field.name)

@@ -123,11 +123,12 @@ def _staged(
 
 
 def _require_columns(given: Sequence[str], schema: pa.Schema, keys: list[str], name: str) -> None:
-    problems = [f"{column!r} is missing" for column in schema.names if column not in given]
-    problems += [f"{column!r} is not a column of the table" for column in given if column not in schema.names]
+    known, offered = dict.fromkeys(schema.names), dict.fromkeys(given)
+    problems = [f"{column!r} is missing" for column in known if column not in offered]
+    problems += [f"{column!r} is not a column of the table" for column in offered if column not in known]
     if problems:
         raise InvalidInput(f"{name}: the source does not fit; nothing was written: {'; '.join(problems)}")
-    unknown = [key for key in keys if key not in schema.names]
+    unknown = [key for key in keys if key not in known]
     if unknown or not keys:
         raise InvalidInput(
             f"{name} has no column {unknown[0]!r} for a key" if unknown else "name the columns of the key"
