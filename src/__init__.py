@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lancekeep.application.catalog import Catalog
     from lancekeep.application.certification import Certificate, Check, Result
+    from lancekeep.application.entries.tables import Description
     from lancekeep.application.partitions.namespace import PartitionedNamespace
     from lancekeep.application.partitions.scan import Scan
-    from lancekeep.application.tables import Description
-    from lancekeep.application.transactions import Snapshot, Transaction
+    from lancekeep.application.rows.transactions import Snapshot, Transaction
+    from lancekeep.application.rows.writes import HistoryEntry
     from lancekeep.application.upkeep.cleanup_report import CleanupReport, NotCleaned, TableCleanup
     from lancekeep.application.upkeep.fsck import Finding, FsckReport
     from lancekeep.application.upkeep.migration import MigrationProgress, MigrationReport
     from lancekeep.application.upkeep.table_relocation import RelocationReport
     from lancekeep.application.upkeep.tiering import TieringReport
-    from lancekeep.application.writes import HistoryEntry
     from lancekeep.composition import certify, connect
     from lancekeep.domain.commit import Committed, Conflict, Outcome, Unknown
     from lancekeep.domain.commit_token import CommitToken, CommitUnknown
@@ -176,9 +176,9 @@ _HOMES = {
     "lancekeep.application.upkeep.migration": "MigrationProgress MigrationReport",
     "lancekeep.application.partitions.namespace": "PartitionedNamespace",
     "lancekeep.application.partitions.scan": "Scan",
-    "lancekeep.application.tables": "Description",
-    "lancekeep.application.transactions": "Snapshot Transaction",
-    "lancekeep.application.writes": "HistoryEntry",
+    "lancekeep.application.entries.tables": "Description",
+    "lancekeep.application.rows.transactions": "Snapshot Transaction",
+    "lancekeep.application.rows.writes": "HistoryEntry",
     "lancekeep.composition": "certify connect",
     "lancekeep.domain.transaction": "AllCommitted",
     "lancekeep.domain.commit": "Committed Conflict Outcome Unknown",

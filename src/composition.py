@@ -18,16 +18,17 @@ from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListin
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
 from lancekeep.adapters.manifest_stores.table_indexes import refresh_indexes
 from lancekeep.adapters.object_stores import open_object_store, uri_for_lance
+from lancekeep.adapters.rest.catalog import RestCatalog, commit_key
 from lancekeep.adapters.rest.settings import HEADER, RestSettings
+from lancekeep.adapters.rest.tables import Descriptions
 from lancekeep.application.catalog import Catalog
 from lancekeep.application.certification import Certificate, Progress, measure
-from lancekeep.application.elsewhere import Elsewhere
-from lancekeep.application.ledger import COMMIT_STORE_PROPERTY, Ledger
-from lancekeep.application.places import Places
-from lancekeep.application.remote import RestCatalog
+from lancekeep.application.commits.table_commits import TableCommits
+from lancekeep.application.entries.ledger import COMMIT_STORE_PROPERTY, Ledger
+from lancekeep.application.entries.outside import Elsewhere
+from lancekeep.application.entries.places import Places
 from lancekeep.application.retry import Retry
-from lancekeep.application.table_commits import TableCommits
-from lancekeep.application.versions import Versions
+from lancekeep.application.rows.versions import Versions
 from lancekeep.config import V1, V2, ConnectionConfig, given, public_url
 from lancekeep.domain.errors import InvalidInput, LancekeepError, UnsafeStore, UnsafeStoreWarning, Unsupported
 from lancekeep.domain.identifiers import ObjectId
@@ -148,7 +149,7 @@ def _open_server(config: ConnectionConfig) -> RestCatalog:
     own = {name: value for name, value in config.storage_options.items() if name not in OWN_STORAGE_OPTIONS}
     server = RestServer(RestSettings.of({**config.rest_options, "uri": config.require_root()}))
     server.honours_keys()  # fail now, not at the first change
-    namespace = ServedNamespace(server)
+    namespace = ServedNamespace(server, Descriptions(server), commit_key)
 
     def engine(table: ObjectId, vended: Mapping[str, str]) -> LanceEngine:
         return LanceEngine(namespace, {**own, **vended}, lambda base: namespace)

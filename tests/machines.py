@@ -21,8 +21,8 @@ import pyarrow as pa
 import lancekeep
 from lancekeep.adapters.commit_stores import open_commit_store
 from lancekeep.adapters.object_stores.local import LocalObjectStore
+from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.retry import Retry
-from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.naming import NamingScheme

@@ -10,14 +10,14 @@ from lancekeep.adapters.commit_stores.memory import MemoryCommitStore
 from lancekeep.adapters.manifest_stores.memory import MemoryManifestStore
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
 from lancekeep.application.catalog import Catalog
-from lancekeep.application.ledger import Ledger
-from lancekeep.application.places import Places
+from lancekeep.application.commits.table_commits import TableCommits
+from lancekeep.application.entries.ledger import Ledger
+from lancekeep.application.entries.places import Places
 from lancekeep.application.retry import Retry
-from lancekeep.application.table_commits import TableCommits
+from lancekeep.application.rows.versions import Versions
 from lancekeep.application.upkeep.cleanup import Cleanup
 from lancekeep.application.upkeep.cleanup_report import CleanupReport
 from lancekeep.application.upkeep.fsck import Fsck, FsckReport
-from lancekeep.application.versions import Versions
 from lancekeep.domain.catalog import Put
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry

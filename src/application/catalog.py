@@ -6,31 +6,31 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from lancekeep.application.clones import Clones
-from lancekeep.application.cloning import Cloning
-from lancekeep.application.compactions import Compactions
-from lancekeep.application.idempotency import IdempotentRequests
-from lancekeep.application.ledger import Ledger
-from lancekeep.application.mem_wal import MemWal
-from lancekeep.application.namespaces import Namespaces
+from lancekeep.application.commits.table_commits import TableCommits
+from lancekeep.application.entries.clones import Clones
+from lancekeep.application.entries.ledger import Ledger
+from lancekeep.application.entries.mem_wal import MemWal
+from lancekeep.application.entries.namespaces import Namespaces
+from lancekeep.application.entries.places import Places
+from lancekeep.application.entries.removal import Removal
+from lancekeep.application.entries.sql_views import SqlViews
+from lancekeep.application.entries.tables import Description, Tables
+from lancekeep.application.entries.tags import Tags
 from lancekeep.application.partitions.namespace import PartitionedNamespace
-from lancekeep.application.places import Places
-from lancekeep.application.removal import Removal
-from lancekeep.application.sql_views import SqlViews
-from lancekeep.application.table_commits import TableCommits
-from lancekeep.application.table_data import TableData
-from lancekeep.application.table_structure import TableStructure
-from lancekeep.application.tables import Description, Tables
-from lancekeep.application.tags import Tags
-from lancekeep.application.transaction_records import TransactionRecords
-from lancekeep.application.transactions import Snapshot, Transaction, take_snapshot
+from lancekeep.application.rows.cloning import Cloning
+from lancekeep.application.rows.compactions import Compactions
+from lancekeep.application.rows.idempotency import IdempotentRequests
+from lancekeep.application.rows.table_data import TableData
+from lancekeep.application.rows.table_structure import TableStructure
+from lancekeep.application.rows.transaction_records import TransactionRecords
+from lancekeep.application.rows.transactions import Snapshot, Transaction, take_snapshot
+from lancekeep.application.rows.versions import Versions
+from lancekeep.application.rows.views import Views
+from lancekeep.application.rows.writes import HistoryEntry, Writes
 from lancekeep.application.upkeep.bases import PropertiesAt
 from lancekeep.application.upkeep.digest_recorder import DigestRecorder
 from lancekeep.application.upkeep.renames import Renames
 from lancekeep.application.upkeep.service import Upkeep
-from lancekeep.application.versions import Versions
-from lancekeep.application.views import Views
-from lancekeep.application.writes import HistoryEntry, Writes
 from lancekeep.domain.catalog import CatalogView
 from lancekeep.domain.commit import Committed, Outcome
 from lancekeep.domain.commit_token import CommitToken
@@ -46,7 +46,7 @@ from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.table_engine import TableEngine, VersionDetails, WritePlan
 
 if TYPE_CHECKING:
-    from lancekeep.application.table_transactions import TableTransactions
+    from lancekeep.application.rows.table_transactions import TableTransactions
     from lancekeep.domain.operations import Transaction as TableTransaction
 
 
@@ -492,7 +492,7 @@ class Catalog(Upkeep):
         return self._transactions().commit(ObjectId.of(identifier), transaction, base=base, detached=detached)
 
     def _transactions(self) -> TableTransactions:
-        from lancekeep.application.table_transactions import TableTransactions  # loads classes as `inspect` does
+        from lancekeep.application.rows.table_transactions import TableTransactions  # loads classes as `inspect` does
 
         return TableTransactions(self.ledger, self.tables, self.versions)
 
@@ -589,7 +589,7 @@ class Catalog(Upkeep):
             Damaged: The metadata cannot be decoded.
             Unsupported: Readers of the table need a feature that is not known here, or the file exceeds 1 GiB.
         """
-        from lancekeep.application.inspection import Inspection  # loads classes that no other operation needs
+        from lancekeep.application.rows.inspection import Inspection  # loads classes that no other operation needs
 
         inspection = Inspection(self.ledger, self.places, self.tables, self.tags, self.mem_wal)
         return inspection.inspect(identifier, version, file, fragment, most_fragments)

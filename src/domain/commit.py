@@ -9,8 +9,8 @@ Theory of operation:
    a staged row. `begin_commit`, `begin_resolve` and `begin_help` return its first `Progress`.
 2. A `Progress` is a `State` and the values that go with it. `EFFECTS` names the effect of each state: one request, or
    a few, to the commit store and the object store. A state without an effect is an outcome.
-3. The runner (`lancekeep.application.protocol_runner`) performs the effect and reports an `Event`: the `Reply`, and
-   the row or the size that came with it. The machine itself performs no I/O and holds no store.
+3. The runner (`lancekeep.application.commits.protocol_runner`) performs the effect and reports an `Event`: the `Reply`,
+   and the row or the size that came with it. The machine itself performs no I/O and holds no store.
 4. `advance` finds the next state in `TRANSITIONS`. An event that cannot follow from the state raises and changes
    nothing. Steps 3 and 4 repeat until the participant reaches an outcome.
 5. An undisturbed commit takes four effects: *reserve* the row with the staged path, which decides the winner; *copy*

@@ -14,7 +14,7 @@ It commits the new versions of its tables together, or none of them.
    staged manifest. Any reader can complete a publication that a crash interrupts.
 
 A runner performs `Transaction.step` and reports the reply by the method of the same name, until no step is left.
-Production (`lancekeep.application.transaction_commits`) and the model checker drive this same value.
+Production (`lancekeep.application.commits.transaction_commits`) and the model checker drive this same value.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import attrs
 
 from lancekeep.adapters.lance.hashing import file_digest
 from lancekeep.application.catalog import Catalog
-from lancekeep.application.digests import Digests
+from lancekeep.application.rows.digests import Digests
 from lancekeep.application.upkeep.examination import Kept, Unreadable, examine, kept_versions
 from lancekeep.application.upkeep.file_checks import FileChecks
 from lancekeep.application.upkeep.fsck import Progress

@@ -33,8 +33,8 @@ from typing import Any
 import attrs
 from lance_namespace import LanceNamespace
 
-from lancekeep.application.base_paths import restricted, within_one_table
 from lancekeep.application.catalog import Catalog
+from lancekeep.application.entries.base_paths import restricted, within_one_table
 from lancekeep.application.upkeep.lease import Lease
 from lancekeep.application.upkeep.maintenance import MaintenanceAction
 from lancekeep.domain.errors import InvalidInput, LancekeepError

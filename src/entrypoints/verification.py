@@ -20,9 +20,9 @@ import attrs
 import lance
 from lance.file import LanceFileSession
 
+from lancekeep.adapters.lance.panics import is_panic
 from lancekeep.application.catalog import Catalog
-from lancekeep.application.digests import Digests, Recorded
-from lancekeep.application.panics import is_panic
+from lancekeep.application.rows.digests import Digests, Recorded
 from lancekeep.application.upkeep.examination import Kept, Unreadable, contradiction, examine, kept_versions
 from lancekeep.application.upkeep.file_checks import FileChecks, FileFault, Version
 from lancekeep.application.upkeep.fsck import Progress

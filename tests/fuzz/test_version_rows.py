@@ -24,7 +24,7 @@ from lancekeep.adapters.commit_stores import open_commit_store
 from lancekeep.adapters.commit_stores.files import FilesCommitStore
 from lancekeep.adapters.commit_stores.sqlite import SqliteCommitStore
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
-from lancekeep.application.checked_rows import CheckedRows
+from lancekeep.application.commits.checked_rows import CheckedRows
 from lancekeep.domain.naming import ManifestName
 from lancekeep.domain.version_row import NotReady, Reservation, Taken, VersionRow
 from lancekeep.ports.commit_store import ExternalCommitStore

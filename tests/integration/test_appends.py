@@ -24,10 +24,10 @@ from s3_front import Answer, Asked, s3_front
 from writers import kill_two_at_work
 
 import lancekeep
-from lancekeep.application import appends as application_appends
-from lancekeep.application.keyed_requests import KeyedRequest, performing
+from lancekeep.application.commits.keyed_requests import KeyedRequest, performing
 from lancekeep.application.retry import Retry
-from lancekeep.application.versions import Versions
+from lancekeep.application.rows import appends as application_appends
+from lancekeep.application.rows.versions import Versions
 from lancekeep.domain.appends import Turn
 from lancekeep.domain.errors import InvalidInput, StoreUnavailable
 from lancekeep.domain.identifiers import ObjectId

@@ -19,7 +19,7 @@ from lance_namespace import errors as api_errors
 from lance_namespace_urllib3_client.models.version_range import VersionRange
 
 import lancekeep
-from lancekeep.application.table_commits import TableCommits
+from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.upkeep.commit_store_move import move_history
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.layout import DatasetRoot

@@ -15,10 +15,10 @@ from click.testing import CliRunner
 from deployments import bucket, s3_options
 
 import lancekeep
-from lancekeep.application.cloning import Cloning
-from lancekeep.application.tables import Tables
+from lancekeep.application.entries.tables import Tables
+from lancekeep.application.rows.cloning import Cloning
+from lancekeep.application.rows.versions import Versions
 from lancekeep.application.upkeep.fsck import Kind
-from lancekeep.application.versions import Versions
 from lancekeep.entrypoints.cli import lancekeep as lancekeep_command
 
 KINDS = ("sqlite", "storage-managed", "conditional-put", "sqlite on s3")

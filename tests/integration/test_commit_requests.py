@@ -20,7 +20,7 @@ from s3_front import Answer, Asked, s3_front
 
 import lancekeep
 from lancekeep.application import concurrency
-from lancekeep.application.table_commits import TableCommits
+from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.domain.appends import Pace
 from lancekeep.domain.commit import Conflict
 
@@ -192,7 +192,7 @@ def test_native_commit_is_answered_while_its_staged_manifest_is_deleted(
     def delaying(act: Any) -> Any:
         return later.append(act) if act.func == commits.run else alongside(act)
 
-    monkeypatch.setattr("lancekeep.application.table_commits.alongside", delaying)
+    monkeypatch.setattr("lancekeep.application.commits.table_commits.alongside", delaying)
     dataset.insert(ROW, mode="append")
     root = site.namespace.catalog.dataset_root(site.namespace.catalog.find_table("b.t"))
     staged = [info.key for info in commits.objects.list(root.versions_key) if ".manifest-" in info.key]
@@ -241,7 +241,7 @@ def test_lost_commit_is_answered_while_its_staged_manifest_is_deleted(
     def delaying(act: Any) -> Any:
         return later.append(act) if act.func == commits.run else alongside(act)
 
-    monkeypatch.setattr("lancekeep.application.table_commits.alongside", delaying)
+    monkeypatch.setattr("lancekeep.application.commits.table_commits.alongside", delaying)
     outcome = commits.commit(root, latest.version, staged, len(content), branch=False)
     assert isinstance(outcome, Conflict)
     assert commits.objects.head(staged) is not None

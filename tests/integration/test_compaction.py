@@ -16,7 +16,7 @@ from lance.optimize import RewriteResult
 from rest_server import serving
 
 import lancekeep
-from lancekeep.application.compactions import Compactions
+from lancekeep.application.rows.compactions import Compactions
 from lancekeep.domain.appends import REBASED
 from lancekeep.domain.identifiers import ObjectId
 

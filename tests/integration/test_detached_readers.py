@@ -16,7 +16,7 @@ import pytest
 from lance import LanceOperation
 
 import lancekeep
-from lancekeep.application.detached_versions import DetachedVersions
+from lancekeep.application.commits.detached_versions import DetachedVersions
 from lancekeep.format.table_version import TableVersion
 
 KINDS = ("sqlite", "conditional-put", "storage-managed")

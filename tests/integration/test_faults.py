@@ -16,8 +16,8 @@ from lance_namespace.errors import LanceNamespaceError, ServiceUnavailableError
 from rest_server import Front, serving
 
 import lancekeep
+from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.retry import Retry
-from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain.errors import StoreUnavailable
 
 

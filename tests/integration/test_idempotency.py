@@ -19,8 +19,8 @@ from faults import Crash, Faulty
 
 import lancekeep
 from lancekeep.application.catalog import Catalog
-from lancekeep.application.idempotency import REQUESTS, Answer, Attempt
-from lancekeep.application.keyed_requests import current_request, performing
+from lancekeep.application.commits.keyed_requests import current_request, performing
+from lancekeep.application.rows.idempotency import REQUESTS, Answer, Attempt
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.commit_token import CommitToken, StagedManifest
 from lancekeep.domain.errors import InvalidInput, StoreUnavailable

@@ -23,7 +23,7 @@ from faults import Crash, Faulty, lost_replies
 from writers import kill_two_at_work
 
 import lancekeep
-from lancekeep.application.idempotency import Answer, Attempt
+from lancekeep.application.rows.idempotency import Answer, Attempt
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import StoreUnavailable
 from lancekeep.domain.idempotency import RequestKey, Superseded

@@ -30,8 +30,8 @@ from lancekeep.adapters.manifest_stores.columns import SCHEMA
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
 from lancekeep.adapters.object_stores import open_object_store
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
+from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.retry import Retry
-from lancekeep.application.table_commits import TableCommits
 from lancekeep.application.upkeep.fsck import Kind
 from lancekeep.domain.catalog import CatalogView, Change, Put, Remove, SetProperties
 from lancekeep.domain.errors import Damaged, NamespaceAlreadyExists, Refused, StoreUnavailable

@@ -19,9 +19,9 @@ from rest_server import serving
 
 import lancekeep
 from lancekeep.adapters.lance.engine import LanceEngine
-from lancekeep.application.appends import Appends
-from lancekeep.application.table_data import Change
-from lancekeep.application.table_transactions import TableTransactions
+from lancekeep.application.rows.appends import Appends
+from lancekeep.application.rows.table_data import Change
+from lancekeep.application.rows.table_transactions import TableTransactions
 from lancekeep.application.upkeep.fsck import Kind
 from lancekeep.domain.appends import REBASED
 from lancekeep.domain.identifiers import ObjectId

@@ -16,8 +16,8 @@ from lying import relay
 
 from lancekeep.adapters.commit_stores import open_commit_store
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
+from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.retry import Retry
-from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain.commit import Committed, Conflict, Outcome
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.naming import NamingScheme

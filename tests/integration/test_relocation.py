@@ -20,7 +20,7 @@ from faults import Crash, killed_at_each_call
 from lance_namespace.errors import LanceNamespaceError
 
 import lancekeep
-from lancekeep.application.table_commits import TableCommits
+from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.upkeep.table_relocation import TableRelocation
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.operations import Restore, Transaction

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import lancekeep
-from lancekeep.application.appends import Appends
+from lancekeep.application.rows.appends import Appends
 from lancekeep.application.upkeep.fsck import Kind
 from lancekeep.domain.appends import REBASED
 from lancekeep.domain.identifiers import ObjectId

@@ -31,8 +31,8 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 import lancekeep
+from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.retry import Retry
-from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain.errors import StoreUnavailable
 from lancekeep.entrypoints.cli import lancekeep as program
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace

@@ -15,7 +15,7 @@ import pytest
 from lance import DatasetBasePath
 
 import lancekeep
-from lancekeep.application.base_paths import restricted
+from lancekeep.application.entries.base_paths import restricted
 from lancekeep.domain.errors import AccessDenied, CommitRefused, InvalidInput, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest import BasePath

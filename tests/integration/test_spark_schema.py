@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 import lancekeep
 import lancekeep.spark
-from lancekeep.application.row_rules import check_rows
+from lancekeep.application.rows.row_rules import check_rows
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.row_rules import rules_of
 

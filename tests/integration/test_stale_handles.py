@@ -16,7 +16,7 @@ from faults import Faulty
 
 import lancekeep
 from lancekeep.application.catalog import Catalog
-from lancekeep.application.lineage import Lineage
+from lancekeep.application.commits.lineage import Lineage
 from lancekeep.application.upkeep.fsck import Kind
 from lancekeep.domain.errors import LancekeepError
 

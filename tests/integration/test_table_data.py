@@ -17,8 +17,8 @@ from writers import Call, Peers
 
 import lancekeep
 from lancekeep.adapters.lance.rows import LanceRows
+from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.retry import Retry
-from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain.errors import StoreUnavailable
 from lancekeep.testing.concurrency import race
 

@@ -25,9 +25,9 @@ from lance_namespace import errors as api_errors
 from lance_namespace_urllib3_client.models.version_range import VersionRange
 
 import lancekeep
+from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.retry import Retry
-from lancekeep.application.table_commits import TableCommits
-from lancekeep.application.versions import Versions
+from lancekeep.application.rows.versions import Versions
 from lancekeep.domain.naming import NamingScheme
 from lancekeep.entrypoints.cli import lancekeep as commands
 from lancekeep.testing.concurrency import PROCESSES, race

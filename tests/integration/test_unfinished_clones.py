@@ -18,9 +18,9 @@ from deployments import bucket, s3_options
 from faults import Crash, killed_at_each_call, killed_before_each_write
 
 import lancekeep
-from lancekeep.application.tables import Tables
+from lancekeep.application.entries.tables import Tables
+from lancekeep.application.rows.versions import Versions
 from lancekeep.application.upkeep.fsck import Kind
-from lancekeep.application.versions import Versions
 from lancekeep.entrypoints.cli import lancekeep as lancekeep_command
 
 
@@ -199,7 +199,7 @@ def test_repair_removes_only_what_it_has_found(
 
     def commit_and_stop(catalog: lancekeep.Catalog) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr("lancekeep.application.cloning.is_at", crash)
+            patch.setattr("lancekeep.application.rows.cloning.is_at", crash)
             with pytest.raises(Crash):
                 catalog.clone("t", "c", deep=True)
 

@@ -21,7 +21,7 @@ import lancekeep
 from lancekeep import composition
 from lancekeep.adapters.commit_stores import open_commit_store
 from lancekeep.adapters.object_stores import open_object_store
-from lancekeep.application.table_commits import TableCommits
+from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.upkeep.fsck import Kind
 
 KINDS = ("sqlite", "files", "redis", "dynamodb")

@@ -14,10 +14,10 @@ from model.checker import NEITHER, Setting
 from model.world import World
 
 from lancekeep.adapters.commit_stores import claims
-from lancekeep.application import protocol_runner
-from lancekeep.application.adoption import Adoption
-from lancekeep.application.protocol_runner import ProtocolRunner
-from lancekeep.application.table_commits import TableCommits
+from lancekeep.application.commits import protocol_runner
+from lancekeep.application.commits.adoption import Adoption
+from lancekeep.application.commits.protocol_runner import ProtocolRunner
+from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.domain import commit
 from lancekeep.domain.commit import DONE, Event, Progress, understand
 from lancekeep.domain.commit_token import StagedManifest

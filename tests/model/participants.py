@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import attrs
 from model.world import ROOT, Mishap, Request, Tale
 
+from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.retry import Retry
-from lancekeep.application.table_commits import TableCommits
 from lancekeep.domain.commit import Committed, Conflict, Event, Outcome, Progress
 from lancekeep.domain.commit_token import CommitToken
 from lancekeep.domain.commit_transitions import State

@@ -12,7 +12,7 @@ import attrs
 import pytest
 from model.checker import CREATES, NEITHER, Checker, Report, Setting
 
-from lancekeep.application import protocol_runner
+from lancekeep.application.commits import protocol_runner
 from lancekeep.domain.commit import Event, Progress, advance
 from lancekeep.domain.commit_transitions import TRANSITIONS, Reply, State
 

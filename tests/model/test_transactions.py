@@ -10,7 +10,7 @@ from model import transactions
 from model.transactions import Pair, Programme, Read, Single, Transact, explore
 
 from lancekeep.adapters.commit_stores import claims
-from lancekeep.application.transaction_commits import TransactionCommits
+from lancekeep.application.commits.transaction_commits import TransactionCommits
 from lancekeep.domain.commit import RESERVED, Unknown
 from lancekeep.domain.transaction import Standing, Transaction
 from lancekeep.domain.version_row import Blocked, Claim, Reserved

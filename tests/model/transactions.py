@@ -17,8 +17,8 @@ from model.participants import ONE_MORE_TRY, Pending, Tape
 from model.world import CALLS, ROOT, Mishap, Request, World, begun, remembered, shown, violation
 
 from lancekeep.adapters.commit_stores import claims
-from lancekeep.application.table_commits import TableCommits
-from lancekeep.application.transaction_commits import Candidate, TransactionCommits
+from lancekeep.application.commits.table_commits import TableCommits
+from lancekeep.application.commits.transaction_commits import Candidate, TransactionCommits
 from lancekeep.domain.commit import Committed, Conflict, Unknown
 from lancekeep.domain.commit_token import CommitToken
 from lancekeep.domain.errors import CommitRefused, Damaged, StoreUnavailable

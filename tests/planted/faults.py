@@ -15,8 +15,8 @@ from unittest.mock import patch
 
 import attrs
 
-from lancekeep.application.clones import Clones
-from lancekeep.application.digests import Digests
+from lancekeep.application.entries.clones import Clones
+from lancekeep.application.rows.digests import Digests
 from lancekeep.domain.digests import FileDigest
 from lancekeep.format.tiering import data_files
 
@@ -77,9 +77,9 @@ _TESTS = "tests/integration/test_"
 _JUDGE = "lancekeep.format.judge"
 _BASES = "lancekeep.application.upkeep.bases.Bases"
 _CLEANUP = "lancekeep.application.upkeep.cleanup.Cleanup"
-_CLONES = "lancekeep.application.clones"
-_COMPACTIONS = "lancekeep.application.compactions"
-_REBASE = "lancekeep.application.rebase"
+_CLONES = "lancekeep.application.entries.clones"
+_COMPACTIONS = "lancekeep.application.rows.compactions"
+_REBASE = "lancekeep.application.commits.rebase"
 _RULES = "lancekeep.domain.partition_rules"
 
 FAULTS: Mapping[str, Fault] = {
@@ -121,11 +121,11 @@ FAULTS: Mapping[str, Fault] = {
     ),
     "a record is believed though it names other bytes": Fault(
         f"{_TESTS}digests.py::test_damaged_record_is_reported",
-        {"lancekeep.application.digests.decode_digests": _believed},
+        {"lancekeep.application.rows.digests.decode_digests": _believed},
     ),
     "a merge of records removes the merged one": Fault(
         "tests/unit/test_digests.py::test_merged_record_with_the_same_content_as_another_stays",
-        {"lancekeep.application.digests.Digests._replace": _replaced},
+        {"lancekeep.application.rows.digests.Digests._replace": _replaced},
     ),
     "the names of partitions can be changed": Fault(
         f"{_TESTS}partitioned_namespaces.py::test_changes_by_name_that_break_partitions_are_refused[managed]",
@@ -142,7 +142,7 @@ FAULTS: Mapping[str, Fault] = {
     ),
     "a keyed append commits without its claim": Fault(
         f"{_TESTS}keyed_appends.py::test_a_repeated_request_overtakes_the_first_before_its_commit[conditional-put]",
-        {"lancekeep.application.waiting_appends.Append._claim": _always},
+        {"lancekeep.application.rows.waiting_appends.Append._claim": _always},
     ),
     "a clean-up removes a version that a tag names since it began": Fault(
         f"{_TESTS}cleanup.py::test_version_of_a_concurrently_created_tag_is_kept", {f"{_CLEANUP}._recheck": _nothing}
@@ -152,14 +152,14 @@ FAULTS: Mapping[str, Fault] = {
     ),
     "a clone of a dropped source is committed": Fault(
         f"{_TESTS}clones.py::test_clone_of_a_source_that_is_dropped_concurrently_is_refused",
-        {"lancekeep.application.cloning.Cloning._is_present": _always},
+        {"lancekeep.application.rows.cloning.Cloning._is_present": _always},
     ),
     "a directory of another catalog is claimed": Fault(
         f"{_TESTS}identity.py::test_only_one_of_two_originals_owns_the_files", {f"{_BASES}.claim": _nothing}
     ),
     "appends follow an overwrite with the columns of before": Fault(
         f"{_TESTS}appends.py::test_appends_after_an_overwrite_by_another_process_follow_it[conditional-put]",
-        {"lancekeep.application.appends._Base.has_layout_of": _always},
+        {"lancekeep.application.rows.appends._Base.has_layout_of": _always},
     ),
     "a file is moved to a base again": Fault(
         f"{_TESTS}tiering.py::test_age_chooses_the_files",

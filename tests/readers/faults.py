@@ -14,7 +14,7 @@ from unittest.mock import patch
 import attrs
 from readers.walk import Walk
 
-from lancekeep.application.appends import Appends
+from lancekeep.application.rows.appends import Appends
 from lancekeep.domain.dataset_files import TRANSACTIONS
 
 
@@ -56,8 +56,8 @@ def _all_but_transactions(self: Appends, key: str, content: bytes) -> None:
         _PUT(self, key, content)
 
 
-_ADOPTION = "lancekeep.application.adoption.Adoption"
-_CLONES = "lancekeep.application.clones.Clones"
+_ADOPTION = "lancekeep.application.commits.adoption.Adoption"
+_CLONES = "lancekeep.application.entries.clones.Clones"
 _CLONE_IN_ROOT, _CLONE_BELOW = "clone(at=0, into=0, place=0, version=0)", "clone(at=0, into=0, place=1, version=0)"
 
 FAULTS: Mapping[str, Fault] = {
@@ -67,7 +67,7 @@ FAULTS: Mapping[str, Fault] = {
             "sqlite",
             ("recreate(at=0, value=0, native=False)", "change_by_handle(at=0, change='append', value=0)"),
         ),
-        {"lancekeep.application.lineage.Lineage._compare": _nothing},
+        {"lancekeep.application.commits.lineage.Lineage._compare": _nothing},
     ),
     "an old plan is not asked which version it has read": Fault(
         Walk(
@@ -75,7 +75,7 @@ FAULTS: Mapping[str, Fault] = {
             "file",
             ("plan_write(at=0, mode='append', value=0)", "recreate(at=0, value=0, native=False)", "finish(at=0)"),
         ),
-        {"lancekeep.application.lineage.Lineage._compare": _nothing},
+        {"lancekeep.application.commits.lineage.Lineage._compare": _nothing},
     ),
     "readers do not see versions beyond the last row": Fault(
         Walk("v2", "sqlite", ("write_past_the_store(at=0, value=0, branch=0)",)),
@@ -118,7 +118,7 @@ FAULTS: Mapping[str, Fault] = {
         ),
         {
             "lancekeep.application.upkeep.fsck.foreign_files": _nothing,
-            "lancekeep.application.places.foreign_files": _nothing,
+            "lancekeep.application.entries.places.foreign_files": _nothing,
             "lancekeep.application.upkeep.fsck.is_mark": lambda name: True,
         },
     ),
@@ -128,11 +128,15 @@ FAULTS: Mapping[str, Fault] = {
             "sqlite",
             ("write(at=0, mode='append', value=0)", "write(at=0, mode='append', value=1)", "clean_up_natively(at=0)"),
         ),
-        {"lancekeep.application.histories.Histories.dated": lambda self, root, rows: [(row, None) for row in rows]},
+        {
+            "lancekeep.application.commits.histories.Histories.dated": lambda self, root, rows: [
+                (row, None) for row in rows
+            ]
+        },
     ),
     "a managed table takes LSM writes": Fault(
         Walk("v2", "sqlite", ("refuse_lsm_writes(at=0)",)),
-        {"lancekeep.application.mem_wal.MemWal.require_permitted": _nothing},
+        {"lancekeep.application.entries.mem_wal.MemWal.require_permitted": _nothing},
     ),
     "a catalog compacts a clone that has an index of its source": Fault(
         Walk(
@@ -145,15 +149,15 @@ FAULTS: Mapping[str, Fault] = {
                 "compact(at=2, branch=0)",
             ),
         ),
-        {"lancekeep.application.table_transactions.TableTransactions.require_own_indexes": _nothing},
+        {"lancekeep.application.rows.table_transactions.TableTransactions.require_own_indexes": _nothing},
     ),
     "transaction files of built versions are left out": Fault(
         Walk("v2", "sqlite", ("clone_by_name(at=0, into=0, version=0, deep=True)",)),
-        {"lancekeep.application.table_commits.TableCommits.record_transaction": _nothing},
+        {"lancekeep.application.commits.table_commits.TableCommits.record_transaction": _nothing},
     ),
     "transaction files of appends are left out": Fault(
         Walk("v1", "none", ("write(at=0, mode='append', value=0)",)),
-        {"lancekeep.application.appends.Appends._put": _all_but_transactions},
+        {"lancekeep.application.rows.appends.Appends._put": _all_but_transactions},
     ),
     "clean-up removes what other catalogs have moved to a base": Fault(
         Walk(

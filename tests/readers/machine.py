@@ -33,7 +33,7 @@ from readers.structure_operations import StructureOperations, View
 from readers.upkeep_operations import UpkeepOperations
 
 import lancekeep
-from lancekeep.application.protocol_runner import recognizable
+from lancekeep.application.commits.protocol_runner import recognizable
 from lancekeep.application.upkeep.fsck import Kind
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.commit_token import CommitToken

@@ -23,14 +23,15 @@ from lancekeep.adapters.manifest_stores import lance_table, table_versions
 from lancekeep.adapters.manifest_stores.compatible import CompatibleManifestStore, CompatibleView
 from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListing, V1Directory
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
-from lancekeep.application import table_commits, waiting_writers
 from lancekeep.application.catalog import Catalog
-from lancekeep.application.ledger import Ledger
-from lancekeep.application.places import Places
+from lancekeep.application.commits import table_commits
+from lancekeep.application.commits.table_commits import TableCommits
+from lancekeep.application.entries.ledger import Ledger
+from lancekeep.application.entries.places import Places
 from lancekeep.application.retry import Retry
-from lancekeep.application.table_commits import TableCommits
+from lancekeep.application.rows import waiting_writers
+from lancekeep.application.rows.versions import Versions
 from lancekeep.application.upkeep.fsck import Fsck, FsckReport, Kind
-from lancekeep.application.versions import Versions
 from lancekeep.domain.catalog import SetProperties
 from lancekeep.domain.commit import Committed, Conflict, Unknown
 from lancekeep.domain.errors import (

@@ -22,8 +22,8 @@ from simulation.simulator import Failure, Run, simulate
 
 from lancekeep.adapters.manifest_stores import lance_table, table_cleanup
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
-from lancekeep.application.protocol_runner import ProtocolRunner
-from lancekeep.application.removal import Removal
+from lancekeep.application.commits.protocol_runner import ProtocolRunner
+from lancekeep.application.entries.removal import Removal
 from lancekeep.application.upkeep.relocation import Relocation
 from lancekeep.domain.commit import DONE, Event
 from lancekeep.domain.commit_transitions import Reply

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
-from lancekeep.application.digests import Digests
 from lancekeep.application.retry import Retry
+from lancekeep.application.rows.digests import Digests
 from lancekeep.domain.digests import FileDigest
 from lancekeep.format.digests import digest_of
 

@@ -9,8 +9,8 @@ import pytest
 from lancekeep.adapters.commit_stores.conditional_put import ConditionalPutCommitStore
 from lancekeep.adapters.commit_stores.memory import MemoryCommitStore
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
-from lancekeep.application.checked_rows import CheckedRows
-from lancekeep.application.naming_schemes import NamingSchemes
+from lancekeep.application.commits.checked_rows import CheckedRows
+from lancekeep.application.commits.naming_schemes import NamingSchemes
 from lancekeep.application.retry import Retry
 from lancekeep.domain.errors import Damaged
 from lancekeep.domain.layout import DatasetRoot

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from lancekeep.adapters.commit_stores.memory import MemoryCommitStore
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
+from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.retry import Retry
-from lancekeep.application.table_commits import TableCommits
 from lancekeep.application.upkeep.relocation import Relocation
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.naming import NamingScheme

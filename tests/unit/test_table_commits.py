@@ -12,8 +12,8 @@ from faults import Crash, Faulty, crash_at, lost_replies
 
 from lancekeep.adapters.commit_stores.memory import MemoryCommitStore
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
+from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.retry import Retry
-from lancekeep.application.table_commits import TableCommits
 from lancekeep.application.upkeep.commit_store_move import move_history
 from lancekeep.application.upkeep.relocation import Relocation
 from lancekeep.domain.commit import Committed, Conflict, Unknown

@@ -10,9 +10,9 @@ from faults import Crash, Faulty, crash_at, lost_replies
 
 from lancekeep.adapters.commit_stores.memory import MemoryCommitStore
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
+from lancekeep.application.commits.table_commits import TableCommits
+from lancekeep.application.commits.transaction_commits import Candidate, TransactionCommits
 from lancekeep.application.retry import Retry
-from lancekeep.application.table_commits import TableCommits
-from lancekeep.application.transaction_commits import Candidate, TransactionCommits
 from lancekeep.domain.commit import Committed, Conflict, Unknown
 from lancekeep.domain.commit_token import CommitToken
 from lancekeep.domain.errors import CommitRefused, CommitStoreMismatch, Damaged, InvalidInput, StoreUnavailable

@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 
 from lancekeep.adapters.lance.namespace_errors import namespace_error, translating
-from lancekeep.application.versions import Versions, raise_unless_committed
+from lancekeep.application.rows.versions import Versions, raise_unless_committed
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import (
     InvalidInput,

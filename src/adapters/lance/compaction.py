@@ -8,7 +8,7 @@ from typing import Any
 
 from lance.optimize import Compaction
 
-from lancekeep.application.panics import without_panics
+from lancekeep.adapters.lance.panics import without_panics
 from lancekeep.domain.errors import InvalidInput, Unsupported
 from lancekeep.domain.manifest import DataFile, DeletionFile, DeletionFileType, Fragment
 from lancekeep.domain.operations import Rewrite, RewriteGroup, Transaction

@@ -12,8 +12,8 @@ import lance
 import pyarrow as pa
 from lance.file import LanceFileWriter
 
+from lancekeep.adapters.lance.panics import without_panics
 from lancekeep.application.concurrency import in_a_thread
-from lancekeep.application.panics import without_panics
 from lancekeep.application.scratch import scratch_directory
 from lancekeep.domain.dataset_files import DATA
 from lancekeep.domain.errors import InvalidInput, Unsupported

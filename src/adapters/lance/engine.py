@@ -21,12 +21,12 @@ from lancekeep.adapters.lance.hashing import file_digest
 from lancekeep.adapters.lance.indexes import trusted_indexes
 from lancekeep.adapters.lance.namespace_errors import is_namespace_error
 from lancekeep.adapters.lance.native_errors import classified, leaves_unknown
+from lancekeep.adapters.lance.panics import panics_translated, without_panics
 from lancekeep.adapters.lance.rows import LanceRows
 from lancekeep.adapters.lance.structure import LanceStructure, operation_of
 from lancekeep.adapters.lance.views import LanceViews
 from lancekeep.application.concurrency import in_a_thread
-from lancekeep.application.panics import panics_translated, without_panics
-from lancekeep.application.row_rules import checked
+from lancekeep.application.rows.row_rules import checked
 from lancekeep.domain.column_names import require_readable
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import (

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from lance.dataset import ScannerBuilder
 
 from lancekeep.adapters.lance.native_errors import query_error
-from lancekeep.application.panics import panics_translated
+from lancekeep.adapters.lance.panics import panics_translated
 from lancekeep.domain.errors import InvalidInput, LancekeepError
 from lancekeep.ports.rows import Query, VectorSearch
 

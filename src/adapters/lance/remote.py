@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from lancekeep.adapters.lance.callbacks import Answer, Described, Request, callback
 from lancekeep.adapters.lance.namespace_errors import translating
-from lancekeep.application.remote import commit_key
-from lancekeep.application.remote_tables import Descriptions
 from lancekeep.domain.commit_token import CommitToken, CommitUnknown, StagedManifest
 from lancekeep.domain.errors import LancekeepError, StoreUnavailable
 from lancekeep.domain.layout import BRANCHES, VERSIONS
@@ -20,11 +18,22 @@ class ServedNamespace:
     """The operations that pylance needs for a table of a server.
 
     Each commit carries the idempotency key of its staged manifest, so a retry of any process is the same commit.
+
+    Args:
+        server: The server.
+        describe: Describes a table, with the storage options that the server vends.
+        commit_key: Returns the idempotency key of the commit of a staged manifest, by its path.
     """
 
-    def __init__(self, server: CatalogServer) -> None:
+    def __init__(
+        self,
+        server: CatalogServer,
+        describe: Callable[[Mapping[str, Any]], dict[str, Any]],
+        commit_key: Callable[[str], str],
+    ) -> None:
         self._server = server
-        self._described = Descriptions(server)
+        self._describe = describe
+        self._commit_key = commit_key
 
     def namespace_id(self) -> str:
         return f"lancekeep {self._server.uri}"
@@ -33,7 +42,7 @@ class ServedNamespace:
     def describe_table(self, request: Any) -> Described:
         """Return where a table is, with the storage options that the server vends for it."""
         fields: Request = request if isinstance(request, Mapping) else vars(request)
-        found = self._described({"id": fields["id"], "version": fields.get("version")})
+        found = self._describe({"id": fields["id"], "version": fields.get("version")})
         return Described(found.get("location"), found.get("storage_options"), found.get("managed_versioning"))
 
     @callback
@@ -44,7 +53,7 @@ class ServedNamespace:
         """
         fields = {name: request.get(name) for name in _COMMIT_FIELDS}
         try:
-            found = self._server.call("create_table_version", fields, key=commit_key(request["manifest_path"]))
+            found = self._server.call("create_table_version", fields, key=self._commit_key(request["manifest_path"]))
         except StoreUnavailable as error:
             token = self._token(request)
             raise error if token is None else CommitUnknown(f"{error}", token) from error

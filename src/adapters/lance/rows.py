@@ -11,8 +11,8 @@ import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lancekeep.adapters.lance.panics import without_panics
 from lancekeep.adapters.lance.queries import plans, streamed, translated
-from lancekeep.application.panics import without_panics
 from lancekeep.domain.column_names import quoted
 from lancekeep.domain.errors import ColumnNotFound, Unsupported
 from lancekeep.domain.indexes import is_system_index

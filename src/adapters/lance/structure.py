@@ -12,7 +12,7 @@ import lance
 import pyarrow as pa
 
 from lancekeep.adapters.lance import indexes
-from lancekeep.application.panics import without_panics
+from lancekeep.adapters.lance.panics import without_panics
 from lancekeep.domain.column_names import plain_path, require_readable
 from lancekeep.domain.errors import (
     BranchAlreadyExists,

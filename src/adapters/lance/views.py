@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from lancekeep.adapters.lance.panics import without_panics
 from lancekeep.adapters.lance.structure import operation_of
-from lancekeep.application.panics import without_panics
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.view import Effect
 from lancekeep.format.manifest import transaction_name

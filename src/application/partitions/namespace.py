@@ -16,7 +16,9 @@ import attrs
 import pyarrow as pa
 
 from lancekeep.application.concurrency import at_once
-from lancekeep.application.ledger import Ledger
+from lancekeep.application.entries.ledger import Ledger
+from lancekeep.application.entries.places import Places
+from lancekeep.application.entries.removal import Removal
 from lancekeep.application.partitions.arrow_json import exact_schema_text, schema_of
 from lancekeep.application.partitions.scan import Scan
 from lancekeep.application.partitions.values import (
@@ -35,9 +37,7 @@ from lancekeep.application.partitions.writing import (
     WrittenPartition,
     columns_of,
 )
-from lancekeep.application.places import Places
-from lancekeep.application.removal import Removal
-from lancekeep.application.writes import Writes
+from lancekeep.application.rows.writes import Writes
 from lancekeep.domain.catalog import CatalogView, Change, Put, SetProperties, require_free
 from lancekeep.domain.errors import (
     AlreadyExists,

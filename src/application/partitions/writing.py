@@ -15,11 +15,11 @@ import attrs
 import pyarrow as pa
 
 from lancekeep.application.concurrency import at_once
-from lancekeep.application.ledger import Ledger
+from lancekeep.application.entries.ledger import Ledger
+from lancekeep.application.entries.places import Places
+from lancekeep.application.entries.removal import Removal
 from lancekeep.application.partitions.values import column_type
-from lancekeep.application.places import Places
-from lancekeep.application.removal import Removal
-from lancekeep.application.writes import Writes
+from lancekeep.application.rows.writes import Writes
 from lancekeep.domain.catalog import AddColumns, CatalogView, Change
 from lancekeep.domain.errors import (
     ConcurrentModification,

@@ -15,9 +15,9 @@ from typing import TypeVar
 
 import attrs
 
-from lancekeep.application.elsewhere import Elsewhere
-from lancekeep.application.ledger import Ledger
-from lancekeep.application.places import Places
+from lancekeep.application.entries.ledger import Ledger
+from lancekeep.application.entries.outside import Elsewhere
+from lancekeep.application.entries.places import Places
 from lancekeep.domain.catalog import CatalogView, Change, SetProperties
 from lancekeep.domain.dataset_files import Place
 from lancekeep.domain.errors import Damaged, InvalidInput, NotFound, ObjectNotFound, Refused

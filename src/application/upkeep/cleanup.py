@@ -17,11 +17,11 @@ from typing import TypeVar
 
 import attrs
 
-from lancekeep.application.clones import Clones
-from lancekeep.application.digests import Digests
-from lancekeep.application.elsewhere import Elsewhere
-from lancekeep.application.ledger import Ledger
-from lancekeep.application.places import Places
+from lancekeep.application.entries.clones import Clones
+from lancekeep.application.entries.ledger import Ledger
+from lancekeep.application.entries.outside import Elsewhere
+from lancekeep.application.entries.places import Places
+from lancekeep.application.rows.digests import Digests
 from lancekeep.application.upkeep.bases import Bases
 from lancekeep.application.upkeep.cleanup_report import CleanupReport, NotCleaned, TableCleanup
 from lancekeep.application.upkeep.fsck import Progress, require_span

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from lancekeep.application.ledger import Ledger
-from lancekeep.application.places import Places
-from lancekeep.application.table_commits import TableCommits
+from lancekeep.application.commits.table_commits import TableCommits
+from lancekeep.application.entries.ledger import Ledger
+from lancekeep.application.entries.places import Places
 from lancekeep.domain.errors import Damaged
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.manifest_entry import TABLE

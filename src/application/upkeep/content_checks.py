@@ -8,9 +8,9 @@ from functools import partial
 
 import attrs
 
-from lancekeep.application.clones import Clones
-from lancekeep.application.digests import Digests
-from lancekeep.application.table_commits import TableCommits
+from lancekeep.application.commits.table_commits import TableCommits
+from lancekeep.application.entries.clones import Clones
+from lancekeep.application.rows.digests import Digests
 from lancekeep.application.upkeep.checked_history import History, Repair, kept
 from lancekeep.application.upkeep.examination import contradiction, examine
 from lancekeep.application.upkeep.file_checks import FileChecks, FileFault, Version

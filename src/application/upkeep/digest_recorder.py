@@ -16,10 +16,10 @@ from threading import Event, Lock, Thread, main_thread
 from typing import NamedTuple
 from weakref import WeakSet
 
-from lancekeep.application.clones import Clones
-from lancekeep.application.digests import Digests
-from lancekeep.application.ledger import Ledger
-from lancekeep.application.places import Places
+from lancekeep.application.entries.clones import Clones
+from lancekeep.application.entries.ledger import Ledger
+from lancekeep.application.entries.places import Places
+from lancekeep.application.rows.digests import Digests
 from lancekeep.application.upkeep.file_checks import FileChecks, Version
 from lancekeep.application.upkeep.named_files import NamedFile, added_files
 from lancekeep.domain.dataset_files import TRANSACTIONS

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import attrs
 
-from lancekeep.application.table_commits import TableCommits
+from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.upkeep.file_checks import Version
 from lancekeep.domain.dataset_files import REFERENCES, TRANSACTIONS
 from lancekeep.domain.errors import Damaged, LancekeepError, ObjectNotFound, Unsupported

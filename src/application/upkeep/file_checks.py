@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from lancekeep.application.clones import Clones
+from lancekeep.application.entries.clones import Clones
 from lancekeep.domain.dataset_files import DATA, DELETIONS, INDICES
 from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound, Unsupported
 from lancekeep.domain.file_references import FileReference

@@ -11,10 +11,10 @@ from enum import Enum
 
 import attrs
 
-from lancekeep.application.ledger import Ledger
-from lancekeep.application.places import Places
-from lancekeep.application.removal import Removal
-from lancekeep.application.unfinished_clones import UnfinishedClones
+from lancekeep.application.entries.ledger import Ledger
+from lancekeep.application.entries.places import Places
+from lancekeep.application.entries.removal import Removal
+from lancekeep.application.entries.unfinished_clones import UnfinishedClones
 from lancekeep.domain.catalog import SetProperties, ancestors
 from lancekeep.domain.dataset_files import DIRECTORIES
 from lancekeep.domain.directory_contents import foreign_files, is_mark, is_own

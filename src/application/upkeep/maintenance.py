@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import attrs
 
-from lancekeep.application.compactions import Compactions
-from lancekeep.application.tables import Tables
+from lancekeep.application.entries.tables import Tables
+from lancekeep.application.rows.compactions import Compactions
 from lancekeep.application.upkeep.cleanup_report import CleanupReport
 from lancekeep.domain.errors import LancekeepError, VersionNotFound
 from lancekeep.domain.identifiers import ObjectId

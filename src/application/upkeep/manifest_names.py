@@ -16,8 +16,8 @@ from uuid import uuid4
 
 import attrs
 
-from lancekeep.application.table_commits import TableCommits
-from lancekeep.application.versions import raise_unless_committed
+from lancekeep.application.commits.table_commits import TableCommits
+from lancekeep.application.rows.versions import raise_unless_committed
 from lancekeep.domain.commit import Conflict
 from lancekeep.domain.errors import ConcurrentModification, Damaged, ObjectNotFound, Unsupported
 from lancekeep.domain.identifiers import ObjectId

@@ -11,9 +11,9 @@ from itertools import islice
 
 import attrs
 
-from lancekeep.application.clones import Clones
-from lancekeep.application.ledger import Ledger
-from lancekeep.application.places import Places
+from lancekeep.application.entries.clones import Clones
+from lancekeep.application.entries.ledger import Ledger
+from lancekeep.application.entries.places import Places
 from lancekeep.domain.catalog import CatalogView, Change, Put
 from lancekeep.domain.errors import InvalidInput, Unsupported
 from lancekeep.domain.identifiers import ObjectId

@@ -12,7 +12,7 @@ from functools import partial
 
 import attrs
 
-from lancekeep.application.table_commits import TableCommits
+from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.domain.errors import ConcurrentModification, Damaged, ObjectNotFound, Refused, Retryable
 from lancekeep.domain.layout import BRANCHES, HINT, VERSIONS, DatasetRoot
 from lancekeep.domain.naming import ManifestName

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from lancekeep.application.ledger import Ledger, once
-from lancekeep.application.mem_wal import MemWal
-from lancekeep.application.places import Places
-from lancekeep.application.removal import Removal
-from lancekeep.application.tables import DEFINITE, Tables
-from lancekeep.application.unfinished_clones import UnfinishedClones
+from lancekeep.application.entries.ledger import Ledger, once
+from lancekeep.application.entries.mem_wal import MemWal
+from lancekeep.application.entries.places import Places
+from lancekeep.application.entries.removal import Removal
+from lancekeep.application.entries.tables import DEFINITE, Tables
+from lancekeep.application.entries.unfinished_clones import UnfinishedClones
 from lancekeep.application.upkeep.digest_recorder import DigestRecorder
 from lancekeep.application.upkeep.relocation import Relocation
 from lancekeep.domain.catalog import CatalogView, Change

@@ -7,13 +7,14 @@ from datetime import timedelta
 
 import attrs
 
-from lancekeep.application.compactions import Compactions
-from lancekeep.application.idempotency import KEEP_REQUESTS, IdempotentRequests
-from lancekeep.application.ledger import Ledger
-from lancekeep.application.mem_wal import MemWal
-from lancekeep.application.places import Places
-from lancekeep.application.removal import Removal
-from lancekeep.application.tables import Tables
+from lancekeep.application.entries.ledger import Ledger
+from lancekeep.application.entries.mem_wal import MemWal
+from lancekeep.application.entries.places import Places
+from lancekeep.application.entries.removal import Removal
+from lancekeep.application.entries.tables import Tables
+from lancekeep.application.rows.compactions import Compactions
+from lancekeep.application.rows.idempotency import KEEP_REQUESTS, IdempotentRequests
+from lancekeep.application.rows.versions import Versions
 from lancekeep.application.upkeep.bases import Bases, PropertiesAt
 from lancekeep.application.upkeep.cleanup import Cleanup
 from lancekeep.application.upkeep.cleanup_report import CleanupReport
@@ -26,7 +27,6 @@ from lancekeep.application.upkeep.migration import MigrationProgress, MigrationR
 from lancekeep.application.upkeep.table_checks import TableChecks
 from lancekeep.application.upkeep.table_relocation import RelocationReport, TableRelocation
 from lancekeep.application.upkeep.tiering import Tiering, TieringReport
-from lancekeep.application.versions import Versions
 from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.identity import Identity
 from lancekeep.domain.maintenance import MaintenancePolicy

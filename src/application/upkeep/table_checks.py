@@ -10,9 +10,9 @@ from urllib.parse import unquote
 
 import attrs
 
-from lancekeep.application.clones import Clones
-from lancekeep.application.mem_wal import MemWal
-from lancekeep.application.table_commits import TableCommits
+from lancekeep.application.commits.table_commits import TableCommits
+from lancekeep.application.entries.clones import Clones
+from lancekeep.application.entries.mem_wal import MemWal
 from lancekeep.application.upkeep.checked_history import History, Repair, gaps, has_version
 from lancekeep.application.upkeep.content_checks import ContentChecks
 from lancekeep.application.upkeep.fsck import Finding, FsckReport, Kind, Progress, require_span, unless_young

@@ -17,15 +17,15 @@ from uuid import uuid4
 import attrs
 
 from lancekeep.application.concurrency import at_once
-from lancekeep.application.digests import Digests
-from lancekeep.application.ledger import Ledger
-from lancekeep.application.mem_wal import MemWal
-from lancekeep.application.places import Places
-from lancekeep.application.removal import Removal
-from lancekeep.application.tables import DEFINITE, Tables
-from lancekeep.application.unfinished_clones import UnfinishedClones
+from lancekeep.application.entries.ledger import Ledger
+from lancekeep.application.entries.mem_wal import MemWal
+from lancekeep.application.entries.places import Places
+from lancekeep.application.entries.removal import Removal
+from lancekeep.application.entries.tables import DEFINITE, Tables
+from lancekeep.application.entries.unfinished_clones import UnfinishedClones
+from lancekeep.application.rows.digests import Digests
+from lancekeep.application.rows.versions import raise_unless_committed
 from lancekeep.application.upkeep.file_checks import FileChecks, Version
-from lancekeep.application.versions import raise_unless_committed
 from lancekeep.domain.catalog import CatalogView, Change
 from lancekeep.domain.commit import Conflict
 from lancekeep.domain.dataset_files import REFERENCES, Place

@@ -16,12 +16,12 @@ from uuid import uuid4
 import attrs
 
 from lancekeep.application.concurrency import at_once
-from lancekeep.application.elsewhere import Elsewhere, copy_object
-from lancekeep.application.ledger import Ledger
-from lancekeep.application.places import Places
-from lancekeep.application.tables import Tables
+from lancekeep.application.entries.ledger import Ledger
+from lancekeep.application.entries.outside import Elsewhere, copy_object
+from lancekeep.application.entries.places import Places
+from lancekeep.application.entries.tables import Tables
+from lancekeep.application.rows.versions import Versions, raise_unless_committed
 from lancekeep.application.upkeep.bases import Bases
-from lancekeep.application.versions import Versions, raise_unless_committed
 from lancekeep.domain.commit import Conflict
 from lancekeep.domain.dataset_files import DATA, data_file_name
 from lancekeep.domain.errors import (

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from lancekeep.application.panics import panics_translated
+from lancekeep.adapters.lance.panics import panics_translated
 from lancekeep.domain.errors import AccessDenied, InvalidInput, LancekeepError, NotFound, StoreUnavailable
 
 WRONG, USAGE, UNREACHABLE, STOPPED = 1, 2, 3, 130

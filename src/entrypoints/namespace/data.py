@@ -13,7 +13,7 @@ import pyarrow as pa
 from lance_namespace_urllib3_client.models.fragment_stats import FragmentStats
 from lance_namespace_urllib3_client.models.fragment_summary import FragmentSummary
 
-from lancekeep.application.table_data import PATIENCE, Change
+from lancekeep.application.rows.table_data import PATIENCE, Change
 from lancekeep.domain.errors import InvalidInput, Unsupported
 from lancekeep.entrypoints.namespace.boundary import operation
 from lancekeep.entrypoints.namespace.operations import Operations, branch_of, choice, id_of

@@ -11,11 +11,11 @@ from pydantic import BaseModel
 
 from lancekeep.adapters.lance.callbacks import is_native, refused_to_native_code, show_refusal
 from lancekeep.adapters.lance.namespace_errors import namespace_error, translating
+from lancekeep.adapters.rest.catalog import commit_key
 from lancekeep.adapters.rest.errors import code_of
 from lancekeep.adapters.rest.routes import ROUTES, Route
 from lancekeep.adapters.rest.server import RestServer
 from lancekeep.adapters.rest.settings import RestSettings
-from lancekeep.application.remote import commit_key
 from lancekeep.domain.errors import LancekeepError, TableNotFound
 from lancekeep.entrypoints.namespace.boundary import request_of
 from lancekeep.ports.catalog_server import CatalogServer

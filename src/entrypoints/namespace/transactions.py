@@ -7,8 +7,8 @@ from typing import Any
 
 import lance_namespace as api
 
-from lancekeep.application.tables import Declaration
-from lancekeep.application.transaction_records import STATUSES, SUCCEEDED, TransactionRecord
+from lancekeep.application.entries.tables import Declaration
+from lancekeep.application.rows.transaction_records import STATUSES, SUCCEEDED, TransactionRecord
 from lancekeep.domain.errors import InvalidInput, Unsupported
 from lancekeep.entrypoints.namespace.boundary import operation
 from lancekeep.entrypoints.namespace.operations import choice, id_of

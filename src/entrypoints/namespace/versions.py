@@ -12,7 +12,7 @@ from typing import Any
 import lance_namespace as api
 
 from lancekeep.adapters.lance.callbacks import check_staged, page, signed
-from lancekeep.application.versions import NewVersion, raise_unless_committed
+from lancekeep.application.rows.versions import NewVersion, raise_unless_committed
 from lancekeep.domain import errors
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.layout import DatasetRoot

@@ -8,7 +8,7 @@ from typing import Any
 import lance_namespace as api
 import pyarrow as pa
 
-from lancekeep.application.views import Refreshed
+from lancekeep.application.rows.views import Refreshed
 from lancekeep.domain.errors import InvalidInput, Unsupported
 from lancekeep.domain.view import ViewDefinition
 from lancekeep.entrypoints.namespace.boundary import operation

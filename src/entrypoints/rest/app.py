@@ -23,8 +23,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
+from lancekeep.adapters.lance.panics import is_panic
 from lancekeep.adapters.rest.routes import OLDER_ROUTES, ROUTES, Body, Route, Router
-from lancekeep.application.panics import is_panic
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.entrypoints.rest.channel import PART, Loop, RequestBody, ResponseBody
 from lancekeep.entrypoints.rest.errors import HttpError, Problem

@@ -23,7 +23,7 @@ from pydantic import BaseModel
 
 from lancekeep.adapters.rest.routes import READS
 from lancekeep.application.catalog import Catalog
-from lancekeep.application.idempotency import Answer, Attempt
+from lancekeep.application.rows.idempotency import Answer, Attempt
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.commit_token import CommitUnknown
 from lancekeep.domain.errors import Damaged, EngineFailed, InvalidInput, LancekeepError, Retryable

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 from lance_namespace import errors as api_errors
 
-from lancekeep.application.base_paths import restricted
+from lancekeep.application.entries.base_paths import restricted
 from lancekeep.domain.authorization import Action, Decision, Principal
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import MANIFEST_DELIMITER, ObjectId

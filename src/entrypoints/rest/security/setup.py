@@ -13,7 +13,7 @@ from starlette.middleware import Middleware
 from lancekeep.adapters.authentication.api_keys import ApiKeys
 from lancekeep.adapters.authentication.tokens import Issuer, Tokens
 from lancekeep.adapters.authorization.policy_file import PolicyFile
-from lancekeep.application.base_paths import BasePaths
+from lancekeep.application.entries.base_paths import BasePaths
 from lancekeep.domain.errors import InvalidInput, MissingExtra
 from lancekeep.entrypoints.rest.app import Around
 from lancekeep.entrypoints.rest.security.authentication import (

@@ -9,7 +9,7 @@ import attrs
 from lance_namespace import errors as api_errors
 
 from lancekeep.adapters.lance.namespace_errors import translating
-from lancekeep.application.base_paths import BasePaths
+from lancekeep.application.entries.base_paths import BasePaths
 from lancekeep.domain.authorization import Action, Decision, Principal
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.rest.requests import Call

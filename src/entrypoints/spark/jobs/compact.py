@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lance.optimize import Compaction, CompactionOptions, CompactionTask, RewriteResult
 
 from lancekeep.application.catalog import Catalog
-from lancekeep.application.compactions import ATTEMPTS, REPEATED, given_up
+from lancekeep.application.rows.compactions import ATTEMPTS, REPEATED, given_up
 from lancekeep.application.upkeep.fsck import Progress
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import Identifier, ObjectId

@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, _parse_datatype_json_string
 
 from lancekeep.application.catalog import Catalog
-from lancekeep.application.row_rules import check_stream, require_evaluable
+from lancekeep.application.rows.row_rules import check_stream, require_evaluable
 from lancekeep.domain.column_names import plain_path, quoted, require_readable
 from lancekeep.domain.errors import InvalidInput, Unsupported
 from lancekeep.domain.identifiers import ObjectId

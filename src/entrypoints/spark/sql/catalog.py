@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from pyspark.sql.types import StructType
 
 from lancekeep.application.catalog import Catalog
-from lancekeep.application.row_rules import require_evaluable
+from lancekeep.application.rows.row_rules import require_evaluable
 from lancekeep.domain.errors import (
     BranchNotFound,
     InvalidInput,

@@ -1,0 +1,355 @@
+"""A catalog that another process serves (REST catalog specification).
+
+`RestCatalog` is the facade of a catalog over other services: those of this module call the server. The table engine of
+this process reads and writes data files, with the credentials that the server vends, and commits through the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+from uuid import NAMESPACE_URL, uuid5
+
+from lancekeep.adapters.rest.records import RestTags, RestTransactionRecords, RestViews
+from lancekeep.adapters.rest.tables import RestNamespaces, RestRenames, RestTables, table_of, texts_of
+from lancekeep.application.catalog import Catalog
+from lancekeep.application.commits.replaced_values import WatchedChange
+from lancekeep.application.rows.compactions import Compactions
+from lancekeep.application.rows.row_rules import checked
+from lancekeep.application.rows.table_data import TableData
+from lancekeep.application.rows.table_structure import TableStructure
+from lancekeep.application.rows.writes import HistoryEntry, Writes, after_checks, until_committed
+from lancekeep.domain.commit import Committed, Conflict, Outcome, Unknown
+from lancekeep.domain.commit_token import CommitToken, CommitUnknown
+from lancekeep.domain.errors import (
+    InvalidInput,
+    LancekeepError,
+    Refused,
+    StoreUnavailable,
+    TableAlreadyExists,
+    TableNotFound,
+    Unsupported,
+)
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.layout import BRANCHES
+from lancekeep.domain.row_rules import Rules, rules_of
+from lancekeep.domain.table import Table
+from lancekeep.domain.transaction import AllCommitted
+from lancekeep.ports.catalog_server import CatalogServer
+from lancekeep.ports.table_engine import TableEngine, VersionDetails, WriteMode, WritePlan
+
+Result = TypeVar("Result")
+
+Engines = Callable[[ObjectId, Mapping[str, str]], TableEngine]
+"""Returns the engine for a table and the storage options that the server vends for it."""
+
+
+def commit_key(manifest_path: str) -> str:
+    """Return the idempotency key of the commit of a staged manifest.
+
+    No other commit has the manifest's name.
+    """
+    return str(uuid5(NAMESPACE_URL, manifest_path))
+
+
+class RestCatalog(Catalog):
+    """A catalog over a server.
+
+    What the protocol does not offer raises `Unsupported`. Maintenance works on the files of a catalog; run it where
+    the server's catalog is configured.
+    """
+
+    def __init__(self, server: CatalogServer, engines: Engines, vends: Any, options: Mapping[str, str]) -> None:
+        """Create the facade.
+
+        Args:
+            server: The server.
+            engines: The table engines.
+            vends: The namespace client of the server; it pickles, with the credentials of this client.
+            options: The storage options of this process.
+        """
+        absent: Any = _Absent(server.uri)
+        self.ledger = self.places = self.removal = self.versions = absent
+        self.engine = self.requests = self._open_rows = self._properties_at = absent
+        self._cloning = self.sql_views = self.mem_wal = absent
+        self._server = server
+        self.tables = tables = RestTables(server)
+        self._namespaces = RestNamespaces(server)
+        self._renames = RestRenames(server)
+        self.recorder = absent
+        self._vends, self._options = vends, options
+        self._writes = self._served = RestWrites(server, tables, engines, vends, options)
+        engine = engines(ObjectId(()), {})
+        self.data = TableData(tables, self._writes, engine)
+        self.structure = TableStructure(self._writes, engine, lambda: absent)
+        self.compactions = Compactions(self._writes, engine, None)
+        self.tags = RestTags(server)
+        self.views = RestViews(server, tables, self._writes, engine)
+        self.transaction_records = RestTransactionRecords(server, self._served.resolve)
+
+    @property
+    def root_uri(self) -> str:
+        """The URI of the server."""
+        return self._server.uri
+
+    @property
+    def storage_options(self) -> Mapping[str, str]:
+        """The options of this process. The server vends those of each table; see `vends`."""
+        return self._options
+
+    @property
+    def vends(self) -> Any:
+        return self._vends
+
+    def uri(self, table: Table) -> str:
+        """Return the URI by which the table engine opens a table."""
+        return table.location
+
+    def is_bare(self) -> bool:
+        """Return False: a server cannot be a mistyped directory."""
+        return False
+
+    def resolve(self, token: CommitToken | str) -> Outcome | AllCommitted:
+        """Settle a commit of unknown outcome through the server. Idempotent.
+
+        Raises:
+            InvalidInput: The text is not a token, or no table of the server is at the location in it.
+            Unsupported: The server does not keep idempotency keys, or the token is that of a transaction.
+        """
+        return self._served.resolve(CommitToken.parse(str(token)))
+
+    def close(self) -> None:
+        self._server.close()
+
+    def __repr__(self) -> str:
+        return f"RestCatalog({self._server.uri!r})"
+
+
+class _Absent:
+    """Stands for a part of a catalog that its server does not show."""
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+
+    def __getattr__(self, name: str) -> Any:
+        raise Unsupported(
+            f"{self._uri}: the REST protocol of Lance namespaces has no operation for this. Run it where the catalog's "
+            "storage and commit store are configured. Nothing was changed"
+        )
+
+
+class RestWrites(Writes):
+    """Writes and opens tables of a server with the table engine of this process."""
+
+    def __init__(
+        self, server: CatalogServer, tables: RestTables, engines: Engines, vends: Any, options: Mapping[str, str]
+    ) -> None:
+        self._server = server
+        self._entries = tables
+        self._engines = engines
+        self._vends = vends
+        self._options = options
+
+    def write(self, object_id: ObjectId, data: Any, mode: str, properties: Mapping[str, str] | None) -> Committed:
+        plan_mode = _mode(mode)
+        reader = self._engines(object_id, {}).reader(data)
+        declared = self._declares_for(object_id, plan_mode, properties)
+        engine, found = self._opened(object_id)
+        engine_mode = WriteMode.CREATE if declared else plan_mode
+        rules = rules_of(properties or {}) if declared else table_of(object_id, found).rules
+        with checked(reader, rules) as rows:
+            return self._taking_back(object_id, declared, lambda: engine.write(object_id, rows, engine_mode))
+
+    def begin(self, object_id: ObjectId, schema: Any, mode: str, properties: Mapping[str, str] | None) -> WritePlan:
+        write_mode = _mode(mode)
+        declared = self._declares_for(object_id, write_mode, properties)
+        latest = self._entries.latest(object_id)
+        if latest is None and write_mode is WriteMode.APPEND:
+            raise TableNotFound(
+                f"the table {object_id} is only declared: it has no version to append to. Make the first one with "
+                "mode='overwrite'"
+            )
+        _, found = self._opened(object_id)
+        options = {**self._options, **texts_of(found.get("storage_options"))}
+        rules = rules_of(properties or {}) if declared else table_of(object_id, found).rules
+        return WritePlan(
+            object_id,
+            found["location"],
+            options,
+            schema,
+            write_mode,
+            latest or 0,
+            declared,
+            vends=self._vends,
+            rules=rules,
+        )
+
+    def commit_fragments(
+        self, plan: WritePlan, fragments: Sequence[Any], properties: Mapping[str, str], *, exactly: bool
+    ) -> Committed:
+        engine, _ = self._opened(plan.table)
+        return self._resolved(lambda: engine.commit_fragments(plan, fragments, properties, exactly=exactly))
+
+    def require_columns_may_change(self, object_id: ObjectId) -> None:
+        """Do nothing: the server refuses versions that it does not permit."""
+
+    def commit_change(
+        self,
+        object_id: ObjectId,
+        act: Callable[[Any], Any],
+        after: int | None = None,
+        *,
+        branch: str | None = None,
+        exactly: bool = False,
+        admits: Callable[[Any, int], bool] | None = None,
+        checks: Callable[[Any, Rules], None] | None = None,
+        rebased: bool = False,  # only its server knows whether appends to the table are busy
+        noted: bool = True,
+        indexes: bool = False,
+    ) -> Committed:
+        engine, found = self._opened(object_id)
+        rules = () if checks is None else table_of(object_id, found).rules
+        if checks is not None and rules:
+            ruled = after_checks(checks, rules, act)
+            if admits is None:
+                return until_committed().call(
+                    lambda: self.commit_change(object_id, ruled, after, branch=branch, exactly=True)
+                )
+            act = ruled
+        watched = WatchedChange(engine.structure, act, indexes=indexes)
+        committed = self._resolved(
+            lambda: engine.change(
+                object_id, watched, after, branch=branch, exactly=exactly, admits=admits, indexes=indexes
+            )
+        )
+        watched.settle(
+            object_id, lambda merge: self._resolved(lambda: engine.change(object_id, merge, None, branch=branch))
+        )
+        return committed
+
+    def note(self, object_id: ObjectId, branch: str | None, committed: Committed, *, after: int | None = None) -> None:
+        """Do nothing: the server records the digests of the versions that it commits."""
+
+    def examine(
+        self, object_id: ObjectId, act: Callable[[Any], Result], version: int | None, branch: str | None
+    ) -> Result:
+        engine, _ = self._opened(object_id)
+        return engine.examine(object_id, act, version, branch)
+
+    def with_version(self, object_id: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Table:
+        if tag is None:
+            wanted = {"id": list(object_id.names), "version": version, "branch": branch}
+            self._server.call("describe_table_version", {name: each for name, each in wanted.items() if each})
+        else:
+            self._server.call("get_table_tag_version", {"id": list(object_id.names), "tag": tag})
+        return self._entries.find(object_id)
+
+    def abandon(self, plan: WritePlan) -> None:
+        if plan.declared and self._entries.exists(plan.table) and self._entries.latest(plan.table) is None:
+            self._entries.drop(plan.table, force=False)
+
+    def open(self, object_id: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Any:
+        if tag is not None and (version is not None or branch is not None):
+            raise InvalidInput("a tag names a version of its own: give no version or branch beside it")
+        engine, _ = self._opened(object_id)
+        return engine.open(object_id, version, tag, branch)
+
+    def describe_version(
+        self, object_id: ObjectId, version: int | None, tag: str | None, branch: str | None
+    ) -> VersionDetails:
+        engine, _ = self._opened(object_id)
+        return engine.details(object_id, version, tag, branch)
+
+    def history(self, object_id: ObjectId, limit: int | None) -> list[HistoryEntry]:
+        engine, _ = self._opened(object_id)
+        fields: dict[str, Any] = {"id": list(object_id.names), "descending": True, "limit": limit}
+        versions = [int(row["version"]) for row in self._server.call("list_table_versions", fields)["versions"]]
+        return [
+            HistoryEntry(entry.version, entry.timestamp, entry.operation, entry.rows, "")
+            for entry in (engine.summaries(object_id, versions[:limit]) if versions else ())
+        ]
+
+    def resolve(self, token: CommitToken) -> Outcome:
+        """Settle a commit by repeating it with its idempotency key."""
+        if token.others or not self._server.honours_keys():
+            raise Unsupported(
+                f"{self._server.uri}: the server cannot settle this token. Resolve it where the catalog's storage and "
+                "commit store are configured"
+            )
+        staged = token.staged
+        table, branch = self._dataset_at(staged.base_uri)
+        fields = {
+            "id": list(table.names),
+            "branch": branch,
+            "version": staged.version,
+            "manifest_path": staged.path,
+            "manifest_size": staged.size,
+        }
+        try:
+            found = self._server.call("create_table_version", fields, key=commit_key(staged.path))["version"]
+        except (CommitUnknown, StoreUnavailable) as error:
+            return Unknown(token, str(error))
+        except Refused:
+            return Conflict(None)
+        return Committed(int(found["version"]), str(found["manifest_path"]), int(found.get("manifest_size") or 0))
+
+    def _dataset_at(self, base_uri: str) -> tuple[ObjectId, str | None]:
+        """Return the table at a location, and the branch."""
+        wanted = base_uri.removeprefix("file://")
+        for each in self._entries.all(None, include_declared=True):
+            location = self._entries.find(each).location.rstrip("/").removeprefix("file://")
+            if wanted == location:
+                return each, None
+            if wanted.startswith(f"{location}/{BRANCHES}/"):
+                return each, wanted.removeprefix(f"{location}/{BRANCHES}/")
+        raise InvalidInput(f"no table of {self._server.uri} lies at {base_uri!r:.200}; nothing was done")
+
+    def _opened(self, object_id: ObjectId) -> tuple[TableEngine, dict[str, Any]]:
+        """Return the engine of a table, and what the server says about the table."""
+        found = self._entries.reached(object_id)
+        return self._engines(object_id, texts_of(found.get("storage_options"))), found
+
+    def _declares_for(self, object_id: ObjectId, mode: WriteMode, properties: Mapping[str, str] | None) -> bool:
+        if mode is WriteMode.CREATE:
+            self._entries.declare(object_id, properties, None)
+            return True
+        if mode is WriteMode.OVERWRITE and not self._entries.exists(object_id):
+            with suppress(TableAlreadyExists):  # another writer was faster; this write overwrites its rows
+                self._entries.declare(object_id, properties, None)
+                return True
+        if properties:
+            raise InvalidInput(f"the table {object_id} exists; properties are given when a table is created")
+        return False
+
+    def _taking_back(self, object_id: ObjectId, declared: bool, write: Callable[[], Committed]) -> Committed:
+        """Run a write. If it fails, remove the entry that it has declared."""
+        try:
+            return self._resolved(write)
+        except (CommitUnknown, StoreUnavailable):
+            raise
+        except Exception:
+            if declared:
+                with suppress(LancekeepError):  # the original error is raised
+                    if self._entries.latest(object_id) is None:
+                        self._entries.drop(object_id, force=False)
+            raise
+
+    def _resolved(self, write: Callable[[], Committed]) -> Committed:
+        """Return the outcome of a write. Resolve an unknown outcome if the server answers."""
+        try:
+            return write()
+        except CommitUnknown as unknown:
+            outcome = None
+            with suppress(LancekeepError):  # the original error is raised
+                outcome = self.resolve(unknown.token)
+            if isinstance(outcome, Committed):
+                return outcome
+            raise
+
+
+def _mode(mode: str) -> WriteMode:
+    try:
+        return WriteMode(mode)
+    except ValueError:
+        raise InvalidInput(f"unknown write mode {mode!r}; choose create, append or overwrite") from None

@@ -1,0 +1,1 @@
+"""The commit of versions: the runner of the protocol, and histories."""

@@ -1,0 +1,546 @@
+"""Commit, delete and move the versions of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import TypeVar
+from uuid import uuid4
+
+import attrs
+
+from lancekeep.application.commits.histories import Histories
+from lancekeep.application.commits.keyed_requests import current_request
+from lancekeep.application.commits.lineage import Descendant, Lineage
+from lancekeep.application.commits.naming_schemes import NamingSchemes
+from lancekeep.application.commits.protocol_runner import recognizable, refusal
+from lancekeep.application.commits.settled_indexes import SettledIndexes
+from lancekeep.application.concurrency import all_alongside, alongside, is_remote
+from lancekeep.application.retry import Retry
+from lancekeep.domain.commit import (
+    Committed,
+    Conflict,
+    Outcome,
+    Progress,
+    Unknown,
+    begin_commit,
+    begin_resolve,
+)
+from lancekeep.domain.commit_token import CommitToken, StagedManifest
+from lancekeep.domain.commit_transitions import State
+from lancekeep.domain.dataset_files import TRANSACTIONS
+from lancekeep.domain.errors import (
+    CommitRefused,
+    LancekeepError,
+    ObjectNotFound,
+    Refused,
+    StoreUnavailable,
+)
+from lancekeep.domain.layout import DatasetRoot
+from lancekeep.domain.lineage import Base, refuse_accidental_overwrite
+from lancekeep.domain.naming import ManifestName, NamingScheme, final_path
+from lancekeep.domain.transaction import AllCommitted
+from lancekeep.domain.version_row import Reserved, VersionRow, scheme_of
+from lancekeep.format.judge import Approved
+from lancekeep.format.manifest import reads_version_zero, transaction_in
+from lancekeep.ports.commit_store import ExternalCommitStore
+from lancekeep.ports.object_store import ObjectStore
+
+Success = TypeVar("Success", Committed, AllCommitted)
+
+READ_AHEAD = 4
+"""How many manifests are read at once after a conflict."""
+
+
+@attrs.frozen
+class Ahead:
+    """The requests of a commit that began before its table was looked up.
+
+    Attributes:
+        staged: reads the staged manifest.
+        previous: reads its predecessor into the memory of `Lineage`.
+    """
+
+    staged: Future[bytes]
+    previous: Future[object]
+
+
+class TableCommits(Histories):
+    """The commit authority over the datasets of one object store.
+
+    Every method retries transient faults of either store within ``retry``'s patience. Threads may share an instance.
+    `prove` runs before each commit: an unsafe object store that is detected after the reservation would leave a row
+    that blocks every writer.
+    """
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        rows: ExternalCommitStore,
+        committer: str,
+        retry: Retry,
+    ) -> None:
+        super().__init__(objects, rows, retry)
+        self._committer = committer
+        self.on_staged: Sequence[Callable[[DatasetRoot, bytes], object]] = ()
+        """Functions to call with each manifest before it is committed. One that raises prevents the commit."""
+        self.lineage = Lineage(objects, retry, self.get)
+        self.naming_schemes = NamingSchemes(objects, self.rows, retry)
+        self.settled_indexes = SettledIndexes(objects, retry, self.lineage, self.get)
+
+    def forget(self) -> None:
+        """Clear the memory of versions: another table may have the same location now."""
+        super().forget()
+        self.lineage.forget()
+
+    # -- committing ---------------------------------------------------------------------------------------------
+
+    def read_ahead(self, root: DatasetRoot, version: int, path: str) -> Ahead:
+        """Begin to read a staged manifest and its predecessor.
+
+        The arguments are those of `commit`.
+        """
+        return Ahead(
+            alongside(partial(self.objects.get, path)),
+            alongside(partial(self.lineage.read_ahead, root, path, version - 1)),
+        )
+
+    def commit(
+        self,
+        root: DatasetRoot,
+        version: int,
+        path: str,
+        size: int | None,
+        *,
+        branch: bool,
+        base: Base | None = None,
+        ahead: Ahead | None = None,
+        confirm: Callable[[], object] = lambda: None,
+    ) -> Outcome:
+        """Commit a staged manifest as a version of a dataset.
+
+        Idempotent for one staged manifest. Files are removed only after a definite outcome.
+
+        Args:
+            root: The dataset, or the branch.
+            version: The version to commit.
+            path: The key of the staged manifest.
+            size: Its size in bytes, as a check, if the caller knows it.
+            branch: Whether the history may begin with any version.
+            base: The version that the writer read, if the caller knows it.
+            ahead: The requests that have begun.
+            confirm: Raises if the committed version may be missing. If it cannot decide, the outcome is `Unknown`.
+
+        Raises:
+            CommitRefused: The path is not a staged manifest of this dataset and version, the version would leave a
+                gap or does not descend from the one before it, or the manifest would wipe the table. Nothing was
+                written.
+            CommitStoreMismatch: The history has moved to another commit store.
+            StoreUnavailable: The staged manifest could not be read; nothing was written.
+            UnsafeStore: The object store violates the condition that commits depend on; nothing was committed.
+            AccessDenied, Unsupported: The commit store refused the reservation; the staged manifest was removed.
+        """
+        reading = None if ahead is None else ahead.staged
+        staged, content = self.read_staged(root, version, path, size, branch=branch, ahead=reading)
+        if ahead is not None:
+            ahead.previous.exception()  # the check of the lineage repeats a read that failed
+        keyed, latest = current_request(), None
+        if self.rows.guarantees.derived and self._is_remote and keyed is None:  # a claim would delay its use
+            latest = alongside(partial(self.rows.latest, root.base_uri))
+        staged, content, descendant = self.require_descent(root, staged, content, base)
+        if keyed is not None:
+            keyed.claim(lambda: CommitToken(recognizable(staged, content)))
+        outcome = self._settle(begin_commit(staged), content, cleans_later=self._is_remote, latest=latest)
+        if isinstance(outcome, Committed):
+            self.lineage.keep(descendant)
+            row = Committed(outcome.version, outcome.path, outcome.size, descendant.transaction)
+            return confirmed(row, confirm, lambda: CommitToken(recognizable(staged, content)))
+        return outcome
+
+    def require_descent(
+        self, root: DatasetRoot, staged: StagedManifest, content: bytes, base: Base | None
+    ) -> tuple[StagedManifest, bytes, Descendant]:
+        """Check that a staged manifest descends from the version before it.
+
+        Entries of replaced values are taken out of its indexes. See `Lineage.require` for the errors.
+
+        Returns:
+            The manifest to commit, which is staged under the same name, its bytes, and its descent.
+        """
+        settled = self.settled_indexes.staged(root, staged, content)
+        if settled is None:
+            return staged, content, self.lineage.require(root, staged, content, base)
+        content, files = settled
+        staged = attrs.evolve(staged, size=len(content))
+        descendant = self.lineage.require(root, staged, content, base)
+        self.settled_indexes.write(root, files)
+        self.retry.call(partial(self.objects.put, staged.path, content))
+        return staged, content, descendant
+
+    def commit_built(
+        self,
+        root: DatasetRoot,
+        built: Approved,
+        *,
+        scheme: NamingScheme = NamingScheme.V2,
+        claim: Callable[[CommitToken], object] | None = None,
+        confirm: Callable[[], object] = lambda: None,
+    ) -> tuple[Outcome, Sequence[bytes]]:
+        """Commit a manifest that this process has built.
+
+        If rows are derived from the final manifests, creating the final manifest commits the version: nothing is
+        staged and nothing is read before. The caller must know that the version before it is the latest. Otherwise
+        the manifest is staged and committed by the protocol. A request without a reply is repeated with the same
+        bytes. ``confirm`` is that of `commit`.
+
+        Args:
+            root: The dataset.
+            built: The version.
+            scheme: How to name it. The caller must know that the version before it has such a name.
+            claim: Called with the token of the commit before anything is written. From then on another process may
+                settle the token. An error ends the commit.
+
+        Returns:
+            The outcome. After a conflict also the manifests of the version and of those after it, as far as they are
+            known; none if the caller has to read the latest version.
+
+        Raises:
+            CommitRefused, UnsafeStore, AccessDenied, Unsupported: Nothing was committed.
+        """
+        content = built.content
+        path = f"{root.manifest_key(built.number, scheme)}-{uuid4()}"
+        staged = StagedManifest(root.base_uri, built.number, path, len(content), False, self._committer)
+        for check in self.on_staged:
+            check(root, content)
+        derived = self.rows.guarantees.derived
+        descendant = None if derived else self.lineage.require(root, staged, content, None)
+        token = CommitToken(staged if claim is None else recognizable(staged, content))
+        if claim is not None:
+            claim(token)
+        found: Sequence[bytes] = ()
+        if descendant is None:
+            outcome, found = self._create_built(root, staged, content)
+        else:
+            try:
+                self.retry.call(lambda: self.objects.put(path, content))
+            except StoreUnavailable as error:
+                if claim is None:
+                    raise
+                return Unknown(token, str(error)), ()  # it may be staged, so another process may commit it by its claim
+            outcome = self._settle(begin_commit(staged), content, cleans_later=self._is_remote)
+            if isinstance(outcome, Committed):
+                self.lineage.keep(descendant)
+        if isinstance(outcome, Committed):
+            outcome = confirmed(outcome, confirm, lambda: CommitToken(recognizable(staged, content)))
+        return outcome, found
+
+    def record_transaction(self, root: DatasetRoot, built: Approved) -> None:
+        """Write the transaction file that a built version names.
+
+        It exists before the version does. A fence names none.
+        """
+        if not built.transaction:
+            return
+        key = f"{root.key}/{TRANSACTIONS}/{built.transaction}"
+        self.retry.call(partial(self.objects.put, key, transaction_in(built.content)))
+
+    def _create_built(
+        self, root: DatasetRoot, staged: StagedManifest, content: bytes
+    ) -> tuple[Outcome, Sequence[bytes]]:
+        self.prove()
+        row = attrs.evolve(staged.row, path=final_path(staged.path))
+        unanswered = False
+
+        def create() -> bool:
+            nonlocal unanswered
+            try:
+                return self.objects.put_if_absent(row.path, content)
+            except StoreUnavailable:
+                unanswered = True
+                raise
+
+        try:
+            if self.retry.call(create):
+                return self._known(row), ()
+            found = self._finals_from(root, row)
+        except LancekeepError as error:
+            if not unanswered and not isinstance(error, StoreUnavailable):
+                raise
+            return Unknown(CommitToken(recognizable(staged, content)), str(error)), ()
+        if not found and not unanswered:
+            return Conflict(None), ()  # another writer's version, which a clean-up has removed since
+        if not found:
+            gone = f"version {row.version} existed and no longer does: its table was dropped, or it was cleaned up"
+            return Unknown(CommitToken(recognizable(staged, content)), gone), ()
+        if found[0] == content:  # an earlier attempt created it, and its reply was lost
+            return self._known(row), ()
+        return Conflict(attrs.evolve(row, size=len(found[0]), committer="")), found
+
+    def _finals_from(self, root: DatasetRoot, row: VersionRow) -> Sequence[bytes]:
+        """Return the final manifests of a version and of those after it, up to a gap."""
+        scheme = scheme_of(row) or NamingScheme.V2
+
+        def read(number: int) -> bytes | None:
+            try:
+                return self.retry.call(partial(self.objects.get, root.manifest_key(number, scheme)))
+            except ObjectNotFound:
+                return None
+
+        numbers = range(row.version, row.version + READ_AHEAD)
+        read_all = all_alongside(read, numbers) if is_remote(self.objects) else map(read, numbers)
+        found: list[bytes] = []
+        for content in read_all:
+            if content is None:
+                break
+            found.append(content)
+        return found
+
+    def publish(self, root: DatasetRoot, name: str, content: bytes) -> bool:
+        """Commit a manifest of the catalog's own table under its final ``name``.
+
+        The catalog uses this if the object store has no create-only write. Readers of that table list the directory
+        only, so a losing writer finalizes the winner's version: the winner may have crashed. Idempotent for the same
+        content.
+
+        Returns:
+            Whether this manifest is the version now.
+
+        Raises:
+            StoreUnavailable: The outcome is unknown.
+            Damaged: Neither the staged nor the final manifest of the winner exists.
+        """
+        staged = f"{name}-{uuid4()}"
+        self.retry.call(lambda: self.objects.put(staged, content))
+        version = ManifestName.parse(name.rpartition("/")[2])
+        assert version is not None  # the caller names versions by the naming scheme
+        claim = self._claim(root, version, staged, content, branch=False)
+        outcome = self._settle(begin_commit(claim), content)
+        if isinstance(outcome, Unknown):
+            raise StoreUnavailable(f"{name}: whether it was committed could not be learnt: {outcome.reason}")
+        if isinstance(outcome, Conflict) and outcome.winner is not None:
+            self.finalize(outcome.winner)
+        return isinstance(outcome, Committed)
+
+    def resolve(self, token: CommitToken) -> Outcome:
+        """Settle an unknown commit: complete it, or return the winner.
+
+        The outcome stays `Unknown` if both the version and the staged manifest were removed, by a cleanup or with their
+        table. Idempotent. It raises the errors of `commit`.
+        """
+        return self._settle(begin_resolve(token), None)
+
+    def read_staged(
+        self,
+        root: DatasetRoot,
+        version: int,
+        path: str,
+        size: int | None,
+        *,
+        branch: bool,
+        ahead: Future[bytes] | None = None,
+    ) -> tuple[StagedManifest, bytes]:
+        """Read and check a staged manifest, with the arguments of `commit`."""
+        directory, _, file_name = path.rpartition("/")
+        name = ManifestName.parse(file_name)
+        if directory + "/" != root.versions_key or name is None or not name.is_staged or name.version != version:
+            raise CommitRefused(
+                f"{root.base_uri}: {path!r} is not a staged manifest of version {version} of this table; expected "
+                f"{root.versions_key + NamingScheme.V2.final_name(version) if version >= 0 else root.versions_key}"
+                "-<uuid>. Nothing was committed."
+            )
+        try:
+            if ahead is not None and not isinstance(ahead.exception(), StoreUnavailable):
+                content = ahead.result()
+            else:
+                content = self.retry.call(partial(self.objects.get, path))
+        except ObjectNotFound as error:
+            raise CommitRefused(f"{root.base_uri}: the staged manifest {path!r} does not exist") from error
+        if size is not None and size != len(content):
+            raise CommitRefused(
+                f"{root.base_uri}: the staged manifest {path!r} has {len(content)} bytes where {size} were announced; "
+                "nothing was committed"
+            )
+        path = self._by_scheme_of_table(root, name, path, content)
+        return self._claim(root, name, path, content, branch=branch), content
+
+    def _claim(
+        self, root: DatasetRoot, name: ManifestName, path: str, content: bytes, *, branch: bool
+    ) -> StagedManifest:
+        """Check a staged manifest before its commit."""
+        version = name.version
+        try:
+            from_nothing = reads_version_zero(content)
+        except ValueError as error:
+            raise CommitRefused(
+                f"{root.base_uri}: the file staged for version {version} is not a Lance manifest: {error}. Nothing was "
+                "committed."
+            ) from error
+        refuse_accidental_overwrite(version, from_nothing, root.base_uri)
+        for check in self.on_staged:
+            check(root, content)
+        begins = branch or version == 1
+        return StagedManifest(root.base_uri, version, path, len(content), begins, self._committer)
+
+    def _by_scheme_of_table(self, root: DatasetRoot, staged: ManifestName, path: str, content: bytes) -> str:
+        """Return the key of a staged manifest whose name has the scheme of its table.
+
+        A writer that opened the table before its names were migrated to V2 stages by V1: such a manifest is staged
+        again. The scheme is that of the version before. A V2 name is followed by V2 names only, so this reads the
+        commit store if this process does not know that version, or if it has a V1 name.
+
+        Raises:
+            CommitRefused: The names of the table are V1, and the staged one is V2. Nothing was committed.
+        """
+        known = self._newest.get(root.base_uri)
+        if staged.version == 1 or (known is not None and scheme_of(known) is staged.scheme is NamingScheme.V2):
+            return path
+        if known is None or known.version != staged.version - 1 or scheme_of(known) is not staged.scheme:
+            known = self.retry.call(lambda: self.rows.latest(root.base_uri))
+        scheme = None if known is None else scheme_of(known)
+        if scheme in (None, staged.scheme):
+            return path
+        if scheme is NamingScheme.V1:
+            raise CommitRefused(
+                f"{root.base_uri}: the staged manifest of version {staged.version} is named by the scheme "
+                f"{staged.scheme.value}, and the table's manifests by {scheme.value}. A table with both is an error in "
+                "the format, and readers refuse such a table. Open it and write again; nothing was committed."
+            )
+        again = f"{root.manifest_key(staged.version, NamingScheme.V2)}-{staged.uuid}"
+        self.retry.call(lambda: self.objects.put(again, content))
+        self.retry.call(partial(self.objects.delete, path))
+        return again
+
+    def _settle(
+        self,
+        progress: Progress,
+        content: bytes | None,
+        *,
+        cleans_later: bool = False,
+        latest: Future[VersionRow | None] | None = None,
+    ) -> Outcome:
+        """Drive a commit to its outcome.
+
+        With ``cleans_later``, a definite outcome is returned while the staged manifest is still being deleted. A
+        crash in between leaves an orphan, as a crash before the deletion does.
+        """
+        self.prove()
+        deadline = self.retry.deadline()
+        until = (State.CLEAN, State.ABANDON) if cleans_later else ()
+        progress, fault = self.run(progress, content, deadline, until, latest=latest)
+        assert progress.staged is not None
+        row = progress.final_row
+        if progress.state in until:
+            alongside(partial(self.run, progress, content, deadline))
+        match progress.state:
+            case State.COMMITTED | State.CLEAN:
+                return self._known(row)
+            case State.CONFLICT | State.ABANDON:
+                return Conflict(progress.met)
+            case State.UNKNOWN:
+                gone = (
+                    f"version {row.version} no longer has a manifest: it was cleaned up, or its table was dropped or "
+                    "moved. Only the rows of the table show whether it was committed"
+                )
+                return Unknown(CommitToken(recognizable(progress.staged, content)), str(fault) if fault else gone)
+        raise refusal(progress, fault)
+
+    def _known(self, row: VersionRow) -> Committed:
+        """Remember a committed version."""
+        self._remember(row)
+        self._know(row)
+        return Committed(row.version, row.path, row.size)
+
+    @property
+    def _is_remote(self) -> bool:
+        return is_remote(self.objects)
+
+    def prove(self) -> None:
+        """Raise `UnsafeStore` unless the object store keeps the condition of commits."""
+        self.retry.call(self.objects.prove)
+
+    # -- removing -----------------------------------------------------------------------------------------------
+
+    def delete(self, root: DatasetRoot, versions: Iterable[int]) -> int:
+        """Delete the rows of versions, then their manifests. Idempotent.
+
+        Returns:
+            The number of versions that existed.
+
+        Raises:
+            Refused: The latest version is one of them. Nothing was deleted.
+        """
+        latest = self.latest(root)
+        doomed = sorted(set(versions))
+        if latest is None or not doomed:
+            return 0
+        if latest.version in doomed:
+            raise Refused(
+                f"{root.base_uri}: version {latest.version} is the latest; deleting it would lose the table. "
+                "Delete older versions only, or drop the table."
+            )
+        found = [row for row in self.page(root, doomed[0] - 1, None, False) if row.version in set(doomed)]
+        self.retry.call(lambda: self.rows.delete(root.base_uri, [row.version for row in found]))
+        for row in found:
+            self.retry.call(partial(self.objects.delete, row.path))
+            self._final.pop((row.base_uri, row.version), None)
+        if found:  # a concurrent reader may have recorded a row before its manifest was deleted
+            self.retry.call(lambda: self.rows.delete(root.base_uri, [row.version for row in found]))
+        return len(found)
+
+    def forget_predecessor(self, root: DatasetRoot) -> None:
+        """Delete the rows of an earlier table at ``root``; those of the current one stay."""
+
+        def act() -> None:
+            rows, foreign = self.rows.sort_out(root.base_uri)
+            if foreign:
+                self.rows.delete(root.base_uri, [row.version for row in foreign])
+            if rows:
+                self._adoption.forget_vanished(root, rows)
+
+        self.retry.call(act)
+        self.forget()
+
+    def forget_history(self, root: DatasetRoot) -> None:
+        """Delete every row of a dataset and its branches, to drop it."""
+        for history in self.histories(root):
+            self.retry.call(partial(self.rows.delete, history.base_uri))
+        self.forget()
+
+    # -- moving to another commit store -------------------------------------------------------------------------
+
+    def with_rows(self, rows: ExternalCommitStore) -> TableCommits:
+        """Return the same authority over another commit store."""
+        other = TableCommits(self.objects, rows, self._committer, self.retry)
+        other.on_staged = self.on_staged
+        return other
+
+    def fence(self, root: DatasetRoot, new_store: str) -> None:
+        """End a history here by a row that names the new store. Idempotent."""
+        while True:
+            latest = self.rows.latest(root.base_uri) or self._adoption.adopt(root)
+            if latest is not None:
+                if latest.moved_to == new_store:
+                    return
+                latest = self.finalize(latest)
+            fence = VersionRow.fence(root.base_uri, latest.version + 1 if latest else 1, new_store)
+            if isinstance(self.rows.reserve(fence, first=latest is None), Reserved):
+                return
+
+
+def confirmed(committed: Success, confirm: Callable[[], object], token: Callable[[], CommitToken]) -> Success | Unknown:
+    """Return a committed outcome that ``confirm`` accepts.
+
+    Returns:
+        The outcome; `Unknown` if ``confirm`` could not decide, because the version exists all the same.
+
+    Raises:
+        CommitRefused: ``confirm`` raised it.
+    """
+    try:
+        confirm()
+    except CommitRefused:
+        raise
+    except LancekeepError as error:
+        return Unknown(token(), f"the version was created, but whether its table moved is not known: {error}")
+    return committed

@@ -1,0 +1,1 @@
+"""The entries of the catalog: places, ownership of files, and removal."""

@@ -1,0 +1,306 @@
+"""The catalog's entries, and the authority of its commit store over them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import ParamSpec, TypeVar, cast
+
+from lancekeep.application.commits.keyed_requests import current_request
+from lancekeep.application.commits.table_commits import TableCommits
+from lancekeep.domain.catalog import CatalogView, Change, SetProperties
+from lancekeep.domain.errors import CommitStoreMismatch, Damaged, LancekeepError, Refused
+from lancekeep.domain.idempotency import Effect
+from lancekeep.domain.identity import IDENTITY_PROPERTY, Identity, identity_in
+from lancekeep.domain.manifest_entry import OWN_PROPERTIES, TABLE
+from lancekeep.ports.manifest_store import Decision, ManifestStore, Result
+
+COMMIT_STORE_PROPERTY = f"{OWN_PROPERTIES}commit_store"
+"""The property of the root namespace that names, without secrets, the commit store that manages the versions."""
+
+MOVING_PROPERTY = f"{OWN_PROPERTIES}commit_store_moving_to"
+"""Set while the versions move to another commit store; its value is the URL of that store."""
+
+
+P = ParamSpec("P")
+Changed = TypeVar("Changed", bound=Effect)
+
+
+def once(kind: type[Changed]) -> Callable[[Callable[P, Changed]], Callable[P, Changed]]:
+    """Make a method return the effect of an earlier attempt of its keyed request.
+
+    Args:
+        kind: What the method returns. Its service has a `Ledger` as ``_ledger``.
+    """
+
+    def decorate(method: Callable[P, Changed]) -> Callable[P, Changed]:
+        @functools.wraps(method)
+        def called(*args: P.args, **kwargs: P.kwargs) -> Changed:
+            effect = cast(Ledger, args[0]._ledger).effect_of_request()  # type: ignore[attr-defined]  # the service
+            if effect is None:
+                return method(*args, **kwargs)
+            if not isinstance(effect, kind):
+                raise Damaged(f"the record of the request names {effect.id}, which is not a {kind.__name__.lower()}")
+            return effect
+
+        return called
+
+    return decorate
+
+
+class Ledger:
+    """The entries of one catalog.
+
+    If another commit store manages the catalog's versions, every read and every change is refused: two authorities over
+    one table lose commits.
+
+    Args:
+        manifest: The store of the entries.
+        commits: The commits of table versions. `finish_move` replaces them.
+        root_uri: The root of the catalog.
+        managed: Whether a commit store, and not the storage alone, manages the versions.
+        new_id: Returns a random id for a new catalog.
+    """
+
+    def __init__(
+        self,
+        manifest: ManifestStore,
+        commits: TableCommits,
+        root_uri: str,
+        *,
+        managed: bool,
+        new_id: Callable[[], str],
+    ) -> None:
+        self.manifest = manifest
+        self.commits = commits
+        self.managed = managed
+        self._root_uri = root_uri
+        self._new_id = new_id
+        self._checked: CatalogView | None = None
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def view(self, *, during_move: bool = False) -> CatalogView:
+        """Return the current entries.
+
+        Args:
+            during_move: Accept a catalog whose versions are moving to another commit store.
+
+        Raises:
+            CommitStoreMismatch: Another commit store manages the versions.
+        """
+        view = self.fresh()
+        if view is not self._checked or during_move:
+            self._require_authority(view, during_move=during_move)
+            self.commits.forget()
+            self._checked = view
+        return view
+
+    def fresh(self) -> CatalogView:
+        """Return the current entries, regardless of the commit store that manages them."""
+        return self.commits.retry.call(self.manifest.view)
+
+    def recent(self) -> CatalogView:
+        """Return the entries as of the last read. This costs no request."""
+        return self.manifest.recent()
+
+    # -- changing -----------------------------------------------------------------------------------------------
+
+    def apply(
+        self,
+        decide: Decision[Result],
+        *,
+        effect: Callable[[Result], Effect] | None = None,
+        withdraws: bool = False,
+    ) -> Result:
+        """Change the entries.
+
+        The first change creates the catalog, and records its commit store and its identity.
+
+        Args:
+            decide: The decision.
+            effect: Given if the change is the effect of the caller's request. If the request has an idempotency key,
+                the same commit records what ``effect`` returns of the result.
+            withdraws: The change undoes the effect of the caller's request.
+
+        Returns:
+            The result of the decision that was applied.
+
+        Raises:
+            CommitStoreMismatch: Another commit store manages the versions.
+            Superseded: Another attempt of the caller's request has taken over.
+        """
+        request = current_request()
+        if request is not None and effect is not None:
+            decide = request.recording(decide, effect)
+        if request is not None and withdraws:
+            decide = request.withdrawing(decide)
+        _, result = self.manifest.apply(self.authorized(decide))
+        return result
+
+    def effect_of_request(self) -> Effect | None:
+        """Return the effect of an earlier attempt of the caller's keyed request."""
+        request = current_request()
+        return None if request is None else request.recorded()
+
+    def authorized(self, decide: Decision[Result]) -> Decision[Result]:
+        """Wrap a decision for `apply`.
+
+        The wrapped decision checks the authority, and records the commit store and the identity.
+        """
+        proposed = self._proposed()
+
+        def authorized(view: CatalogView) -> tuple[Sequence[Change], Result]:
+            remembering = self._remembering(view, proposed)
+            changes, result = decide(view)
+            return ([*remembering, *changes] if changes else []), result
+
+        return authorized
+
+    def refuse_early(self, decide: Callable[[CatalogView], object]) -> CatalogView:
+        """Raise the errors of a decision before anything is written.
+
+        A refusal by a stale view is checked with a fresh one.
+
+        Returns:
+            The view that the decision accepts.
+        """
+        view = self.recent()
+        try:
+            decide(view)
+        except LancekeepError:
+            view = self.view()
+            decide(view)
+        return view
+
+    # -- authority ----------------------------------------------------------------------------------------------
+
+    @property
+    def own_store(self) -> str | None:
+        """The URL of this object's commit store; None for storage-managed tables."""
+        return self.commits.rows.url if self.managed else None
+
+    def record_store(self) -> None:
+        """Record the commit store in a catalog that has none recorded."""
+        if self.managed and COMMIT_STORE_PROPERTY not in self.recent().properties:
+            proposed = self._proposed()
+            self.manifest.apply(lambda view: (self._remembering(view, proposed), None))
+
+    def require_store(self, remembered: str) -> None:
+        """Raise `CommitStoreMismatch` unless this object has the recorded commit store."""
+        if remembered != self.own_store:
+            raise CommitStoreMismatch(
+                f"the versions of {self._root_uri} are managed by the commit store {remembered}; opened with "
+                f"{self.own_store or 'none'}. Connect with commit_store={remembered!r}, or move them with "
+                "change_commit_store."
+            )
+
+    def shares_store(self, view: CatalogView) -> bool:
+        """Return whether the commit store also commits versions of the manifest table."""
+        return not self.commits.objects.guarantees.atomic_create and not view.flat
+
+    def may_move(self, url: str) -> CatalogView | None:
+        """Return the view from which the versions may move to another commit store.
+
+        Returns:
+            The view; None if the versions have moved already.
+
+        Raises:
+            Refused: A move to a different commit store is in progress.
+        """
+        view = self.view(during_move=True)
+        in_progress = view.properties.get(MOVING_PROPERTY)
+        if in_progress not in (None, url):
+            raise Refused(f"the catalog's versions are already moving to {in_progress}; finish that move first")
+        return None if view.properties.get(COMMIT_STORE_PROPERTY) == url else view
+
+    def begin_move(self, url: str) -> CatalogView:
+        """Record that the versions are moving.
+
+        Every other process is refused until `finish_move`.
+        """
+        view, _ = self.manifest.apply(lambda _: ([SetProperties({MOVING_PROPERTY: url})], None))
+        return view
+
+    def finish_move(self, commits: TableCommits) -> None:
+        """Commit through another store from now on, and record it in the catalog."""
+        self.commits = commits
+        self.managed = True
+        finished = SetProperties({COMMIT_STORE_PROPERTY: commits.rows.url, MOVING_PROPERTY: None})
+        self.manifest.apply(lambda _: ([finished], None))
+
+    def _require_authority(self, view: CatalogView, *, during_move: bool = False) -> None:
+        if view.version == 0:
+            return
+        remembered = view.properties.get(COMMIT_STORE_PROPERTY)
+        moving = view.properties.get(MOVING_PROPERTY)
+        if moving is not None and not during_move:
+            raise CommitStoreMismatch(
+                f"the versions of {self._root_uri} are moving to the commit store {moving}; wait until "
+                "change_commit_store has finished, or call it again if it was stopped"
+            )
+        own = self.own_store
+        if remembered == own or (remembered is None and (during_move or next(view.all_of(TABLE), None) is None)):
+            return
+        if remembered is None:
+            raise CommitStoreMismatch(
+                f"{self._root_uri} holds tables whose versions no commit store manages; opened with {own}. Connect "
+                "without commit_store, or bring them under it with change_commit_store."
+            )
+        self.require_store(remembered)
+
+    def _remembering(self, view: CatalogView, proposed: Identity) -> Sequence[Change]:
+        """Return the changes that record the commit store and the identity.
+
+        A V1 directory without a commit store has no file for properties, and gets none for the identity alone.
+        """
+        self._require_authority(view)
+        recorded: dict[str, str | None] = {}
+        if self.managed and COMMIT_STORE_PROPERTY not in view.properties:
+            recorded[COMMIT_STORE_PROPERTY] = self.commits.rows.url
+        if (recorded or not view.flat) and IDENTITY_PROPERTY not in view.properties:
+            recorded[IDENTITY_PROPERTY] = proposed.text()
+        return [SetProperties(recorded)] if recorded else []
+
+    # -- identity -----------------------------------------------------------------------------------------------
+
+    def identity(self) -> Identity | None:
+        """Return the identity, also of a copied or moved catalog; None without one.
+
+        Raises:
+            Damaged: The stored identity cannot be read.
+        """
+        return identity_in(self.view().properties)
+
+    def require_identity(self) -> Identity:
+        """Return the identity of the catalog; create it if there is none.
+
+        Raises:
+            Refused: The catalog was copied or moved.
+        """
+        proposed = self._proposed()
+
+        def decide(view: CatalogView) -> tuple[list[Change], Identity]:
+            found = identity_in(view.properties)
+            if found is None:
+                return [SetProperties({IDENTITY_PROPERTY: proposed.text()})], proposed
+            found.require_at(self._root_uri)
+            return [], found
+
+        return self.apply(decide)
+
+    def adopt_identity(self, kept: str | None) -> Identity:
+        """Record this root in the identity, with the id ``kept`` or a new id."""
+        adopted = self._proposed() if kept is None else Identity(kept, self._root_uri)
+        self.apply(lambda _: ([SetProperties({IDENTITY_PROPERTY: adopted.text()})], None))
+        return adopted
+
+    def _proposed(self) -> Identity:
+        return Identity(self._new_id(), self._root_uri)
+
+    # -- life ---------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Release the connections of both stores. Idempotent."""
+        self.manifest.close()
+        self.commits.rows.close()

@@ -1,0 +1,96 @@
+"""The namespaces of a catalog; see the methods of `Catalog` with the same names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+
+import attrs
+
+from lancekeep.application.entries.ledger import Ledger, once
+from lancekeep.application.entries.removal import Removal
+from lancekeep.domain.catalog import CatalogView, Change, SetProperties
+from lancekeep.domain.errors import Damaged, InvalidInput, NamespaceNotFound
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.namespace import (
+    Namespace,
+    alter_namespace,
+    create_namespace,
+    drop_namespace,
+    find_namespace,
+    replace_namespace,
+)
+from lancekeep.domain.partitions import made_up_properties
+from lancekeep.domain.properties import checked_properties, property_changes, refuse_table_properties
+from lancekeep.domain.table import Table
+
+
+class Namespaces:
+    """Creates, alters, describes, lists and drops namespaces."""
+
+    def __init__(self, ledger: Ledger, removal: Removal) -> None:
+        self._ledger = ledger
+        self._removal = removal
+
+    @once(Namespace)
+    def create(
+        self, object_id: ObjectId, properties: Mapping[str, str] | None, *, exist_ok: bool, overwrite: bool
+    ) -> Namespace:
+        if exist_ok and overwrite:
+            raise InvalidInput("an existing namespace can be kept (exist_ok) or replaced (overwrite), not both")
+        created = Namespace(object_id, checked_properties(properties))
+        refuse_table_properties(created.properties)
+        make = replace_namespace if overwrite else create_namespace
+
+        def decide(view: CatalogView) -> tuple[list[Change], Namespace]:
+            if exist_ok:
+                with suppress(NamespaceNotFound):
+                    return [], find_namespace(view, object_id)
+            return make(view, object_id, created.properties), created
+
+        return self._ledger.apply(decide, effect=lambda made: made)
+
+    @once(Namespace)
+    def alter(self, object_id: ObjectId, values: Mapping[str, str] | None, remove: Iterable[str]) -> Namespace:
+        changes = property_changes(values, remove)
+        refuse_table_properties(changes, is_root=not object_id.names)
+
+        def decide(view: CatalogView) -> tuple[list[Change], Namespace]:
+            before = find_namespace(view, object_id)
+            after = Namespace(object_id, SetProperties(changes).merged_into(before.properties))
+            return alter_namespace(view, object_id, changes), after
+
+        return self._ledger.apply(decide, effect=lambda altered: altered)
+
+    def describe(self, object_id: ObjectId) -> Namespace:
+        view = self._ledger.view()
+        found = find_namespace(view, object_id)
+        return attrs.evolve(found, properties={**found.properties, **made_up_properties(view, object_id)})
+
+    def page(
+        self, object_id: ObjectId, object_type: str, after: str | None, limit: int | None
+    ) -> tuple[list[str], str | None]:
+        view = self._ledger.view()
+        return view.children(find_namespace(view, object_id).id, object_type, after, limit)
+
+    @once(Namespace)
+    def drop(self, object_id: ObjectId, *, cascade: bool, force: bool) -> Namespace:
+        def decide(view: CatalogView) -> tuple[list[Change], tuple[Namespace, list[Table]]]:
+            changes, doomed = drop_namespace(view, object_id, cascade=cascade)
+            return changes, (find_namespace(view, object_id), doomed)
+
+        if cascade and not force:
+            _, (_, doomed) = decide(self._ledger.view())
+            self._removal.refuse_needed(doomed)
+        dropped, doomed = self._ledger.apply(decide, effect=lambda removed: removed[0])
+        kept: list[Damaged] = []
+        for table in doomed:
+            try:
+                if not force:
+                    self._removal.refuse_needed_since(table, doomed)
+                self._removal.remove(table)
+            except Damaged as error:
+                kept.append(error)
+        if kept:
+            raise kept[0]
+        return dropped

@@ -1,0 +1,450 @@
+"""The entries of tables and their directories.
+
+The methods of `Catalog` with similar names document these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+
+import attrs
+
+from lancekeep.application.commits.keyed_requests import performing
+from lancekeep.application.commits.protocol_runner import moved
+from lancekeep.application.entries.ledger import Ledger, once
+from lancekeep.application.entries.places import Places
+from lancekeep.application.entries.removal import Removal
+from lancekeep.domain.catalog import CatalogView, Change, SetProperties, ancestors, page
+from lancekeep.domain.errors import (
+    AlreadyExists,
+    CommitStoreMismatch,
+    ConcurrentModification,
+    Damaged,
+    InvalidInput,
+    NotFound,
+    Refused,
+    TableAlreadyExists,
+    TableNotFound,
+    Unsupported,
+)
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.manifest_entry import TABLE
+from lancekeep.domain.namespace import find_namespace
+from lancekeep.domain.properties import checked_properties, is_own, property_changes
+from lancekeep.domain.table import (
+    MARKER_CONTENT,
+    Table,
+    add_table,
+    alter_table,
+    find_table,
+    is_at,
+    remove_table,
+    v1_location,
+)
+from lancekeep.format.begun_clone import BegunClone
+
+DEFINITE = (AlreadyExists, NotFound, Refused, InvalidInput, ConcurrentModification)
+"""Errors of a change after which it is certain that nothing was changed."""
+
+
+@attrs.frozen
+class Description:
+    """A table with its URI and its latest version, None if it is only declared."""
+
+    id: ObjectId
+    uri: str
+    version: int | None
+    properties: Mapping[str, str]
+    managed: bool
+
+
+@attrs.frozen
+class Declaration:
+    """A table to declare; see `Catalog.declare_table`.
+
+    Its directory is reserved by a marker with the content ``marker``.
+    """
+
+    id: ObjectId
+    properties: Mapping[str, str] | None = None
+    location: str | None = None
+    marker: bytes = MARKER_CONTENT
+
+
+class Tables:
+    """Declares, registers, alters, lists and drops tables."""
+
+    def __init__(self, ledger: Ledger, places: Places, removal: Removal) -> None:
+        self._ledger = ledger
+        self._places = places
+        self._removal = removal
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def find(self, object_id: ObjectId) -> Table:
+        """Return a table's entry.
+
+        Raises:
+            TableNotFound: The table does not exist.
+        """
+        return find_table(self._ledger.view(), object_id)
+
+    def find_in_namespace(self, object_id: ObjectId) -> Table:
+        """Return a table's entry, or the error of its namespace. One read of the catalog.
+
+        Raises:
+            NamespaceNotFound: Its namespace does not exist.
+            TableNotFound: The table does not exist.
+        """
+        view = self._ledger.view()
+        try:
+            return find_table(view, object_id)
+        except TableNotFound:
+            if not object_id.is_root:
+                find_namespace(view, object_id.parent)
+            raise
+
+    def exists(self, object_id: ObjectId) -> bool:
+        try:
+            self.find(object_id)
+        except TableNotFound:
+            return False
+        return True
+
+    def describe(self, object_id: ObjectId) -> Description:
+        table = self.find(object_id)
+        latest = self._ledger.commits.latest(self._places.dataset_root(table))
+        version = None if latest is None else latest.version
+        return Description(table.id, self._places.uri(table), version, table.properties, self._ledger.managed)
+
+    def page(
+        self, object_id: ObjectId, after: str | None, limit: int | None, *, include_declared: bool
+    ) -> tuple[list[str], str | None]:
+        view = self._ledger.view()
+        parent = find_namespace(view, object_id).id
+        if include_declared:
+            return view.children(parent, TABLE, after, limit)
+        created: list[str] = []
+        more = True
+        while more and (limit is None or len(created) <= limit):
+            names, after = view.children(parent, TABLE, after, limit)
+            created += [name for name in names if self._is_created(view, ObjectId((*parent.names, name)))]
+            more = after is not None
+        return page(created, None, limit)
+
+    def all(self, after: str | None, *, include_declared: bool) -> Iterator[ObjectId]:
+        view = self._ledger.view()
+        ids = (ObjectId.from_key(entry.object_id) for entry in view.all_of(TABLE, after))
+        return (object_id for object_id in ids if include_declared or self._is_created(view, object_id))
+
+    def usable(self) -> Iterator[Table]:
+        """Yield the tables with a usable directory; `Fsck` reports the others."""
+        for entry in self._ledger.view().all_of(TABLE):
+            with suppress(Damaged):
+                table = Table.from_entry(entry)
+                self._places.dataset_root(table)
+                yield table
+
+    def _is_created(self, view: CatalogView, object_id: ObjectId) -> bool:
+        """Return whether a table has a version.
+
+        A table that is being dropped has none. A damaged one has, and so has one whose versions another commit store
+        manages: neither hides the other tables of a list.
+        """
+        try:
+            return self._ledger.commits.has_versions(self._places.dataset_root(find_table(view, object_id)))
+        except TableNotFound:
+            return False
+        except (CommitStoreMismatch, Damaged):
+            return True
+
+    # -- entering -----------------------------------------------------------------------------------------------
+
+    @once(Table)
+    def declare(self, object_id: ObjectId, properties: Mapping[str, str] | None, location: str | None) -> Table:
+        (table,), _ = self.declare_and_deregister([Declaration(object_id, properties, location)], [])
+        return table
+
+    @once(Table)
+    def declare_clone(self, object_id: ObjectId, clone: BegunClone) -> Table:
+        """Declare the target of a deep clone; its marker describes the clone."""
+        (table,), _ = self.declare_and_deregister([Declaration(object_id, marker=clone.encode())], [])
+        return table
+
+    def declare_and_deregister(
+        self, declarations: Sequence[Declaration], removed: Sequence[ObjectId]
+    ) -> tuple[list[Table], list[Table]]:
+        """Declare tables and deregister others, in one atomic change.
+
+        Everything that can be refused is refused before a directory is reserved.
+
+        Returns:
+            The declared and the removed tables.
+
+        Raises:
+            InvalidInput: A name or a directory is named twice.
+            Unsupported: The catalog is a V1 directory, which changes one table at a time.
+        """
+        _require_distinct([*(each.id for each in declarations), *removed])
+        if any(each.id.is_root for each in declarations):
+            raise InvalidInput("a table needs a name; the empty identifier is the root namespace")
+        given = [None if each.location is None else self._places.relative(each.location) for each in declarations]
+        entered = [checked_properties(each.properties) for each in declarations]
+
+        def placed(view: CatalogView) -> list[Table]:
+            return [
+                Table(each.id, location or self._free_location(each.id, view), properties)
+                for each, location, properties in zip(declarations, given, entered, strict=True)
+            ]
+
+        def accept(view: CatalogView) -> None:
+            if view.flat and len(declarations) + len(removed) > 1:
+                raise Unsupported("a V1 directory changes one table at a time; open the catalog with its manifest")
+            for table, location in zip(placed(view), given, strict=True):
+                add_table(view, table, chosen=location is None)
+            for object_id in removed:
+                remove_table(view, object_id)
+
+        tables = placed(self._ledger.refuse_early(accept))
+        _require_apart([table.location for table in tables])
+        for object_id in removed:
+            self._removal.record_listed(object_id)
+        return self._enter_reserved(tables, given, removed, [each.marker for each in declarations])
+
+    def _enter_reserved(
+        self,
+        tables: Sequence[Table],
+        given: Sequence[str | None],
+        removed: Sequence[ObjectId],
+        markers: Sequence[bytes],
+    ) -> tuple[list[Table], list[Table]]:
+        """Reserve the directories of tables, then enter these tables and remove others."""
+        for table, location in zip(tables, given, strict=True):
+            if location is not None or self._places.v1_names:  # else the directory is new
+                self._places.chosen_root(table)
+        if tables and self._places.v1_names:
+            self._ledger.record_store()  # first, because V1 readers see the directory as a table at once
+        declared: list[Table] = []
+        certain = self._places.objects.guarantees.atomic_create
+        try:
+            for table, location, marker in zip(tables, given, markers, strict=True):
+                declared.append(self.reserve(table, location is None, marker))
+            seen = [table for table in declared if self._places.v1_names and table.location == v1_location(table.id)]
+
+            def decide(view: CatalogView) -> tuple[list[Change], list[Table]]:
+                gone = next((table for table in seen if view.find(table.id.key) is None), None)
+                if gone is not None:
+                    raise ConcurrentModification(
+                        f"{gone.location!r} was a table for V1 readers as soon as it was reserved for {gone.id}, and "
+                        "another writer has dropped or renamed it since; nothing was declared"
+                    )
+                changes = [change for table in declared for change in add_table(view, table, reserved=certain)]
+                changes += [change for object_id in removed for change in remove_table(view, object_id)]
+                return changes, [find_table(view, object_id) for object_id in removed]
+
+            # A batch is no effect that the record of a keyed request can hold.
+            effect = None if removed or len(declared) != 1 else lambda _: declared[0]
+            return declared, self._ledger.apply(decide, effect=effect)
+        except DEFINITE:
+            for table in declared:
+                self._release(table)
+            raise
+
+    def _release(self, table: Table) -> None:
+        """Remove the reservation of a directory whose table was not entered."""
+        seen = self._places.v1_names and table.location == v1_location(table.id)
+        owner = self._ledger.view().owner_of(table.location) if seen else None
+        if owner is None or owner.listed:  # else another writer has dropped it, and declared its own there
+            self._places.objects.delete(self._places.reserved_marker(table))
+            self._places.objects.prune(self._places.key(table))
+
+    def reserve(self, table: Table, chosen: bool, content: bytes = MARKER_CONTENT) -> Table:
+        """Reserve an empty directory for a table.
+
+        The writer that creates the marker in the directory owns it.
+
+        Args:
+            table: The table, at the location to reserve.
+            chosen: The catalog chose the location and may choose another.
+            content: The content of the marker.
+
+        Returns:
+            The table at the reserved location.
+
+        Raises:
+            TableAlreadyExists: The directory holds files, or another writer reserved it first.
+        """
+        hashed = table.location.endswith(f"_{table.id.key}")
+        if not (chosen and hashed) and self._places.is_occupied(table):
+            if not (chosen and self._places.is_deregistered(table)) or self._ledger.recent().flat:
+                raise TableAlreadyExists(
+                    f"{table.id}: files lie in {table.location!r} already. If they are a table, enter it with "
+                    f"register_table({str(table.id)!r}, {table.location!r}); otherwise move the files away. "
+                    "`lancekeep fsck` says what they are."
+                )
+            table = attrs.evolve(table, location=self._places.new_location(table.id))
+        objects, marker = self._places.objects, self._places.reserved_marker(table)
+        if not objects.guarantees.atomic_create:
+            objects.put(marker, content)
+        elif not objects.put_if_absent(marker, content):
+            raise TableAlreadyExists(f"{table.id}: another has just taken the directory {table.location!r}")
+        if self._ledger.managed and not hashed:
+            self._ledger.commits.forget_predecessor(self._places.dataset_root(table))
+        return table
+
+    @once(Table)
+    def register(
+        self, object_id: ObjectId, location: str, properties: Mapping[str, str] | None, *, overwrite: bool
+    ) -> Table:
+        table = Table(object_id, self._places.relative(location), checked_properties(properties))
+        root = self._places.chosen_root(table)
+        source = self._places.moves_from(table)
+        if source is not None and is_at(self._ledger.view(), source):
+            raise Refused(
+                f"{root.base_uri} is the copy that a rename makes, or made when it was stopped; wait for it, or have "
+                "fsck remove it"
+            )
+        try:
+            latest = self._ledger.commits.latest(root)
+        except CommitStoreMismatch:
+            rows = self._ledger.commits.rows
+            raise moved(
+                rows.latest(root.base_uri),
+                "The table was deregistered from the catalog while that commit store managed it, and did not move back "
+                f"with the others. Call change_commit_store with that store, register the table, then call "
+                f"change_commit_store with {rows.url!r} again. Nothing was registered.",
+            ) from None
+        if latest is None:
+            raise TableNotFound(f"no Lance table lies at {root.base_uri}: it has no version; nothing was registered")
+        before = self._ledger.view()
+        read = self._removal.clones.record_dataset(table.location)
+        sources = [location for location in read if is_at(before, location)]
+
+        def decide(view: CatalogView) -> tuple[list[Change], Table]:
+            dropped = next((location for location in sources if not is_at(view, location)), None)
+            if dropped is not None:
+                raise ConcurrentModification(
+                    f"{table.location!r} is a clone that reads files of {dropped!r}, which is no longer a table of the "
+                    "catalog: it was dropped or renamed while the clone was registered. Nothing was changed."
+                )
+            return add_table(view, table, replace=overwrite), table
+
+        self._ledger.apply(decide, effect=lambda registered: registered)
+        if source is not None:
+            self._places.objects.delete(self._places.moving_marker(table))  # a completed rename left it
+        return table
+
+    def _free_location(self, object_id: ObjectId, view: CatalogView) -> str:
+        """Choose the location of a new table.
+
+        If V1 names are kept and no other table has the V1 directory, the table gets that directory.
+        """
+        v1 = v1_location(object_id) if self._places.v1_names else None
+        owner = None if v1 is None else view.owner_of(v1)
+        if v1 is None or (owner is not None and owner.object_id != object_id.key):
+            return self._places.new_location(object_id)
+        return v1
+
+    # -- changing -----------------------------------------------------------------------------------------------
+
+    @once(Table)
+    def alter(self, object_id: ObjectId, values: Mapping[str, str] | None, remove: Iterable[str]) -> Table:
+        changes = property_changes(values, remove)
+
+        def decide(view: CatalogView) -> tuple[list[Change], Table]:
+            before = find_table(view, object_id)
+            after = attrs.evolve(before, properties=SetProperties(changes).merged_into(before.properties))
+            return alter_table(view, object_id, changes), after
+
+        self._removal.record_listed(object_id)
+        return self._ledger.apply(decide, effect=lambda altered: altered)
+
+    def replace_properties(self, object_id: ObjectId, properties: Mapping[str, str]) -> None:
+        """Replace all properties of a table, except the catalog's own."""
+        present = self.find(object_id).properties
+        users = {name: value for name, value in present.items() if not is_own(name)}
+        if users != properties:
+            with performing(None):  # the rows are the effect of a request
+                self.alter(object_id, properties, users.keys() - properties.keys())
+
+    # -- removing -----------------------------------------------------------------------------------------------
+
+    @once(Table)
+    def deregister(self, object_id: ObjectId) -> Table:
+        self._removal.record_listed(object_id)
+        return self.remove_entry(object_id)
+
+    @once(Table)
+    def drop(self, object_id: ObjectId, *, force: bool) -> Table:
+        found = self.find(object_id)
+        self._places.dataset_root(found)
+        if not force:
+            self._removal.refuse_needed([found])
+        table = self.remove_entry(object_id)
+        if not force and (clones := self._removal.recorded_readers(table)):
+            self._ledger.apply(lambda view: (add_table(view, table), None), withdraws=True)
+            raise self._removal.needed(table, clones)
+        self._removal.remove(table)
+        return table
+
+    def take_back(self, object_id: ObjectId) -> None:
+        """Remove a declared table and the remains of its write.
+
+        A table with a version stays.
+        """
+        table = self.find(object_id)
+        if self._ledger.commits.latest(self._places.dataset_root(table)) is None:
+            self.remove_unwritten(table)
+
+    def remove_unwritten(self, table: Table, is_still: Callable[[], bool] = lambda: True) -> bool:
+        """Remove the entry and files of a table without a version.
+
+        If a version appeared during the removal, the table is entered again. Other writers can commit the first version
+        until the entry is removed; in a V1 directory, also afterwards.
+
+        Args:
+            table: The table.
+            is_still: Called once no writer finds the table; false if another table has its directory now.
+
+        Returns:
+            Whether the table was removed.
+        """
+        root = self._places.dataset_root(table)
+        removed = self._ledger.apply(partial(_removing, table.id), withdraws=True)
+        keys = self._places.contents(root)
+        if removed.location == table.location and is_still():
+            # A call that completes a deep clone commits its version before it looks for the marker.
+            self._places.objects.delete(self._places.reserved_marker(table))
+            if self._ledger.commits.latest(root) is None:
+                self._removal.remove_leftovers(table, keys)
+                return True
+        self._ledger.apply(lambda view: (add_table(view, removed), None))
+        return False
+
+    def remove_entry(self, object_id: ObjectId) -> Table:
+        """Remove only a table's entry, and return the table as it was.
+
+        Raises:
+            TableNotFound: The table does not exist.
+        """
+        return self._ledger.apply(partial(_removing, object_id), effect=lambda removed: removed)
+
+
+def _removing(object_id: ObjectId, view: CatalogView) -> tuple[list[Change], Table]:
+    return remove_table(view, object_id), find_table(view, object_id)
+
+
+def _require_distinct(ids: Sequence[ObjectId]) -> None:
+    twice = next((object_id for object_id in ids if ids.count(object_id) > 1), None) if len(ids) > 1 else None
+    if twice is not None:
+        raise InvalidInput(f"{twice} is named twice; one change declares or removes a table once")
+
+
+def _require_apart(locations: Sequence[str]) -> None:
+    """Raise `InvalidInput` if a directory is, or contains, another one."""
+    above = {part for location in locations for part in ancestors(location.rpartition("/")[0])}
+    for location in locations:
+        if location in above or locations.count(location) > 1:
+            raise InvalidInput(f"the location {location!r} overlaps that of another table of the same change")

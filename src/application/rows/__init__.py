@@ -1,0 +1,1 @@
+"""The rows of tables: writes, appends, versions, branches, views and structure."""

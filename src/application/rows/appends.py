@@ -1,0 +1,593 @@
+"""Let appends to one table that wait at the same time share one commit.
+
+`lancekeep.domain.appends` decides which appends form a group and when the committer pauses. The committer of a table is
+a task that runs while appends wait. For a group it writes one data file and one transaction file, builds the next
+manifest from the previous one, and commits it. While the files are written, it checks that the catalog still has the
+table and that the previous manifest is still the latest. An append that needs the table engine commits alone.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from copy import copy
+from functools import partial
+from itertools import pairwise
+from threading import Event, Lock
+from typing import Any, TypeVar
+from uuid import uuid4
+from weakref import WeakSet
+
+import attrs
+
+from lancekeep.application.commits.keyed_requests import current_request
+from lancekeep.application.commits.table_commits import READ_AHEAD
+from lancekeep.application.concurrency import alongside, in_background, is_remote
+from lancekeep.application.rows.digests import Recorder
+from lancekeep.application.rows.row_rules import check_rows
+from lancekeep.application.rows.versions import Versions, raise_unless_committed
+from lancekeep.application.rows.waiting_appends import Append, Claims, Unclaimed
+from lancekeep.application.rows.waiting_writers import WaitingWriters
+from lancekeep.domain.appends import ATTEMPTS, LOOK_EVERY, MOST_BYTES, Pace, group_of, turn
+from lancekeep.domain.commit import Committed, Conflict
+from lancekeep.domain.commit_token import CommitUnknown
+from lancekeep.domain.dataset_files import DATA, TRANSACTIONS, data_file_name
+from lancekeep.domain.errors import (
+    CommitRefused,
+    ConcurrentModification,
+    InvalidInput,
+    LancekeepError,
+    Refused,
+    StoreUnavailable,
+    Unsupported,
+)
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.layout import DatasetRoot
+from lancekeep.domain.naming import NamingScheme
+from lancekeep.domain.table import Table, v1_table
+from lancekeep.domain.version_row import scheme_of
+from lancekeep.format.append import Appendable, NewFile, TransactionFile
+from lancekeep.format.json_files import version_hint
+from lancekeep.ports.table_engine import TableEngine
+
+T = TypeVar("T")
+
+_REMEMBERED = 256
+"""The number of tables whose latest manifest is kept in memory."""
+_HINT_EVERY = 16
+"""A version hint this far behind costs a reader of local files a few microseconds per version."""
+
+
+@attrs.frozen
+class Alone:
+    """The append has to commit alone, through the table engine.
+
+    Attributes:
+        reader: a stream of all its rows.
+    """
+
+    reader: Any
+
+
+@attrs.frozen
+class _Base:
+    """The version that the next group follows."""
+
+    table: Table
+    root: DatasetRoot
+    version: Appendable
+
+    def has_layout_of(self, other: _Base) -> bool:
+        """Return whether a data file that was written for ``other`` can belong to the next version."""
+        mine, theirs = self.version, other.version
+        return (self.root, self.table.rules, mine.fields, mine.storage_version) == (
+            other.root,
+            other.table.rules,
+            theirs.fields,
+            theirs.storage_version,
+        )
+
+
+@attrs.frozen
+class _Files:
+    """The files of a group, which no version names yet."""
+
+    root: DatasetRoot
+    data: NewFile
+    content: bytes = attrs.field(repr=False)
+    transaction: TransactionFile
+
+    @property
+    def data_key(self) -> str:
+        return f"{self.root.key}/{DATA}/{self.data.name}"
+
+    @property
+    def transaction_key(self) -> str:
+        return f"{self.root.key}/{TRANSACTIONS}/{self.transaction.name}"
+
+
+@attrs.define(eq=False)
+class _Line:
+    """The appends of one table, in order of arrival, and its committer's memory.
+
+    Attributes:
+        others: the other writers of this process that are known.
+        is_owed: whether one of them has lost a commit since the committer last waited for it.
+        is_owed_elsewhere: whether a writer of another process has.
+        won: set when another writer has won a commit.
+        patient_from: when the committer next waits for such a writer.
+        mark: what `WaitingWriters.last` has returned; None if it was not called.
+    """
+
+    table: ObjectId
+    waiting: list[Append] = attrs.field(factory=list)
+    is_served: bool = False
+    others: int = 0
+    is_owed: bool = False
+    is_owed_elsewhere: bool = False
+    won: Event = attrs.field(factory=Event)
+    patient_from: float = float("-inf")
+    mark: bytes | None = None
+    expected: int = 0
+    enough: Event = attrs.field(factory=Event)
+    pace: Pace = attrs.field(factory=Pace)
+    base: _Base | None = None
+
+
+_OPEN: WeakSet[Appends] = WeakSet()
+
+
+def _after_fork() -> None:
+    for appends in _OPEN:
+        appends.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class Appends:
+    """Commits the appends of this process, together where they meet.
+
+    Args:
+        versions: The versions of the catalog's tables.
+        engine: Its `data_files` encode rows.
+        waiting: The writers of other processes that have lost a commit.
+        clock: Returns monotonic seconds.
+        now: Returns the time in nanoseconds since 1970, for manifests.
+    """
+
+    def __init__(
+        self,
+        versions: Versions,
+        engine: TableEngine,
+        waiting: WaitingWriters,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._versions = versions
+        self._engine = engine
+        self._waiting = waiting
+        self._clock = clock
+        self._now = now
+        self._lock = Lock()
+        self._lines: OrderedDict[ObjectId, _Line] = OrderedDict()
+        self._is_torn = False
+        versions.after_commit = self._note_other
+        _OPEN.add(self)
+
+    def after_fork(self) -> None:
+        """Forget the threads of the parent, which a forked child does not have."""
+        self._lock = Lock()
+        self._is_torn = self._is_torn or any(line.is_served or line.others for line in self._lines.values())
+        self._lines.clear()
+
+    def require_whole(self) -> None:
+        """Refuse to write if this process was forked during a write.
+
+        Another thread of the parent may have held a lock.
+
+        Raises:
+            Refused: It was.
+        """
+        if self._is_torn:
+            raise Refused(
+                "this process was forked while another thread wrote through this catalog; nothing was written. Start "
+                "processes with the methods 'spawn' or 'forkserver' of multiprocessing"
+            )
+
+    def append(self, table: ObjectId, reader: Any) -> Committed | Alone:
+        """Append a stream of batches, together with the appends that wait.
+
+        Returns:
+            The committed version; or `Alone`, and nothing of this append was committed.
+
+        Raises:
+            CommitUnknown: The outcome is unknown.
+            CommitRefused: As `Versions.commit_version`.
+            StoreUnavailable: A store did not answer; nothing was committed.
+            Refused: As `require_whole`.
+        """
+        self.require_whole()
+        rows, reader = self._engine.data_files.gather(reader, MOST_BYTES)
+        if rows is None:
+            return Alone(reader)
+        append = Append(rows, current_request())
+        if append.request is not None:
+            if not self._versions.commits.objects.guarantees.atomic_create:
+                return Alone(reader)  # an unstaged claim would not exclude another manifest of the version
+            append.request.prepare()
+        self._enter(table, append)
+        append.wait()
+        if append.error is not None:
+            raise copy(append.error) from append.error  # several threads raise it
+        return Alone(reader) if append.committed is None else append.committed
+
+    @contextmanager
+    def beside(self, table: ObjectId) -> Iterator[None]:
+        """Let a committer pause more often while another local writer runs.
+
+        Raises:
+            Refused: As `require_whole`.
+        """
+        self.require_whole()
+        with self._lock:
+            line = self._line(table)
+            line.others += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                line.others -= 1
+
+    def are_recent(self, table: ObjectId) -> bool:
+        """Return whether appends to a table commit now, or have a moment ago."""
+        with self._lock:
+            line = self._lines.get(table)
+        return line is not None and (line.is_served or line.pace.is_recent(self._clock()))
+
+    def _note_other(self, table: ObjectId, won: bool) -> None:
+        """Note that another writer of this process has won or lost a commit."""
+        with self._lock:
+            line = self._lines.get(table)
+            if line is not None:
+                line.is_owed = not won
+        if line is not None and won:
+            line.won.set()
+        if not won:  # perhaps to another process
+            self._waiting.add(table)
+
+    # -- the line of a table ------------------------------------------------------------------------------------
+
+    def _line(self, table: ObjectId) -> _Line:
+        line = self._lines.setdefault(table, _Line(table))
+        self._lines.move_to_end(table)
+        if len(self._lines) > _REMEMBERED:
+            idle = (each for each in self._lines.values() if not (each.is_served or each.others or each is line))
+            if (oldest := next(idle, None)) is not None:
+                del self._lines[oldest.table]
+        return line
+
+    def _enter(self, table: ObjectId, append: Append) -> None:
+        with self._lock:
+            line = self._line(table)
+            line.waiting.append(append)
+            if len(line.waiting) >= line.expected:
+                line.enough.set()
+            if line.is_served:
+                return
+            line.is_served = True
+        try:
+            in_background(partial(self._serve, line))
+        except RuntimeError as error:
+            failed = StoreUnavailable(f"{table}: the system starts no thread, and nothing was committed: {error}")
+            failed.__cause__ = error
+            self._end(line, failed)
+        except BaseException as error:  # of a signal, or without memory: without a committer, all appends would wait
+            self._end(
+                line, StoreUnavailable(f"{table}: no committer was started, and nothing was committed: {error!r}")
+            )
+            raise
+
+    def _end(self, line: _Line, error: Exception) -> None:
+        """Answer every append of a line without a committer; the next append starts one."""
+        with self._lock:
+            waiting, line.waiting, line.is_served = line.waiting, [], False
+        for append in waiting:
+            append.error = error
+            append.answer()
+
+    def _serve(self, line: _Line) -> None:
+        try:
+            self._commit_groups(line)
+        except BaseException as error:
+            failed = LancekeepError(
+                f"{line.table}: the committer of appends failed, and nothing was committed: {error!r}"
+            )
+            failed.__cause__ = error
+            self._end(line, failed)
+            raise
+
+    def _commit_groups(self, line: _Line) -> None:
+        """Commit groups until no append waits."""
+        while True:
+            self._pause(line)
+            with self._lock:
+                chosen = set(group_of([append.waiting for append in line.waiting]))
+                group = [append for at, append in enumerate(line.waiting) if at in chosen]
+                line.waiting = [append for at, append in enumerate(line.waiting) if at not in chosen]
+                line.expected = 0
+                if not group:
+                    line.is_served = False
+                    return
+            try:
+                self._commit(line, group)
+            finally:
+                for append, following in pairwise(group):
+                    append.following = following
+                group[0].answer()
+
+    def _pause(self, line: _Line) -> None:
+        breath = line.pace.breath(self._clock(), line.others)
+        if breath:
+            self._versions.commits.retry.sleep(breath)
+            line.pace = attrs.evolve(line.pace, busy_since=self._clock())
+        self._give_turn(line)
+        expected, longest = line.pace.linger()
+        with self._lock:
+            if len(line.waiting) >= expected:
+                return
+            line.expected = expected
+            line.enough.clear()
+        line.enough.wait(longest)
+
+    def _give_turn(self, line: _Line) -> None:
+        """Wait until another writer that has lost a commit has won one, but not for long."""
+        with self._lock:
+            is_here, owed = line.is_owed, turn(line.is_owed, line.is_owed_elsewhere)
+            line.is_owed = line.is_owed_elsewhere = False
+            line.won.clear()
+        if owed is None or self._clock() < line.patient_from:
+            return
+        if not (line.won.wait(owed.longest) if is_here else self._has_next_version(line, owed.longest)):
+            line.patient_from = self._clock() + owed.impatient
+        line.pace = attrs.evolve(line.pace, busy_since=self._clock())
+
+    def _has_next_version(self, line: _Line, longest: float) -> bool:
+        """Wait until another process has committed a version."""
+        commits, ends = self._versions.commits, self._clock() + longest
+        while line.base is not None and self._clock() < ends:
+            commits.retry.sleep(LOOK_EVERY)
+            with suppress(LancekeepError):
+                row = commits.rows.latest(line.base.root.base_uri)
+                if row is not None and row.version != line.base.version.version:
+                    return True
+        return False
+
+    # -- one group ----------------------------------------------------------------------------------------------
+
+    def _commit(self, line: _Line, group: Sequence[Append]) -> None:
+        """Commit a group and answer its appends.
+
+        An error before the commit sends every append to the engine alone, which commits it or raises its own error. A
+        refused commit goes to the callers: a rename may have moved the version, and a second commit would double its
+        rows.
+        """
+        began, base, met = self._clock(), None, False
+        has_loser_elsewhere = self._begin_to_ask(line)
+        try:
+            base, met = self._publish(line, group)
+        except (CommitUnknown, CommitRefused, StoreUnavailable) as error:
+            for append in group:
+                append.error = append.error or error
+        except LancekeepError:
+            pass  # its appends commit alone
+        except BaseException as error:  # a fault of this process: whether it came before the commit is not known
+            for append in group:
+                append.error = append.error or error
+        line.base = base
+        line.is_owed_elsewhere = has_loser_elsewhere()
+        met = met or line.is_owed_elsewhere
+        line.pace = line.pace.committed(len(group), began, self._clock(), left=len(line.waiting), met=met)
+        if base is not None:
+            self._hint(base)
+
+    def _begin_to_ask(self, line: _Line) -> Callable[[], bool]:
+        """Start to look whether a writer of another process has lost a commit since the last look."""
+        if not line.pace.is_busy(self._clock()):
+            return lambda: False
+        last = self._begin(lambda: self._waiting.last(line.table))
+
+        def has_changed() -> bool:
+            before, line.mark = line.mark, last()
+            return before not in (None, line.mark) and not self._waiting.is_own(line.mark)
+
+        return has_changed
+
+    def _publish(self, line: _Line, group: Sequence[Append]) -> tuple[_Base | None, bool]:
+        """Commit a group.
+
+        Returns:
+            Its version, or None if every append has to commit alone; and whether it met a commit of another writer
+            that needs pauses.
+        """
+        base, met = line.base, False
+        is_current = None if base is None else self._begin_checks(line.table, base)
+        if base is None:
+            base = self._load(line.table)
+        written_for = base
+        appends, files = self._write(base, group)
+        try:
+            if is_current is not None and not is_current():
+                base = self._load(line.table)
+                met = not base.version.rebased
+            for attempt in range(ATTEMPTS):
+                if not base.has_layout_of(written_for):
+                    self._discard(files)
+                    written_for = base
+                    appends, files = self._write(base, group)
+                if files is None:
+                    return None, met
+                files = self._rebased(files, base)
+                recorder = self._versions.recorder
+                hashed = recorder is not None and recorder.wants(base.table)
+                following, built = base.version.followed_by(
+                    files.data, files.transaction, self._now(), str(line.table), hashed=hashed
+                )
+                claims = Claims([append for append in appends if append.request is not None])
+                try:
+                    outcome, found = self._versions.commit_built(
+                        base.table, built, claims.claim if claims.appends else None, noted=False
+                    )
+                except Unclaimed:
+                    self._discard(files)
+                    group = [append for append in group if append.error is None and not append.is_left]
+                    appends, files = self._write(base, group)
+                    written_for = base
+                    continue
+                if not isinstance(outcome, Conflict):
+                    committed = raise_unless_committed(outcome, str(line.table))
+                    for append in appends:
+                        append.committed = attrs.evolve(
+                            committed, transaction=following.transaction, rows=append.rows.count
+                        )
+                    if recorder is not None and hashed:
+                        _note(recorder, files, following, committed, built.content)
+                    return attrs.evolve(base, version=following), met
+                claims.lost()
+                base = self._after(base, found, attempt)
+                met = met or not base.version.rebased
+            raise ConcurrentModification(f"{line.table}: other writers committed {ATTEMPTS} versions in between")
+        except (CommitUnknown, CommitRefused, StoreUnavailable):
+            raise  # a version may name the file: a rename may have moved it
+        except LancekeepError:
+            self._discard(files)
+            raise
+
+    def _write(self, base: _Base, group: Sequence[Append]) -> tuple[Sequence[Append], _Files | None]:
+        """Write the rows that conform to the table as one data file, and its transaction; the others commit alone."""
+        engine, rules = self._engine.data_files, base.table.rules
+        for append in group if rules else ():
+            try:
+                check_rows(append.rows.table, rules)
+            except InvalidInput as error:
+                append.error = error
+        conforming = [
+            (append, engine.conforming(append.rows, base.version)) for append in group if append.error is None
+        ]
+        appends = [append for append, rows in conforming if rows is not None]
+        if not appends:
+            return appends, None
+        encoded = engine.encode([rows for _, rows in conforming if rows is not None], base.version)
+        data = NewFile(data_file_name(uuid4().bytes), len(encoded.content), encoded.rows, encoded.layout)
+        files = _Files(base.root, data, encoded.content, base.version.adding(data, str(uuid4())))
+        self._versions.commits.prove()
+        recorded = self._begin(partial(self._put, files.transaction_key, files.transaction.content), syncs=True)
+        self._put(files.data_key, files.content)
+        recorded()
+        return appends, files
+
+    def _rebased(self, files: _Files, base: _Base) -> _Files:
+        """Return the files with a transaction that read ``base``, or an earlier version if nothing compares the two."""
+        read, version = files.transaction.read_version, base.version.version
+        if read == version or (read < version and self._versions.commits.rows.guarantees.derived):
+            return files
+        rebased = attrs.evolve(files, transaction=base.version.adding(files.data, str(uuid4())))
+        self._put(rebased.transaction_key, rebased.transaction.content)
+        in_background(partial(self._delete, files.transaction_key))
+        return rebased
+
+    def _put(self, key: str, content: bytes) -> None:
+        commits = self._versions.commits
+        commits.retry.call(partial(commits.objects.put, key, content))
+
+    def _discard(self, files: _Files | None) -> None:
+        """Remove files that no version names."""
+        if files is not None:
+            self._delete(files.data_key)
+            self._delete(files.transaction_key)
+
+    def _delete(self, key: str) -> None:
+        with suppress(LancekeepError):  # an orphan, which clean-up removes
+            self._versions.commits.objects.delete(key)
+
+    # -- the version to follow ----------------------------------------------------------------------------------
+
+    def _begin_checks(self, table: ObjectId, base: _Base) -> Callable[[], bool]:
+        """Start to check whether ``base`` is still the latest version of the table."""
+        commits = self._versions.commits
+        found = self._begin(lambda: self._versions.find_table(table))
+        latest = proof = None
+        if commits.rows.guarantees.derived:  # otherwise the reservation checks it
+            latest = self._begin(lambda: commits.retry.call(lambda: commits.rows.latest(base.root.base_uri)))
+        if v1_table(base.table.location) is not None:  # another table may have the location now
+            key = f"{base.root.key}/{DATA}/{base.version.last_file}"
+            proof = self._begin(lambda: commits.retry.call(lambda: commits.objects.head(key)))
+
+        def is_current() -> bool:
+            entry = found()
+            if self._versions.dataset_root(entry) != base.root or entry.rules != base.table.rules:
+                return False
+            if proof is not None and not (base.version.last_file and proof()):
+                return False
+            row = None if latest is None else latest()
+            return latest is None or (row is not None and row.version == base.version.version)
+
+        return is_current
+
+    def _begin(self, act: Callable[[], T], *, syncs: bool = False) -> Callable[[], T]:
+        """Start ``act`` in another thread if it is a request; otherwise it runs when its result is asked for.
+
+        An act that syncs a file waits as a request does: two syncs at the same time take little longer than one.
+        """
+        objects = self._versions.commits.objects
+        waits = is_remote(objects) or (syncs and objects.guarantees.durable)
+        return alongside(act).result if waits else act
+
+    def _load(self, table: ObjectId) -> _Base:
+        """Read the latest version of a table.
+
+        Raises:
+            Unsupported: The table has no version, or only the engine can append to it.
+            Damaged: The names of its manifests mix both schemes.
+        """
+        found = self._versions.find_table(table)
+        root, commits = self._versions.dataset_root(found), self._versions.commits
+        if commits.rows.guarantees.derived and not commits.objects.guarantees.atomic_create:
+            raise Unsupported(f"{table}: the storage has no create-only write")
+        self._versions.require_one_scheme(found)
+        row = commits.latest(root)
+        if row is None or scheme_of(row) is not NamingScheme.V2:
+            raise Unsupported(f"{table}: it has no version, or its manifests have names of the scheme V1")
+        content = commits.retry.call(partial(commits.objects.get, row.path))
+        return _Base(found, root, Appendable.parse(content, row.path))
+
+    def _after(self, base: _Base, found: Sequence[bytes], attempt: int) -> _Base:
+        """Return the latest version after a conflict."""
+        retry = self._versions.commits.retry
+        if attempt:
+            retry.sleep(min(retry.cap, retry.first * 2**attempt) * retry.jitter())
+        if 0 < len(found) < READ_AHEAD:
+            return attrs.evolve(base, version=Appendable.parse(found[-1], base.root.versions_key))
+        return self._load(base.table.id)
+
+    def _hint(self, base: _Base) -> None:
+        """Write the version hint every few versions, where readers need it to find the latest version."""
+        version, objects = base.version.version, self._versions.commits.objects
+        if version % _HINT_EVERY == 0 and not objects.guarantees.paged:
+            with suppress(LancekeepError):
+                objects.put(base.root.hint_key, version_hint(version))
+
+
+def _note(recorder: Recorder, files: _Files, version: Appendable, committed: Committed, manifest: bytes) -> None:
+    """Note a committed group, whose files this process has written."""
+    root, transaction = files.root, files.transaction
+    contents = [
+        (f"{DATA}/{files.data.name}", files.content),
+        (f"{TRANSACTIONS}/{transaction.name}", transaction.content),
+    ]
+    path = committed.path[len(root.key) + 1 :]
+    recorder.note_append(root, committed.version, contents, (path, version.digest(manifest)))

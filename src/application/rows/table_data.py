@@ -1,0 +1,269 @@
+"""Change and query the rows of tables ("Table Data Operations")."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+
+from lancekeep.application.entries.tables import Tables
+from lancekeep.application.retry import Retry
+from lancekeep.application.rows.row_rules import check_stream, checked
+from lancekeep.application.rows.writes import Writes
+from lancekeep.domain.appends import MOST_BYTES
+from lancekeep.domain.commit import Committed
+from lancekeep.domain.errors import (
+    ConcurrentModification,
+    LsmWarning,
+    TableAlreadyExists,
+    TableNotFound,
+    VersionNotFound,
+    VersionTaken,
+)
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.row_rules import Rules, columns_of
+from lancekeep.ports.rows import MergeCounts, MergeRule, Query, RowStats, Source
+from lancekeep.ports.table_engine import TableEngine
+
+AskUnmerged = Callable[[ObjectId, str | None], Callable[[], int | None]]
+"""Begins to look for LSM writes that the latest version of a table or branch lacks; see `MemWal.ask`."""
+
+PATIENCE = 30.0
+"""The seconds after which a merge that keeps losing is no longer repeated, as pylance has it."""
+
+
+@attrs.frozen
+class Change:
+    """A committed change of rows.
+
+    Attributes:
+        version: The version that holds the change.
+        transaction: The id of its transaction; None if it is not known.
+    """
+
+    version: int
+    transaction: str | None
+
+
+class TableData:
+    """Changes and queries the rows of tables.
+
+    Changes raise what `Catalog.write` raises. Queries raise `TableNotFound`, `VersionNotFound`, `BranchNotFound`,
+    `ColumnNotFound` and, for a malformed query, `InvalidInput`. ``branch`` None is the main history.
+    """
+
+    def __init__(
+        self,
+        tables: Tables,
+        writes: Writes,
+        engine: TableEngine,
+        ask_unmerged: AskUnmerged = lambda table, branch: lambda: None,
+    ) -> None:
+        self._tables = tables
+        self._writes = writes
+        self._engine = engine
+        self._ask_unmerged = ask_unmerged
+
+    # -- changes ------------------------------------------------------------------------------------------------
+
+    def insert(self, object_id: ObjectId, data: Any, *, overwrite: bool = False, branch: str | None = None) -> Change:
+        """Append a stream of batches, or replace all rows.
+
+        A table that is only declared gets its first version.
+        """
+        if branch is not None:
+            rows = self._engine.rows
+            with checked(data, self._tables.find(object_id).rules) as stream:
+                return self._change(
+                    object_id, lambda dataset: rows.insert(dataset, stream, overwrite=overwrite), branch
+                )
+        if not overwrite:  # a small stream that has arrived can share a commit
+            arrived, data = self._engine.data_files.gather(data, MOST_BYTES)
+            data = data if arrived is None else arrived.table
+        try:
+            return _change_of(self._writes.write(object_id, data, "overwrite" if overwrite else "append", None))
+        except TableNotFound:
+            if overwrite or not self._tables.exists(object_id):
+                raise
+            return self._write_first(object_id, self._engine.reader(data))
+
+    def merge(
+        self,
+        object_id: ObjectId,
+        data: Any,
+        rule: MergeRule,
+        *,
+        branch: str | None = None,
+        patience: float = PATIENCE,
+    ) -> tuple[Change, MergeCounts]:
+        """Merge a stream of batches into a table by key.
+
+        The merge commits after the version that it has read, with only versions between that add none of its keys;
+        else it runs again on the newer version. So no key that another writer inserts at the same time is inserted
+        twice. A table that is only declared gets its first version.
+
+        Args:
+            object_id: The table.
+            data: The source.
+            rule: What happens to the rows.
+            branch: The branch.
+            patience: The seconds after which no further attempt begins.
+
+        Raises:
+            ConcurrentModification: Other writers won every attempt. Nothing was committed.
+        """
+        retry = Retry(patience, first=0.02, retried=(ConcurrentModification, VersionTaken))
+        with self._engine.rows.repeatable(data) as source:
+            return retry.call(lambda: self._merge_once(object_id, source, rule, branch))
+
+    def _merge_once(
+        self, object_id: ObjectId, source: Source, rule: MergeRule, branch: str | None
+    ) -> tuple[Change, MergeCounts]:
+        counted: list[MergeCounts] = []
+
+        def merge(dataset: Any) -> Any:
+            commit, counts = self._engine.rows.merge(dataset, source.stream(), rule)
+            counted.append(counts)
+            return commit()
+
+        try:
+            change = self._change(
+                object_id,
+                merge,
+                branch,
+                exactly=True,
+                admits=lambda dataset, version: self._engine.rows.keeps_apart(dataset, version, source, rule),
+                checks=lambda dataset, rules: check_stream(source.stream(), rules),
+            )
+        except VersionNotFound:
+            if branch is not None or self._tables.describe(object_id).version is not None:
+                raise
+            return self._write_first(object_id, source.stream()), MergeCounts(source.rows, 0, 0)
+        return change, counted[0]
+
+    def update(
+        self, object_id: ObjectId, values: Mapping[str, str], condition: str | None, *, branch: str | None = None
+    ) -> tuple[Change, int]:
+        """Set columns of rows to SQL expressions, and return the number of updated rows."""
+        counted: list[int] = []
+
+        def update(dataset: Any) -> Any:
+            dataset, updated = self._engine.rows.update(dataset, values, condition)
+            counted[:] = [updated]
+            return dataset
+
+        def check(dataset: Any, rules: Rules) -> None:
+            check_stream(self._engine.rows.updated(dataset, values, condition, columns_of(rules)), rules)
+
+        change = self._change(object_id, update, branch, checks=check, rebased=True)
+        if counted:
+            return change, counted[0]
+        # The reply of the commit was lost: the engine raised, and the commit store has settled the outcome.
+        return change, self.count(object_id, condition, version=change.version - 1, branch=branch)
+
+    def delete(self, object_id: ObjectId, condition: str, *, branch: str | None = None) -> Change:
+        """Delete the rows for which an SQL condition is true."""
+        return self._change(
+            object_id, lambda dataset: self._engine.rows.delete(dataset, condition), branch, rebased=True
+        )
+
+    def restore(self, object_id: ObjectId, version: int, *, branch: str | None = None) -> Change:
+        """Commit a new version with the contents of an earlier one."""
+        rows = self._engine.rows
+
+        def check(dataset: Any, rules: Rules) -> None:
+            old = self._writes.open(object_id, version, None, branch)
+            check_stream(rows.updated(old, {}, None, columns_of(rules)), rules)
+
+        return self._change(object_id, lambda dataset: rows.restore(dataset, version, branch), branch, checks=check)
+
+    def _change(
+        self,
+        object_id: ObjectId,
+        act: Callable[[Any], Any],
+        branch: str | None,
+        *,
+        exactly: bool = False,
+        admits: Callable[[Any, int], bool] | None = None,
+        checks: Callable[[Any, Rules], None] | None = None,
+        rebased: bool = False,
+    ) -> Change:
+        transactions: list[str | None] = []
+
+        def noted(dataset: Any) -> Any:
+            changed = act(dataset)
+            transactions[:] = [self._engine.rows.transaction(changed)]
+            return changed
+
+        committed = self._writes.commit_change(
+            object_id, noted, branch=branch, exactly=exactly, admits=admits, checks=checks, rebased=rebased
+        )
+        return Change(committed.version, transactions[0] if transactions else None)
+
+    def _write_first(self, object_id: ObjectId, data: Any) -> Change:
+        """Write the first version of a table that is only declared."""
+        plan = self._writes.begin(object_id, data.schema, "overwrite", None)
+        lost = f"{object_id}: another writer has just written its first version; insert again"
+        if plan.read_version:
+            raise ConcurrentModification(lost)
+        try:
+            fragments = self._engine.write_fragments(plan, data)
+            return _change_of(self._writes.commit_fragments(plan, fragments, {}, exactly=True))
+        except TableAlreadyExists as error:
+            raise ConcurrentModification(lost) from error
+
+    # -- queries ------------------------------------------------------------------------------------------------
+
+    def query(self, object_id: ObjectId, query: Query, *, version: int | None = None, branch: str | None = None) -> Any:
+        """Return the rows of a query as a ``pyarrow.RecordBatchReader``."""
+        return self._engine.rows.scan(self._writes.open(object_id, version, None, branch), query)
+
+    def explain(
+        self,
+        object_id: ObjectId,
+        query: Query,
+        *,
+        version: int | None = None,
+        branch: str | None = None,
+        verbose: bool = False,
+    ) -> str:
+        """Return the plan of a query as text."""
+        return self._engine.rows.explain(self._writes.open(object_id, version, None, branch), query, verbose=verbose)
+
+    def analyze(
+        self, object_id: ObjectId, query: Query, *, version: int | None = None, branch: str | None = None
+    ) -> str:
+        """Run a query, and return its plan with the measured figures."""
+        return self._engine.rows.analyze(self._writes.open(object_id, version, None, branch), query)
+
+    def count(
+        self,
+        object_id: ObjectId,
+        condition: str | None = None,
+        *,
+        version: int | None = None,
+        branch: str | None = None,
+    ) -> int:
+        """Return the number of rows for which an SQL condition is true.
+
+        If the table has LSM writes that are in no version, a count of the latest version issues `LsmWarning`.
+        """
+        asked = self._ask_unmerged(object_id, branch) if version is None else None
+        rows = self._engine.rows.count(self._writes.open(object_id, version, None, branch), condition)
+        if asked is not None and (lacking := asked()):
+            warnings.warn(
+                f"the count of {object_id} lacks {lacking} generations of LSM writes, which are in no version",
+                LsmWarning,
+                stacklevel=2,
+            )
+        return rows
+
+    def stats(self, object_id: ObjectId, *, branch: str | None = None) -> RowStats:
+        """Return the statistics of the latest version."""
+        return self._engine.rows.stats(self._writes.open(object_id, None, None, branch))
+
+
+def _change_of(committed: Committed) -> Change:
+    return Change(committed.version, None)

@@ -1,0 +1,316 @@
+"""Commit the transaction of one table without the Lance engine.
+
+Table format, "Conflict Resolution Flow". `Catalog.commit` documents the operation.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from uuid import uuid4
+
+import attrs
+
+from lancekeep.application.commits.detached_versions import DetachedVersions
+from lancekeep.application.commits.new_files import begin_facts
+from lancekeep.application.commits.rebase import CommittedVersions, Rebase
+from lancekeep.application.commits.table_commits import READ_AHEAD
+from lancekeep.application.concurrency import in_background
+from lancekeep.application.entries.ledger import Ledger
+from lancekeep.application.entries.tables import Tables
+from lancekeep.application.rows.versions import Versions, raise_unless_committed
+from lancekeep.domain.appends import REBASED
+from lancekeep.domain.commit import Committed, Conflict
+from lancekeep.domain.dataset_files import DATA
+from lancekeep.domain.errors import (
+    CommitRefused,
+    ConcurrentModification,
+    InvalidInput,
+    LancekeepError,
+    ObjectNotFound,
+    Unsupported,
+    VersionNotFound,
+)
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.layout import DatasetRoot
+from lancekeep.domain.lineage import Base
+from lancekeep.domain.naming import DETACHED
+from lancekeep.domain.operations import Restore, Transaction, Update, UpdateBases
+from lancekeep.domain.table import Table
+from lancekeep.domain.version_row import VersionRow, scheme_of
+from lancekeep.format.file_facts import Facts
+from lancekeep.format.judge import Approved, approve
+from lancekeep.format.next_version import next_version
+from lancekeep.format.table_version import TableVersion, serialize_transaction
+from lancekeep.ports.table_engine import StagedVersion
+
+_ATTEMPTS = 20
+_MODEST = 4
+"""The lost attempts after which a committer of appends has to wait; on local files it may be faster for ever."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
+
+
+class TableTransactions:
+    """Commits transactions of single tables.
+
+    Args:
+        now: Returns the time in nanoseconds since 1970, for manifests.
+        random_bits: Returns a random number of so many bits, for deletion files and detached versions.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        tables: Tables,
+        versions: Versions,
+        *,
+        now: Callable[[], int] = time.time_ns,
+        random_bits: Callable[[int], int] = secrets.randbits,
+    ) -> None:
+        self._ledger = ledger
+        self._tables = tables
+        self._versions = versions
+        self._now = now
+        self._random_bits = random_bits
+
+    def commit(
+        self, object_id: ObjectId, transaction: Transaction, *, base: str | None = None, detached: bool = False
+    ) -> Committed:
+        try:
+            serialize_transaction(transaction)
+        except ValueError as error:
+            raise InvalidInput(
+                f"{object_id}: the transaction does not fit into the table format: {error}. Nothing was committed"
+            ) from error
+        if detached:
+            return self._commit_detached(object_id, transaction)
+        read = None if base is None else Base(transaction.read_version, base)
+        return self._commit(self._tables.find(object_id), transaction, read)
+
+    def _commit(
+        self, table: Table, transaction: Transaction, base: Base | None, *, is_staged: bool = False
+    ) -> Committed:
+        object_id = table.id
+        self._versions.require_one_scheme(table)
+        root, commits = self._versions.dataset_root(table), self._ledger.commits
+        known_files = begin_facts(commits, root, transaction, deletions=not is_staged)
+        facts: Facts = {}
+        known = CommittedVersions(commits, root)
+        pause, recorded = _FIRST_PAUSE, None
+        latest = self._latest(object_id, known, transaction, base)
+        for attempt in range(_ATTEMPTS):
+            previous = known.read(latest)
+            named = () if base is None else (base.version,)
+            known.fetch([*named, *range(transaction.read_version + 1, latest.version)])
+            if (committed := _committed_before(known, transaction, latest.version)) is not None:
+                return committed
+            if recorded is None:
+                _require_base(known, base)
+                facts = known_files()
+            rebase = Rebase(str(object_id), known, previous, self._write, partial(self._random_bits, 64))
+            rebased = rebase.apply(transaction)
+            restored = self._restored(object_id, known, transaction)
+            following = next_version(previous, rebased, self._now(), str(object_id), restored, facts=facts)
+            self._require_files(object_id, rebased, following)
+            following = self._settled(root, rebased, previous, following)
+            if recorded is not rebased:
+                commits.record_transaction(root, following)  # step 2 of the flow
+                recorded = rebased
+            scheme = scheme_of(latest)
+            outcome, found = self._versions.commit_built(table, following, scheme=scheme)
+            if not isinstance(outcome, Conflict):
+                made = raise_unless_committed(outcome, str(object_id))
+                if attempt > _MODEST:
+                    self._versions.after_commit(object_id, True)
+                return attrs.evolve(made, transaction=following.transaction)
+            if attempt == _MODEST:
+                self._versions.after_commit(object_id, False)  # a committer of appends gives way until the next attempt
+            if not found:
+                found = known.of_winner(latest, outcome.winner)
+            if 0 < len(found) < READ_AHEAD:
+                latest = known.add(latest, found)
+                continue
+            commits.retry.sleep(pause * (0.5 + commits.retry.jitter() / 2))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+            latest = self._latest(object_id, known, transaction, base)
+        raise ConcurrentModification(
+            f"{object_id}: other writers committed {_ATTEMPTS} versions in between; nothing was committed. Repeat it "
+            "when fewer writers are active"
+        )
+
+    def require_own_indexes(self, object_id: ObjectId) -> None:
+        """Raise `Unsupported` if the engine would lose an index by rewriting it.
+
+        It writes the files of a clone's index to the clone, and names the directory of the source.
+
+        Raises:
+            Unsupported: An index of the latest version has its files in another table.
+        """
+        commits = self._ledger.commits
+        known = CommittedVersions(commits, self._versions.dataset_root(self._tables.find(object_id)))
+        latest = commits.latest(known.root)
+        foreign = next((i.name for i in known.read(latest).indices if i.base_id is not None), None) if latest else None
+        if foreign is not None:
+            raise Unsupported(
+                f"{object_id}: the index {foreign} reads files of the table that was cloned, and the Lance engine "
+                "cannot rewrite it here. Call materialize() first, or build the index again; nothing was committed"
+            )
+
+    def set_base_paths(self, object_id: ObjectId, paths: Mapping[int, str]) -> Committed:
+        table = self._tables.find(object_id)
+        known = CommittedVersions(self._ledger.commits, self._versions.dataset_root(table))
+        latest = self._ledger.commits.latest(known.root)
+        if latest is None:
+            raise VersionNotFound(f"{object_id} has no version; create it with write()")
+        version = known.read(latest).manifest
+        bases = {base.id: base for base in version.base_paths}
+        if unknown := paths.keys() - bases.keys():
+            found = ", ".join(f"{base.id} ({base.path})" for _, base in sorted(bases.items())) or "none"
+            raise InvalidInput(
+                f"{object_id} has no base path {min(unknown)!r} to change. Its latest version {latest.version} has the "
+                f"base paths: {found}. Nothing was committed"
+            )
+        new = [attrs.evolve(bases[number], path=self._versions.base_paths.uri(path)) for number, path in paths.items()]
+        changed = tuple(base for base in new if base != bases[base.id])
+        if not changed:
+            return Committed(latest.version, latest.path, latest.size or 0, version.transaction_file)
+        return self._commit(table, Transaction(latest.version, str(uuid4()), operation=UpdateBases(changed)), None)
+
+    def _require_files(self, object_id: ObjectId, transaction: Transaction, built: Approved) -> None:
+        """Check that a version finds its files at the base paths that its transaction changes."""
+        if isinstance(transaction.operation, UpdateBases):
+            paths = [base.path for base in transaction.operation.new_bases]
+            self._versions.base_paths.require_files(object_id, paths, built.content)
+
+    def _settled(
+        self, root: DatasetRoot, transaction: Transaction, previous: TableVersion, built: Approved
+    ) -> Approved:
+        """Return a version whose indexes have no entries of rows that moved, and write the index files it needs."""
+        if not isinstance(transaction.operation, Update) or not previous.indices:
+            return built
+        settled = self._ledger.commits.settled_indexes.built(root, previous, built.content)
+        return built if settled is None else approve(root.base_uri, settled, previous)
+
+    def commit_staged(self, object_id: ObjectId, staged: StagedVersion, base: Base) -> Committed:
+        """Commit the transaction of a staged version, and remove the staged manifest.
+
+        Args:
+            object_id: The table.
+            staged: A version that the engine has staged.
+            base: The version that the engine took.
+
+        Raises:
+            ConcurrentModification, CommitRefused, Unsupported, CommitUnknown: As `commit`.
+            CommitRefused: Also if the table was dropped or renamed in between.
+        """
+        commits, table, found = self._ledger.commits, self._tables.find(object_id), None
+        root = self._versions.dataset_root(table)
+        if staged.path.startswith(root.versions_key):
+            with suppress(ObjectNotFound):
+                found = TableVersion.parse(commits.retry.call(partial(commits.objects.get, staged.path)), staged.path)
+        with suppress(RuntimeError):  # the system starts no thread
+            in_background(partial(self._remove, staged.path))
+        transaction = CommittedVersions(commits, root).transaction(found)
+        if transaction is None:
+            raise CommitRefused(
+                f"{object_id}: the table was dropped or renamed during the change; nothing was committed. Change the "
+                "right table again"
+            )
+        properties = {**transaction.transaction_properties, **dict([REBASED])}
+        return self._commit(table, attrs.evolve(transaction, transaction_properties=properties), base, is_staged=True)
+
+    def root(self, object_id: ObjectId) -> DatasetRoot:
+        """Return the root of a table before a change.
+
+        Raises:
+            Damaged: As `Versions.require_one_scheme`.
+        """
+        table = self._tables.find(object_id)
+        self._versions.require_one_scheme(table)
+        return self._versions.dataset_root(table)
+
+    def remove_data_files(self, root: DatasetRoot, names: Iterable[str]) -> None:
+        """Remove data files that no version names."""
+        for name in names:
+            self._remove(f"{root.key}/{DATA}/{name}")
+
+    def _remove(self, key: str) -> None:
+        with suppress(LancekeepError):  # clean-up removes it later
+            self._ledger.commits.objects.delete(key)
+
+    def _latest(
+        self, object_id: ObjectId, known: CommittedVersions, transaction: Transaction, base: Base | None
+    ) -> VersionRow:
+        latest = self._ledger.commits.latest(known.root)
+        if latest is None:
+            raise VersionNotFound(f"{object_id} has no version; create it with write()")
+        if transaction.read_version > latest.version or transaction.read_version < 1:
+            _require_base(known, base)
+            raise InvalidInput(
+                f"{object_id}: the transaction read version {transaction.read_version}; the table has versions 1 to "
+                f"{latest.version}"
+            )
+        return latest
+
+    def _commit_detached(self, object_id: ObjectId, transaction: Transaction) -> Committed:
+        """Commit a transaction on the version that it read; it conflicts with nothing."""
+        table = self._tables.find(object_id)
+        self._versions.require_one_scheme(table)
+        root = self._versions.dataset_root(table)
+        known = CommittedVersions(self._ledger.commits, root)
+        base = known.get(transaction.read_version)
+        if base is None:
+            raise VersionNotFound(f"{object_id} has no version {transaction.read_version} to begin with")
+        number = DETACHED | self._random_bits(63)
+        restored = self._restored(object_id, known, transaction)
+        facts = begin_facts(self._ledger.commits, root, transaction)()
+        version = next_version(base, transaction, self._now(), str(object_id), restored, detached=number, facts=facts)
+        self._require_files(object_id, transaction, version)
+        self._ledger.commits.record_transaction(root, version)
+        made = self._versions.commit_detached(table, None, partial(DetachedVersions.create, built=version))
+        commits = self._ledger.commits
+        read = commits.get(root, transaction.read_version)
+        if read is None or commits.retry.call(partial(commits.objects.head, read.path)) is None:
+            commits.retry.call(partial(commits.objects.delete, made.path))
+            raise ConcurrentModification(
+                f"{object_id}: version {transaction.read_version}, which the transaction read, was removed, and its "
+                "files may be, too; nothing was committed. Read the table again"
+            )
+        return attrs.evolve(made, transaction=version.transaction)
+
+    def _write(self, key: str, content: bytes) -> None:
+        commits = self._ledger.commits
+        commits.retry.call(lambda: commits.objects.put(key, content))
+
+    def _restored(self, object_id: ObjectId, known: CommittedVersions, transaction: Transaction) -> TableVersion | None:
+        if not isinstance(transaction.operation, Restore):
+            return None
+        restored = known.get(transaction.operation.version)
+        if restored is None:
+            raise VersionNotFound(f"{object_id} has no version {transaction.operation.version} to restore")
+        return restored
+
+
+def _committed_before(known: CommittedVersions, transaction: Transaction, latest: int) -> Committed | None:
+    """Return the version that an earlier attempt at the same transaction committed, if any."""
+    for version in range(transaction.read_version + 1, latest + 1):
+        found = known.recorded(version)
+        if found is not None and found.transaction_file.endswith(f"-{transaction.uuid}.txn"):
+            return Committed(version, found.row.path, found.row.size, found.transaction_file)
+    return None
+
+
+def _require_base(known: CommittedVersions, base: Base | None) -> None:
+    """Refuse a transaction that read a version of another table at the same place."""
+    if base is None:
+        return
+    recorded = known.recorded(base.version)
+    if recorded is None or recorded.transaction_file != base.transaction:
+        found = "does not exist" if recorded is None else f"is that of {recorded.transaction_file}"
+        raise CommitRefused(
+            f"{known.root.base_uri}: the transaction read the version {base.version} of {base.transaction}; that "
+            f"version {found}. Nothing was committed. Read the table again: it may have been dropped and created again"
+        )

@@ -1,0 +1,538 @@
+"""The versions of a catalog's tables, as native readers and writers request them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TypeVar
+from uuid import uuid4
+
+import attrs
+
+from lancekeep.application.commits.detached_versions import DetachedVersions
+from lancekeep.application.commits.table_commits import Ahead, TableCommits
+from lancekeep.application.commits.tokens import parse_token
+from lancekeep.application.commits.transaction_commits import Candidate, TransactionCommits
+from lancekeep.application.concurrency import is_remote
+from lancekeep.application.entries.base_paths import BasePaths
+from lancekeep.application.entries.ledger import Ledger
+from lancekeep.application.entries.places import Places
+from lancekeep.application.entries.unfinished_clones import UnfinishedClones
+from lancekeep.application.rows.digests import Recorder
+from lancekeep.domain.commit import Committed, Conflict, Outcome, Unknown
+from lancekeep.domain.commit_token import CommitToken, CommitUnknown
+from lancekeep.domain.errors import CommitRefused, ConcurrentModification, LancekeepError, Refused, VersionTaken
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.layout import BRANCHES, DatasetRoot
+from lancekeep.domain.lineage import Base
+from lancekeep.domain.naming import NamingScheme, detached_version
+from lancekeep.domain.partition_rules import is_partition
+from lancekeep.domain.partitions import published_version
+from lancekeep.domain.table import Table, find_table, is_at, v1_table
+from lancekeep.domain.transaction import AllCommitted, TransactionOutcome
+from lancekeep.domain.version_row import VersionRow
+from lancekeep.format.judge import Approved
+from lancekeep.format.schema import columns_in
+
+Success = TypeVar("Success", Committed, AllCommitted)
+
+
+@attrs.frozen
+class NewVersion:
+    """A staged manifest to commit as a version of a table, or of one of its branches."""
+
+    table: Table
+    version: int
+    manifest_path: str
+    size: int | None
+    branch: str | None = None
+    base: Base | None = None
+
+    def at(self, root: DatasetRoot) -> Candidate:
+        """Return the candidate for `TransactionCommits`.
+
+        Args:
+            root: The dataset root of the table.
+        """
+        on_branch = self.branch is not None
+        return Candidate(root.branch(self.branch), self.version, self.manifest_path, self.size, on_branch, self.base)
+
+
+class Versions:
+    """The versions of every table of one catalog.
+
+    The table engine calls this object while it reads and writes, so this object must not need the engine. The catalog
+    sets `tagged_versions` once it has an engine, and `Appends` sets `after_commit`.
+    """
+
+    def __init__(self, ledger: Ledger, places: Places) -> None:
+        self._ledger = ledger
+        self._places = places
+        self.base_paths = BasePaths(ledger, places)
+        self.unfinished_clones = UnfinishedClones(ledger, places)
+        self.tagged_versions: Callable[[str, str | None], set[int]] = lambda uri, branch: set()
+        """Returns the versions of a branch of the table at a URI that a tag points at."""
+        self.after_commit: Callable[[ObjectId, bool], None] = lambda table, won: None
+        """Called after a commit of a table's main history by `commit_version`: whether it won its version."""
+        self.recorder: Recorder | None = None
+        """Notes each committed version."""
+
+    # -- tables -------------------------------------------------------------------------------------------------
+
+    @property
+    def managed(self) -> bool:
+        """Whether a commit store manages the versions."""
+        return self._ledger.managed
+
+    @property
+    def storage_options(self) -> Mapping[str, str]:
+        """The options that the table engine needs to open a table."""
+        return self._places.storage_options
+
+    @property
+    def root_uri(self) -> str:
+        """The root of the catalog."""
+        return self._places.root_uri
+
+    @property
+    def commits(self) -> TableCommits:
+        """The commits of the versions of single datasets."""
+        return self._ledger.commits
+
+    def find_table(self, object_id: ObjectId) -> Table:
+        """Return a table's entry.
+
+        Raises:
+            TableNotFound: The table does not exist.
+        """
+        return find_table(self._ledger.view(), object_id)
+
+    def dataset_root(self, table: Table) -> DatasetRoot:
+        """Return the dataset root of a table; see `Places.dataset_root`."""
+        return self._places.dataset_root(table)
+
+    def uri(self, table: Table) -> str:
+        """Return the URI by which the table engine opens a table."""
+        return self._places.uri(table)
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def latest(self, root: DatasetRoot) -> VersionRow | None:
+        """Return the latest version; see `TableCommits.latest`."""
+        return self._ledger.commits.latest(root)
+
+    def get(self, root: DatasetRoot, version: int) -> VersionRow | None:
+        """Return one version; see `TableCommits.get`."""
+        return self._ledger.commits.get(root, version)
+
+    def page(self, root: DatasetRoot, after: int | None, limit: int | None, descending: bool) -> Sequence[VersionRow]:
+        """Return several versions in order; see `TableCommits.page`."""
+        return self._ledger.commits.page(root, after, limit, descending)
+
+    # -- committing ---------------------------------------------------------------------------------------------
+
+    def commit_to(
+        self,
+        object_id: ObjectId,
+        branch: str | None,
+        version: int,
+        manifest_path: str,
+        size: int | None,
+        *,
+        base: Base | None = None,
+    ) -> Outcome:
+        """Find a table and commit its next version; see `commit_version`.
+
+        On remote storage, the staged manifest and its predecessor are read while the table is looked up.
+
+        Raises:
+            TableNotFound: The table does not exist.
+            Refused: The table is an unfinished deep clone.
+        """
+        if (detached := detached_version(version)) is not None:
+            detaching = partial(DetachedVersions.commit_staged, version=detached, path=manifest_path, size=size)
+            return self.commit_detached(self.find_table(object_id), branch, detaching)
+        ahead = self._read_ahead(object_id, branch, version, manifest_path)
+        table = self.find_table(object_id)
+        if version == 1:
+            self.unfinished_clones.refuse(table)
+        return self.commit_version(table, branch, version, manifest_path, size, base=base, ahead=ahead)
+
+    def require_one_scheme(self, table: Table, branch: str | None = None) -> None:
+        """Check the names of a table's manifests; called before a change writes anything.
+
+        See `NamingSchemes.require_one`.
+
+        Raises:
+            Damaged: They mix both schemes.
+        """
+        self._ledger.commits.naming_schemes.require_one(self.dataset_root(table).branch(branch))
+
+    def require_safe(self, object_id: ObjectId, branch: str | None) -> None:
+        """Check, before a change by the table engine, that its commit is safe.
+
+        Raises:
+            UnsafeStore: The object store violates the condition that commits depend on.
+            Damaged: As `require_one_scheme`.
+        """
+        self._ledger.commits.prove()
+        entry = self._ledger.recent().find(object_id.key)
+        self.require_one_scheme(self.find_table(object_id) if entry is None else Table.from_entry(entry), branch)
+
+    def commit_detached(
+        self, table: Table, branch: str | None, detaching: Callable[[DetachedVersions, DatasetRoot], Committed]
+    ) -> Committed:
+        """Commit a detached version of a table.
+
+        A relocation or a rename copies the versions that were committed before the entry changed. Later, the latest
+        version is gone from the old directory, which may be that of another table.
+
+        Raises:
+            CommitRefused: The table was moved or dropped during the commit.
+        """
+        self.require_one_scheme(table, branch)
+        root, commits = self._places.dataset_root(table).branch(branch), self._ledger.commits
+        latest = commits.latest(root)
+        committed = detaching(DetachedVersions(commits), root)
+        is_here = is_at(self._ledger.fresh(), table.location)
+        if is_here and (latest is None or commits.retry.call(partial(commits.objects.head, latest.path))):
+            self.note(table, branch, committed)
+            return committed
+        commits.retry.call(partial(commits.objects.delete, committed.path))
+        raise CommitRefused(
+            f"the table {table.id} was moved, dropped or cleaned up while the detached version {committed.version} was "
+            f"committed at {table.location!r}; nothing was committed there. Find the table again, and repeat the commit"
+        )
+
+    def _read_ahead(self, object_id: ObjectId, branch: str | None, version: int, manifest_path: str) -> Ahead | None:
+        """Begin to read a staged manifest and its predecessor.
+
+        Returns:
+            The requests; None if local, or if the file is not in the last known directory of the table.
+        """
+        if not is_remote(self._ledger.commits.objects):
+            return None
+        with suppress(LancekeepError):  # the current entry decides
+            root = self.dataset_root(find_table(self._ledger.recent(), object_id)).branch(branch)
+            if manifest_path.rpartition("/")[0] + "/" == root.versions_key:
+                return self._ledger.commits.read_ahead(root, version, manifest_path)
+        return None
+
+    def commit_version(
+        self,
+        table: Table,
+        branch: str | None,
+        version: int,
+        manifest_path: str,
+        size: int | None,
+        *,
+        base: Base | None = None,
+        ahead: Ahead | None = None,
+    ) -> Outcome:
+        """Make a staged manifest the next version of a table or branch.
+
+        See `TableCommits.commit`.
+
+        Args:
+            table: The table.
+            branch: The branch; None for the main history.
+            version: The version to commit.
+            manifest_path: The key of the staged manifest.
+            size: The size of the staged manifest, as a check, if the caller knows it.
+            base: The version that the writer read, if the caller knows it.
+            ahead: The requests that have begun.
+
+        Raises:
+            CommitRefused: As `TableCommits.commit`, or a rename moved the table's files during the commit.
+        """
+        if version != 1:
+            self.require_one_scheme(table, branch)
+        self._require_columns(table, branch, lambda: self._places.objects.get(manifest_path))
+        outcome = self._ledger.commits.commit(
+            self._places.dataset_root(table).branch(branch),
+            version,
+            manifest_path,
+            size,
+            branch=branch is not None,
+            base=_base_at(table, branch, base),
+            ahead=ahead,
+            confirm=self._confirming(table, version, first=version == 1, branch=branch),
+        )
+        if branch is None:
+            self.after_commit(table.id, not isinstance(outcome, Conflict))
+        self.note(table, branch, outcome)
+        return outcome
+
+    def commit_built(
+        self,
+        table: Table,
+        built: Approved,
+        claim: Callable[[CommitToken], object] | None = None,
+        *,
+        scheme: NamingScheme | None = None,
+        noted: bool = True,
+    ) -> tuple[Outcome, Sequence[bytes]]:
+        """Make a version that this process has built the next one of a table.
+
+        See `TableCommits.commit_built`. Unless ``noted``, the caller notes the version for `recorder`.
+
+        Raises:
+            CommitRefused: As `commit_version`.
+        """
+        self.require_one_scheme(table)
+        self._require_columns(table, None, lambda: built.content)
+        confirm = self._confirming(table, built.number, first=False) if self.managed else _nothing
+        root = self._places.dataset_root(table)
+        outcome, found = self._ledger.commits.commit_built(
+            root, built, scheme=scheme or NamingScheme.V2, claim=claim, confirm=confirm
+        )
+        if noted:
+            self.note(table, None, outcome)
+        return outcome, found
+
+    def begin_history(self, table: Table, built: Approved) -> Outcome:
+        """Commit a version that this process has built as a first version.
+
+        The table is declared. Its history may begin with any version.
+
+        Raises:
+            CommitRefused: As `commit_version`.
+        """
+        root = self._places.dataset_root(table)
+        confirm = self._confirming(table, built.number, first=True)
+        staged = f"{root.manifest_key(built.number, NamingScheme.V2)}-{uuid4()}"
+        commits = self._ledger.commits
+        commits.retry.call(lambda: self._places.objects.put(staged, built.content))
+        outcome = commits.commit(root, built.number, staged, len(built.content), branch=True, confirm=confirm)
+        self.note(table, None, outcome)
+        return outcome
+
+    def commit_versions(self, candidates: Sequence[NewVersion]) -> TransactionOutcome:
+        """Make staged manifests the next versions of their tables, all or none.
+
+        See `TransactionCommits.commit`.
+
+        Raises:
+            CommitRefused: As `TransactionCommits.commit`, or a rename moved the files of a table during the commit.
+        """
+        for each in candidates:
+            if each.version == 1:
+                self.unfinished_clones.refuse(each.table)
+            self.require_one_scheme(each.table, each.branch)
+            self._require_columns(each.table, each.branch, partial(self._places.objects.get, each.manifest_path))
+        checks = [
+            self._confirming(each.table, each.version, first=each.version == 1, branch=each.branch)
+            for each in candidates
+        ]
+        outcome = TransactionCommits(self._ledger.commits).commit(
+            [
+                attrs.evolve(each, base=_base_at(each.table, each.branch, each.base)).at(
+                    self._places.dataset_root(each.table)
+                )
+                for each in candidates
+            ],
+            confirm=lambda: [check() for check in checks],
+        )
+        if isinstance(outcome, AllCommitted):
+            for each, committed in zip(candidates, outcome.versions, strict=True):
+                self.note(each.table, each.branch, committed)
+        return outcome
+
+    def note(self, table: Table, branch: str | None, outcome: Outcome) -> None:
+        """Note a committed version for `recorder`."""
+        if self.recorder is not None and isinstance(outcome, Committed):
+            self.recorder.note(table, branch, outcome.version, outcome.path)
+
+    def require_columns_may_change(self, object_id: ObjectId) -> None:
+        """Check that a table is not that of a partition.
+
+        Raises:
+            Refused: It is; all partitions have the columns of the namespace.
+        """
+        if is_partition(self._ledger.recent(), object_id):
+            raise Refused(
+                f"the table {object_id} is a partition, and all partitions have the columns of the partitioned "
+                "namespace; nothing was changed. To have other columns, create a partitioned catalog with them, and "
+                "write the rows there."
+            )
+
+    def _require_columns(self, table: Table, branch: str | None, staged: Callable[[], bytes]) -> None:
+        """Check that a new version of a partition keeps the columns; reads both manifests if it is one.
+
+        Raises:
+            Refused: The columns differ.
+        """
+        if not is_partition(self._ledger.recent(), table.id):
+            return
+        latest = self._ledger.commits.latest(self._places.dataset_root(table).branch(branch))
+        if latest is not None:
+            before = self._places.objects.get(latest.path)
+            with suppress(ValueError):  # an unreadable manifest is refused by the commit
+                if columns_in(before) != columns_in(staged()):
+                    self.require_columns_may_change(table.id)
+
+    def _confirming(
+        self, table: Table, version: int, *, first: bool, branch: str | None = None
+    ) -> Callable[[], object]:
+        """Return the check of a new version that follows its commit.
+
+        Only V1 names are reused. A branch that begins while its table moves is not fenced.
+        """
+        if v1_table(table.location) is not None:
+            before = self._ledger.recent().version
+            return partial(self._require_unmoved, table, version, before, first=first or branch is not None)
+        return _nothing if branch is None else partial(self._require_here, table, branch)
+
+    def _require_here(self, table: Table, branch: str) -> None:
+        """Raise `ConcurrentModification`, an unknown outcome, if a table has left its directory."""
+        if not is_at(self._ledger.fresh(), table.location):
+            raise ConcurrentModification(
+                f"the table {table.id} was moved or dropped while its branch {branch!r} was changed at "
+                f"{table.location!r}. Check whether the table has the change at its new place"
+            )
+
+    def _require_unmoved(self, table: Table, version: int, before: int, *, first: bool) -> None:
+        """Raise `CommitRefused` if a rename may have missed a new version.
+
+        A rename copies versions that are committed while the entry names the old location. If the catalog has changed
+        since version ``before``, the entry may belong to a new table in the same directory, or the new version may have
+        turned a dropped table into a V1 table again. In both cases, the predecessor of the new version is missing, or
+        it is such a version itself: then its older data files are missing.
+        """
+        view = self._ledger.fresh()
+        entry = view.find(table.id.key)
+        commits = self._ledger.commits
+        if entry is not None and entry.location == table.location:
+            if first or (view.version == before and not entry.listed):
+                return
+            root = self._places.dataset_root(table)
+            row = commits.retry.call(partial(commits.final_object, root, version - 1))
+            if row is not None and commits.lineage.keeps_files(root, row):
+                return
+        elif entry is not None and self._is_copied(table, Table.from_entry(entry), version):
+            return
+        raise CommitRefused(
+            f"the table {table.id} was renamed or dropped while version {version} was committed at "
+            f"{table.location!r}. Before you write again, check whether the table has this version under its new name."
+        )
+
+    def _is_copied(self, before: Table, after: Table, version: int) -> bool:
+        """Return whether a table that moved has the same version in both directories.
+
+        The manifest of a version that was just committed is in memory, also if the old directory is empty by now.
+        """
+        commits, found = self._ledger.commits, []
+        old, new = self._places.dataset_root(before), self._places.dataset_root(after)
+        row = commits.retry.call(partial(commits.final_object, new, version))
+        if row is None:
+            return False
+        for root in (old, new):
+            at = attrs.evolve(row, base_uri=root.base_uri, path=root.versions_key + row.path.rpartition("/")[2])
+            found.append(commits.lineage.base(root, at))
+        return found[0] is not None and found[0] == found[1]
+
+    def resolve(self, token: CommitToken | str) -> Outcome | AllCommitted:
+        """Settle a commit of unknown outcome; see `Catalog.resolve`."""
+        places = self._places
+        known, gone = parse_token(token, self._ledger.view(), places.base_uri, places.dataset_root)
+        if gone:
+            return Unknown(known, gone)
+        commits = self._ledger.commits
+        outcome = TransactionCommits(commits).resolve(known) if known.others else commits.resolve(known)
+        done = outcome.versions if isinstance(outcome, AllCommitted) else (outcome,)
+        for member, each in zip(known.members, done, strict=False):
+            if (found := self._history(member.base_uri.removeprefix(places.base_uri))) is not None:
+                self.note(*found, each)
+        return outcome
+
+    def is_free(self, token: CommitToken) -> bool:
+        """Return whether the version of an unknown commit is the next one of its table.
+
+        Then either this commit or another one becomes the version, if the final manifest is created by put-if-absent.
+        """
+        places, commits = self._places, self._ledger.commits
+        known, gone = parse_token(token, self._ledger.view(), places.base_uri, places.dataset_root)
+        if gone or not commits.objects.guarantees.atomic_create:
+            return False
+        latest = commits.retry.call(lambda: commits.rows.latest(known.staged.base_uri))
+        return latest is not None and latest.version == known.staged.version - 1
+
+    # -- deleting -----------------------------------------------------------------------------------------------
+
+    def delete_versions(self, root: DatasetRoot, versions: Iterable[int]) -> int:
+        """Delete old versions of a table or branch: rows, then manifests.
+
+        See `TableCommits.delete`.
+
+        Returns:
+            The number of versions that existed.
+
+        Raises:
+            Refused: A version is the latest, is tagged, or is the published version of a partition.
+            Damaged: As `require_one_scheme`.
+        """
+        self._ledger.commits.naming_schemes.require_one(root)
+        doomed = set(versions)
+        self._refuse_published(root, doomed)
+        tagged = doomed & self._tagged(root)
+        if tagged:
+            raise Refused(f"{root.base_uri}: a tag points at version {min(tagged)}; delete the tag first")
+        return self._ledger.commits.delete(root, doomed)
+
+    def _tagged(self, root: DatasetRoot) -> set[int]:
+        """Return the tagged versions of a history. Histories share numbers, and a tag names one of them."""
+        found = self._history(self._places.location(root))
+        if found is None or not root.is_branch:
+            return self.tagged_versions(self._places.uri_at(root), None)
+        table, branch = found
+        return self.tagged_versions(self._places.uri(table), branch)
+
+    def _history(self, location: str) -> tuple[Table, str | None] | None:
+        """Return the table and the branch of a history; None if no entry has it."""
+        owner = self._ledger.view().owner_of(location)
+        if owner is None:
+            return None
+        table = Table.from_entry(owner)
+        _, _, branch = location.partition(f"{table.location}/{BRANCHES}/")
+        return table, branch or None
+
+    def _refuse_published(self, root: DatasetRoot, doomed: set[int]) -> None:
+        owner = self._ledger.view().owner_of(self._places.location(root))
+        published = None if owner is None else published_version(owner)
+        if owner is None or published is None or published.version not in doomed:
+            return
+        if root == self._places.dataset_root(Table.from_entry(owner)).branch(published.branch or None):
+            raise Refused(
+                f"{root.base_uri}: version {published.version} is published for the partition {owner.object_id}"
+            )
+
+
+def raise_unless_committed(outcome: Success | Conflict | Unknown, name: str) -> Success:
+    """Return the committed version or versions; raise if there are none.
+
+    Raises:
+        CommitUnknown: The outcome is unknown. The error carries the token that settles it.
+        VersionTaken: Another writer has the version.
+    """
+    if isinstance(outcome, Unknown):
+        raise CommitUnknown(
+            f"{name}: whether version {outcome.token.staged.version} was committed could not be learnt: "
+            f"{outcome.reason}. Nothing was removed; settle it with catalog.resolve(error.token).",
+            outcome.token,
+        )
+    if isinstance(outcome, Conflict):
+        winner = "another" if outcome.winner is None else f"{outcome.winner.path} ({outcome.winner.committer})"
+        raise VersionTaken(f"{name}: the version is taken by {winner}; nothing was committed")
+    return outcome
+
+
+def _nothing() -> None:
+    """Check nothing."""
+
+
+def _base_at(table: Table, branch: str | None, base: Base | None) -> Base | None:
+    """Return the version that a writer read, if the location may have been reused."""
+    if base is None or base.branch != branch or (branch is None and v1_table(table.location) is None):
+        return None
+    return base

@@ -1,0 +1,533 @@
+"""Write and read the data of tables through the table engine.
+
+The methods of `Catalog` with similar names document these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import attrs
+
+from lancekeep.application.commits.keyed_requests import current_request, performing
+from lancekeep.application.commits.rebase import CommittedVersions
+from lancekeep.application.commits.replaced_values import WatchedChange
+from lancekeep.application.concurrency import all_alongside, is_remote
+from lancekeep.application.entries.ledger import Ledger
+from lancekeep.application.entries.places import Places
+from lancekeep.application.entries.removal import Removal
+from lancekeep.application.entries.tables import DEFINITE, Tables
+from lancekeep.application.retry import Retry
+from lancekeep.application.rows.appends import Appends
+from lancekeep.application.rows.row_rules import checked
+from lancekeep.application.rows.versions import Versions, raise_unless_committed
+from lancekeep.application.rows.waiting_writers import WaitingWriters
+from lancekeep.domain.catalog import CatalogView, Change
+from lancekeep.domain.commit import Committed, Conflict
+from lancekeep.domain.commit_token import CommitUnknown
+from lancekeep.domain.errors import (
+    AlreadyExists,
+    BranchNotFound,
+    ConcurrentModification,
+    Damaged,
+    InvalidInput,
+    LancekeepError,
+    NotFound,
+    ObjectNotFound,
+    Refused,
+    StoreUnavailable,
+    TableAlreadyExists,
+    TableNotFound,
+    Unsupported,
+    VersionNotFound,
+    VersionTaken,
+)
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.properties import checked_properties
+from lancekeep.domain.row_rules import Rules, rules_of
+from lancekeep.domain.table import Table, add_table, find_table, v1_location, v1_table
+from lancekeep.domain.version_row import VersionRow
+from lancekeep.format.file_references import names_in
+from lancekeep.format.manifest import summary_of
+from lancekeep.format.table_version import TableVersion
+from lancekeep.ports.table_engine import TableEngine, VersionDetails, WriteMode, WritePlan
+
+if TYPE_CHECKING:
+    from lancekeep.application.rows.table_transactions import TableTransactions
+
+Result = TypeVar("Result")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@attrs.frozen
+class HistoryEntry:
+    """One version of a table.
+
+    Attributes:
+        version: The version number.
+        timestamp: The commit time, in UTC.
+        operation: The operation of its transaction.
+        rows: The number of rows of the table at this version.
+        committer: The writer that committed it; empty if the commit store does not know.
+    """
+
+    version: int
+    timestamp: datetime
+    operation: str
+    rows: int
+    committer: str
+
+
+class Writes:
+    """Writes tables and opens their versions.
+
+    Args:
+        transactions: Returns what commits without the engine.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        places: Places,
+        versions: Versions,
+        tables: Tables,
+        removal: Removal,
+        engine: TableEngine,
+        transactions: Callable[[], TableTransactions],
+    ) -> None:
+        self._ledger = ledger
+        self._places = places
+        self._versions = versions
+        self._tables = tables
+        self._removal = removal
+        self._engine = engine
+        self._transactions = transactions
+        self._appends = Appends(
+            versions, engine, WaitingWriters(places.objects, places.prefix, versions.commits.retry.clock)
+        )
+
+    # -- writing ------------------------------------------------------------------------------------------------
+
+    def write(self, object_id: ObjectId, data: Any, mode: str, properties: Mapping[str, str] | None) -> Committed:
+        self._appends.require_whole()
+        write_mode = _mode(mode)
+        reader = self._engine.reader(data)
+        if write_mode is WriteMode.CREATE and not (self._places.v1_names and v1_location(object_id)):
+            location = self._places.new_location(object_id)
+            return self._write_and_enter(Table(object_id, location, checked_properties(properties)), reader)
+        replaces = write_mode is WriteMode.OVERWRITE and properties is not None
+        if write_mode is WriteMode.OVERWRITE:
+            self._require_columns(object_id, reader.schema)
+        if properties and replaces and self._ledger.view().flat:
+            raise Unsupported(f"{object_id}: a V1 directory has no properties; open the catalog with its manifest")
+        if write_mode is WriteMode.APPEND and not properties and not _is_stream(data):
+            return self._append(object_id, reader)
+        declared, rules = self._declare_for(object_id, write_mode, properties, replaces=replaces)
+        engine_mode = WriteMode.CREATE if declared else write_mode
+        try:
+            with self._diagnosed(object_id), self._appends.beside(object_id), checked(reader, rules) as rows:
+                committed = self._settled(object_id, lambda: self._engine.write(object_id, rows, engine_mode))
+            self.note(object_id, None, committed)
+            if replaces and not declared:
+                self._tables.replace_properties(object_id, properties or {})
+            return committed
+        except CommitUnknown:
+            raise
+        except Exception:
+            if declared:
+                with suppress(LancekeepError):  # the original error is raised
+                    self._tables.take_back(object_id)
+            raise
+
+    def _append(self, object_id: ObjectId, reader: Any) -> Committed:
+        """Append with the other appends that wait, or alone if only the engine can append."""
+
+        def append() -> Committed:
+            appended = self._appends.append(object_id, reader)
+            if isinstance(appended, Committed):
+                return appended
+            rules = self._tables.find(object_id).rules
+            with self._appends.beside(object_id), checked(appended.reader, rules) as rows:
+                return self._engine.write(object_id, rows, WriteMode.APPEND)
+
+        with self._diagnosed(object_id):
+            committed = self._settled(object_id, append)
+        self.note(object_id, None, committed)
+        return committed
+
+    def begin(self, object_id: ObjectId, schema: Any, mode: str, properties: Mapping[str, str] | None) -> WritePlan:
+        write_mode = _mode(mode)
+        if write_mode is WriteMode.OVERWRITE:
+            self._require_columns(object_id, schema)
+        declared, _ = self._declare_for(object_id, write_mode, properties)
+        table = self._tables.find(object_id)
+        if not declared:
+            self._versions.require_one_scheme(table)
+        root = self._places.dataset_root(table)
+        latest = self._ledger.commits.latest(root)
+        if latest is None and write_mode is WriteMode.APPEND:
+            self._versions.unfinished_clones.refuse(table)
+            raise TableNotFound(
+                f"the table {object_id} is only declared: it has no version to append to. Make the first one with "
+                "mode='overwrite'"
+            )
+        read_version = 0 if latest is None else latest.version
+        base = None
+        if latest is not None and self._ledger.managed and v1_table(table.location) is not None:
+            base = self._ledger.commits.lineage.base(root, latest)
+        uri, options = self._places.uri(table), self._places.storage_options
+        return WritePlan(object_id, uri, options, schema, write_mode, read_version, declared, base, rules=table.rules)
+
+    def commit_fragments(
+        self, plan: WritePlan, fragments: Sequence[Any], properties: Mapping[str, str], *, exactly: bool
+    ) -> Committed:
+        with self._diagnosed(plan.table), self._appends.beside(plan.table):
+            committed = self._settled(
+                plan.table, lambda: self._engine.commit_fragments(plan, fragments, properties, exactly=exactly)
+            )
+        self.note(plan.table, None, committed)
+        return committed
+
+    def commit_change(
+        self,
+        object_id: ObjectId,
+        act: Callable[[Any], Any],
+        after: int | None = None,
+        *,
+        branch: str | None = None,
+        exactly: bool = False,
+        admits: Callable[[Any, int], bool] | None = None,
+        checks: Callable[[Any, Rules], None] | None = None,
+        rebased: bool = False,
+        noted: bool = True,
+        indexes: bool = False,
+    ) -> Committed:
+        """Commit a native change; ``indexes``: one that creates indexes.
+
+        With ``rebased``, a change of the main history beside appends is rebased without the engine: each version that
+        the engine loses to them costs it seconds, and them a pause.
+
+        Unless ``noted``, the change makes no version of this history, so a version that the engine commits without a
+        callback is not noted for `Versions.recorder`.
+
+        If the table has rules, ``checks`` receives the dataset and the rules before ``act``. Without ``admits``, the
+        change is then repeated until it commits on the version that was checked.
+        """
+        table = self.with_version(object_id, None, None, branch)
+        if checks is not None and table.rules:
+            ruled = after_checks(checks, table.rules, act)
+            if admits is None:
+                return until_committed().call(
+                    lambda: self.commit_change(object_id, ruled, after, branch=branch, exactly=True)
+                )
+            act = ruled
+        watched = WatchedChange(self._engine.structure, act, indexes=indexes)
+        committed = self._commit_watched(
+            table.id, watched, after, branch, exactly, admits, rebased=rebased, indexes=indexes
+        )
+        if noted:
+            self.note(table.id, branch, committed, after=watched.read)
+
+        def merge(act: Callable[[Any], Any]) -> None:
+            merged = self._commit_watched(table.id, act, None, branch, False, None)
+            self.note(table.id, branch, merged)
+
+        watched.settle(table.id, merge)
+        return committed
+
+    def note(self, object_id: ObjectId, branch: str | None, committed: Committed, *, after: int | None = None) -> None:
+        """Note a version that the engine has committed without a callback.
+
+        Args:
+            object_id: The table.
+            branch: The branch; None for the main history.
+            committed: The version.
+            after: Also note the versions after this one: a compaction makes several.
+        """
+        if committed.path:
+            return
+        first = committed.version if after is None else min(after + 1, committed.version)
+        with suppress(TableNotFound):  # dropped since
+            table = find_table(self._ledger.recent(), object_id)
+            for version in range(first, committed.version + 1):
+                self._versions.note(table, branch, Committed(version, "", 0))
+
+    def _commit_watched(
+        self,
+        object_id: ObjectId,
+        act: Callable[[Any], Any],
+        after: int | None,
+        branch: str | None,
+        exactly: bool,
+        admits: Callable[[Any, int], bool] | None,
+        *,
+        rebased: bool = False,
+        indexes: bool = False,
+    ) -> Committed:
+        if rebased and branch is None and current_request() is None and self._appends.are_recent(object_id):
+            with suppress(Unsupported):  # the engine can
+                return until_committed().call(lambda: self._commit_rebased(object_id, act))
+        with self._diagnosed(object_id), self._appends.beside(object_id):
+            return self._settled(
+                object_id,
+                lambda: self._engine.change(
+                    object_id, act, after, branch=branch, exactly=exactly, admits=admits, indexes=indexes
+                ),
+            )
+
+    def _commit_rebased(self, object_id: ObjectId, act: Callable[[Any], Any]) -> Committed:
+        with self._diagnosed(object_id):
+            staged, base = self._engine.stage_change(object_id, act)
+            return self._settled(object_id, lambda: self._transactions().commit_staged(object_id, staged, base))
+
+    def require_columns_may_change(self, object_id: ObjectId) -> None:
+        """Check that a table is no partition; see the method of `Versions`."""
+        self._versions.require_columns_may_change(object_id)
+
+    def _require_columns(self, object_id: ObjectId, schema: Any) -> None:
+        """Check that an overwrite keeps the columns of a partition."""
+        try:
+            self.require_columns_may_change(object_id)
+        except Refused:
+            if not self._tables.exists(object_id) or self.open(object_id, None, None, None).schema.equals(schema):
+                return
+            raise
+
+    def abandon(self, plan: WritePlan) -> None:
+        if plan.declared and self._tables.exists(plan.table):
+            self._tables.take_back(plan.table)
+
+    def _write_and_enter(self, table: Table, data: Any) -> Committed:
+        """Create a table: commit its first version, then add its entry.
+
+        A reader that finds the entry then also finds the rows. If a native process found an entry without a version, it
+        would write its own first version there.
+        """
+
+        def decide(view: CatalogView) -> tuple[list[Change], Table]:
+            return add_table(view, table), table
+
+        if self._ledger.effect_of_request() is not None:
+            return Committed(1, "", 0)
+        self._ledger.refuse_early(self._ledger.authorized(decide))
+        with performing(None):  # the entry is the effect of a request; without it, the version does not exist
+            first = self._write_first(table, data)
+        try:
+            self._ledger.apply(decide, effect=lambda entered: entered)
+        except DEFINITE:
+            self._removal.discard(table)
+            raise
+        return first
+
+    def _write_first(self, table: Table, data: Any) -> Committed:
+        """Commit rows as the first version of a table that has no entry yet."""
+        self._ledger.commits.prove()
+        uri, options = self._places.uri(table), self._places.storage_options
+        plan = WritePlan(table.id, uri, options, data.schema, WriteMode.CREATE, 0, False, rules=table.rules)
+        try:
+            fragments = self._engine.write_fragments(plan, data)
+            if not self._ledger.managed:
+                created = Committed(self._engine.create_at(plan, fragments), "", 0)
+                self._versions.note(table, None, created)
+                return created
+            staged = self._engine.stage(plan, fragments, entered=False)
+            outcome = self._versions.commit_version(table, None, staged.version, staged.path, staged.size)
+            return raise_unless_committed(outcome, str(table.id))
+        except Exception as error:
+            self._removal.discard(table)
+            if isinstance(error, CommitUnknown):
+                raise StoreUnavailable(f"{table.id} was not created: {error}") from error
+            raise
+
+    def _declare_for(
+        self, object_id: ObjectId, mode: WriteMode, properties: Mapping[str, str] | None, *, replaces: bool = False
+    ) -> tuple[bool, Rules]:
+        """Declare the table that a write needs.
+
+        Args:
+            object_id: The table.
+            mode: The mode of the write.
+            properties: The properties of the table to declare.
+            replaces: Accept properties for an existing table; the write replaces its properties.
+
+        Returns:
+            Whether this call declared the table, and the rules of the rows to write.
+        """
+        if mode is WriteMode.CREATE:
+            self._tables.declare(object_id, properties, None)
+            return True, rules_of(properties or {})
+        if mode is WriteMode.OVERWRITE and not self._tables.exists(object_id):
+            with suppress(TableAlreadyExists):  # another writer was faster; this write overwrites its rows
+                self._tables.declare(object_id, properties, None)
+                return True, rules_of(properties or {})
+        table = self._tables.find(object_id)
+        if mode is WriteMode.OVERWRITE:
+            self._versions.unfinished_clones.refuse(table)
+        if replaces:
+            return False, rules_of(checked_properties(properties))
+        if properties:
+            raise InvalidInput(f"the table {object_id} exists; properties are given when a table is created")
+        return False, table.rules
+
+    def _settled(self, object_id: ObjectId, write: Callable[[], Committed]) -> Committed:
+        """Return the outcome of a write. Resolve an unknown outcome if the stores answer."""
+        try:
+            return write()
+        except CommitUnknown as unknown:
+            try:
+                outcome = self._versions.resolve(unknown.token)
+            except StoreUnavailable:
+                raise unknown from None
+            if isinstance(outcome, Conflict):
+                raise VersionTaken(
+                    f"{object_id}: version {unknown.token.staged.version} went to another writer; nothing was "
+                    "committed. Write again."
+                ) from unknown
+            if not isinstance(outcome, Committed):
+                raise
+            return outcome
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def open(self, object_id: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Any:
+        table = self.with_version(object_id, version, tag, branch)
+        with self._diagnosed(table.id):
+            return self._engine.open(table.id, version, tag, branch)
+
+    def describe_version(
+        self, object_id: ObjectId, version: int | None, tag: str | None, branch: str | None
+    ) -> VersionDetails:
+        table = self.with_version(object_id, version, tag, branch)
+        with self._diagnosed(table.id):
+            return self._engine.details(table.id, version, tag, branch)
+
+    def examine(
+        self, object_id: ObjectId, act: Callable[[Any], Result], version: int | None, branch: str | None
+    ) -> Result:
+        """Return what ``act`` finds in a version; see `TableEngine.examine`."""
+        table = self.with_version(object_id, version, None, branch)
+        with self._diagnosed(table.id):
+            return self._engine.examine(table.id, act, version, branch)
+
+    def history(self, object_id: ObjectId, limit: int | None) -> list[HistoryEntry]:
+        commits, root = self._ledger.commits, self._places.dataset_root(self._tables.find(object_id))
+        describe = partial(self._history_entry, CommittedVersions(commits, root))
+        rows = commits.page(root, None, limit, True)
+        found = all_alongside(describe, rows) if is_remote(commits.objects) else map(describe, rows)
+        return [entry for entry in found if entry is not None]
+
+    def _history_entry(self, versions: CommittedVersions, row: VersionRow) -> HistoryEntry | None:
+        """Describe a version by its manifest; None if garbage collection has removed it."""
+        commits = self._ledger.commits
+        try:
+            content = commits.retry.call(partial(commits.objects.get, row.path))
+        except ObjectNotFound:
+            return None
+        summary = summary_of(content, row.path)
+        transaction = versions.transaction(TableVersion.parse(content, row.path))
+        operation = "unknown" if transaction is None else type(transaction.operation).__name__
+        return HistoryEntry(row.version, _time(summary.committed, row.path), operation, summary.rows, row.committer)
+
+    def with_version(self, object_id: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Table:
+        """Return a table after checking, without the engine, that the version exists."""
+        if tag is not None and (version is not None or branch is not None):
+            raise InvalidInput("a tag selects a version; pass no version or branch with it")
+        if version is not None and not isinstance(version, int):
+            raise InvalidInput(
+                f"the version {version!r} of {object_id} is not a number; select a tag by tag={version!r}"
+            )
+        table = self._tables.find(object_id)
+        root = self._places.dataset_root(table)
+        commits = self._ledger.commits
+        latest = commits.latest(root)
+        if latest is None and self._places.is_foreign(table):
+            raise VersionNotFound(
+                f"{table.location!r} is not a Lance table: it has files and no version. Move the files away, "
+                f"or write the first version of {table.id} with mode='overwrite'"
+            )
+        if latest is None:
+            self._versions.unfinished_clones.refuse(table)
+            raise VersionNotFound(
+                f"the table {table.id} is only declared: it has no version to open yet. Make the first one with "
+                f"write({str(table.id)!r}, data, 'overwrite'), or remove the table with `lancekeep drop`"
+            )
+        if branch is not None and commits.latest(root.branch(branch)) is None:
+            raise BranchNotFound(f"the table {table.id} has no branch {branch!r}")
+        if version is not None and commits.get(root.branch(branch), version) is None:
+            place = f"the table {table.id}" if branch is None else f"the branch {branch} of {table.id}"
+            raise VersionNotFound(f"{place} has no version {version}; history() lists those of the table")
+        return table
+
+    @contextmanager
+    def _diagnosed(self, object_id: ObjectId) -> Iterator[None]:
+        """Raise the cause with its remedy instead, if it is a lost version or an unfinished clone."""
+        try:
+            yield
+        except (NotFound, AlreadyExists, InvalidInput, Damaged, OSError) as error:
+            fault = refusal = None
+            with suppress(LancekeepError):  # the original error is raised
+                table = self._tables.find(object_id)
+                fault = self._head_fault(table)
+                refusal = self._versions.unfinished_clones.refusal(table)
+            if refusal is not None:
+                raise refusal from error
+            if fault is None:
+                raise
+            raise Damaged(
+                f"the table {object_id}: {fault}. Put the manifest back from a backup. Without one, `lancekeep repair "
+                f"{self._places.root_uri} --table {object_id} --accept-loss` shows which version it can go back to"
+            ) from error
+
+    def _head_fault(self, table: Table) -> str | None:
+        """Describe the fault of the latest manifest; None if it is readable or absent."""
+        latest = self._ledger.commits.latest(self._places.dataset_root(table))
+        if latest is None:
+            return None
+        try:
+            names_in(self._places.objects.get(latest.path), latest.path)
+        except ObjectNotFound:
+            if self._ledger.commits.final_object(self._places.dataset_root(table), latest.version) is not None:
+                return None  # renamed without the commit store
+            return f"its latest version {latest.version} is lost, because nothing lies at {latest.path!r}"
+        except Damaged as error:
+            return f"its latest version {latest.version} cannot be read: {error}"
+        return None
+
+
+def until_committed() -> Retry:
+    """Repeat a change that others have overtaken, for 30 s."""
+    return Retry(30.0, first=0.02, retried=(ConcurrentModification, VersionTaken))
+
+
+def after_checks(checks: Callable[[Any, Rules], None], rules: Rules, act: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return an ``act`` that first checks the rows."""
+
+    def ruled(dataset: Any) -> Any:
+        checks(dataset, rules)
+        return act(dataset)
+
+    return ruled
+
+
+def _is_stream(data: Any) -> bool:
+    """Return whether rows are still to be produced, while the table that the writer has opened may change."""
+    return hasattr(data, "read_next_batch")
+
+
+def _mode(mode: str) -> WriteMode:
+    try:
+        return WriteMode(mode)
+    except ValueError:
+        raise InvalidInput(f"unknown write mode {mode!r}; choose create, append or overwrite") from None
+
+
+def _time(nanos: int, name: str) -> datetime:
+    """Return the time of a manifest, in the floating point of pylance: versions are compared by their times."""
+    try:
+        return _EPOCH + timedelta(seconds=nanos // 1e9, microseconds=(nanos % 1e9) // 1e3)
+    except OverflowError as error:
+        raise Damaged(f"{name} has the time {nanos} ns after 1970, which no calendar has") from error
