@@ -168,12 +168,12 @@ FAULTS: Mapping[str, Fault] = {
     "entries of replaced values stay in an index": Fault(
         f"{_TESTS}replaced_values.py::test_no_version_has_entries_of_replaced_values[BTREE-1-False-columns]",
         {
-            "lancekeep.application.settled_indexes.SettledIndexes.built": lambda *_: None,
-            "lancekeep.application.settled_indexes.SettledIndexes.staged": lambda *_: None,
+            "lancekeep.application.commits.settled_indexes.SettledIndexes.built": lambda *_: None,
+            "lancekeep.application.commits.settled_indexes.SettledIndexes.staged": lambda *_: None,
         },
     ),
     "emptied index segments are not filled again": Fault(
         f"{_TESTS}replaced_values.py::test_index_is_full_again_after_a_change[BTREE]",
-        {"lancekeep.application.replaced_values.WatchedChange.settle": _nothing},
+        {"lancekeep.application.commits.replaced_values.WatchedChange.settle": _nothing},
     ),
 }
