@@ -294,6 +294,8 @@ def _of_step(after: TableVersion, before: TableVersion, changed: Sequence[Fragme
         yield Problem("the version", str(expected), str(new.version))
     if (old.max_fragment_id or 0) > (new.max_fragment_id or 0):
         yield Problem("the highest fragment id", f"{old.max_fragment_id} or more", str(new.max_fragment_id))
+    if (old.max_fragment_id or 0) < (new.max_fragment_id or 0) > MOST_ID:
+        yield Problem("the highest fragment id", f"at most {MOST_ID}", str(new.max_fragment_id))
     if old.next_row_id > new.next_row_id:
         yield Problem("the next row id", f"{old.next_row_id} or more", str(new.next_row_id))
     if (old.reader_feature_flags ^ new.reader_feature_flags) & Feature.STABLE_ROW_IDS:
@@ -327,8 +329,10 @@ def _of_operation(
                 yield from _without_deletions(fragment)
         case operations.Delete() as delete:
             yield from _once(delete.updated_fragments, delete.deleted_fragment_ids)
+            yield from _without_count(delete.updated_fragments, before)
         case operations.Update() as update:
             yield from _once(update.updated_fragments, update.removed_fragment_ids)
+            yield from _without_count(update.updated_fragments, before)
             for fragment in update.new_fragments:
                 yield from _without_deletions(fragment)
             if after.manifest.reader_feature_flags & Feature.STABLE_ROW_IDS:
@@ -362,9 +366,21 @@ def _without_deletions(fragment: Fragment) -> Iterator[Problem]:
         yield Problem("a new fragment", "no deletion file", "one")
 
 
+def _without_count(updated: Iterable[Fragment], before: TableVersion) -> Iterator[Problem]:
+    """Yield a problem for each changed deletion file without a number of rows: the engine can plan no filter then."""
+    known = {fragment.id: fragment.deletion_file for fragment in before.manifest.fragments}
+    for fragment in updated:
+        file = fragment.deletion_file
+        if file is not None and not file.num_deleted_rows and file != known.get(fragment.id):
+            yield Problem(f"the deletion file of fragment {fragment.id}", "the number of deleted rows", "0")
+
+
 def _of_rewrite(rewrite: operations.Rewrite, after: TableVersion, before: TableVersion) -> Iterator[Problem]:
     if not rewrite.groups or not all(group.old_fragments for group in rewrite.groups):
         yield Problem("the rewrite", "groups of fragments", "none")
+    for group in rewrite.groups:
+        for fragment in group.new_fragments:
+            yield from _without_deletions(fragment)  # the path of a deletion file has the id of its fragment
     for number, count in Counter(each.id for group in rewrite.groups for each in group.old_fragments).items():
         if count > 1:
             yield Problem(f"fragment {number}", "one rewrite of it", f"{count}")

@@ -152,6 +152,30 @@ CHANGES: dict[str, tuple[Change, str]] = {
         "fragment 0: expected one change",
     ),
     "configuration with a new fragment": (operation(lambda version: UpdateConfig()), "the fragments: expected no"),
+    "deletion file without a count": (
+        operation(lambda version: Delete((attrs.evolve(version.manifest.fragments[0], deletion_file=DeletionFile()),))),
+        "the deletion file of fragment 0: expected the number of deleted rows",
+    ),
+    "deletion file without a count in an update": (
+        operation(
+            lambda version: Update((), (attrs.evolve(version.manifest.fragments[0], deletion_file=DeletionFile()),))
+        ),
+        "the deletion file of fragment 0: expected the number of deleted rows",
+    ),
+    "no ids of fragments left": (manifest(max_fragment_id=2**32 - 1), "the highest fragment id: expected at most"),
+    "rewritten fragment with deletions": (
+        operation(
+            lambda version: Rewrite(
+                groups=(
+                    RewriteGroup(
+                        tuple(version.manifest.fragments[:1]),
+                        (attrs.evolve(version.manifest.fragments[0], deletion_file=DeletionFile(num_deleted_rows=1)),),
+                    ),
+                )
+            )
+        ),
+        "a new fragment: expected no deletion file",
+    ),
     "rewrite of nothing": (rewrite(), "expected groups of fragments"),
     "rewrite with an empty group": (rewrite(slice(1), slice(0)), "expected groups of fragments"),
     "rewrite that adds rows": (rewrite(slice(1)), "the rows of the version: expected 2"),
