@@ -156,9 +156,28 @@ def test_files_of_another_format_are_refused(uri: Path, operation: type, storage
     new = new_fragments(uri, storage, 7)
     schema = {"schema": read(uri).manifest.fields} if operation is Overwrite else {}
     transaction = Transaction(table.version, str(uuid4()), operation=operation(new, **schema))
-    with pytest.raises(lancekeep.CommitRefused, match=r"expected the format 2\.0 of the table, found"):
+    refusal = r"expected the format 2\.0 of the table, found|legacy format"
+    with pytest.raises(lancekeep.Refused, match=refusal):
         catalog_of(uri).commit("t", transaction)
     assert lance.dataset(uri).to_table() == rows(*range(6))
+
+
+def test_legacy_files_of_others_are_refused_in_a_legacy_table(tmp_path: Path) -> None:
+    uri = tmp_path / "lake" / "t.lance"
+    lance.write_dataset(rows(1, 2), uri, data_storage_version="legacy")
+    [new] = new_fragments(uri, "legacy", 7)
+    wrong = attrs.evolve(new, physical_rows=9)  # the footer does not say it
+    with pytest.raises(lancekeep.Unsupported, match=r"legacy format.*Add its rows by write\(\)"):
+        catalog_of(uri).commit("t", Transaction(1, str(uuid4()), operation=Append((wrong,))))
+    catalog_of(uri).write("t", rows(3), "append")
+    assert lance.dataset(uri).to_table() == rows(1, 2, 3)
+
+
+def test_transaction_of_the_engine_s_own_class_is_invalid_input(uri: Path) -> None:
+    create(uri)
+    transaction: Any = lance.Transaction(1, lance.LanceOperation.Restore(1))
+    with pytest.raises(lancekeep.InvalidInput, match=r"not a lance\.\S+Transaction"):
+        catalog_of(uri).commit("t", transaction)
 
 
 def test_appends_do_not_follow_a_version_that_the_engine_cannot_read(uri: Path) -> None:

@@ -112,4 +112,4 @@ class Compactions:
         transaction = attrs.evolve(
             self._engine.compaction.transaction(rewritten), uuid=str(uuid4()), transaction_properties=dict([REBASED])
         )
-        return self._transactions().commit(object_id, transaction)
+        return self._transactions().commit(object_id, transaction, by_engine=True)

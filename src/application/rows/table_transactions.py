@@ -41,7 +41,7 @@ from lancekeep.domain.naming import DETACHED
 from lancekeep.domain.operations import Restore, Transaction, Update, UpdateBases
 from lancekeep.domain.table import Table
 from lancekeep.domain.version_row import VersionRow, scheme_of
-from lancekeep.format.file_facts import Facts
+from lancekeep.format.file_facts import LEGACY, Facts, file_version
 from lancekeep.format.judge import Approved, approve
 from lancekeep.format.next_version import next_version
 from lancekeep.format.table_version import TableVersion, serialize_transaction
@@ -77,8 +77,30 @@ class TableTransactions:
         self._random_bits = random_bits
 
     def commit(
-        self, object_id: ObjectId, transaction: Transaction, *, base: str | None = None, detached: bool = False
+        self,
+        object_id: ObjectId,
+        transaction: Transaction,
+        *,
+        base: str | None = None,
+        detached: bool = False,
+        by_engine: bool = False,
     ) -> Committed:
+        """Commit a transaction, as `Catalog.commit` describes.
+
+        Args:
+            object_id: The table.
+            transaction: The transaction.
+            base: The transaction file of the version that it read.
+            detached: Commit a detached version.
+            by_engine: The engine wrote the new files; they may have the legacy format.
+        """
+        if not isinstance(transaction, Transaction):
+            raise InvalidInput(
+                f"{object_id}: commit takes a lancekeep.domain.operations.Transaction, not a "
+                f"{type(transaction).__module__}.{type(transaction).__name__}. Nothing was committed"
+            )
+        if not by_engine:
+            _require_judgeable(object_id, transaction)
         try:
             serialize_transaction(transaction)
         except ValueError as error:
@@ -292,6 +314,16 @@ class TableTransactions:
         if restored is None:
             raise VersionNotFound(f"{object_id} has no version {transaction.operation.version} to restore")
         return restored
+
+
+def _require_judgeable(object_id: ObjectId, transaction: Transaction) -> None:
+    """Raise `Unsupported` for files whose footers do not state their rows and columns."""
+    for file in (file for each in transaction.new_fragments for file in each.files):
+        if file_version(file.file_major_version, file.file_minor_version) == LEGACY:
+            raise Unsupported(
+                f"{object_id}: the data file {file.path!r} has the legacy format, whose footer does not state rows and "
+                "columns, so it cannot be checked. Add its rows by write(); nothing was committed"
+            )
 
 
 def _committed_before(known: CommittedVersions, transaction: Transaction, latest: int) -> Committed | None:
