@@ -45,7 +45,12 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md")
 ELSEWHERE = {
     "lsm.md": "integration/test_lsm.py",
     "jobs.md": "integration/test_spark_pages.py",
-    "spark.md": "integration/test_spark_pages.py",
+    "spark-deploy.md": "integration/test_spark_pages.py",
+    "spark-search.md": "integration/test_spark_pages.py",
+    "spark-source.md": "integration/test_spark_pages.py",
+    "spark-sql.md": "integration/test_spark_pages.py",
+    "spark-streams.md": "integration/test_spark_pages.py",
+    "spark-types.md": "integration/test_spark_pages.py",
     "tutorial.md": "integration/test_spark_pages.py",
     "write-an-adapter.md": "contracts/test_write_an_adapter.py",
 }

@@ -22,6 +22,16 @@ DOCUMENTS = pa.table(
     {"id": [1, 2], "title": ["a", "b"], "embedding": pa.array([[0.0] * 4, [1.0] * 4], pa.list_(pa.float32(), 4))}
 )
 
+PAGES = {
+    "spark-source.md": 2,
+    "spark-sql.md": 1,
+    "spark-search.md": 1,
+    "spark-streams.md": 1,
+    "spark-types.md": 1,
+    "spark-deploy.md": 2,
+}
+"""Pages about Spark, and the numbers of their examples."""
+
 
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> lancekeep.Catalog:
@@ -51,7 +61,8 @@ def test_spark(spark: SparkSession, lake: lancekeep.Catalog, tmp_path: Path) -> 
     names: dict[str, Any] = {"spark": spark, "pa": pa, "frame": flights, "documents": documents}
     reader = Reader(places, names, statements=statements)
     try:
-        assert reader.read(ROOT / "docs" / "spark.md") >= 8
+        for page, examples in PAGES.items():
+            assert reader.read(ROOT / "docs" / page) == examples
     finally:
         for query in spark.streams.active:
             query.stop()
