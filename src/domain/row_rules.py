@@ -104,11 +104,6 @@ def columns_of(rules: Rules) -> list[str]:
     return sorted(frozenset().union(*(rule.columns for rule in rules)))
 
 
-def is_rule(name: str) -> bool:
-    """Return whether a property states a rule, or the default of a column."""
-    return name.startswith((CONSTRAINT, GENERATED, DEFAULT))
-
-
 @lru_cache(maxsize=256)
 def _rule(name: str, text: str) -> Rule:
     prefix = CONSTRAINT if name.startswith(CONSTRAINT) else GENERATED

@@ -19,8 +19,6 @@ from lancekeep.format.messages import MESSAGES, parse
 
 Ids = npt.NDArray[np.uint64]
 
-MOST_INLINE: Final = 200 * 1024
-"""Lance stores longer sequences in files of their own."""
 _SEQUENCE, _SEGMENT = MESSAGES["RowIdSequence"], MESSAGES["RowSegment"]
 _VERSIONS = MESSAGES["RowVersionSequence"]
 _NOWHERE: Final = np.uint64(2**64 - 1)

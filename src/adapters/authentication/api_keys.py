@@ -18,13 +18,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import attrs
 
 from lancekeep.domain.authorization import Principal
 from lancekeep.domain.errors import AlreadyExists, InvalidInput, NotFound
+from lancekeep.local_files import WatchedFile
 
 PREFIX = "lk"
 _LOG = logging.getLogger(__name__)
@@ -32,8 +32,6 @@ _FORM = re.compile(rf"{PREFIX}_([0-9a-f]{{12}})_[A-Za-z0-9_-]{{43}}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _NO_HASH = hashlib.sha256(secrets.token_bytes(32)).hexdigest()
 """A hash without a key, so that an unknown id takes as long as a wrong secret."""
-
-_Stamp = tuple[int, int, int] | None
 
 
 @attrs.frozen
@@ -176,8 +174,7 @@ class ApiKeys:
 
     def __init__(self, path: Path) -> None:
         self._file = KeyFile(path)
-        self._lock = Lock()
-        self._stamp = _stamp(path)
+        self._watched = WatchedFile(path)
         self._keys = self._file.keys()
 
     def __repr__(self) -> str:
@@ -193,32 +190,18 @@ class ApiKeys:
         return key.principal
 
     def _current(self) -> dict[str, ApiKey]:
-        stamp = _stamp(self._file.path)
-        if stamp != self._stamp:
-            with self._lock:
-                if stamp != self._stamp:
-                    self._reload(stamp)
+        self._watched.refresh(self._reload)
         return self._keys
 
-    def _reload(self, stamp: _Stamp) -> None:
+    def _reload(self) -> None:
         try:
-            self._keys = {} if stamp is None else self._file.keys()
+            self._keys = self._file.keys() if self._file.path.exists() else {}
         except InvalidInput as error:
             _LOG.error("The last valid keys stay in force: %s", error)
-        self._stamp = stamp
 
 
 def _digest(key: str) -> str:
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _stamp(path: Path) -> _Stamp:
-    """Return what changes with the file; None if there is no file."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _document(key: ApiKey) -> dict[str, Any]:

@@ -12,21 +12,19 @@ A file has any number of grants::
 from __future__ import annotations
 
 import logging
-import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 from lancekeep.domain.authorization import Action, Decision, Grant, Policy, Principal
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.local_files import WatchedFile
 
 _LOG = logging.getLogger(__name__)
 _KEYS = ("role", "on", "principals", "groups")
 _ROLES = {action.role: action for action in Action}
-_Stamp = tuple[int, int, int] | None
 
 
 class PolicyFile:
@@ -40,24 +38,17 @@ class PolicyFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lock = Lock()
-        self._stamp = _stamp(path)
+        self._file = WatchedFile(path)
         self._policy = read_policy(path)
         self.problem: str | None = None
 
     def __repr__(self) -> str:
-        return f"PolicyFile({str(self._path)!r})"
+        return f"PolicyFile({str(self._file.path)!r})"
 
     @property
     def policy(self) -> Policy:
         """The policy in force."""
-        stamp = _stamp(self._path)
-        if stamp != self._stamp:
-            with self._lock:
-                if stamp != self._stamp:
-                    self._reload()
-                    self._stamp = stamp
+        self._file.refresh(self._reload)
         return self._policy
 
     def decide(self, principal: Principal, action: Action, object_id: ObjectId) -> Decision:
@@ -68,13 +59,13 @@ class PolicyFile:
 
     def _reload(self) -> None:
         try:
-            self._policy = read_policy(self._path)
+            self._policy = read_policy(self._file.path)
         except InvalidInput as error:
             self.problem = str(error)
             _LOG.error("The last valid policy stays in force: %s", error)
         else:
             self.problem = None
-            _LOG.info("Read the policy in %s again: %d grants.", self._path, len(self._policy.grants))
+            _LOG.info("Read the policy in %s again: %d grants.", self._file.path, len(self._policy.grants))
 
 
 def read_policy(path: Path) -> Policy:
@@ -127,12 +118,3 @@ def _require_known(given: Mapping[str, Any], known: tuple[str, ...], place: str)
     unknown = sorted(given.keys() - set(known))
     if unknown:
         raise InvalidInput(f"{place} has the unknown key {unknown[0]!r}; known are {', '.join(known)}")
-
-
-def _stamp(path: Path) -> _Stamp:
-    """Return what changes with the file; None if there is no file."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -23,7 +23,7 @@ from urllib.parse import quote
 from lancekeep.adapters.commit_stores.boundary import boundary
 from lancekeep.adapters.commit_stores.claims import answer, latest_agreed, may_finalize, reserve_alone
 from lancekeep.adapters.commit_stores.options import StoreUrl
-from lancekeep.domain.errors import AccessDenied, Damaged, InvalidInput, LancekeepError, StoreUnavailable, UnsafeStore
+from lancekeep.domain.errors import AccessDenied, Damaged, InvalidInput, LancekeepError, StoreUnavailable
 from lancekeep.domain.version_row import (
     BatchReservation,
     Claim,
@@ -33,11 +33,12 @@ from lancekeep.domain.version_row import (
     VersionRow,
     may_claim,
 )
+from lancekeep.local_files import hard_link
 from lancekeep.ports.commit_store import CommitStoreGuarantees
 from lancekeep.ports.object_store import ObjectStore
 
 _VERSION = re.compile("0|[1-9][0-9]{0,19}")
-_NO_HARD_LINKS = frozenset((errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV))
+_ADVICE = "Put the directory on a file system with hard links, or use another commit store, such as sqlite:///…"
 
 
 class FilesCommitStore:
@@ -224,20 +225,9 @@ class FilesCommitStore:
     def _place(self, temporary: str, path: str) -> bool:
         """Link a complete file to its name; return False if the name is taken."""
         try:
-            os.link(temporary, path)
-        except FileExistsError:
-            return False
-        except OSError as error:
-            if error.errno not in _NO_HARD_LINKS:
-                raise
-            raise UnsafeStore(
-                f"{self.url}: this file system has no hard links ({error.strerror}), so two writers could "
-                "reserve one version. Put the directory on a file system with hard links, or use another commit store, "
-                "such as sqlite:///…"
-            ) from error
+            return hard_link(temporary, path, self.url, _ADVICE)
         finally:
             _remove(temporary)
-        return True
 
     def _write(self, history: str, text: str) -> str:
         """Write the text to a new file whose name is no version, and return its path."""

@@ -20,8 +20,8 @@ from lancekeep.domain.errors import (
     LancekeepError,
     ObjectNotFound,
     StoreUnavailable,
-    UnsafeStore,
 )
+from lancekeep.local_files import NO_HARD_LINKS, hard_link
 from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees, Tail
 
 P = ParamSpec("P")
@@ -35,7 +35,10 @@ _TEMPORARY_NAME = re.compile(r"\.tmp-[0-9a-f]+-[0-9a-f]+")
 _PART = 1 << 20
 _PRUNINGS = 100
 """How often in a row a new directory may be removed before its writer uses it."""
-_NO_HARD_LINKS = frozenset((errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV))
+_ADVICE = (
+    "Needed is a file system with hard links for the whole table, and files of one owner: keep the catalog on such a "
+    "file system, or in an object store"
+)
 _NOT_A_PLACE = frozenset((errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.EILSEQ))
 
 
@@ -181,7 +184,7 @@ class LocalObjectStore:
         except (FileNotFoundError, NotADirectoryError) as error:
             raise ObjectNotFound(f"/{source}: no such file") from error
         except OSError as error:
-            if error.errno not in _NO_HARD_LINKS:
+            if error.errno not in NO_HARD_LINKS:
                 raise
             self.put(target, self.get(source))
             return
@@ -378,19 +381,7 @@ def _path(key: str) -> str:
 
 def _link(source: str, target: str) -> bool:
     """Give a file a second name; return False if the name is taken."""
-    try:
-        os.link(source, target)
-    except FileExistsError:
-        return False
-    except OSError as error:
-        if error.errno not in _NO_HARD_LINKS:
-            raise
-        raise UnsafeStore(
-            f"{os.path.dirname(target)}: a hard link was refused ({error.strerror}), and nothing else here creates a "
-            "file both whole and for one writer only. Nothing was written. Needed is a file system with hard links "
-            "for the whole table, and files of one owner: keep the catalog on such a file system, or in an object store"
-        ) from error
-    return True
+    return hard_link(source, target, os.path.dirname(target), _ADVICE)
 
 
 def _remove(path: str) -> None:
