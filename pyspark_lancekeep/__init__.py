@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lancekeep.application.catalog import Catalog
-from lancekeep.entrypoints.spark.daemon import freeze_imports
 from lancekeep.entrypoints.spark.source import LancekeepSource
+from lancekeep.entrypoints.spark.worker_gc import freeze_imports
 
 __all__ = ["DefaultSource"]
 

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from lancekeep.spark import accompany
+from lancekeep.spark import serve_driver
 
-accompany(sys.argv[1])
+serve_driver(sys.argv[1])

@@ -97,23 +97,23 @@ def install(
             stacklevel=2,
         )
         return catalog
-    _sql().install_catalog(spark, name, catalog, *_elsewhere(config, catalog))
+    _sql().install_catalog(spark, name, catalog, *_for_processes(config, catalog))
     return catalog
 
 
-def accompany(token: str) -> None:
+def serve_driver(token: str) -> None:
     """Be the Python process that the jar starts beside a driver."""
-    from lancekeep.entrypoints.spark.sql.companion import Opened, accompany
+    from lancekeep.entrypoints.spark.sql.driver_process import Opened, serve_driver
 
     def opened(properties: Mapping[str, str]) -> Opened:
         config = ConnectionConfig.resolve(properties)
         catalog = open_catalog(config)
-        return (catalog, *_elsewhere(config, catalog))
+        return (catalog, *_for_processes(config, catalog))
 
-    accompany(token, opened, _register_data_source)
+    serve_driver(token, opened, _register_data_source)
 
 
-def _elsewhere(config: ConnectionConfig, catalog: Catalog) -> tuple[Mapping[str, str], Callable[[], Catalog]]:
+def _for_processes(config: ConnectionConfig, catalog: Catalog) -> tuple[Mapping[str, str], Callable[[], Catalog]]:
     """Return the options of ``format("lancekeep")`` that open a catalog, and what opens it in another process."""
     options = attrs.evolve(config, root=catalog.root_uri).as_properties()
     return options, partial(DefaultSource.connect, properties=options)

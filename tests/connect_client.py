@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 
-def companions() -> list[int]:
+def driver_processes() -> list[int]:
     """Return the live catalog processes of this session of the system."""
     found = []
     for entry in Path("/proc").iterdir():
@@ -38,14 +38,14 @@ def main(settings: dict[str, str]) -> None:
     spark.sql("CREATE TABLE lake.t AS SELECT id, concat('n', id) name FROM range(4)").collect()
     other = spark.newSession()
     other.sql("UPDATE lake.t SET name = 'updated' WHERE id % 2 = 0").collect()
-    [companion] = companions()
-    os.kill(companion, signal.SIGKILL)
-    while companion in companions():
+    [first] = driver_processes()
+    os.kill(first, signal.SIGKILL)
+    while first in driver_processes():
         time.sleep(0.05)
     spark.range(10, 11).selectExpr("id", "'appended' name").writeTo("lake.t").append()
     found = other.sql("SELECT id FROM lake.t WHERE id > 2 ORDER BY id").collect()
-    [another] = companions()
-    print(json.dumps([[row.id for row in found], companion != another]), flush=True)
+    [second] = driver_processes()
+    print(json.dumps([[row.id for row in found], first != second]), flush=True)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from starlette.testclient import TestClient
 from writers import stream
 
 import lancekeep
-from lancekeep.adapters.rest.routes import OLDER_ROUTES, ROUTES, Body
+from lancekeep.adapters.rest.routes import LEGACY_ROUTES, ROUTES, Body
 from lancekeep.entrypoints.cli import lancekeep as command
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
 from lancekeep.entrypoints.rest.app import create_app
@@ -33,7 +33,7 @@ PATIENCE = 120
 """Seconds after which a process counts as hanging."""
 ROWS = pa.table({"a": pa.array(range(100), pa.int64()), "b": ["x" * 10] * 100})
 WHOLE = stream(ROWS)
-UPLOADS = [route for route in (*ROUTES, *OLDER_ROUTES) if route.body is Body.ARROW]
+UPLOADS = [route for route in (*ROUTES, *LEGACY_ROUTES) if route.body is Body.ARROW]
 ARROW = {"content-type": "application/vnd.apache.arrow.stream"}
 QUIET = ServerSettings(log_level="critical")
 

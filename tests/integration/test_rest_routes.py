@@ -14,7 +14,7 @@ import lance_namespace_urllib3_client.api as client_api
 import pytest
 from lance_namespace.errors import ErrorCode
 
-from lancekeep.adapters.rest.routes import OLDER_ROUTES, READS, ROUTES, Body, Route, Router
+from lancekeep.adapters.rest.routes import LEGACY_ROUTES, READS, ROUTES, Body, Route, Router
 from lancekeep.entrypoints.rest.errors import STATUS
 
 
@@ -74,10 +74,10 @@ def test_a_route_is_what_the_generated_client_sends(route: Route) -> None:
     assert ours == GENERATED[route.operation]
 
 
-@pytest.mark.parametrize("route", [*ROUTES, *OLDER_ROUTES], ids=lambda route: route.path)
+@pytest.mark.parametrize("route", [*ROUTES, *LEGACY_ROUTES], ids=lambda route: route.path)
 def test_the_router_finds_each_route(route: Route) -> None:
     segments = [segment.replace("{", "a/").replace("}", "") for segment in route.path.split("/")[1:]]
-    match = Router((*ROUTES, *OLDER_ROUTES)).find(segments)
+    match = Router((*ROUTES, *LEGACY_ROUTES)).find(segments)
     assert match is not None
     assert match.routes[route.method] is route
     assert set(match.parameters) == set(re.findall("{(.+?)}", route.path))

@@ -44,6 +44,7 @@ class Route:
         headers: The fields of the request that headers give, by header name.
         body: The body of the request.
         answer: The body of the response.
+        value: The field of the response whose value is the whole body; empty if the body has all fields.
         status: The status of a success.
         unsupported: The status if the namespace does not support the operation.
     """
@@ -55,6 +56,7 @@ class Route:
     headers: Mapping[str, str] = attrs.field(factory=dict)
     body: Body = Body.JSON
     answer: Body = Body.JSON
+    value: str = ""
     status: int = 200
     unsupported: int = 501
 
@@ -238,9 +240,9 @@ ROUTES: tuple[Route, ...] = (
     _post("update_table", f"{_TABLE}/update"),
     _post("delete_from_table", f"{_TABLE}/delete"),
     _post("query_table", f"{_TABLE}/query", answer=Body.ARROW),
-    _post("count_table_rows", f"{_TABLE}/count_rows"),
-    _post("explain_table_query_plan", f"{_TABLE}/explain_plan"),
-    _post("analyze_table_query_plan", f"{_TABLE}/analyze_plan"),
+    _post("count_table_rows", f"{_TABLE}/count_rows", value="count"),
+    _post("explain_table_query_plan", f"{_TABLE}/explain_plan", value="plan"),
+    _post("analyze_table_query_plan", f"{_TABLE}/analyze_plan", value="analysis"),
     _post("create_table_index", f"{_TABLE}/create_index"),
     _post("create_table_scalar_index", f"{_TABLE}/create_scalar_index"),
     _post("list_table_indices", f"{_TABLE}/index/list"),
@@ -265,7 +267,7 @@ _RENAMED = {"GetNamespace": "describe_namespace", "GetTable": "describe_table"}
 """The operations that an older version of the specification calls by another name."""
 
 
-def _older(route: Route, name: str) -> Route:
+def _legacy(route: Route, name: str) -> Route:
     """Return the route ``POST /<operationId>``, which has every field in the body.
 
     If the body is an Arrow stream, every field is a query parameter.
@@ -276,9 +278,9 @@ def _older(route: Route, name: str) -> Route:
 
 
 _BY_OPERATION = {route.operation: route for route in ROUTES}
-OLDER_ROUTES: tuple[Route, ...] = (
-    *(_older(route, route.operation_id) for route in ROUTES),
-    *(_older(_BY_OPERATION[operation], name) for name, operation in _RENAMED.items()),
+LEGACY_ROUTES: tuple[Route, ...] = (
+    *(_legacy(route, route.operation_id) for route in ROUTES),
+    *(_legacy(_BY_OPERATION[operation], name) for name, operation in _RENAMED.items()),
     _post("list_operations", "/ListOperations"),
     _post("alter_namespace", "/AlterNamespace"),
     _post("alter_table", "/AlterTable"),
@@ -288,7 +290,7 @@ OLDER_ROUTES: tuple[Route, ...] = (
 
 READS = frozenset(
     route.operation
-    for route in (*ROUTES, *OLDER_ROUTES)
+    for route in (*ROUTES, *LEGACY_ROUTES)
     if route.operation.startswith(("describe_", "list_", "get_", "query_", "count_", "explain_", "analyze_"))
     or route.operation.endswith("_exists")
 )

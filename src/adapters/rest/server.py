@@ -21,9 +21,6 @@ JSON = "application/json"
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 
 _BY_OPERATION = {route.operation: route for route in ROUTES}
-_PLAIN = {"count_table_rows": "count", "explain_table_query_plan": "plan", "analyze_table_query_plan": "analysis"}
-"""The operations whose response is one value, with the field that holds it."""
-
 _HEADER = "header."
 
 
@@ -252,8 +249,7 @@ def _response(route: Route, reply: Reply) -> dict[str, Any]:
     if route.answer is Body.NONE or not reply.content:
         return context
     body = _json(reply)
-    if route.operation in _PLAIN:
-        field = _PLAIN[route.operation]
+    if field := route.value:
         if isinstance(body, dict) and field in body:
             body = body[field]
         if body is None and field != "count":

@@ -13,7 +13,7 @@ import click
 from lancekeep.entrypoints.cli.commands import Commands, Entry
 
 if TYPE_CHECKING:
-    from lancekeep.entrypoints.cli.options import Doors
+    from lancekeep.entrypoints.cli.options import PublicFunctions
 
 SECTIONS = {
     "Catalog": (
@@ -68,11 +68,11 @@ def lancekeep() -> None:
     """
 
 
-def main(doors: Doors) -> NoReturn:
+def main(functions: PublicFunctions) -> NoReturn:
     """Run the command that this process was started with, and exit.
 
     Args:
-        doors: The public functions of `lancekeep` that the commands call.
+        functions: The public functions of `lancekeep` that the commands call.
     """
-    lancekeep.main(prog_name="lancekeep", obj=doors)
+    lancekeep.main(prog_name="lancekeep", obj=functions)
     raise SystemExit(0)  # never reached: click exits in standalone mode

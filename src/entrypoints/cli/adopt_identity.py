@@ -6,7 +6,7 @@ import attrs
 import click
 
 from lancekeep.entrypoints.cli.console import print_json, print_line
-from lancekeep.entrypoints.cli.options import Doors, Stores, as_json, assume_yes, stores
+from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, assume_yes, stores
 from lancekeep.entrypoints.cli.upkeep import mode
 
 
@@ -17,14 +17,16 @@ from lancekeep.entrypoints.cli.upkeep import mode
 @mode
 @stores
 @click.pass_obj
-def adopt_identity(doors: Doors, chosen: Stores, mode: str, original: bool, assume_yes: bool, as_json: bool) -> None:
+def adopt_identity(
+    functions: PublicFunctions, chosen: Stores, mode: str, original: bool, assume_yes: bool, as_json: bool
+) -> None:
     """Give a copied or moved catalog its identity.
 
     Files that `lancekeep tier` has moved outside of ROOT belong to the catalog with their identity. By default, the
     catalog at ROOT is a copy: it receives a new id and leaves these files to the original. With --original, it was
     moved: it keeps its id and the files. Without --yes, only shows the identity.
     """
-    with chosen.catalog(doors, mode=mode) as catalog:
+    with chosen.catalog(functions, mode=mode) as catalog:
         root = catalog.root_uri
         identity = catalog.adopt_identity(original=original) if assume_yes else catalog.identity()
     if as_json:

@@ -10,7 +10,7 @@ import click
 from lancekeep.application.certification import Certificate
 from lancekeep.entrypoints.cli.commands import WRONG
 from lancekeep.entrypoints.cli.console import print_json, print_line, print_table, progress
-from lancekeep.entrypoints.cli.options import Doors, Stores, as_json, stores
+from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, stores
 
 
 @click.command()
@@ -23,9 +23,9 @@ def certify(context: click.Context, chosen: Stores, as_json: bool) -> None:
     Checks the object store at ROOT together with the commit store. Writes below ROOT/.lancekeep-certify-<uuid>/ and
     removes it afterwards. Exit code 1: the stores can lose a commit.
     """
-    doors: Doors = context.obj
+    functions: PublicFunctions = context.obj
     with progress("certify") as report_progress:
-        certificate = doors.certify(**chosen.given, progress=report_progress)
+        certificate = functions.certify(**chosen.given, progress=report_progress)
     if as_json:
         print_json(_document(certificate))
     else:

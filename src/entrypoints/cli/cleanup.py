@@ -10,7 +10,7 @@ import click
 from lancekeep.application.upkeep.cleanup_report import CleanupReport, TableCleanup
 from lancekeep.entrypoints.cli.commands import WRONG
 from lancekeep.entrypoints.cli.console import print_json, print_line, print_table, progress
-from lancekeep.entrypoints.cli.options import Doors, Stores, as_json, assume_yes, stores
+from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, assume_yes, stores
 from lancekeep.entrypoints.cli.upkeep import mode, span
 
 
@@ -48,8 +48,8 @@ def cleanup(
     Keeps what any table, tag, branch or clone of the catalog at ROOT needs. Without --yes, only shows the plan. If it
     is stopped, run it again to complete it. Exit code 1: a damaged table was skipped.
     """
-    doors: Doors = context.obj
-    with chosen.catalog(doors, mode=mode) as catalog, progress("cleanup") as report_progress:
+    functions: PublicFunctions = context.obj
+    with chosen.catalog(functions, mode=mode) as catalog, progress("cleanup") as report_progress:
         report = catalog.cleanup(
             older_than, keep=keep, grace=grace, tables=tables or None, dry_run=not assume_yes, progress=report_progress
         )

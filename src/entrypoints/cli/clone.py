@@ -6,7 +6,7 @@ import click
 
 from lancekeep.application.catalog import Catalog
 from lancekeep.entrypoints.cli.console import print_json, print_line
-from lancekeep.entrypoints.cli.options import Doors, Stores, as_json, stores
+from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, stores
 from lancekeep.entrypoints.cli.upkeep import mode
 
 
@@ -20,7 +20,14 @@ from lancekeep.entrypoints.cli.upkeep import mode
 @click.argument("target")
 @click.pass_obj
 def clone(
-    doors: Doors, chosen: Stores, source: str, target: str, mode: str, version: str | None, deep: bool, as_json: bool
+    functions: PublicFunctions,
+    chosen: Stores,
+    source: str,
+    target: str,
+    mode: str,
+    version: str | None,
+    deep: bool,
+    as_json: bool,
 ) -> None:
     """Clone a version of a table, without copying its files unless asked to.
 
@@ -28,7 +35,7 @@ def clone(
     --deep, the same command completes a clone that was stopped; `lancekeep repair` removes one.
     """
     number = int(version) if version is not None and version.isdecimal() else version
-    with chosen.catalog(doors, mode=mode) as catalog:
+    with chosen.catalog(functions, mode=mode) as catalog:
         table = catalog.clone(source, target, number, deep=deep)
         described = catalog.describe_table(target)
     if as_json:
@@ -43,12 +50,12 @@ def clone(
 @stores
 @click.argument("table")
 @click.pass_obj
-def materialize(doors: Doors, chosen: Stores, table: str, mode: str, as_json: bool) -> None:
+def materialize(functions: PublicFunctions, chosen: Stores, table: str, mode: str, as_json: bool) -> None:
     """Copy the files that a clone reads from other tables into its directory.
 
     Commits one version of TABLE. Older versions of TABLE keep reading those files until they are cleaned up.
     """
-    with chosen.catalog(doors, mode=mode) as catalog:
+    with chosen.catalog(functions, mode=mode) as catalog:
         committed = catalog.materialize(table)
         sources = _older_sources(catalog, table)
     version = None if committed is None else committed.version

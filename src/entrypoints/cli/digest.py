@@ -6,7 +6,7 @@ import attrs
 import click
 
 from lancekeep.entrypoints.cli.console import print_json, print_line, progress
-from lancekeep.entrypoints.cli.options import Doors, Stores, as_json, stores
+from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, stores
 from lancekeep.entrypoints.cli.upkeep import mode
 
 
@@ -18,15 +18,15 @@ from lancekeep.entrypoints.cli.upkeep import mode
 @click.argument("tables", nargs=-1)
 @click.pass_obj
 def digest(
-    doors: Doors, chosen: Stores, tables: tuple[str, ...], mode: str, threads: int | None, as_json: bool
+    functions: PublicFunctions, chosen: Stores, tables: tuple[str, ...], mode: str, threads: int | None, as_json: bool
 ) -> None:
     """Record the digests of the files of tables.
 
     Reads every file of TABLES that has no recorded digest, by default of all tables of the catalog at ROOT, and records
     its size and BLAKE2b digest beside it. `lancekeep verify` compares them. Run `lancekeep verify --deep` before.
     """
-    with chosen.catalog(doors, mode=mode) as catalog, progress("digest") as report_progress:
-        report = doors.digest(catalog, tables or None, threads=threads, progress=report_progress)
+    with chosen.catalog(functions, mode=mode) as catalog, progress("digest") as report_progress:
+        report = functions.digest(catalog, tables or None, threads=threads, progress=report_progress)
     if as_json:
         print_json(attrs.asdict(report))
     else:

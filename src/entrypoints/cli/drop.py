@@ -8,7 +8,7 @@ from lancekeep.application.catalog import Catalog
 from lancekeep.domain.errors import Unsupported
 from lancekeep.entrypoints.cli.commands import WRONG
 from lancekeep.entrypoints.cli.console import print_json, print_line
-from lancekeep.entrypoints.cli.options import Doors, Stores, as_json, assume_yes, stores
+from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, assume_yes, stores
 from lancekeep.entrypoints.cli.upkeep import mode
 
 
@@ -28,8 +28,8 @@ def drop(
     Keeps files that neither Lance nor Lancekeep wrote. Without --yes, only shows the plan. Exit code 1: shallow clones
     read files of TABLE. With --force the table is dropped anyway, and the clones become unreadable.
     """
-    doors: Doors = context.obj
-    with chosen.catalog(doors, mode=mode) as catalog:
+    functions: PublicFunctions = context.obj
+    with chosen.catalog(functions, mode=mode) as catalog:
         clones = _clones(catalog, table)
         document = {**_described(catalog, table), "clones": clones, "applied": assume_yes}
         if assume_yes:
@@ -60,8 +60,8 @@ def deregister(context: click.Context, chosen: Stores, table: str, mode: str, as
 
     Without --yes, only shows the plan. Catalog.register_table adds TABLE to the catalog again.
     """
-    doors: Doors = context.obj
-    with chosen.catalog(doors, mode=mode) as catalog:
+    functions: PublicFunctions = context.obj
+    with chosen.catalog(functions, mode=mode) as catalog:
         document = {**_described(catalog, table), "applied": assume_yes}
         if assume_yes:
             catalog.deregister_table(table)

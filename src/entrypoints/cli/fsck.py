@@ -8,7 +8,7 @@ import click
 
 from lancekeep.entrypoints.cli.commands import WRONG
 from lancekeep.entrypoints.cli.console import print_json, progress
-from lancekeep.entrypoints.cli.options import Doors, Stores, as_json, stores
+from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, stores
 from lancekeep.entrypoints.cli.upkeep import findings_document, looks, mode, print_findings
 
 
@@ -25,8 +25,8 @@ def fsck(
 
     Exit code 1: the check found an inconsistency. `lancekeep repair` shows which of them it can repair.
     """
-    doors: Doors = context.obj
-    with chosen.catalog(doors, mode=mode) as catalog, progress("fsck") as report_progress:
+    functions: PublicFunctions = context.obj
+    with chosen.catalog(functions, mode=mode) as catalog, progress("fsck") as report_progress:
         report = catalog.fsck(tables=tables or None, progress=report_progress, **looked)
     if as_json:
         print_json(findings_document(report))

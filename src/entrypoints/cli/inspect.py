@@ -12,7 +12,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from lancekeep.entrypoints.cli.console import print_json
-from lancekeep.entrypoints.cli.options import Doors, Stores, as_json, stores
+from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, stores
 from lancekeep.entrypoints.cli.upkeep import mode
 from lancekeep.entrypoints.cli.version_picture import MOST_FRAGMENTS, MOST_VERSIONS, picture
 
@@ -38,7 +38,7 @@ _WIDTH = 4096  # a name is never cut; the terminal breaks long lines
 @click.argument("table")
 @click.pass_obj
 def inspect(
-    doors: Doors,
+    functions: PublicFunctions,
     chosen: Stores,
     table: str,
     mode: str,
@@ -58,7 +58,7 @@ def inspect(
     number = int(version) if version is not None and version.isdecimal() else version
     if svg is not None and (version, file, fragment, as_json) != (None, None, None, False):
         raise click.UsageError("--svg draws all versions; leave --version, --file, --fragment and --json out")
-    with chosen.catalog(doors, mode=mode) as catalog:
+    with chosen.catalog(functions, mode=mode) as catalog:
         if svg is not None:
             Path(svg).write_text(_drawn(catalog, table))
             click.echo(f"{svg} shows the versions of {table}.")

@@ -13,7 +13,7 @@ import click
 
 from lancekeep.application.catalog import Catalog
 from lancekeep.entrypoints.cli.console import print_json, print_table, progress
-from lancekeep.entrypoints.cli.options import Doors, Stores, as_json, stores
+from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, stores
 from lancekeep.entrypoints.cli.upkeep import mode
 
 P = ParamSpec("P")
@@ -45,7 +45,7 @@ class Running:
 class Surroundings:
     """The place where a job runs, as the options choose it."""
 
-    doors: Doors
+    functions: PublicFunctions
     stores: Stores
     mode: str
     master: str
@@ -76,8 +76,8 @@ class Surroundings:
         with progress(title) as report, warnings.catch_warnings():
             warnings.filterwarnings("ignore", "lance is not fork-safe")  # PySpark forks, then calls exec at once
             warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")
-            jobs = self.doors.jobs
-            with self.stores.catalog(self.doors, new=new, mode=self.mode) as catalog:
+            jobs = self.functions.jobs
+            with self.stores.catalog(self.functions, new=new, mode=self.mode) as catalog:
                 if storage:
                     _ = catalog.commits  # refuse before Spark starts
                 for table in tables:
@@ -99,8 +99,10 @@ def on_spark(command: Callable[Concatenate[Surroundings, P], T]) -> Callable[...
     @stores
     @click.pass_obj
     @wraps(command)
-    def with_surroundings(doors: Doors, chosen: Stores, /, *args: Any, mode: str, master: str, **kwargs: Any) -> T:
-        return command(Surroundings(doors, chosen, mode, master), *args, **kwargs)
+    def with_surroundings(
+        functions: PublicFunctions, chosen: Stores, /, *args: Any, mode: str, master: str, **kwargs: Any
+    ) -> T:
+        return command(Surroundings(functions, chosen, mode, master), *args, **kwargs)
 
     return with_surroundings
 

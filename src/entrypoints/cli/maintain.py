@@ -10,7 +10,7 @@ import click
 from lancekeep.domain.errors import Refused
 from lancekeep.entrypoints.cli.commands import WRONG
 from lancekeep.entrypoints.cli.console import print_json, print_line, print_table
-from lancekeep.entrypoints.cli.options import Doors, Stores, as_json, stores
+from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, stores
 from lancekeep.entrypoints.cli.upkeep import mode
 from lancekeep.entrypoints.maintenance import MaintenanceWorker, read_plan
 
@@ -28,9 +28,9 @@ def maintain(context: click.Context, chosen: Stores, mode: str, policy: Path, dr
     Works on the catalog at ROOT as `lancekeep serve --maintenance` does at intervals. A worker whose lease is held by
     another one is refused. Exit code 1: an action failed.
     """
-    doors: Doors = context.obj
+    functions: PublicFunctions = context.obj
     plan = read_plan(policy)
-    with chosen.catalog(doors, mode=mode) as catalog:
+    with chosen.catalog(functions, mode=mode) as catalog:
         found = catalog.maintain(plan.policy, dry_run=True) if dry_run else MaintenanceWorker(catalog, plan).run_once()
         if found is None:
             raise Refused(

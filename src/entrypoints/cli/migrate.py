@@ -6,7 +6,7 @@ import click
 
 from lancekeep.application.upkeep.migration import MigrationProgress, MigrationReport
 from lancekeep.entrypoints.cli.console import print_json, print_line, print_table, progress
-from lancekeep.entrypoints.cli.options import Doors, Stores, as_json, assume_yes, stores
+from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, assume_yes, stores
 
 
 @click.command()
@@ -21,8 +21,8 @@ def migrate(context: click.Context, chosen: Stores, batch: int, assume_yes: bool
     Afterwards the catalog at ROOT can be opened with mode v2. Files stay where they are; concurrent reads and writes
     are safe. Without --yes, only shows the plan. If it is stopped, run it again to complete it.
     """
-    doors: Doors = context.obj
-    with chosen.catalog(doors) as catalog, progress("migrate") as report_progress:
+    functions: PublicFunctions = context.obj
+    with chosen.catalog(functions) as catalog, progress("migrate") as report_progress:
 
         def registered(step: MigrationProgress) -> None:
             report_progress(step.registered + step.skipped, step.total, f"{step.registered} registered")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from lancekeep.entrypoints.cli.console import print_json, print_line, progress
-from lancekeep.entrypoints.cli.options import Doors, Stores, as_json, assume_yes, stores
+from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, assume_yes, stores
 from lancekeep.entrypoints.cli.upkeep import mode
 
 
@@ -30,7 +30,7 @@ from lancekeep.entrypoints.cli.upkeep import mode
 @click.argument("table")
 @click.pass_obj
 def migrate_names(
-    doors: Doors,
+    functions: PublicFunctions,
     chosen: Stores,
     table: str,
     mode: str,
@@ -44,7 +44,7 @@ def migrate_names(
     Includes those of its branches. Readers and writers of the catalog continue. Without --yes, only shows the plan.
     If it is stopped, run it again to complete it.
     """
-    with chosen.catalog(doors, mode=mode) as catalog, progress("migrate") as report_progress:
+    with chosen.catalog(functions, mode=mode) as catalog, progress("migrate") as report_progress:
         renamed = catalog.migrate_manifest_names(
             table,
             interrupt_plain_readers=interrupt_plain_readers,

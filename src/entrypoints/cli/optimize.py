@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from lancekeep.entrypoints.cli.console import print_json, print_line, progress
-from lancekeep.entrypoints.cli.options import Doors, Stores, as_json, stores
+from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, stores
 from lancekeep.entrypoints.cli.upkeep import mode
 
 
@@ -19,8 +19,8 @@ def optimize(context: click.Context, chosen: Stores, mode: str, as_json: bool) -
 
     No entry of the catalog at ROOT changes. Other implementations use the indexes; Lancekeep does not need them.
     """
-    doors: Doors = context.obj
-    with chosen.catalog(doors, mode=mode) as catalog, progress("optimize"):
+    functions: PublicFunctions = context.obj
+    with chosen.catalog(functions, mode=mode) as catalog, progress("optimize"):
         catalog.optimize()
     if as_json:
         print_json({"optimized": chosen.root})

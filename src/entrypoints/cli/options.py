@@ -1,7 +1,7 @@
 """Define the options that commands share: stores and form of the output.
 
 A command takes ``@stores``, which passes it a `Stores`, and ``@as_json`` and ``@assume_yes`` as needed. It receives the
-public functions of the package by ``@click.pass_obj``, as `Doors`.
+public functions of the package by ``@click.pass_obj``, as `PublicFunctions`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Doors(Protocol):
+class PublicFunctions(Protocol):
     """The public functions of `lancekeep` for commands, imported on first use."""
 
     @property
@@ -70,13 +70,13 @@ class Stores:
         return attrs.asdict(self)
 
     @contextmanager
-    def catalog(self, doors: Doors, *, new: bool = False, **how: str) -> Iterator[Catalog]:
+    def catalog(self, functions: PublicFunctions, *, new: bool = False, **how: str) -> Iterator[Catalog]:
         """Open the catalog; ``new`` allows an empty root.
 
         Raises:
             NotFound: The root is empty: a mistyped root must not look like a healthy catalog.
         """
-        with doors.connect(**self.given, **how) as catalog:
+        with functions.connect(**self.given, **how) as catalog:
             if not new and catalog.is_bare():
                 raise NotFound(f"{catalog.root_uri} holds neither a catalog nor a table. Check the root.")
             yield catalog

@@ -7,7 +7,7 @@ import click
 
 from lancekeep.entrypoints.cli.commands import WRONG
 from lancekeep.entrypoints.cli.console import print_json, print_line, progress
-from lancekeep.entrypoints.cli.options import Doors, Stores, as_json, assume_yes, stores
+from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, assume_yes, stores
 from lancekeep.entrypoints.cli.upkeep import mode
 
 
@@ -36,8 +36,8 @@ def relocate(
     refused afterwards. Without --yes, only shows the plan. If it is stopped, run it again to complete it, or run it
     with the present location to give it up. Exit code 1: clones read the table.
     """
-    doors: Doors = context.obj
-    with chosen.catalog(doors, mode=mode) as catalog, progress("relocate") as report_progress:
+    functions: PublicFunctions = context.obj
+    with chosen.catalog(functions, mode=mode) as catalog, progress("relocate") as report_progress:
         report = catalog.relocate(table, location, keep=keep, dry_run=not assume_yes, progress=report_progress)
     if as_json:
         print_json(attrs.asdict(report))

@@ -9,7 +9,7 @@ import click
 
 from lancekeep.entrypoints.cli.commands import WRONG
 from lancekeep.entrypoints.cli.console import print_json, print_line, print_table, progress
-from lancekeep.entrypoints.cli.options import Doors, Stores, as_json, assume_yes, stores
+from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, assume_yes, stores
 from lancekeep.entrypoints.cli.upkeep import findings_document, looks, mode, print_findings
 
 if TYPE_CHECKING:  # pylance loads only when a command reads files
@@ -43,13 +43,13 @@ def repair(
     restore the discarded one. With --drop-fragments, a new version of a table lacks the fragments whose files cannot be
     read; older versions stay. Without --yes, only shows the plan. Exit code 1: an inconsistency remains.
     """
-    doors: Doors = context.obj
+    functions: PublicFunctions = context.obj
     lost: list[LostRows] = []
-    with chosen.catalog(doors, mode=mode) as catalog, progress("repair") as report_progress:
+    with chosen.catalog(functions, mode=mode) as catalog, progress("repair") as report_progress:
         report = catalog.fsck(repair=assume_yes, tables=tables or None, progress=report_progress, **looked)
         if drop_fragments:
-            verified = doors.verify(catalog, tables or None, progress=report_progress)
-            lost = (doors.drop_fragments if assume_yes else doors.lost_rows)(catalog, verified)
+            verified = functions.verify(catalog, tables or None, progress=report_progress)
+            lost = (functions.drop_fragments if assume_yes else functions.lost_rows)(catalog, verified)
     if as_json:
         dropped = {"lost": [attrs.asdict(each) for each in lost]} if drop_fragments else {}
         print_json({**findings_document(report), **dropped, "applied": assume_yes})

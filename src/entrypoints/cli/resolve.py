@@ -8,7 +8,7 @@ from lancekeep.domain.commit import Committed, Conflict
 from lancekeep.domain.transaction import AllCommitted
 from lancekeep.entrypoints.cli.commands import UNREACHABLE, WRONG
 from lancekeep.entrypoints.cli.console import print_json, print_line
-from lancekeep.entrypoints.cli.options import Doors, Stores, as_json, stores
+from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, stores
 from lancekeep.entrypoints.cli.upkeep import mode
 
 
@@ -24,8 +24,8 @@ def resolve(context: click.Context, chosen: Stores, token: str, mode: str, as_js
     TOKEN comes with the error CommitUnknown. Completes the commit if its version is still free. Exit code 1: another
     writer committed the version, so nothing was committed; 3: the stores still do not answer, so try again later.
     """
-    doors: Doors = context.obj
-    with chosen.catalog(doors, mode=mode) as catalog:
+    functions: PublicFunctions = context.obj
+    with chosen.catalog(functions, mode=mode) as catalog:
         outcome = catalog.resolve(token)
     match outcome:
         case Committed():

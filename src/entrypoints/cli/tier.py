@@ -8,7 +8,7 @@ import attrs
 import click
 
 from lancekeep.entrypoints.cli.console import print_json, print_line, progress
-from lancekeep.entrypoints.cli.options import Doors, Stores, as_json, assume_yes, stores
+from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, assume_yes, stores
 from lancekeep.entrypoints.cli.upkeep import mode, span
 
 
@@ -23,7 +23,7 @@ from lancekeep.entrypoints.cli.upkeep import mode, span
 @click.argument("base")
 @click.pass_obj
 def tier(
-    doors: Doors,
+    functions: PublicFunctions,
     chosen: Stores,
     table: str,
     base: str,
@@ -41,7 +41,7 @@ def tier(
     limit = before_version if older_than is None else older_than
     if limit is None or None not in (older_than, before_version):
         raise click.UsageError("give either --older-than or --before-version")
-    with chosen.catalog(doors, mode=mode) as catalog, progress("tier") as report_progress:
+    with chosen.catalog(functions, mode=mode) as catalog, progress("tier") as report_progress:
         report = catalog.move_fragments(table, limit, base, dry_run=not assume_yes, progress=report_progress)
     if as_json:
         print_json(attrs.asdict(report))

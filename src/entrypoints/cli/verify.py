@@ -9,7 +9,7 @@ import click
 
 from lancekeep.entrypoints.cli.commands import WRONG
 from lancekeep.entrypoints.cli.console import print_json, print_line, print_table, progress
-from lancekeep.entrypoints.cli.options import Doors, Stores, as_json, stores
+from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, stores
 from lancekeep.entrypoints.cli.upkeep import mode
 
 
@@ -40,9 +40,9 @@ def verify(
     ROOT. Compares files with the digests that `lancekeep digest` has recorded. Changes nothing. Exit code 1: a table is
     incomplete; `lancekeep repair --drop-fragments` shows what is lost.
     """
-    doors: Doors = context.obj
-    with chosen.catalog(doors, mode=mode) as catalog, progress("verify") as report_progress:
-        report = doors.verify(
+    functions: PublicFunctions = context.obj
+    with chosen.catalog(functions, mode=mode) as catalog, progress("verify") as report_progress:
+        report = functions.verify(
             catalog,
             tables or None,
             deep=deep,

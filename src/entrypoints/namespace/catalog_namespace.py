@@ -9,7 +9,7 @@ from __future__ import annotations
 from lancekeep.application.catalog import Catalog
 from lancekeep.entrypoints.namespace.data import DataOperations
 from lancekeep.entrypoints.namespace.indexes import IndexOperations
-from lancekeep.entrypoints.namespace.older import OlderOperations
+from lancekeep.entrypoints.namespace.legacy_operations import LegacyOperations
 from lancekeep.entrypoints.namespace.schema import SchemaOperations
 from lancekeep.entrypoints.namespace.tags import TagOperations
 from lancekeep.entrypoints.namespace.transactions import TransactionOperations
@@ -17,7 +17,7 @@ from lancekeep.entrypoints.namespace.views import ViewOperations
 
 
 class CatalogNamespace(
-    OlderOperations,
+    LegacyOperations,
     DataOperations,
     TransactionOperations,
     TagOperations,

@@ -19,9 +19,6 @@ from lancekeep.entrypoints.rest.requests import DELIMITER, JSON, Call
 
 ARROW_FILE = "application/vnd.apache.arrow.file"
 
-_PLAIN = {"count_table_rows": "count", "explain_table_query_plan": "plan", "analyze_table_query_plan": "analysis"}
-"""The operations whose response is one value, with the field of the response model that holds it."""
-
 _HEADER = "header."
 _NAME = re.compile("[A-Za-z0-9-]{1,100}")
 _VALUE = re.compile("[\t -~]{0,4000}")
@@ -37,8 +34,8 @@ def response_of(call: Call, answer: Any) -> Response:
         return Response(status_code=status, headers=headers)
     if call.route.answer is Body.ARROW:
         return Response(fields["data"], status, headers, ARROW_FILE)
-    if call.operation in _PLAIN:
-        content = to_json(fields[_PLAIN[call.operation]] if isinstance(fields, dict) else fields)
+    if call.route.value:
+        content = to_json(fields[call.route.value] if isinstance(fields, dict) else fields)
     elif call.route.answer is Body.METADATA:
         content = to_json(fields.get("metadata") or {})
     else:

@@ -25,8 +25,8 @@ from lancekeep.domain.errors import MissingExtra
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.partitions import Partition, key_of
 from lancekeep.entrypoints.spark.arrow_types import arrow_schema, as_spark_sees, fit, require_fit
-from lancekeep.entrypoints.spark.daemon import freeze_imports
 from lancekeep.entrypoints.spark.ingest import collected
+from lancekeep.entrypoints.spark.worker_gc import freeze_imports
 from lancekeep.entrypoints.spark.writing import write_batches
 
 try:

@@ -28,8 +28,8 @@ from lancekeep.entrypoints.spark.arrow_types import (
     with_blobs,
     with_vectors,
 )
-from lancekeep.entrypoints.spark.daemon import freeze_imports
 from lancekeep.entrypoints.spark.versions import with_offsets
+from lancekeep.entrypoints.spark.worker_gc import freeze_imports
 from lancekeep.ports.table_engine import WritePlan
 
 if TYPE_CHECKING:

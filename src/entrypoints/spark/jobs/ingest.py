@@ -19,7 +19,7 @@ from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput, Refused, TableNotFound
 from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.entrypoints.spark.arrow_types import require_storable
-from lancekeep.entrypoints.spark.jobs.aside import BadRecords
+from lancekeep.entrypoints.spark.jobs.bad_records import BadRecords
 from lancekeep.entrypoints.spark.jobs.files import Piece, SourceFile, absolute, format_of, list_files, pack
 from lancekeep.entrypoints.spark.jobs.ingested import RUN_PROPERTY, IngestedFiles, run_of
 from lancekeep.entrypoints.spark.jobs.merging import merged
@@ -250,7 +250,7 @@ class _Ingest:
             names = ", ".join(repr(field.name) for field in new)
             raise InvalidInput(
                 f"{self.table} has no columns {names}, and the files do: nothing was written. Add them with "
-                "schema='evolve', or set the files aside with schema='enforce'"
+                "schema='evolve', or set the files bad_records with schema='enforce'"
             )
         source = options.source_column
         if source is not None and source not in schema.names:
@@ -387,13 +387,13 @@ def _take_in(
 
     def batches() -> Iterable[pa.RecordBatch]:
         for piece in pieces:
-            for batch in read(piece, format, wanted, aside):
+            for batch in read(piece, format, wanted, bad_records):
                 rows[piece.file.uri] += batch.num_rows
                 yield batch
 
-    with BadRecords(folder, f"{run_name}-{number:05}", limit) as aside:
+    with BadRecords(folder, f"{run_name}-{number:05}", limit) as bad_records:
         fragments = write_batches(batches(), plan)
-    return _Written(fragments, rows.total(), aside.count, frozenset(aside.files - rows.keys()))
+    return _Written(fragments, rows.total(), bad_records.count, frozenset(bad_records.files - rows.keys()))
 
 
 # -- decisions ------------------------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ _UNREADABLE = (pa.ArrowException, OSError, ValueError)
 """The errors of the readers for invalid content."""
 
 
-class Aside(Protocol):
+class OnBadRecord(Protocol):
     """Sets records aside; raises `InvalidInput` once they exceed the limit."""
 
     def __call__(self, file: str, row: int | None, reason: str, record: Any = None) -> None: ...
@@ -132,7 +132,7 @@ def read(
     piece: Piece,
     format: str,  # noqa: A002 - as in `inspect`
     wanted: Wanted,
-    aside: Aside,
+    bad_records: OnBadRecord,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a piece that fit.
 
@@ -142,13 +142,13 @@ def read(
     file = piece.file
     source = pa.scalar(file.uri)
     try:
-        for row, batch in _READERS[format](piece, wanted, aside):
-            yield from _fitting(file, row, batch, wanted, source, aside)
+        for row, batch in _READERS[format](piece, wanted, bad_records):
+            yield from _fitting(file, row, batch, wanted, source, bad_records)
     except _UNREADABLE as error:
-        if isinstance(error, InvalidInput):  # raised by `aside`
+        if isinstance(error, InvalidInput):  # raised by `bad_records`
             raise
         _require_content(file, error)
-        aside(file.uri, None, f"cannot be read: {one_line(error)}")
+        bad_records(file.uri, None, f"cannot be read: {one_line(error)}")
     info = file.store.get_file_info(file.path)
     if f"{info.size}-{info.mtime_ns}" != file.state:
         raise Retryable(f"{file.uri} was changed or removed while it was read; run the job again")
@@ -172,13 +172,18 @@ def _require_content(file: SourceFile, error: Exception) -> None:
 
 
 def _fitting(
-    file: SourceFile, row: Callable[[int], int], batch: pa.RecordBatch, wanted: Wanted, source: pa.Scalar, aside: Aside
+    file: SourceFile,
+    row: Callable[[int], int],
+    batch: pa.RecordBatch,
+    wanted: Wanted,
+    source: pa.Scalar,
+    bad_records: OnBadRecord,
 ) -> Iterator[pa.RecordBatch]:
     """Yield a batch as the table stores it; halve what does not fit, down to single rows."""
     refusal = wanted.refusal(batch.schema.names)
     if refusal:
         for at in range(batch.num_rows):
-            aside(file.uri, row(at), refusal, _record(batch.slice(at, 1)))
+            bad_records(file.uri, row(at), refusal, _record(batch.slice(at, 1)))
         return
     parts = [(0, batch)]
     while parts:
@@ -190,7 +195,7 @@ def _fitting(
             if half:
                 parts += [(at + half, part.slice(half)), (at, part.slice(0, half))]
             elif part.num_rows:
-                aside(file.uri, row(at), one_line(error), _record(part))
+                bad_records(file.uri, row(at), one_line(error), _record(part))
 
 
 def _complete(batch: pa.RecordBatch, wanted: Wanted, source: pa.Scalar) -> pa.RecordBatch:
@@ -261,12 +266,12 @@ def _sizes(group: Any) -> list[int]:
     return [group.column(at).total_compressed_size for at in range(group.num_columns)]
 
 
-def _read_parquet(piece: Piece, wanted: Wanted, aside: Aside) -> Rows:
+def _read_parquet(piece: Piece, wanted: Wanted, bad_records: OnBadRecord) -> Rows:
     with piece.file.store.open_input_file(piece.file.path) as stream:
         parquet = pa.parquet.ParquetFile(stream, buffer_size=CHUNK)  # by default, it reads column chunks whole
         refusal = wanted.refusal(parquet.schema_arrow.names)
         if refusal:
-            aside(piece.file.uri, None, refusal)
+            bad_records(piece.file.uri, None, refusal)
             return
         first = piece.first_row
         for group in range(parquet.metadata.num_row_groups) if piece.row_groups is None else piece.row_groups:
@@ -278,7 +283,7 @@ def _read_parquet(piece: Piece, wanted: Wanted, aside: Aside) -> Rows:
                     row += batch.num_rows
             except (pa.ArrowException, OSError) as error:
                 _require_content(piece.file, error)
-                aside(piece.file.uri, row, f"the rest of row group {group} cannot be read: {one_line(error)}")
+                bad_records(piece.file.uri, row, f"the rest of row group {group} cannot be read: {one_line(error)}")
             first += parquet.metadata.row_group(group).num_rows
 
 
@@ -311,7 +316,7 @@ def _inspect_csv(file: SourceFile) -> Inspection:
     return Inspection(pa.schema([field.with_type(found.get(field.name, field.type)) for field in schema]))
 
 
-def _read_csv(piece: Piece, wanted: Wanted, aside: Aside) -> Rows:
+def _read_csv(piece: Piece, wanted: Wanted, bad_records: OnBadRecord) -> Rows:
     """Read values as bytes, so that an invalid value costs its row and not the block."""
     skipped: list[int] = []
     found: list[tuple[int, str, str]] = []
@@ -325,14 +330,14 @@ def _read_csv(piece: Piece, wanted: Wanted, aside: Aside) -> Rows:
 
     def report() -> None:
         while found:
-            aside(piece.file.uri, *found.pop(0))
+            bad_records(piece.file.uri, *found.pop(0))
 
     columns = dict.fromkeys(wanted.of_files.names, pa.binary())
     with piece.file.store.open_input_stream(piece.file.path) as stream:
         reader = _open_csv(stream, columns, skip)
         refusal = wanted.refusal(reader.schema.names)
         if refusal:
-            aside(piece.file.uri, None, refusal)
+            bad_records(piece.file.uri, None, refusal)
             return
         taken = 0
         try:
@@ -370,14 +375,14 @@ def _inspect_json(file: SourceFile) -> Inspection:
     return Inspection(with_wide_integers(agreed(found), [line for _, line in lines]) if found else None)
 
 
-def _read_json(piece: Piece, wanted: Wanted, aside: Aside) -> Rows:
+def _read_json(piece: Piece, wanted: Wanted, bad_records: OnBadRecord) -> Rows:
     schema = pa.schema([pa.field(field.name, as_json_reads(field.type)) for field in wanted.of_files])
     with piece.file.store.open_input_stream(piece.file.path) as stream:
         for lines in numbered_records(stream):
             records = dict(lines)
 
             def unparsed(number: int, reason: str, records: dict[int, bytes] = records) -> None:
-                aside(piece.file.uri, number, reason, records[number].decode(errors="backslashreplace"))
+                bad_records(piece.file.uri, number, reason, records[number].decode(errors="backslashreplace"))
 
             exact = [each for each in lines if is_exact(each, schema, unparsed)]
             for numbers, table in parsed(exact, schema, unparsed):
@@ -404,12 +409,12 @@ def _inspect_arrow(file: SourceFile) -> Inspection:
         return Inspection(_open_arrow(stream)[0].remove_metadata())
 
 
-def _read_arrow(piece: Piece, wanted: Wanted, aside: Aside) -> Rows:
+def _read_arrow(piece: Piece, wanted: Wanted, bad_records: OnBadRecord) -> Rows:
     with piece.file.store.open_input_file(piece.file.path) as stream:
         schema, batches = _open_arrow(stream)
         refusal = wanted.refusal(schema.names)
         if refusal:
-            aside(piece.file.uri, None, refusal)
+            bad_records(piece.file.uri, None, refusal)
             return
         row = 1
         for batch in batches:
@@ -422,13 +427,13 @@ def _read_arrow(piece: Piece, wanted: Wanted, aside: Aside) -> Rows:
 # -- images ---------------------------------------------------------------------------------------------------------
 
 
-def _read_image(piece: Piece, wanted: Wanted, aside: Aside) -> Rows:
+def _read_image(piece: Piece, wanted: Wanted, bad_records: OnBadRecord) -> Rows:
     """Yield one row: the unchanged bytes of a file, and its header's size; nothing is decoded."""
     content = piece.file.read()
     format_ = next((name for magic, name in _IMAGE_FORMATS if content.startswith(magic)), None)
     width, height = imagesize.get(BytesIO(content)) if format_ else (-1, -1)
     if format_ is None or width < 1 or height < 1:
-        aside(piece.file.uri, None, "is not an image of a known format, or is truncated")
+        bad_records(piece.file.uri, None, "is not an image of a known format, or is truncated")
         return
     row = [{"uri": piece.file.uri, "format": format_, "width": width, "height": height, "image": content}]
     yield _numbered(1), pa.RecordBatch.from_pylist(row, IMAGES)
@@ -441,7 +446,7 @@ _INSPECTORS: dict[str, Callable[[SourceFile], Inspection]] = {
     "arrow": _inspect_arrow,
     "image": lambda file: Inspection(IMAGES),
 }
-_READERS: dict[str, Callable[[Piece, Wanted, Aside], Rows]] = {
+_READERS: dict[str, Callable[[Piece, Wanted, OnBadRecord], Rows]] = {
     "parquet": _read_parquet,
     "csv": _read_csv,
     "json": _read_json,

@@ -21,8 +21,8 @@ from lancekeep.application.upkeep.fsck import Progress
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import Unsupported
 from lancekeep.domain.identifiers import Identifier
-from lancekeep.entrypoints.spark.daemon import freeze_imports
 from lancekeep.entrypoints.spark.failures import translated
+from lancekeep.entrypoints.spark.worker_gc import freeze_imports
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -2,7 +2,7 @@
 
 Those are ``spark-sql``, Connect servers, Thrift servers and Scala programs. Spark creates a catalog from the class that
 ``spark.sql.catalog.<name>`` names. The jar holds such a class. It starts one Python process for the driver's JVM
-(`companion`), and delegates every call to a `SqlCatalog` there.
+(`driver_process`), and delegates every call to a `SqlCatalog` there.
 
 The class is compiled on the machine that runs Spark, by Spark's own compiler against Spark's own interfaces. So it
 needs no JDK, and fits the installed version.
@@ -43,7 +43,7 @@ public class SparkCatalog implements {interfaces} {{
     private SparkSession session;
     private String name;
     private java.util.Map options;
-    private Companion companion;
+    private DriverProcess driverProcess;
     private Object catalog;
 
     public void initialize(String name, CaseInsensitiveStringMap options) {{
@@ -59,10 +59,10 @@ public class SparkCatalog implements {interfaces} {{
         if (python == null) python = session.conf().get("spark.pyspark.driver.python", null);
         if (python == null) python = session.conf().get("spark.pyspark.python", null);
         if (python == null) python = System.getenv("PYSPARK_PYTHON");
-        Companion living = Companion.of(python == null ? "python3" : python, session);
-        if (living != companion) {{
+        DriverProcess living = DriverProcess.of(python == null ? "python3" : python, session);
+        if (living != driverProcess) {{
             catalog = living.open(session, name, options);
-            companion = living;
+            driverProcess = living;
         }}
         return catalog;
     }}
@@ -70,23 +70,23 @@ public class SparkCatalog implements {interfaces} {{
 {methods}
 
     /** The Python process of this JVM; it ends with the JVM, whose end closes its input. */
-    public static class Companion {{
+    public static class DriverProcess {{
         private static final java.util.Map RUNNING = new java.util.HashMap();
         private final Process process;
         private final java.util.function.Function door;
 
-        static Companion of(String python, SparkSession session) {{
+        static DriverProcess of(String python, SparkSession session) {{
             synchronized (RUNNING) {{
-                Companion found = (Companion) RUNNING.get(python);
+                DriverProcess found = (DriverProcess) RUNNING.get(python);
                 if (found == null || !found.process.isAlive()) {{
-                    found = new Companion(python, session);
+                    found = new DriverProcess(python, session);
                     RUNNING.put(python, found);
                 }}
                 return found;
             }}
         }}
 
-        private Companion(String python, SparkSession session) {{
+        private DriverProcess(String python, SparkSession session) {{
             String token = java.util.UUID.randomUUID().toString();
             try {{
                 org.apache.spark.api.python.Py4JServer server =

@@ -17,7 +17,6 @@ from pyspark.sql.types import LongType, StructType
 
 from lancekeep.domain.errors import Unsupported
 from lancekeep.entrypoints.scanning import row_bytes
-from lancekeep.entrypoints.spark.daemon import freeze_imports
 from lancekeep.entrypoints.spark.reading import FragmentReader, Snapshot, stored_fragments
 from lancekeep.entrypoints.spark.reading import partitions as neighbours
 from lancekeep.entrypoints.spark.sql.aggregates import Aggregation, Aggregator
@@ -28,6 +27,7 @@ from lancekeep.entrypoints.spark.sql.samples import Sample
 from lancekeep.entrypoints.spark.sql.streams import refuse_options
 from lancekeep.entrypoints.spark.sql.top import MOST_ROWS, Order, TopRows, orders_of
 from lancekeep.entrypoints.spark.sql.workers import partitions, reader_factory
+from lancekeep.entrypoints.spark.worker_gc import freeze_imports
 
 ToStream = Callable[[Any, Mapping[str, str], str], Any]
 """A function that takes a schema, options and a checkpoint location, and returns a ``MicroBatchStream``."""

@@ -22,7 +22,7 @@ _NO_OPERATIONS = ("namespace_id", "retrieve_ops_metrics", "reset_ops_metrics")
 _FIELDS = ("id", "properties")
 
 
-class OlderOperations(NamespaceOperations, TableOperations):
+class LegacyOperations(NamespaceOperations, TableOperations):
     """The operations of earlier versions of the specification."""
 
     @translating
@@ -33,8 +33,8 @@ class OlderOperations(NamespaceOperations, TableOperations):
         supported = [
             name for name in names if getattr(type(self), name).__qualname__ != f"{api.LanceNamespace.__name__}.{name}"
         ]
-        older = ["alter_namespace", "alter_table", "get_namespace", "get_table", "list_operations"]
-        return {"operations": sorted(name.title().replace("_", "") for name in [*supported, *older])}
+        legacy = ["alter_namespace", "alter_table", "get_namespace", "get_table", "list_operations"]
+        return {"operations": sorted(name.title().replace("_", "") for name in [*supported, *legacy])}
 
     def get_namespace(self, request: api.DescribeNamespaceRequest) -> api.DescribeNamespaceResponse:
         """Describe a namespace; the older name of `describe_namespace`."""

@@ -32,7 +32,7 @@ Open = Callable[[Mapping[str, str]], Opened]
 """Opens a catalog from the options of a configuration."""
 
 
-def accompany(token: str, open_catalog: Open, register: Callable[[SparkSession], None]) -> None:
+def serve_driver(token: str, open_catalog: Open, register: Callable[[SparkSession], None]) -> None:
     """Serve the driver that started this process until it ends.
 
     Args:
