@@ -13,9 +13,13 @@ if TYPE_CHECKING:
     from lancekeep.application.catalog import Catalog
     from lancekeep.application.certification import Certificate, Check, Result
     from lancekeep.application.entries.tables import Description
+    from lancekeep.application.entries.tags import Tags
     from lancekeep.application.partitions.namespace import PartitionedNamespace
     from lancekeep.application.partitions.scan import Scan
+    from lancekeep.application.rows.table_data import TableData
+    from lancekeep.application.rows.table_structure import TableStructure
     from lancekeep.application.rows.transactions import Snapshot, Transaction
+    from lancekeep.application.rows.views import Refreshed, Views
     from lancekeep.application.rows.writes import HistoryEntry
     from lancekeep.application.upkeep.cleanup_report import CleanupReport, NotCleaned, TableCleanup
     from lancekeep.application.upkeep.fsck import Finding, FsckReport
@@ -23,7 +27,7 @@ if TYPE_CHECKING:
     from lancekeep.application.upkeep.table_relocation import RelocationReport
     from lancekeep.application.upkeep.tiering import TieringReport
     from lancekeep.composition import certify, connect
-    from lancekeep.domain.commit import Committed, Conflict, Outcome, Unknown
+    from lancekeep.domain.commit import Changed, Committed, Conflict, Outcome, Unknown
     from lancekeep.domain.commit_token import CommitToken, CommitUnknown
     from lancekeep.domain.errors import (
         AccessDenied,
@@ -70,23 +74,30 @@ if TYPE_CHECKING:
     from lancekeep.domain.partitions import Partition
     from lancekeep.domain.table import Table
     from lancekeep.domain.transaction import AllCommitted
+    from lancekeep.domain.view import Refresh, SourceVersion, ViewDefinition
     from lancekeep.entrypoints.hashing import Recording, digest
     from lancekeep.entrypoints.lost_rows import LostRows, drop_fragments, lost_rows
     from lancekeep.entrypoints.namespace.directory import DirectoryNamespace
     from lancekeep.entrypoints.namespace.rest import RestNamespace
     from lancekeep.entrypoints.verification import Problem, Verification, VerifiedTable, verify
+    from lancekeep.format.tags import Tag
+    from lancekeep.ports.rows import MergeCounts, MergeRule, Query, RowStats, VectorSearch
     from lancekeep.ports.table_engine import VersionDetails, WritePlan
+    from lancekeep.ports.table_structure import Branch, ColumnChange, FieldMetadata, Index, IndexStatistics, NewIndex
 
 __all__ = [
     "AccessDenied",
     "AllCommitted",
     "AlreadyExists",
+    "Branch",
     "BranchAlreadyExists",
     "BranchNotFound",
     "Catalog",
     "Certificate",
+    "Changed",
     "Check",
     "CleanupReport",
+    "ColumnChange",
     "ColumnNotFound",
     "CommitRefused",
     "CommitStoreMismatch",
@@ -99,16 +110,21 @@ __all__ = [
     "Description",
     "DirectoryNamespace",
     "EngineFailed",
+    "FieldMetadata",
     "Finding",
     "FsckReport",
     "HistoryEntry",
+    "Index",
     "IndexAlreadyExists",
     "IndexNotFound",
+    "IndexStatistics",
     "InvalidInput",
     "LancekeepError",
     "LostRows",
     "LsmRefused",
     "LsmWarning",
+    "MergeCounts",
+    "MergeRule",
     "MigrationProgress",
     "MigrationReport",
     "MissingExtra",
@@ -116,6 +132,7 @@ __all__ = [
     "NamespaceAlreadyExists",
     "NamespaceNotEmpty",
     "NamespaceNotFound",
+    "NewIndex",
     "NotCleaned",
     "NotFound",
     "ObjectId",
@@ -126,22 +143,31 @@ __all__ = [
     "PartitionSpec",
     "PartitionedNamespace",
     "Problem",
+    "Query",
     "Recording",
+    "Refresh",
+    "Refreshed",
     "Refused",
     "RelocationReport",
     "RestNamespace",
     "Result",
     "Retryable",
+    "RowStats",
     "Scan",
     "SchemaMismatch",
     "Snapshot",
+    "SourceVersion",
     "StoreUnavailable",
     "Table",
     "TableAlreadyExists",
     "TableCleanup",
+    "TableData",
     "TableNotFound",
+    "TableStructure",
+    "Tag",
     "TagAlreadyExists",
     "TagNotFound",
+    "Tags",
     "TieringReport",
     "Transaction",
     "TransactionNotFound",
@@ -150,13 +176,16 @@ __all__ = [
     "UnsafeStore",
     "UnsafeStoreWarning",
     "Unsupported",
+    "VectorSearch",
     "Verification",
     "VerifiedTable",
     "VersionDetails",
     "VersionNotFound",
     "VersionTaken",
     "ViewAlreadyExists",
+    "ViewDefinition",
     "ViewNotFound",
+    "Views",
     "WritePlan",
     "certify",
     "connect",
@@ -181,7 +210,15 @@ _HOMES = {
     "lancekeep.application.rows.writes": "HistoryEntry",
     "lancekeep.composition": "certify connect",
     "lancekeep.domain.transaction": "AllCommitted",
-    "lancekeep.domain.commit": "Committed Conflict Outcome Unknown",
+    "lancekeep.application.rows.table_data": "TableData",
+    "lancekeep.application.rows.table_structure": "TableStructure",
+    "lancekeep.application.rows.views": "Refreshed Views",
+    "lancekeep.application.entries.tags": "Tags",
+    "lancekeep.domain.view": "Refresh SourceVersion ViewDefinition",
+    "lancekeep.format.tags": "Tag",
+    "lancekeep.ports.rows": "MergeCounts MergeRule Query RowStats VectorSearch",
+    "lancekeep.ports.table_structure": "Branch ColumnChange FieldMetadata Index IndexStatistics NewIndex",
+    "lancekeep.domain.commit": "Changed Committed Conflict Outcome Unknown",
     "lancekeep.domain.commit_token": "CommitToken CommitUnknown",
     "lancekeep.domain.identifiers": "ObjectId",
     "lancekeep.domain.namespace": "Namespace",

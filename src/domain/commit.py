@@ -46,6 +46,19 @@ from lancekeep.domain.version_row import NotReady, Reservation, Reserved, Versio
 
 
 @attrs.frozen
+class Changed:
+    """A committed change of a table.
+
+    Attributes:
+        version: The version that holds the change.
+        transaction: The id of its transaction; None if it is not known.
+    """
+
+    version: int
+    transaction: str | None
+
+
+@attrs.frozen
 class Committed:
     """The version is committed.
 

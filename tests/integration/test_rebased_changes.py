@@ -20,10 +20,10 @@ from rest_server import serving
 import lancekeep
 from lancekeep.adapters.lance.engine import LanceEngine
 from lancekeep.application.rows.appends import Appends
-from lancekeep.application.rows.table_data import Change
 from lancekeep.application.rows.table_transactions import TableTransactions
 from lancekeep.application.upkeep.fsck import Kind
 from lancekeep.domain.appends import REBASED
+from lancekeep.domain.commit import Changed
 from lancekeep.domain.identifiers import ObjectId
 
 TABLE = ObjectId(("t",))
@@ -62,16 +62,16 @@ def of_two_fragments(catalog: lancekeep.Catalog) -> str:
     return str(catalog.open("t").uri)
 
 
-def delete(catalog: lancekeep.Catalog, *gone: int) -> Change:
+def delete(catalog: lancekeep.Catalog, *gone: int) -> Changed:
     return catalog.data.delete(TABLE, f"id in {(*gone, -1)}")
 
 
-def update(catalog: lancekeep.Catalog, *changed: int) -> Change:
+def update(catalog: lancekeep.Catalog, *changed: int) -> Changed:
     """Add 200 to some ids."""
     return catalog.data.update(TABLE, {"id": "id + 200"}, f"id in {(*changed, -1)}")[0]
 
 
-MINE: dict[str, tuple[Callable[..., Change], Callable[[Sequence[int], Sequence[int]], list[int]]]] = {
+MINE: dict[str, tuple[Callable[..., Changed], Callable[[Sequence[int], Sequence[int]], list[int]]]] = {
     "delete": (delete, lambda ids, some: sorted(set(ids) - set(some))),
     "update": (update, lambda ids, some: sorted(each + 200 if each in some else each for each in ids)),
 }

@@ -15,7 +15,7 @@ from lancekeep.application.rows.writes import Writes
 from lancekeep.domain.commit import Committed, Outcome
 from lancekeep.domain.commit_token import CommitToken
 from lancekeep.domain.errors import InvalidInput, LancekeepError, Unsupported
-from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.view import Effect, Refresh, ViewDefinition
 from lancekeep.format.tags import Tag
 from lancekeep.ports.catalog_server import CatalogServer
@@ -28,15 +28,16 @@ class RestTags(Tags):
     def __init__(self, server: CatalogServer) -> None:
         self._server = server
 
-    def get(self, object_id: ObjectId, name: str) -> Tag:
+    def get(self, identifier: Identifier, name: str) -> Tag:
         """Return the version and the branch of a tag.
 
         The response has no other members of the tag; those of `list` are complete.
         """
-        found = self._call("get_table_tag_version", object_id, tag=name)
+        found = self._call("get_table_tag_version", identifier, tag=name)
         return Tag(int(found["version"]), found.get("branch"), 0)
 
-    def list(self, object_id: ObjectId) -> Mapping[str, Tag]:
+    def list(self, identifier: Identifier) -> Mapping[str, Tag]:
+        object_id = ObjectId.of(identifier)
         tags: dict[str, Tag] = {}
         after: str | None = None
         while True:
@@ -47,18 +48,18 @@ class RestTags(Tags):
             if not after:
                 return dict(sorted(tags.items()))
 
-    def create(self, object_id: ObjectId, name: str, version: int, branch: str | None) -> None:
-        self._call("create_table_tag", object_id, tag=name, version=version, branch=branch)
+    def create(self, identifier: Identifier, name: str, version: int, branch: str | None = None) -> None:
+        self._call("create_table_tag", identifier, tag=name, version=version, branch=branch)
 
-    def update(self, object_id: ObjectId, name: str, version: int, branch: str | None) -> None:
-        self._call("update_table_tag", object_id, tag=name, version=version, branch=branch)
+    def update(self, identifier: Identifier, name: str, version: int, branch: str | None = None) -> None:
+        self._call("update_table_tag", identifier, tag=name, version=version, branch=branch)
 
-    def delete(self, object_id: ObjectId, name: str) -> None:
-        self._call("delete_table_tag", object_id, tag=name)
+    def delete(self, identifier: Identifier, name: str) -> None:
+        self._call("delete_table_tag", identifier, tag=name)
 
-    def _call(self, operation: str, object_id: ObjectId, **fields: Any) -> dict[str, Any]:
+    def _call(self, operation: str, identifier: Identifier, **fields: Any) -> dict[str, Any]:
         given = {name: value for name, value in fields.items() if value is not None}
-        return self._server.call(operation, {"id": [*object_id.names], **given})
+        return self._server.call(operation, {"id": list(ObjectId.of(identifier).names), **given})
 
 
 class RestViews(Views):
@@ -68,7 +69,8 @@ class RestViews(Views):
         super().__init__(tables, writes, engine)
         self._server = server
 
-    def create(self, object_id: ObjectId, definition: ViewDefinition, schema: Any) -> Committed:
+    def create(self, identifier: Identifier, definition: ViewDefinition, schema: Any) -> Committed:
+        object_id = ObjectId.of(identifier)
         fields = {
             "id": list(object_id.names),
             "kind": "query",
@@ -80,11 +82,12 @@ class RestViews(Views):
         found = self._server.call("describe_table_version", created)["version"]
         return Committed(int(found["version"]), str(found["manifest_path"]), int(found.get("manifest_size") or 0))
 
-    def refresh(self, object_id: ObjectId, version: int | None = None) -> Refreshed:
+    def refresh(self, identifier: Identifier, version: int | None = None) -> Refreshed:
         """Refresh a view from a version of its source, by default the latest.
 
         ``source`` of the result is None if the server has not finished the refresh, or does not record the version.
         """
+        object_id = ObjectId.of(identifier)
         before = self._latest(object_id)
         fields = {"id": list(object_id.names), **({} if version is None else {"src_version": version})}
         job = self._server.call("refresh_materialized_view", fields).get("job_id")

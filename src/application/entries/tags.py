@@ -21,7 +21,7 @@ from lancekeep.domain.errors import (
     TagNotFound,
     VersionNotFound,
 )
-from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.version_row import VersionRow
 from lancekeep.format.tags import DIRECTORY, SUFFIX, Tag
 
@@ -29,7 +29,10 @@ Answer = TypeVar("Answer")
 
 
 class Tags:
-    """Creates, moves, lists and deletes the tags of tables.
+    """The tags of tables: ``catalog.tags``.
+
+    Identifiers are those of `Catalog`. ``branch`` None is the main history. Every method raises `TableNotFound` if the
+    table does not exist.
 
     A tag is a small file in the directory of its table. The engine can write it, too, but it checks for the file and
     then writes it, so two writers can both create one tag. Here the storage's put-if-absent decides.
@@ -40,16 +43,18 @@ class Tags:
         self._places = places
         self._tables = tables
 
-    def get(self, object_id: ObjectId, name: str) -> Tag:
+    def get(self, identifier: Identifier, name: str) -> Tag:
         """Return a tag.
 
         Raises:
             TagNotFound: The table has no such tag.
         """
+        object_id = ObjectId.of(identifier)
         return self._read(object_id, name, self._key(object_id, name))
 
-    def list(self, object_id: ObjectId) -> Mapping[str, Tag]:
+    def list(self, identifier: Identifier) -> Mapping[str, Tag]:
         """Return the tags of a table, by name in byte order."""
+        object_id = ObjectId.of(identifier)
         directory, objects = self._directory(object_id), self._places.objects
         keys = self._ask(lambda: [info.key for info in objects.list(directory) if info.key.endswith(SUFFIX)])
         names = [key[len(directory) : -len(SUFFIX)] for key in keys]
@@ -57,16 +62,23 @@ class Tags:
         found = dict(zip(names, zip(keys, contents, strict=True), strict=True))
         return {name: Tag.parse(content, key) for name, (key, content) in sorted(found.items()) if content is not None}
 
-    def create(self, object_id: ObjectId, name: str, version: int, branch: str | None) -> None:
+    def create(self, identifier: Identifier, name: str, version: int, branch: str | None = None) -> None:
         """Create a tag.
 
         Of several concurrent callers, one succeeds if the storage has put-if-absent.
+
+        Args:
+            identifier: The table.
+            name: The name of the tag.
+            version: The version that the tag points at.
+            branch: The branch of the version.
 
         Raises:
             TagAlreadyExists: The table has the tag.
             BranchNotFound, VersionNotFound: The branch or the version does not exist.
             InvalidInput: The name is not valid.
         """
+        object_id = ObjectId.of(identifier)
         key = self._key(object_id, name)
         row = self._version(object_id, version, branch)
         now = _now()
@@ -76,12 +88,19 @@ class Tags:
                 f"the table {object_id} has a tag {name!r}; choose another name, or move the tag with update_table_tag"
             )
 
-    def update(self, object_id: ObjectId, name: str, version: int, branch: str | None) -> None:
+    def update(self, identifier: Identifier, name: str, version: int, branch: str | None = None) -> None:
         """Let a tag point at another version.
+
+        Args:
+            identifier: The table.
+            name: The name of the tag.
+            version: The new version.
+            branch: The branch of the new version.
 
         Raises:
             TagNotFound, BranchNotFound, VersionNotFound: The tag, the branch or the version does not exist.
         """
+        object_id = ObjectId.of(identifier)
         key = self._key(object_id, name)
         tag = self._read(object_id, name, key)
         row = self._version(object_id, version, branch)
@@ -94,12 +113,13 @@ class Tags:
         )
         self._ask(lambda: self._places.objects.put(key, moved.content()))
 
-    def delete(self, object_id: ObjectId, name: str) -> None:
+    def delete(self, identifier: Identifier, name: str) -> None:
         """Delete a tag.
 
         Raises:
             TagNotFound: The table has no such tag.
         """
+        object_id = ObjectId.of(identifier)
         key = self._key(object_id, name)
         if self._ask(lambda: self._places.objects.head(key)) is None:
             raise _missing(object_id, name)

@@ -6,14 +6,12 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import attrs
-
 from lancekeep.application.entries.tables import Tables
 from lancekeep.application.retry import Retry
 from lancekeep.application.rows.row_rules import check_stream, checked
 from lancekeep.application.rows.writes import Writes
 from lancekeep.domain.appends import MOST_BYTES
-from lancekeep.domain.commit import Committed
+from lancekeep.domain.commit import Changed, Committed
 from lancekeep.domain.errors import (
     ConcurrentModification,
     LsmWarning,
@@ -22,7 +20,7 @@ from lancekeep.domain.errors import (
     VersionNotFound,
     VersionTaken,
 )
-from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.row_rules import Rules, columns_of
 from lancekeep.ports.rows import MergeCounts, MergeRule, Query, RowStats, Source
 from lancekeep.ports.table_engine import TableEngine
@@ -34,24 +32,12 @@ PATIENCE = 30.0
 """The seconds after which a merge that keeps losing is no longer repeated, as pylance has it."""
 
 
-@attrs.frozen
-class Change:
-    """A committed change of rows.
-
-    Attributes:
-        version: The version that holds the change.
-        transaction: The id of its transaction; None if it is not known.
-    """
-
-    version: int
-    transaction: str | None
-
-
 class TableData:
-    """Changes and queries the rows of tables.
+    """The rows of tables: ``catalog.data``.
 
-    Changes raise what `Catalog.write` raises. Queries raise `TableNotFound`, `VersionNotFound`, `BranchNotFound`,
-    `ColumnNotFound` and, for a malformed query, `InvalidInput`. ``branch`` None is the main history.
+    Identifiers are those of `Catalog`. ``branch`` None is the main history, and ``version`` None is the latest version.
+    Changes raise the errors of `Catalog.write`. Queries raise `TableNotFound`, `VersionNotFound`, `BranchNotFound`,
+    `ColumnNotFound` and, for a malformed query, `InvalidInput`.
     """
 
     def __init__(
@@ -68,11 +54,20 @@ class TableData:
 
     # -- changes ------------------------------------------------------------------------------------------------
 
-    def insert(self, object_id: ObjectId, data: Any, *, overwrite: bool = False, branch: str | None = None) -> Change:
+    def insert(
+        self, identifier: Identifier, data: Any, *, overwrite: bool = False, branch: str | None = None
+    ) -> Changed:
         """Append a stream of batches, or replace all rows.
 
         A table that is only declared gets its first version.
+
+        Args:
+            identifier: The table.
+            data: A ``pyarrow.RecordBatchReader``.
+            overwrite: Replace all rows.
+            branch: The branch to change.
         """
+        object_id = ObjectId.of(identifier)
         if branch is not None:
             rows = self._engine.rows
             with checked(data, self._tables.find(object_id).rules) as stream:
@@ -91,13 +86,13 @@ class TableData:
 
     def merge(
         self,
-        object_id: ObjectId,
+        identifier: Identifier,
         data: Any,
         rule: MergeRule,
         *,
         branch: str | None = None,
         patience: float = PATIENCE,
-    ) -> tuple[Change, MergeCounts]:
+    ) -> tuple[Changed, MergeCounts]:
         """Merge a stream of batches into a table by key.
 
         The merge commits after the version that it has read, with only versions between that add none of its keys;
@@ -105,22 +100,23 @@ class TableData:
         twice. A table that is only declared gets its first version.
 
         Args:
-            object_id: The table.
-            data: The source.
-            rule: What happens to the rows.
-            branch: The branch.
+            identifier: The table.
+            data: A ``pyarrow.RecordBatchReader``.
+            rule: The key columns, and the treatment of rows.
+            branch: The branch to change.
             patience: The seconds after which no further attempt begins.
 
         Raises:
             ConcurrentModification: Other writers won every attempt. Nothing was committed.
         """
+        object_id = ObjectId.of(identifier)
         retry = Retry(patience, first=0.02, retried=(ConcurrentModification, VersionTaken))
         with self._engine.rows.repeatable(data) as source:
             return retry.call(lambda: self._merge_once(object_id, source, rule, branch))
 
     def _merge_once(
         self, object_id: ObjectId, source: Source, rule: MergeRule, branch: str | None
-    ) -> tuple[Change, MergeCounts]:
+    ) -> tuple[Changed, MergeCounts]:
         counted: list[MergeCounts] = []
 
         def merge(dataset: Any) -> Any:
@@ -144,9 +140,25 @@ class TableData:
         return change, counted[0]
 
     def update(
-        self, object_id: ObjectId, values: Mapping[str, str], condition: str | None, *, branch: str | None = None
-    ) -> tuple[Change, int]:
-        """Set columns of rows to SQL expressions, and return the number of updated rows."""
+        self,
+        identifier: Identifier,
+        values: Mapping[str, str],
+        condition: str | None = None,
+        *,
+        branch: str | None = None,
+    ) -> tuple[Changed, int]:
+        """Set columns of rows to SQL expressions.
+
+        Args:
+            identifier: The table.
+            values: The SQL expression of each column to set, by its name.
+            condition: An SQL condition that selects the rows; by default all rows.
+            branch: The branch to change.
+
+        Returns:
+            The change, and the number of updated rows.
+        """
+        object_id = ObjectId.of(identifier)
         counted: list[int] = []
 
         def update(dataset: Any) -> Any:
@@ -163,14 +175,16 @@ class TableData:
         # The reply of the commit was lost: the engine raised, and the commit store has settled the outcome.
         return change, self.count(object_id, condition, version=change.version - 1, branch=branch)
 
-    def delete(self, object_id: ObjectId, condition: str, *, branch: str | None = None) -> Change:
+    def delete(self, identifier: Identifier, condition: str, *, branch: str | None = None) -> Changed:
         """Delete the rows for which an SQL condition is true."""
+        object_id = ObjectId.of(identifier)
         return self._change(
             object_id, lambda dataset: self._engine.rows.delete(dataset, condition), branch, rebased=True
         )
 
-    def restore(self, object_id: ObjectId, version: int, *, branch: str | None = None) -> Change:
+    def restore(self, identifier: Identifier, version: int, *, branch: str | None = None) -> Changed:
         """Commit a new version with the contents of an earlier one."""
+        object_id = ObjectId.of(identifier)
         rows = self._engine.rows
 
         def check(dataset: Any, rules: Rules) -> None:
@@ -189,7 +203,7 @@ class TableData:
         admits: Callable[[Any, int], bool] | None = None,
         checks: Callable[[Any, Rules], None] | None = None,
         rebased: bool = False,
-    ) -> Change:
+    ) -> Changed:
         transactions: list[str | None] = []
 
         def noted(dataset: Any) -> Any:
@@ -200,9 +214,9 @@ class TableData:
         committed = self._writes.commit_change(
             object_id, noted, branch=branch, exactly=exactly, admits=admits, checks=checks, rebased=rebased
         )
-        return Change(committed.version, transactions[0] if transactions else None)
+        return Changed(committed.version, transactions[0] if transactions else None)
 
-    def _write_first(self, object_id: ObjectId, data: Any) -> Change:
+    def _write_first(self, object_id: ObjectId, data: Any) -> Changed:
         """Write the first version of a table that is only declared."""
         plan = self._writes.begin(object_id, data.schema, "overwrite", None)
         lost = f"{object_id}: another writer has just written its first version; insert again"
@@ -216,13 +230,16 @@ class TableData:
 
     # -- queries ------------------------------------------------------------------------------------------------
 
-    def query(self, object_id: ObjectId, query: Query, *, version: int | None = None, branch: str | None = None) -> Any:
+    def query(
+        self, identifier: Identifier, query: Query, *, version: int | None = None, branch: str | None = None
+    ) -> Any:
         """Return the rows of a query as a ``pyarrow.RecordBatchReader``."""
+        object_id = ObjectId.of(identifier)
         return self._engine.rows.scan(self._writes.open(object_id, version, None, branch), query)
 
     def explain(
         self,
-        object_id: ObjectId,
+        identifier: Identifier,
         query: Query,
         *,
         version: int | None = None,
@@ -230,17 +247,19 @@ class TableData:
         verbose: bool = False,
     ) -> str:
         """Return the plan of a query as text."""
+        object_id = ObjectId.of(identifier)
         return self._engine.rows.explain(self._writes.open(object_id, version, None, branch), query, verbose=verbose)
 
     def analyze(
-        self, object_id: ObjectId, query: Query, *, version: int | None = None, branch: str | None = None
+        self, identifier: Identifier, query: Query, *, version: int | None = None, branch: str | None = None
     ) -> str:
         """Run a query, and return its plan with the measured figures."""
+        object_id = ObjectId.of(identifier)
         return self._engine.rows.analyze(self._writes.open(object_id, version, None, branch), query)
 
     def count(
         self,
-        object_id: ObjectId,
+        identifier: Identifier,
         condition: str | None = None,
         *,
         version: int | None = None,
@@ -250,6 +269,7 @@ class TableData:
 
         If the table has LSM writes that are in no version, a count of the latest version issues `LsmWarning`.
         """
+        object_id = ObjectId.of(identifier)
         asked = self._ask_unmerged(object_id, branch) if version is None else None
         rows = self._engine.rows.count(self._writes.open(object_id, version, None, branch), condition)
         if asked is not None and (lacking := asked()):
@@ -260,10 +280,11 @@ class TableData:
             )
         return rows
 
-    def stats(self, object_id: ObjectId, *, branch: str | None = None) -> RowStats:
+    def stats(self, identifier: Identifier, *, branch: str | None = None) -> RowStats:
         """Return the statistics of the latest version."""
+        object_id = ObjectId.of(identifier)
         return self._engine.rows.stats(self._writes.open(object_id, None, None, branch))
 
 
-def _change_of(committed: Committed) -> Change:
-    return Change(committed.version, None)
+def _change_of(committed: Committed) -> Changed:
+    return Changed(committed.version, None)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import attrs
-
 from lancekeep.application.rows.row_rules import check_stream
 from lancekeep.application.rows.writes import Writes
+from lancekeep.domain.commit import Changed
 from lancekeep.domain.errors import BranchNotFound, Refused, Unsupported
-from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.row_rules import Rules, columns_of
 from lancekeep.ports.table_engine import TableEngine
 from lancekeep.ports.table_structure import Branch, ColumnChange, FieldMetadata, Index, IndexStatistics, NewIndex
@@ -19,67 +18,64 @@ if TYPE_CHECKING:
     from lancekeep.application.rows.table_transactions import TableTransactions
 
 
-@attrs.frozen
-class Changed:
-    """A committed change of a table.
-
-    Attributes:
-        version: The version that holds the change.
-        transaction: The id of its transaction; None if it is not known.
-    """
-
-    version: int
-    transaction: str | None
-
-
 class TableStructure:
-    """Changes and lists the branches, indexes, columns and base paths of tables.
+    """The branches, indexes, columns and base paths of tables: ``catalog.structure``.
 
-    Every change is one version, committed as those of `Catalog.write`, and raises its errors. ``branch`` None is the
-    main history.
-
-    Args:
-        transactions: Returns what commits without the engine.
+    Identifiers are those of `Catalog`. ``branch`` None is the main history, and ``version`` None is the latest version.
+    Every change is one version, and raises the errors of `Catalog.write`. Every method raises `TableNotFound`,
+    `BranchNotFound` or `VersionNotFound` if the object does not exist.
     """
 
     def __init__(self, writes: Writes, engine: TableEngine, transactions: Callable[[], TableTransactions]) -> None:
+        """Create the service; ``transactions`` returns the commits without the engine."""
         self._writes = writes
         self._engine = engine
         self._transactions = transactions
 
     # -- branches -----------------------------------------------------------------------------------------------
 
-    def branches(self, object_id: ObjectId) -> Mapping[str, Branch]:
+    def branches(self, identifier: Identifier) -> Mapping[str, Branch]:
         """Return the branches of a table, by name."""
+        object_id = ObjectId.of(identifier)
         return self._writes.examine(object_id, self._engine.structure.branches, None, None)
 
-    def create_branch(self, object_id: ObjectId, name: str, source: str | None, version: int | None) -> None:
+    def create_branch(
+        self, identifier: Identifier, name: str, source: str | None = None, version: int | None = None
+    ) -> None:
         """Create a branch, by default from the latest version of the main history.
+
+        Args:
+            identifier: The table.
+            name: The name of the branch.
+            source: The branch from which it begins.
+            version: The version of the source at which it begins.
 
         Raises:
             BranchAlreadyExists: The table has the branch.
             BranchNotFound, VersionNotFound: The source does not exist.
         """
+        object_id = ObjectId.of(identifier)
         self._writes.with_version(object_id, version, None, source)
         created = self._writes.commit_change(
             object_id, lambda dataset: self._engine.structure.create_branch(dataset, name, source, version), noted=False
         )
         self._writes.note(object_id, name, created)
 
-    def delete_branch(self, object_id: ObjectId, name: str) -> None:
+    def delete_branch(self, identifier: Identifier, name: str) -> None:
         """Delete a branch with its versions and files.
 
         Raises:
             BranchNotFound: The table has no such branch.
             Refused: A tag or another branch needs it.
         """
+        object_id = ObjectId.of(identifier)
         if name not in self.branches(object_id):
             raise BranchNotFound(f"the table {object_id} has no branch {name!r}")
         self._writes.commit_change(
             object_id, lambda dataset: self._engine.structure.delete_branch(dataset, name), noted=False
         )
 
-    def fast_forward(self, object_id: ObjectId, name: str) -> Changed:
+    def fast_forward(self, identifier: Identifier, name: str) -> Changed:
         """Publish the rows of a branch as one version of the main history.
 
         Raises:
@@ -87,6 +83,7 @@ class TableStructure:
             Refused: The main history has versions that the branch lacks, or the branch has no version to publish.
             Unsupported: The branch begins at another branch, or has other columns.
         """
+        object_id = ObjectId.of(identifier)
         branch = self.branches(object_id).get(name)
         if branch is None:
             raise BranchNotFound(f"the table {object_id} has no branch {name!r}")
@@ -115,91 +112,174 @@ class TableStructure:
 
     # -- indexes ------------------------------------------------------------------------------------------------
 
-    def create_index(self, object_id: ObjectId, index: NewIndex, branch: str | None) -> Changed:
-        """Create an index; see `StructureEngine.create_index`.
+    def create_index(self, identifier: Identifier, index: NewIndex, branch: str | None = None) -> Changed:
+        """Create an index.
 
-        If values of the column were replaced in between, the index is committed empty, and filled by the next version.
+        If another writer replaces values of the column during the build, the index is committed empty, and the next
+        version fills it.
+
+        Raises:
+            ColumnNotFound: The table has no such field.
+            IndexAlreadyExists: The table has an index of the name.
+            InvalidInput: The type of the index does not fit the field, or a parameter is invalid.
         """
+        object_id = ObjectId.of(identifier)
         return self._change(
             object_id, branch, lambda dataset: self._engine.structure.create_index(dataset, index), indexes=True
         )
 
-    def add_segments(self, object_id: ObjectId, act: Callable[[Any], Any]) -> Changed:
-        """Commit segments of an index that were built before, as `create_index`."""
+    def add_segments(self, identifier: Identifier, act: Callable[[Any], Any]) -> Changed:
+        """Commit segments of an index that were built before.
+
+        Args:
+            identifier: The table.
+            act: Receives the table as `Catalog.open` returns it, commits the segments through it, and returns the
+                dataset afterwards.
+        """
+        object_id = ObjectId.of(identifier)
         return self._change(object_id, None, act, indexes=True)
 
-    def indexes(self, object_id: ObjectId, version: int | None, branch: str | None) -> Sequence[Index]:
+    def indexes(self, identifier: Identifier, version: int | None = None, branch: str | None = None) -> Sequence[Index]:
         """Return the indexes of a version, by name."""
+        object_id = ObjectId.of(identifier)
         return self._writes.examine(object_id, self._engine.structure.indexes, version, branch)
 
     def index_statistics(
-        self, object_id: ObjectId, name: str, version: int | None, branch: str | None
+        self, identifier: Identifier, name: str, version: int | None = None, branch: str | None = None
     ) -> IndexStatistics:
         """Return the statistics of an index.
 
         Raises:
             IndexNotFound: The table has no such index.
         """
+        object_id = ObjectId.of(identifier)
         return self._writes.examine(
             object_id, lambda dataset: self._engine.structure.index_statistics(dataset, name), version, branch
         )
 
-    def drop_index(self, object_id: ObjectId, name: str, branch: str | None) -> Changed:
+    def drop_index(self, identifier: Identifier, name: str, branch: str | None = None) -> Changed:
         """Drop an index.
 
         Raises:
             IndexNotFound: The table has no such index.
         """
+        object_id = ObjectId.of(identifier)
         return self._change(object_id, branch, lambda dataset: self._engine.structure.drop_index(dataset, name))
 
-    def merge_indexes(self, object_id: ObjectId, names: Sequence[str]) -> Changed:
-        """Add missing rows to indexes, and remove entries of replaced values."""
+    def merge_indexes(self, identifier: Identifier, names: Sequence[str]) -> Changed:
+        """Add missing rows to indexes, and remove entries of replaced values.
+
+        Raises:
+            IndexNotFound: The table has no index of a name.
+        """
+        object_id = ObjectId.of(identifier)
         return self._change(object_id, None, lambda dataset: self._engine.structure.merge_indexes(dataset, names))
 
     # -- columns ------------------------------------------------------------------------------------------------
 
-    def add_columns(self, object_id: ObjectId, expressions: Mapping[str, str], branch: str | None) -> Changed:
-        """Add columns with values; see `StructureEngine.add_columns`."""
+    def add_columns(self, identifier: Identifier, expressions: Mapping[str, str], branch: str | None = None) -> Changed:
+        """Add columns with the values of SQL expressions.
+
+        Args:
+            identifier: The table.
+            expressions: The SQL expression of each new column, by its name.
+            branch: The branch to change.
+
+        Raises:
+            SchemaMismatch: The table has a column of the name, or an expression is invalid.
+            Refused: The table is a partition; its columns belong to the namespace.
+        """
+        object_id = ObjectId.of(identifier)
         return self._change_columns(
             object_id, branch, lambda dataset: self._engine.structure.add_columns(dataset, expressions)
         )
 
-    def declare_columns(self, object_id: ObjectId, expressions: Mapping[str, str], branch: str | None) -> Changed:
-        """Add columns that `fill_column` computes; see `StructureEngine.declare_columns`."""
+    def declare_columns(
+        self, identifier: Identifier, expressions: Mapping[str, str], branch: str | None = None
+    ) -> Changed:
+        """Add columns of nulls that keep SQL expressions for `fill_column`.
+
+        Args:
+            identifier: The table.
+            expressions: The SQL expression of each new column, by its name.
+            branch: The branch to change.
+
+        Raises:
+            SchemaMismatch: The table has a column of the name, or an expression is invalid.
+            Refused: The table is a partition; its columns belong to the namespace.
+        """
+        object_id = ObjectId.of(identifier)
         return self._change_columns(
             object_id, branch, lambda dataset: self._engine.structure.declare_columns(dataset, expressions)
         )
 
-    def fill_column(self, object_id: ObjectId, path: str, condition: str | None, branch: str | None) -> Changed:
-        """Compute a declared column; see `StructureEngine.fill_column`."""
+    def fill_column(
+        self, identifier: Identifier, path: str, condition: str | None = None, branch: str | None = None
+    ) -> Changed:
+        """Compute a column that `declare_columns` has added.
+
+        Args:
+            identifier: The table.
+            path: The path of the column.
+            condition: An SQL condition that selects the rows; by default all rows.
+            branch: The branch to change.
+
+        Raises:
+            ColumnNotFound: The table has no such column.
+            InvalidInput: The column has no expression, or the condition is invalid.
+        """
+        object_id = ObjectId.of(identifier)
         return self._change(
             object_id, branch, lambda dataset: self._engine.structure.fill_column(dataset, path, condition)
         )
 
-    def expression(self, object_id: ObjectId, path: str) -> str:
-        """Return the expression of a declared column; see `StructureEngine.expression`."""
+    def expression(self, identifier: Identifier, path: str) -> str:
+        """Return the SQL expression of a declared column.
+
+        Raises:
+            ColumnNotFound: The table has no such column.
+            InvalidInput: The column has no expression.
+        """
+        object_id = ObjectId.of(identifier)
         return self._writes.examine(
             object_id, lambda dataset: self._engine.structure.expression(dataset, path), None, None
         )
 
-    def alter_columns(self, object_id: ObjectId, changes: Sequence[ColumnChange], branch: str | None) -> Changed:
-        """Alter columns; see `StructureEngine.alter_columns`."""
+    def alter_columns(
+        self, identifier: Identifier, changes: Sequence[ColumnChange], branch: str | None = None
+    ) -> Changed:
+        """Rename columns, or change their type or nullability.
+
+        Raises:
+            ColumnNotFound: The table has no such field.
+            SchemaMismatch: The table has a column of the new name, or its values do not fit the type.
+            Refused: The table is a partition; its columns belong to the namespace.
+        """
+        object_id = ObjectId.of(identifier)
         return self._change_columns(
             object_id, branch, lambda dataset: self._engine.structure.alter_columns(dataset, changes)
         )
 
-    def drop_columns(self, object_id: ObjectId, paths: Sequence[str], branch: str | None) -> Changed:
-        """Drop columns; see `StructureEngine.drop_columns`."""
+    def drop_columns(self, identifier: Identifier, paths: Sequence[str], branch: str | None = None) -> Changed:
+        """Drop columns.
+
+        Raises:
+            ColumnNotFound: The table has no such field.
+            SchemaMismatch: No column would remain.
+            Refused: The table is a partition; its columns belong to the namespace.
+        """
+        object_id = ObjectId.of(identifier)
         return self._change_columns(
             object_id, branch, lambda dataset: self._engine.structure.drop_columns(dataset, paths)
         )
 
-    def require_columns_may_change(self, object_id: ObjectId) -> None:
-        """Check that a table is no partition; its columns are the namespace's.
+    def require_columns_may_change(self, identifier: Identifier) -> None:
+        """Check that the columns of a table do not belong to a partitioned namespace.
 
         Raises:
-            Refused: It is.
+            Refused: The table is a partition.
         """
+        object_id = ObjectId.of(identifier)
         self._writes.require_columns_may_change(object_id)
 
     def _change_columns(self, object_id: ObjectId, branch: str | None, act: Callable[[Any], Any]) -> Changed:
@@ -208,14 +288,14 @@ class TableStructure:
 
     # -- base paths ---------------------------------------------------------------------------------------------
 
-    def set_base_paths(self, object_id: ObjectId, paths: Mapping[int, str]) -> Changed:
+    def set_base_paths(self, identifier: Identifier, paths: Mapping[int, str]) -> Changed:
         """Change the places of base paths whose files were copied.
 
         See "Dataset Portability" in the storage layout. The new version reads the copies. Older versions, branches and
         tags read the old places. Idempotent.
 
         Args:
-            object_id: The table.
+            identifier: The table.
             paths: The new absolute path or URI of each base path to change, by its id.
 
         Raises:
@@ -225,15 +305,21 @@ class TableStructure:
                 another change of these base paths was committed in between.
             Unsupported: The table, or a feature of it, needs the Lance engine.
         """
+        object_id = ObjectId.of(identifier)
         made = self._transactions().set_base_paths(object_id, paths)
         return Changed(made.version, made.transaction.partition("-")[2].removesuffix(".txn") or None)
 
     # -- metadata -----------------------------------------------------------------------------------------------
 
     def set_metadata(
-        self, object_id: ObjectId, values: Mapping[str, str], branch: str | None
+        self, identifier: Identifier, values: Mapping[str, str], branch: str | None = None
     ) -> tuple[Changed, Mapping[str, str]]:
-        """Set keys of the schema's metadata, and return all of it."""
+        """Set keys of the schema's metadata.
+
+        Returns:
+            The change, and the whole metadata afterwards.
+        """
+        object_id = ObjectId.of(identifier)
         found: dict[str, str] = {}
 
         def act(dataset: Any) -> Any:
@@ -244,9 +330,17 @@ class TableStructure:
         return self._change(object_id, branch, act), found
 
     def set_field_metadata(
-        self, object_id: ObjectId, changes: Sequence[FieldMetadata], branch: str | None
+        self, identifier: Identifier, changes: Sequence[FieldMetadata], branch: str | None = None
     ) -> tuple[Changed, Mapping[str, Mapping[str, str]]]:
-        """Change the metadata of fields, and return all of theirs by path."""
+        """Change the metadata of fields.
+
+        Returns:
+            The change, and the whole metadata of these fields afterwards, by path.
+
+        Raises:
+            ColumnNotFound: The table has no such field.
+        """
+        object_id = ObjectId.of(identifier)
         found: dict[str, Mapping[str, str]] = {}
 
         def act(dataset: Any) -> Any:

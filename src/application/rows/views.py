@@ -19,7 +19,7 @@ from lancekeep.domain.errors import (
     VersionNotFound,
     VersionTaken,
 )
-from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.view import (
     REFRESHED,
     Effect,
@@ -53,7 +53,9 @@ class Refreshed:
 
 
 class Views:
-    """Creates and refreshes materialized views of kind ``query``.
+    """The materialized views of kind ``query``: ``catalog.views``.
+
+    Identifiers are those of `Catalog`.
 
     A view is a table with the property of a `ViewDefinition`. A refresh is one version of it, whose transaction names
     the version of the source; it is committed as the version after the one that the refresh has read, or not at all.
@@ -65,11 +67,11 @@ class Views:
         self._writes = writes
         self._engine = engine
 
-    def create(self, object_id: ObjectId, definition: ViewDefinition, schema: Any) -> Committed:
+    def create(self, identifier: Identifier, definition: ViewDefinition, schema: Any) -> Committed:
         """Create a view without rows.
 
         Args:
-            object_id: The view.
+            identifier: The view.
             definition: Its definition.
             schema: The ``pyarrow.Schema`` that the query is expected to have.
 
@@ -79,12 +81,13 @@ class Views:
             InvalidInput, SchemaMismatch: The query is invalid, or has other columns.
             Unsupported: The catalog is a V1 directory, which has no properties.
         """
+        object_id = ObjectId.of(identifier)
         found = self._output(definition, None)
         _require_columns(found, schema, "output_schema")
         rows = self._engine.reader(found.empty_table())
         return self._writes.write(object_id, rows, WriteMode.CREATE.value, definition.properties)
 
-    def refresh(self, object_id: ObjectId, version: int | None = None) -> Refreshed:
+    def refresh(self, identifier: Identifier, version: int | None = None) -> Refreshed:
         """Refresh a view from a version of its source, by default the latest.
 
         Raises:
@@ -93,6 +96,7 @@ class Views:
             SchemaMismatch: The query has other columns than the view.
             ConcurrentModification: Others kept changing the view.
         """
+        object_id = ObjectId.of(identifier)
         definition = self.definition(object_id)
         for _ in range(_ATTEMPTS):
             try:
@@ -117,8 +121,14 @@ class Views:
                 outcomes[table.id] = error
         return {each: found for each, found in outcomes.items() if not _is_idle(found)}
 
-    def definition(self, object_id: ObjectId) -> ViewDefinition:
-        """Return the definition of a view. Raises `InvalidInput` if the table is no view."""
+    def definition(self, identifier: Identifier) -> ViewDefinition:
+        """Return the definition of a view.
+
+        Raises:
+            TableNotFound: The table does not exist.
+            InvalidInput: The table is no view.
+        """
+        object_id = ObjectId.of(identifier)
         definition = ViewDefinition.of_properties(self._tables.find(object_id).properties, str(object_id))
         if definition is None:
             raise InvalidInput(f"the table {object_id} is no materialized view; create one with CreateMaterializedView")

@@ -13,7 +13,8 @@ import pyarrow as pa
 from lance_namespace_urllib3_client.models.fragment_stats import FragmentStats
 from lance_namespace_urllib3_client.models.fragment_summary import FragmentSummary
 
-from lancekeep.application.rows.table_data import PATIENCE, Change
+from lancekeep.application.rows.table_data import PATIENCE
+from lancekeep.domain.commit import Changed
 from lancekeep.domain.errors import InvalidInput, Unsupported
 from lancekeep.entrypoints.namespace.boundary import operation
 from lancekeep.entrypoints.namespace.operations import Operations, branch_of, choice, id_of
@@ -109,7 +110,7 @@ class DataOperations(Operations):
         data: Incoming,
         *,
         overwrite: bool = False,
-    ) -> Change:
+    ) -> Changed:
         with data.blamed() as reader:
             return self._catalog.data.insert(id_of(request), reader, overwrite=overwrite, branch=branch_of(request))
 
