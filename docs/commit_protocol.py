@@ -62,7 +62,7 @@ def page() -> str:
             *diagram([state for state in states if state not in shown or state not in EFFECTS]),
         ]
         if shown & set(states) & set(EFFECTS):
-            lines += ["It goes on in the first diagram where a state is not drawn here.", ""]
+            lines += ["The first diagram shows the states that this diagram does not contain.", ""]
         shown |= set(states)
     lines += [
         "## After a fault",

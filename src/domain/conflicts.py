@@ -93,7 +93,7 @@ class When(StrEnum):
 
     ALWAYS = "always"
     SAME_FRAGMENT = "they change or remove a common fragment"
-    FRAGMENT_REMOVED = "the committed one removed a fragment that this one changes"
+    FRAGMENT_REMOVED = "the committed transaction removed a fragment that the new transaction changes"
     MERGEABLE = "they delete different rows of a common fragment, and neither changes its data files or removes it"
     SAME_FIELD = "they replace a common field of a common fragment"
     INDEXED_FIELD = "the replaced field is indexed"
