@@ -25,7 +25,7 @@ from lancekeep.application.catalog import Catalog
 from lancekeep.application.certification import Certificate, Progress, measure
 from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.entries.ledger import COMMIT_STORE_PROPERTY, Ledger
-from lancekeep.application.entries.outside import Elsewhere
+from lancekeep.application.entries.outside import OutsideDirectory
 from lancekeep.application.entries.places import Places
 from lancekeep.application.retry import Retry
 from lancekeep.application.rows.versions import Versions
@@ -196,7 +196,7 @@ def _open(config: ConnectionConfig) -> Catalog:
         storage_options=native_options,
         v1_names=mode != V2,
         entropy=lambda: f"{_CHANCE.getrandbits(32):08x}",
-        elsewhere=lambda uri: _elsewhere(uri, opened, options),
+        outside=lambda uri: _outside(uri, opened, options),
         opened=opened.values(),
     )
     manifest_key = places.manifest_root.key
@@ -236,7 +236,7 @@ def _open(config: ConnectionConfig) -> Catalog:
     )
 
     def properties_at(uri: str) -> Mapping[str, str]:
-        place = places.elsewhere(uri)
+        place = places.outside(uri)
         entered = LanceManifestStore(place.objects, f"{place.key}/{MANIFEST_DIRECTORY}".lstrip("/"))
         return CompatibleManifestStore(entered, DirectoryListing(place.objects, place.key)).view().properties
 
@@ -251,7 +251,7 @@ def _open(config: ConnectionConfig) -> Catalog:
     return catalog
 
 
-def _elsewhere(uri: str, opened: dict[str, ObjectStore], options: Mapping[str, str]) -> Elsewhere:
+def _outside(uri: str, opened: dict[str, ObjectStore], options: Mapping[str, str]) -> OutsideDirectory:
     """Open a directory outside of a catalog with the options of the catalog.
 
     A store that is new is added to ``opened``: its connections serve later calls, until the catalog is closed.
@@ -263,7 +263,7 @@ def _elsewhere(uri: str, opened: dict[str, ObjectStore], options: Mapping[str, s
     native = {name: value for name, value in options.items() if name not in OWN_STORAGE_OPTIONS}
     store, key = open_object_store(uri, native | own, opened=opened)
     store = opened.setdefault(store.root_uri, store)
-    return Elsewhere(store, key, uri_for_lance(store, key))
+    return OutsideDirectory(store, key, uri_for_lance(store, key))
 
 
 def certify(

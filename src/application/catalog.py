@@ -71,7 +71,7 @@ class Catalog(Upkeep):
         open_rows: Callable[[str], ExternalCommitStore],
         properties_at: PropertiesAt = lambda _: {},
     ) -> None:
-        clones = Clones(places.objects, ledger.commits.retry, places.root_key, places.elsewhere)
+        clones = Clones(places.objects, ledger.commits.retry, places.root_key, places.outside)
         removal = Removal(ledger, places, clones)
         self.mem_wal = mem_wal = MemWal(ledger, places)
         ledger.commits.on_staged = (

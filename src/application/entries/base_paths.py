@@ -84,7 +84,7 @@ class BasePaths:
         Raises:
             InvalidInput: It is neither an absolute path nor the URI of a directory.
         """
-        return self._places.elsewhere(path).uri
+        return self._places.outside(path).uri
 
     def require_files(self, table: ObjectId, paths: Iterable[str], content: bytes) -> None:
         """Check that a version of a table finds its files at some of its base paths.
@@ -113,7 +113,7 @@ class BasePaths:
 
     def _missing(self, path: str, files: Mapping[str, int | None]) -> str | None:
         """Describe the first file that a directory lacks; None if it has all."""
-        place, retry = self._places.elsewhere(path), self._ledger.commits.retry
+        place, retry = self._places.outside(path), self._ledger.commits.retry
         above = f"{place.key}/" if place.key else ""
         parts = {
             f"{part}/" for part in (DATA, DELETIONS, INDICES) if any(each.startswith(f"{part}/") for each in files)

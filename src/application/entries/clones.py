@@ -18,7 +18,7 @@ from urllib.parse import unquote
 
 import attrs
 
-from lancekeep.application.entries.outside import Elsewhere, nowhere
+from lancekeep.application.entries.outside import OutsideDirectory, nowhere
 from lancekeep.application.retry import Retry
 from lancekeep.domain.catalog import ancestors
 from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound
@@ -39,7 +39,7 @@ class Clones:
     objects: ObjectStore
     retry: Retry
     root_key: str
-    elsewhere: Callable[[str], Elsewhere] = nowhere
+    outside: Callable[[str], OutsideDirectory] = nowhere
     _recorded: set[tuple[str, frozenset[str]]] = attrs.field(factory=set)
 
     # -- records ------------------------------------------------------------------------------------------------

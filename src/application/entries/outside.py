@@ -9,7 +9,7 @@ from lancekeep.ports.object_store import ObjectStore
 
 
 @attrs.frozen
-class Elsewhere:
+class OutsideDirectory:
     """A directory outside of a catalog, in its object store or in another one.
 
     Attributes:
@@ -23,7 +23,7 @@ class Elsewhere:
     uri: str
 
 
-def nowhere(uri: str) -> Elsewhere:
+def nowhere(uri: str) -> OutsideDirectory:
     """Refuse every directory outside of the root."""
     raise Unsupported(f"{uri}: this catalog opens no directory outside of its root")
 

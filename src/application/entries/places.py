@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from urllib.parse import unquote
 
-from lancekeep.application.entries.outside import Elsewhere, nowhere
+from lancekeep.application.entries.outside import OutsideDirectory, nowhere
 from lancekeep.domain.directory_contents import foreign_files
 from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound
 from lancekeep.domain.identifiers import ObjectId
@@ -35,8 +35,8 @@ class Places:
         storage_options: The options that the table engine needs to open such a URI.
         v1_names: Whether tables of the root namespace keep V1 directory names (``{name}.lance``).
         entropy: Returns the random part of a new directory's name.
-        elsewhere: Opens a directory outside of the root, by its absolute path or URI.
-        opened: The object stores to close with the catalog. ``elsewhere`` may add some.
+        outside: Opens a directory outside of the root, by its absolute path or URI.
+        opened: The object stores to close with the catalog. ``outside`` may add some.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Places:
         storage_options: Mapping[str, str],
         v1_names: bool,
         entropy: Callable[[], str],
-        elsewhere: Callable[[str], Elsewhere] = nowhere,
+        outside: Callable[[str], OutsideDirectory] = nowhere,
         opened: Collection[ObjectStore] = (),
     ) -> None:
         self.objects = objects
@@ -57,7 +57,7 @@ class Places:
         self.v1_names = v1_names
         self._uri_of = uri_of
         self._entropy = entropy
-        self.elsewhere = elsewhere
+        self.outside = outside
         self._opened = opened
         self.prefix = f"{root_key}/" if root_key else ""
         """The prefix of every key below the root."""

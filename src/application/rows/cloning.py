@@ -14,7 +14,7 @@ from uuid import uuid4
 from lancekeep.application.entries.clones import Clones
 from lancekeep.application.entries.ledger import Ledger
 from lancekeep.application.entries.mem_wal import MemWal
-from lancekeep.application.entries.outside import Elsewhere, copy_object
+from lancekeep.application.entries.outside import OutsideDirectory, copy_object
 from lancekeep.application.entries.places import Places
 from lancekeep.application.entries.tables import Tables
 from lancekeep.application.entries.tags import Tags
@@ -204,7 +204,7 @@ class Cloning:
             Unsupported: A base path cannot be resolved.
         """
         names, objects = names_in(content, root.base_uri), self._places.objects
-        directories: dict[tuple[str, str], Elsewhere] = {}
+        directories: dict[tuple[str, str], OutsideDirectory] = {}
         copied: set[str] = set()
         files = [file for file in file_references(content, root.base_uri) if file.base is not None or not borrowed]
         for file in files:
@@ -220,7 +220,7 @@ class Cloning:
         if missing is not None:
             raise Damaged(f"{root.base_uri}: the file {missing.path!r} does not exist; fsck --deep lists such files")
 
-    def _needed(self, directory: Elsewhere, names: set[bytes]) -> list[str]:
+    def _needed(self, directory: OutsideDirectory, names: set[bytes]) -> list[str]:
         """Return the paths, relative to a dataset's directory, of the files that belong to these random names."""
         found: list[str] = []
         for part in (DATA, DELETIONS, INDICES):
@@ -231,12 +231,12 @@ class Cloning:
                     found.append(path)
         return found
 
-    def _directory(self, root: DatasetRoot, file: FileReference) -> Elsewhere:
+    def _directory(self, root: DatasetRoot, file: FileReference) -> OutsideDirectory:
         """Return the dataset directory that holds a file."""
         objects = self._places.objects
         if file.base is None:
-            return Elsewhere(objects, root.key, objects.root_uri)
+            return OutsideDirectory(objects, root.key, objects.root_uri)
         if not file.path.startswith((f"{DATA}/", f"{DELETIONS}/", f"{INDICES}/")):
             raise Unsupported(f"{root.base_uri}: the base path {file.base!r} is not the directory of a dataset")
         key = self._clones.base_key(root.key, file.base, file.path)
-        return self._places.elsewhere(file.base) if key is None else Elsewhere(objects, key, objects.root_uri)
+        return self._places.outside(file.base) if key is None else OutsideDirectory(objects, key, objects.root_uri)

@@ -16,7 +16,7 @@ from typing import TypeVar
 import attrs
 
 from lancekeep.application.entries.ledger import Ledger
-from lancekeep.application.entries.outside import Elsewhere
+from lancekeep.application.entries.outside import OutsideDirectory
 from lancekeep.application.entries.places import Places
 from lancekeep.domain.catalog import CatalogView, Change, SetProperties
 from lancekeep.domain.dataset_files import Place
@@ -47,7 +47,7 @@ class Bases:
 
     # -- use ----------------------------------------------------------------------------------------------------
 
-    def directory(self, base: Elsewhere, table: Table, identity: Identity) -> Elsewhere:
+    def directory(self, base: OutsideDirectory, table: Table, identity: Identity) -> OutsideDirectory:
         """Return the directory of a table below a base.
 
         Raises:
@@ -61,7 +61,7 @@ class Bases:
             )
         return _below(base, sha256(f"{identity.id}/{table.location}".encode()).hexdigest()[:16])
 
-    def claim(self, base: Elsewhere, directory: Elsewhere, identity: Identity) -> None:
+    def claim(self, base: OutsideDirectory, directory: OutsideDirectory, identity: Identity) -> None:
         """Record a base, and mark a directory below it. Idempotent.
 
         Raises:
@@ -76,7 +76,7 @@ class Bases:
 
     # -- clean-up -----------------------------------------------------------------------------------------------
 
-    def found(self) -> Iterator[tuple[Elsewhere, str]]:
+    def found(self) -> Iterator[tuple[OutsideDirectory, str]]:
         """Yield the directories that may belong to the catalog.
 
         Each comes with the reason why nothing in it is removed. The reason is empty for the catalog's own directories.
@@ -87,13 +87,13 @@ class Bases:
             if refusal is not None:
                 yield directory, refusal
 
-    def files(self, directory: Elsewhere) -> list[tuple[bytes, ObjectInfo]]:
+    def files(self, directory: OutsideDirectory) -> list[tuple[bytes, ObjectInfo]]:
         """Return the files of a directory that have random names, with these names."""
         infos = self._retry(lambda: list(directory.objects.list(f"{directory.key}/")))
         placed = [(Place.of(info.key.removeprefix(f"{directory.key}/")), info) for info in infos]
         return [(place.own_name, info) for place, info in placed if place is not None and place.own_name]
 
-    def is_own(self, directory: Elsewhere) -> bool:
+    def is_own(self, directory: OutsideDirectory) -> bool:
         """Return whether a directory belongs to the catalog now."""
         marker = self._marker(directory)
         return marker is not None and self._refusal(self.ledger.identity(), marker) == ""
@@ -138,33 +138,33 @@ class Bases:
 
     # -- inside -------------------------------------------------------------------------------------------------
 
-    def _marked(self) -> Iterator[tuple[Elsewhere, Identity]]:
+    def _marked(self) -> Iterator[tuple[OutsideDirectory, Identity]]:
         for uri in _bases_in(self.ledger.recent().properties):
-            base = self.places.elsewhere(uri)
+            base = self.places.outside(uri)
             for directory in self._retry(partial(_directories, base)):
                 marker = self._marker(directory)
                 if marker is not None:
                     yield directory, marker
 
-    def _marker(self, directory: Elsewhere) -> Identity | None:
+    def _marker(self, directory: OutsideDirectory) -> Identity | None:
         try:
             content = self._retry(partial(directory.objects.get, f"{directory.key}/{BASE_MARKER}"))
         except ObjectNotFound:
             return None
         return Identity.of_marker(content.decode(errors="replace"))
 
-    def _mark(self, directory: Elsewhere, identity: Identity) -> None:
+    def _mark(self, directory: OutsideDirectory, identity: Identity) -> None:
         self._retry(partial(directory.objects.put, f"{directory.key}/{BASE_MARKER}", identity.text().encode()))
 
     def _retry(self, act: Callable[[], T]) -> T:
         return self.ledger.commits.retry.call(act)
 
 
-def _below(base: Elsewhere, name: str) -> Elsewhere:
-    return Elsewhere(base.objects, f"{base.key}/{name}".lstrip("/"), f"{base.uri.rstrip('/')}/{name}")
+def _below(base: OutsideDirectory, name: str) -> OutsideDirectory:
+    return OutsideDirectory(base.objects, f"{base.key}/{name}".lstrip("/"), f"{base.uri.rstrip('/')}/{name}")
 
 
-def _directories(base: Elsewhere) -> list[Elsewhere]:
+def _directories(base: OutsideDirectory) -> list[OutsideDirectory]:
     return [_below(base, name) for name in base.objects.directories(f"{base.key}/" if base.key else "")]
 
 

@@ -19,7 +19,7 @@ import attrs
 
 from lancekeep.application.entries.clones import Clones
 from lancekeep.application.entries.ledger import Ledger
-from lancekeep.application.entries.outside import Elsewhere
+from lancekeep.application.entries.outside import OutsideDirectory
 from lancekeep.application.entries.places import Places
 from lancekeep.application.rows.digests import Digests
 from lancekeep.application.upkeep.bases import Bases
@@ -106,7 +106,7 @@ class _Dataset:
     branches: dict[str, _Branch] = attrs.field(factory=dict)
     refusal: str = ""
     object_id: ObjectId | None = None
-    tier: Elsewhere | None = None
+    tier: OutsideDirectory | None = None
     has_digests: bool = False
 
     def refuse(self, reason: str) -> None:

@@ -130,7 +130,7 @@ class FileChecks:
             key = self.clones.base_key(version.root.key, reference.base, reference.path)
             if key is not None:
                 return key
-            place = self.clones.elsewhere(reference.base)
+            place = self.clones.outside(reference.base)
             self._stores[place.objects.root_uri] = place.objects
             return place.objects.root_uri + place.key
         return None

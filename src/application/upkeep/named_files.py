@@ -58,7 +58,7 @@ def named_files(
         kept: The versions.
         listed: The objects of the table.
     """
-    wanted, directories, elsewhere = dict[str, str](), dict[str, str](), dict[str, int]()
+    wanted, directories, outside = dict[str, str](), dict[str, str](), dict[str, int]()
     versions = [each.version for each in kept]
     for version in versions:
         wanted[version.key] = version.root.key
@@ -69,14 +69,14 @@ def named_files(
     for version, key, reference in checks.references(versions, {}):
         if not key.startswith(f"{root.key}/"):
             if reference.size is not None:
-                elsewhere[key] = reference.size
+                outside[key] = reference.size
         else:
             (directories if key.endswith("/") else wanted)[key] = _history(root, version, key)
     for info in listed:
         history = wanted.get(info.key) or directories.get(_directory(info.key))
         if history is not None:
             yield NamedFile(history, info.key.removeprefix(f"{history}/"), info.key, info.size)
-    for key, size in elsewhere.items():
+    for key, size in outside.items():
         yield _outside(checks, root, key, size)
 
 

@@ -17,7 +17,7 @@ import attrs
 
 from lancekeep.application.concurrency import at_once
 from lancekeep.application.entries.ledger import Ledger
-from lancekeep.application.entries.outside import Elsewhere, copy_object
+from lancekeep.application.entries.outside import OutsideDirectory, copy_object
 from lancekeep.application.entries.places import Places
 from lancekeep.application.entries.tables import Tables
 from lancekeep.application.rows.versions import Versions, raise_unless_committed
@@ -103,7 +103,7 @@ class Tiering:
         table = self._tables.find(object_id)
         self._versions.require_one_scheme(table)
         root = self._places.dataset_root(table)
-        above = self._places.elsewhere(base)
+        above = self._places.outside(base)
         identity = self._identity(dry_run)
         tier = above if identity is None else self._bases.directory(above, table, identity)
         old = self._old_files(object_id, root, older_than)
@@ -156,15 +156,15 @@ class Tiering:
             raise Unsupported(f"{object_id}: its manifests have V1 names; nothing was moved")
         return latest
 
-    def _source(self, root: DatasetRoot, base: str | None) -> Elsewhere:
+    def _source(self, root: DatasetRoot, base: str | None) -> OutsideDirectory:
         if base is None:
-            return Elsewhere(self._places.objects, root.key, root.base_uri)
-        return self._places.elsewhere(base)
+            return OutsideDirectory(self._places.objects, root.key, root.base_uri)
+        return self._places.outside(base)
 
     # -- moving -------------------------------------------------------------------------------------------------
 
     def _move(
-        self, table: Table, root: DatasetRoot, old: Collection[PlacedFile], tier: Elsewhere, progress: Progress
+        self, table: Table, root: DatasetRoot, old: Collection[PlacedFile], tier: OutsideDirectory, progress: Progress
     ) -> int | None:
         """Copy files and commit the version that names the copies."""
         copied: dict[PlacedFile, str] = {}
@@ -204,7 +204,7 @@ class Tiering:
         self,
         root: DatasetRoot,
         files: Mapping[PlacedFile, int],
-        tier: Elsewhere,
+        tier: OutsideDirectory,
         copied: dict[PlacedFile, str],
         progress: Progress,
     ) -> None:
@@ -224,7 +224,7 @@ class Tiering:
             ]
             copied.update(zip(batch, at_once(self._copied, *zip(*tasks, strict=True)), strict=True))
 
-    def _copied(self, source: Elsewhere, path: str, size: int, tier: Elsewhere, has_more: bool) -> str:
+    def _copied(self, source: OutsideDirectory, path: str, size: int, tier: OutsideDirectory, has_more: bool) -> str:
         """Copy one data file, and return its new path.
 
         Raises:
@@ -244,7 +244,7 @@ class Tiering:
             self._copy_object(source, info.key, tier, f"{tier.key}/{DATA}/{new_stem}/{rest}")
         return name
 
-    def _copy_object(self, source: Elsewhere, key: str, target: Elsewhere, copy: str) -> None:
+    def _copy_object(self, source: OutsideDirectory, key: str, target: OutsideDirectory, copy: str) -> None:
         self._ledger.commits.retry.call(partial(copy_object, source.objects, key, target.objects, copy))
 
     def _read(self, row: VersionRow) -> bytes:
@@ -254,6 +254,6 @@ class Tiering:
             raise ConcurrentModification(f"{row.base_uri}: version {row.version} was removed; move again") from error
 
 
-def _wanted(content: bytes, name: str, old: Collection[PlacedFile], tier: Elsewhere) -> dict[PlacedFile, int]:
+def _wanted(content: bytes, name: str, old: Collection[PlacedFile], tier: OutsideDirectory) -> dict[PlacedFile, int]:
     found = data_files(content, name)
     return {file: size for file, size in found.items() if file in old and file.base != tier.uri}
