@@ -14,8 +14,7 @@ from uuid import uuid4
 from lance.namespace import DirectoryNamespace as NativeNamespace
 from lance_namespace import LanceNamespace
 
-from lancekeep.testing.behaviours import BEHAVIOURS
-from lancekeep.testing.kit import Capability, Contents, Open, Outcome, Result, run_all
+from lancekeep.testing.behaviours import BEHAVIOURS, Capability, Contents, Open, Outcome, Result, run_all
 
 PAGE = Path(__file__).with_name("namespace-departures.md")
 

@@ -14,7 +14,7 @@ the suite runs without code::
 Every behaviour gets an empty place. ``{place}`` in the value of a property becomes the path of a directory that does
 not exist yet. The default of ``root`` is ``{place}``. Subclass for any other namespace::
 
-    from lancekeep.testing.kit import Capability
+    from lancekeep.testing.behaviours import Capability
     from lancekeep.testing.suite import NamespaceBehaviours
 
     class TestOurs(NamespaceBehaviours):
@@ -24,6 +24,6 @@ not exist yet. The default of ``root`` is ``{place}``. Subclass for any other na
         def namespace_factory(self, tmp_path):
             return lambda: OurNamespace(tmp_path)  # each call opens another instance on the same place
 
-The suite tests the capabilities that a namespace declares (`lancekeep.testing.kit.Capability`) and skips the others.
-``lancekeep.testing.kit.run_all`` runs the behaviours without pytest.
+The suite tests the capabilities that a namespace declares (`lancekeep.testing.behaviours.Capability`) and skips the
+others. ``lancekeep.testing.behaviours.run_all`` runs the behaviours without pytest.
 """

@@ -7,8 +7,7 @@ from typing import ClassVar
 
 import pytest
 
-from lancekeep.testing.behaviours import BEHAVIOURS
-from lancekeep.testing.kit import Behaviour, Capability, Contents, Open, Outcome
+from lancekeep.testing.behaviours import BEHAVIOURS, Behaviour, Capability, Contents, Open, Outcome
 
 
 class NamespaceBehaviours:

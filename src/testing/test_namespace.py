@@ -8,7 +8,7 @@ from pathlib import Path
 import lance_namespace
 import pytest
 
-from lancekeep.testing.kit import Capability, Open
+from lancekeep.testing.behaviours import Capability, Open
 from lancekeep.testing.suite import NamespaceBehaviours
 
 

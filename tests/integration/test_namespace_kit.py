@@ -1,7 +1,8 @@
-"""The compatibility kit: ours passes it in every mode, native's departures are the page, and faults are found."""
+"""The behaviours of namespaces: ours has them in every mode, native's departures are the page, and faults are found."""
 
 from __future__ import annotations
 
+import importlib
 import runpy
 import subprocess
 import sys
@@ -14,8 +15,7 @@ import lance_namespace as api
 import pytest
 
 import lancekeep
-from lancekeep.testing.behaviours import BEHAVIOURS
-from lancekeep.testing.kit import Behaviour, Capability, Contents, Open, Outcome
+from lancekeep.testing.behaviours import BEHAVIOURS, Behaviour, Capability, Contents, Open, Outcome, run_all
 from lancekeep.testing.suite import NamespaceBehaviours
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -78,7 +78,7 @@ def test_ids_are_unique_and_every_behaviour_has_a_sentence() -> None:
     assert all(len(behaviour.sentence) > 10 for behaviour in BEHAVIOURS)
 
 
-# -- the kit finds faults ----------------------------------------------------------------------------------------
+# -- the behaviours find faults ----------------------------------------------------------------------------------
 
 
 def behaviour(name: str) -> Behaviour:
@@ -186,3 +186,11 @@ def test_invalid_options_are_reported_once(tmp_path: Path, given: list[str], mes
     refused = pytest_on(tmp_path, *given)
     assert "1 error in" in refused.stdout
     assert message in refused.stdout
+
+
+def test_the_deprecated_module_has_the_same_names() -> None:
+    sys.modules.pop("lancekeep.testing.kit", None)
+    with pytest.warns(DeprecationWarning, match="lancekeep.testing.behaviours"):
+        kit = importlib.import_module("lancekeep.testing.kit")
+    assert kit.Capability is Capability
+    assert kit.run_all is run_all

@@ -23,7 +23,7 @@ from lancekeep.config import ConnectionConfig
 from lancekeep.domain.view import Refresh, ViewDefinition
 from lancekeep.entrypoints.namespace.implementations import namespace_of
 from lancekeep.ports.table_structure import NewIndex
-from lancekeep.testing.kit import Contents, Open
+from lancekeep.testing.behaviours import Contents, Open
 from lancekeep.testing.suite import NamespaceBehaviours
 
 ROWS = pa.table({"id": [1, 2]})

@@ -27,9 +27,8 @@ from rest_server import serving
 
 import lancekeep
 from lancekeep.application.upkeep.fsck import Kind
-from lancekeep.testing.behaviours import BEHAVIOURS
+from lancekeep.testing.behaviours import BEHAVIOURS, Open
 from lancekeep.testing.concurrency import PROCESSES
-from lancekeep.testing.kit import Open
 from lancekeep.testing.suite import NamespaceBehaviours
 
 KILLS = int(os.environ.get("LANCEKEEP_KILLS", "5"))

@@ -22,7 +22,34 @@ from lancekeep.testing.behaviours import (
     tables,
     views,
 )
-from lancekeep.testing.kit import Behaviour
+from lancekeep.testing.behaviours.behaviour import (
+    Behaviour,
+    Bench,
+    Capability,
+    Contents,
+    Departure,
+    Door,
+    NotOffered,
+    Open,
+    Outcome,
+    Result,
+    run_all,
+)
+
+__all__ = (
+    "BEHAVIOURS",
+    "Behaviour",
+    "Bench",
+    "Capability",
+    "Contents",
+    "Departure",
+    "Door",
+    "NotOffered",
+    "Open",
+    "Outcome",
+    "Result",
+    "run_all",
+)
 
 BEHAVIOURS: Sequence[Behaviour] = (
     *namespaces.BEHAVIOURS,

@@ -7,9 +7,9 @@ from typing import Any
 import lance
 from lance_namespace import errors
 
+from lancekeep.testing.behaviours.behaviour import OTHERS, Bench, Departure, claim
 from lancekeep.testing.behaviours.registry import OPERATION_404, SCHEMA, TRANSACTIONS, VERSIONS, Behaviours
 from lancekeep.testing.behaviours.schema import PAIRS
-from lancekeep.testing.kit import OTHERS, Bench, Departure, claim
 
 BEHAVIOURS = Behaviours()
 behaviour = BEHAVIOURS.add

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 from lance_namespace import errors
 
+from lancekeep.testing.behaviours.behaviour import OTHERS, ROWS, Bench, Departure, claim
 from lancekeep.testing.behaviours.registry import DATA, OPERATION_404, Behaviours
-from lancekeep.testing.kit import OTHERS, ROWS, Bench, Departure, claim
 
 BEHAVIOURS = Behaviours()
 behaviour = BEHAVIOURS.add

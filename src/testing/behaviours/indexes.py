@@ -8,8 +8,8 @@ import lance
 import pyarrow as pa
 from lance_namespace import errors
 
+from lancekeep.testing.behaviours.behaviour import Bench, claim
 from lancekeep.testing.behaviours.registry import INDEXES, OPERATION_404, Behaviours
-from lancekeep.testing.kit import Bench, claim
 
 BEHAVIOURS = Behaviours()
 behaviour = BEHAVIOURS.add

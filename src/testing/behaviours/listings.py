@@ -6,8 +6,8 @@ from itertools import chain
 
 from lance_namespace import errors
 
+from lancekeep.testing.behaviours.behaviour import ROWS, Bench, Departure, claim
 from lancekeep.testing.behaviours.registry import DECLARED, NAMESPACES, Behaviours
-from lancekeep.testing.kit import ROWS, Bench, Departure, claim
 
 BEHAVIOURS = Behaviours()
 behaviour = BEHAVIOURS.add

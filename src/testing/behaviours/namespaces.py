@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lance_namespace import errors
 
+from lancekeep.testing.behaviours.behaviour import ROWS, Bench, claim
 from lancekeep.testing.behaviours.registry import (
     NAMESPACES,
     OPERATION_404,
@@ -13,7 +14,6 @@ from lancekeep.testing.behaviours.registry import (
     Behaviours,
     is_gone,
 )
-from lancekeep.testing.kit import ROWS, Bench, claim
 
 BEHAVIOURS = Behaviours()
 behaviour = BEHAVIOURS.add

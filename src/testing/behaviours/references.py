@@ -5,8 +5,8 @@ from __future__ import annotations
 import lance
 from lance_namespace import errors
 
+from lancekeep.testing.behaviours.behaviour import OTHERS, Bench, Capability, claim
 from lancekeep.testing.behaviours.registry import BRANCHES, OPERATION_404, TAGS, Behaviours
-from lancekeep.testing.kit import OTHERS, Bench, Capability, claim
 
 BEHAVIOURS = Behaviours()
 behaviour = BEHAVIOURS.add

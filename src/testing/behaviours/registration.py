@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from lance_namespace import errors
 
+from lancekeep.testing.behaviours.behaviour import OTHERS, Bench, claim, directory, rows_at
 from lancekeep.testing.behaviours.registry import LOCATIONS, NAMESPACES, REGISTER, RENAME, Behaviours, is_gone
-from lancekeep.testing.kit import OTHERS, Bench, claim, directory, rows_at
 
 BEHAVIOURS = Behaviours()
 behaviour = BEHAVIOURS.add

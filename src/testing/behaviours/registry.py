@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from lance_namespace import errors
 
-from lancekeep.testing.kit import Behaviour, Bench, Capability, Departure, rows_at
+from lancekeep.testing.behaviours.behaviour import Behaviour, Bench, Capability, Departure, rows_at
 
 (
     NAMESPACES,

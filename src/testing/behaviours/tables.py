@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lance_namespace import errors
 
+from lancekeep.testing.behaviours.behaviour import OTHERS, ROWS, Bench, claim, directory, rows_at
 from lancekeep.testing.behaviours.registry import (
     DECLARED,
     LOCATIONS,
@@ -16,7 +17,6 @@ from lancekeep.testing.behaviours.registry import (
     Behaviours,
     is_gone,
 )
-from lancekeep.testing.kit import OTHERS, ROWS, Bench, claim, directory, rows_at
 
 BEHAVIOURS = Behaviours()
 behaviour = BEHAVIOURS.add

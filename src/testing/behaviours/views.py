@@ -8,8 +8,8 @@ from typing import Any
 
 from lance_namespace import errors
 
+from lancekeep.testing.behaviours.behaviour import OTHERS, ROWS, Bench, claim
 from lancekeep.testing.behaviours.registry import DATA, PROPERTIES, VIEWS, Behaviours
-from lancekeep.testing.kit import OTHERS, ROWS, Bench, claim
 
 BEHAVIOURS = Behaviours()
 behaviour = BEHAVIOURS.add

@@ -1,0 +1,270 @@
+"""Behaviours of namespaces and their runner, without pytest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from enum import StrEnum
+from threading import Barrier, Thread
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import attrs
+import lance
+import lance_namespace as api
+import pyarrow as pa
+from lance_namespace import errors
+
+ROWS = pa.table({"a": pa.array([1, 2, 3], pa.int64())})
+OTHERS = pa.table({"a": pa.array([4], pa.int64())})
+
+
+_MODELS = {"list_all_tables": "list_tables", "create_table_scalar_index": "create_table_index"}
+"""Operations whose requests have the model of another operation."""
+
+
+class Capability(StrEnum):
+    """An optional part of the interface. All other parts are required."""
+
+    NAMESPACES = "namespaces"
+    """Namespaces below the root. V1 directories have none."""
+    PROPERTIES = "properties"
+    """Properties of namespaces and tables."""
+    LOCATIONS = "locations"
+    """Tables at locations that the caller chooses."""
+    REGISTER = "register"
+    """Registering and deregistering tables without touching their files."""
+    RENAME = "rename"
+    VERSIONS = "versions"
+    """Listing and describing versions of tables."""
+    DATA = "data"
+    """Inserting, merging, updating, deleting and querying rows."""
+    TAGS = "tags"
+    BRANCHES = "branches"
+    INDEXES = "indexes"
+    SCHEMA = "schema"
+    """Changing columns and metadata of tables."""
+    TRANSACTIONS = "transactions"
+    """Describing transactions, and batches that are committed as one. V1 directories have no batches."""
+    VIEWS = "views"
+    """Materialized views of kind ``query``. They need properties."""
+
+
+class Outcome(StrEnum):
+    PASSED = "passed"
+    FAILED = "failed"
+    NOT_OFFERED = "not offered"
+
+
+@attrs.frozen
+class Result:
+    """The result of a behaviour; ``answer`` describes a departure in a few words."""
+
+    outcome: Outcome
+    answer: str = ""
+
+
+class Departure(AssertionError):
+    """The namespace departs from the specification; the message describes how."""
+
+
+class NotOffered(Exception):
+    """The namespace does not support the operation."""
+
+
+Open = Callable[[], api.LanceNamespace]
+"""Opens a namespace on an empty place; each further call opens another instance on the same place."""
+
+Contents = Callable[[], object]
+"""Returns the content of the place as a comparable value, to check that reads write nothing."""
+
+
+@attrs.frozen
+class Behaviour:
+    """One behaviour of a namespace.
+
+    Attributes:
+        id: the name in reports.
+        sentence: the sentence of the specification.
+        needs: the capabilities that the check uses.
+        check: raises `Departure` or `NotOffered`.
+        below: the namespace in which the check works.
+    """
+
+    id: str
+    sentence: str
+    needs: frozenset[Capability]
+    check: Callable[[Bench], None]
+    below: tuple[str, ...] = ()
+
+    def run(self, open_: Open, contents: Contents | None = None) -> Result:
+        """Run the check on an empty place."""
+        try:
+            self.check(Bench.prepared(open_, contents, self.below))
+        except NotOffered as error:
+            return Result(Outcome.NOT_OFFERED, str(error))
+        except Departure as error:
+            return Result(Outcome.FAILED, str(error))
+        return Result(Outcome.PASSED)
+
+
+def claim(holds: object, found: str) -> None:
+    """Raise `Departure` with ``found`` unless ``holds`` is true."""
+    if not holds:
+        raise Departure(found)
+
+
+@attrs.frozen
+class Door:
+    """A namespace, called by operation names and request fields."""
+
+    namespace: api.LanceNamespace
+
+    def attempt(self, operation: str, **fields: Any) -> Any:
+        """Return the response or raise the error; ``data`` is the table to create."""
+        data = [fields.pop("data")] if "data" in fields else []
+        model = _MODELS.get(operation, operation)
+        request = getattr(api, "".join(word.capitalize() for word in model.split("_")) + "Request")(**fields)
+        return getattr(self.namespace, operation)(request, *(_bytes(given) for given in data))
+
+    def ask(self, operation: str, **fields: Any) -> Any:
+        """Return the response; an error becomes `Departure` or `NotOffered`."""
+        try:
+            return self.attempt(operation, **fields)
+        except (errors.UnsupportedOperationError, NotImplementedError) as error:
+            raise NotOffered(f"`{operation}`: {type(error).__name__}") from error
+        except Exception as error:
+            raise Departure(f"`{operation}`: {type(error).__name__}") from error
+
+    def refused(self, operation: str, *expected: type[errors.LanceNamespaceError], **fields: Any) -> None:
+        """Require one of the errors, unless the operation is not offered."""
+        try:
+            self.attempt(operation, **fields)
+        except expected:
+            return
+        except (errors.UnsupportedOperationError, NotImplementedError) as error:
+            raise NotOffered(f"`{operation}`: {type(error).__name__}") from error
+        except Exception as error:
+            raise Departure(f"`{operation}`: {type(error).__name__}") from error
+        raise Departure(f"`{operation}` succeeds")
+
+    def names(self, operation: str, **fields: Any) -> list[str]:
+        """Return the whole listing, in one page."""
+        page = self.ask(operation, **fields)
+        claim(not page.page_token, f"`{operation}` without a limit returns a page token")
+        return sorted(_names(page))
+
+    def pages(self, operation: str, limit: int, **fields: Any) -> Iterator[list[str]]:
+        """Yield the pages of a listing, each requested on demand."""
+        token, seen = None, set()
+        while True:
+            page = self.ask(operation, page_token=token, limit=limit, **fields)
+            claim(len(_names(page)) <= limit, f"`{operation}` returns more than the limit")
+            yield list(_names(page))
+            token = page.page_token
+            if not token:
+                return
+            claim(token not in seen, f"`{operation}` returns a page token for the second time")
+            seen.add(token)
+
+
+@attrs.frozen
+class Bench:
+    """Two instances on an empty place; ``below`` is the namespace to work in."""
+
+    one: Door
+    other: Door
+    open: Open
+    contents: Contents | None
+    below: tuple[str, ...]
+
+    @staticmethod
+    def prepared(open_: Open, contents: Contents | None, below: tuple[str, ...]) -> Bench:
+        bench = Bench(Door(open_()), Door(open_()), open_, contents, below)
+        for depth in range(1, len(below) + 1):
+            bench.one.ask("create_namespace", id=list(below[:depth]))
+        return bench
+
+    def at(self, *names: str) -> list[str]:
+        return [*self.below, *names]
+
+    def create(self, name: str, data: pa.Table = ROWS, **fields: Any) -> Any:
+        return self.one.ask("create_table", id=self.at(name), data=data, **fields)
+
+    def rows(self, *names: str, door: Door | None = None) -> list[int]:
+        """Return the rows of a table at the location that an instance returns."""
+        return rows_at((door or self.other).ask("describe_table", id=self.at(*names)).location)
+
+    def tables(self, **fields: Any) -> list[str]:
+        return self.other.names("list_tables", id=self.at(), **fields)
+
+    def deregistered(self, name: str) -> str:
+        """Create and deregister a table, and return its location."""
+        self.create(name)
+        location = self.one.ask("describe_table", id=self.at(name)).location
+        self.one.ask("deregister_table", id=self.at(name))
+        return str(location)
+
+    def race(self, *calls: tuple[str, dict[str, Any]]) -> list[Any]:
+        """Return the responses or errors of calls that start together."""
+        barrier = Barrier(len(calls))
+        doors = [Door(self.open()) for _ in calls]
+        answers: list[Any] = [None] * len(calls)
+
+        def run(number: int, operation: str, fields: Mapping[str, Any]) -> None:
+            barrier.wait()
+            try:
+                answers[number] = doors[number].attempt(operation, **fields)
+            except Exception as error:
+                answers[number] = error
+
+        threads = [Thread(target=run, args=(number, *call)) for number, call in enumerate(calls)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return answers
+
+
+def run_all(
+    behaviours: Sequence[Behaviour],
+    place: Callable[[], tuple[Open, Contents | None]],
+    capabilities: Collection[Capability] = tuple(Capability),
+) -> dict[str, Result]:
+    """Run each behaviour on its own place, and return the results by id.
+
+    Behaviours that need other capabilities than ``capabilities`` are not offered.
+    """
+    results = {}
+    for behaviour in behaviours:
+        missing = behaviour.needs.difference(capabilities)
+        undeclared = Result(Outcome.NOT_OFFERED, f"no {', '.join(sorted(missing))}")
+        results[behaviour.id] = undeclared if missing else behaviour.run(*place())
+    return results
+
+
+def rows_at(location: str) -> list[int]:
+    """Return the rows of the Lance table at a location."""
+    try:
+        return sorted(lance.dataset(location).to_table()["a"].to_pylist())
+    except Exception as error:
+        raise Departure("there is no Lance table at the location that is answered") from error
+
+
+def directory(location: str) -> str:
+    """Return the last part of a location, which is relative to the root."""
+    path = unquote(urlsplit(location).path) if "://" in location else location
+    return path.rstrip("/").rpartition("/")[2]
+
+
+def _names(page: Any) -> list[str]:
+    names = page.tables if hasattr(page, "tables") else page.namespaces
+    return list(names or [])
+
+
+def _bytes(data: pa.Table | bytes) -> bytes:
+    if isinstance(data, bytes):
+        return data
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, data.schema) as writer:
+        writer.write_table(data)
+    return bytes(sink.getvalue())
