@@ -23,9 +23,9 @@ from lancekeep.domain.manifest import Manifest as ManifestValue
 from lancekeep.format.judge import Approved, approve_append
 from lancekeep.format.judged_fragments import Frame
 from lancekeep.format.manifest import (
-    TRANSACTION_SECTIONS,
     ManifestFile,
     file_of,
+    make_successor,
     message_at,
     message_span,
     not_a_manifest,
@@ -142,7 +142,7 @@ class Appendable:
             raise Unsupported(f"{name}: {obstacle}; append with the Lance engine")
         head = ManifestTail(fields=tail.fields, fragments=tail.fragments).SerializeToString()
         fields, transaction = tuple(tail.fields), str(tail.transaction_file)
-        for field in ("fields", "fragments", "version_aux_data", "tag", *TRANSACTION_SECTIONS):
+        for field in ("fields", "fragments"):  # they stay encoded, in the head
             tail.ClearField(field)
         version, storage = tail.version, tail.data_format.version
         last_file = next((file.path for file in last.files if not file.HasField("base_id")), "")
@@ -193,9 +193,8 @@ class Appendable:
         if tail.reader_feature_flags & _STABLE_ROW_IDS:
             number_rows(fragment, tail.next_row_id, version)
             tail.next_row_id += file.rows
-        tail.version, tail.max_fragment_id = version, number
-        tail.timestamp.seconds, tail.timestamp.nanos = divmod(now, 10**9)
-        tail.transaction_file = transaction.name
+        make_successor(tail, version, now, transaction.name)
+        tail.max_fragment_id = number
         if self._indexes is not None:
             tail.index_section = 0
         place_transaction(tail, self._indexes)
@@ -203,8 +202,6 @@ class Appendable:
         head = self._head + added
         sections = [] if self._indexes is None else [self._indexes]
         content = file_of(head + tail.SerializeToString(), *sections, transaction.content)
-        for field in TRANSACTION_SECTIONS:
-            tail.ClearField(field)
         frame = attrs.evolve(self._frame, next_row_id=tail.next_row_id)
         built = approve_append(name, version, transaction.name, content, decoded(Fragment, fragment), frame)
         return attrs.evolve(

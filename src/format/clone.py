@@ -12,7 +12,7 @@ from lancekeep.domain.errors import ConcurrentModification, Unsupported
 from lancekeep.domain.features import FENCE, refuse_unknown_features
 from lancekeep.domain.indexes import index_kind
 from lancekeep.format.judge import Approved, approve_file
-from lancekeep.format.manifest import ManifestFile
+from lancekeep.format.manifest import ManifestFile, make_successor
 from lancekeep.format.messages import IndexSection, Transaction, parse
 
 _BASE_PATHS = 16
@@ -147,10 +147,7 @@ def _cloning(manifest: Any, source: str, uuid: str, *, shallow: bool) -> Any:
 
 
 def _following(manifest: Any, indexes: Any, transaction: Any, version: int, now: int) -> bytes:
-    manifest.version = version
+    make_successor(manifest, version, now, f"{transaction.read_version}-{transaction.uuid}.txn")
     manifest.writer_feature_flags &= ~FENCE  # a clone is no place that its table leaves
-    manifest.timestamp.seconds, manifest.timestamp.nanos = divmod(now, 10**9)
-    manifest.transaction_file = f"{transaction.read_version}-{transaction.uuid}.txn"
-    manifest.ClearField("tag")
     encoded = None if indexes is None else indexes.SerializeToString()
     return ManifestFile(manifest, encoded).serialize(transaction)

@@ -12,7 +12,14 @@ from typing import Any
 
 from lancekeep.domain.features import FENCE
 from lancekeep.format.judge import Approved, approve_file
-from lancekeep.format.manifest import TRANSACTION_SECTIONS, ManifestFile, file_of, place_transaction, section_at
+from lancekeep.format.manifest import (
+    TRANSACTION_SECTIONS,
+    ManifestFile,
+    file_of,
+    make_successor,
+    place_transaction,
+    section_at,
+)
 from lancekeep.format.messages import Transaction
 
 MOVED_TO = "lancekeep.moved_to"
@@ -114,8 +121,5 @@ def _following(file: ManifestFile, uuid: str, now: int, location: str) -> Any:
     transaction = Transaction(read_version=manifest.version, uuid=uuid)
     transaction.update_config.SetInParent()
     transaction.transaction_properties.add(key=MOVED_TO, value=location)
-    manifest.version += 1
-    manifest.timestamp.seconds, manifest.timestamp.nanos = divmod(now, 10**9)
-    manifest.transaction_file = f"{transaction.read_version}-{uuid}.txn"
-    manifest.ClearField("tag")
+    make_successor(manifest, manifest.version + 1, now, f"{transaction.read_version}-{uuid}.txn")
     return transaction

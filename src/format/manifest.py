@@ -23,6 +23,8 @@ _LENGTH = struct.Struct("<I")
 _FORMAT_VERSION = (0, 2)
 TRANSACTION_SECTIONS = ("transaction_section", "transaction_section_21")
 """The fields for the position of the transaction. Engines from 14 on read the first one, older engines the second."""
+_OF_ONE_VERSION = ("index_section", *TRANSACTION_SECTIONS, "transaction_file", "tag", "version_aux_data")
+"""Fields of a manifest that describe one version or file; the next version sets its own."""
 
 _BUILT_ON_NOTHING = bytes([12 << 3 | 2, 42]) + b"0-"  # field 12, the transaction file, with "0-{uuid}.txn" of 42 bytes
 
@@ -210,6 +212,30 @@ class ManifestFile:
         place_transaction(self.manifest, self.indexes, fields)
         sections = [] if self.indexes is None else [self.indexes]
         return file_of(self.manifest.SerializeToString(), *sections, transaction.SerializeToString())
+
+
+def make_successor(manifest: Any, version: int, now: int, transaction_file: str = "") -> None:
+    """Turn a manifest message into that of a later version.
+
+    It keeps every field that does not describe one version.
+
+    Args:
+        manifest: the message. Positions of sections are cleared; the encoder sets them.
+        version: the number of the later version.
+        now: the time in nanoseconds since 1970.
+        transaction_file: the name of its transaction file, if it has one.
+    """
+    clear_version(manifest)
+    manifest.version = version
+    manifest.timestamp.seconds, manifest.timestamp.nanos = divmod(now, 10**9)
+    if transaction_file:
+        manifest.transaction_file = transaction_file
+
+
+def clear_version(manifest: Any) -> None:
+    """Remove the fields of a manifest message that belong to one version."""
+    for field in _OF_ONE_VERSION:
+        manifest.ClearField(field)
 
 
 def transaction_position(indexes: bytes | None) -> int:

@@ -13,7 +13,7 @@ import attrs
 from lancekeep.domain.errors import Unsupported
 from lancekeep.domain.features import KNOWN, Feature
 from lancekeep.format.judge import Approved, approve_file
-from lancekeep.format.manifest import ManifestFile
+from lancekeep.format.manifest import ManifestFile, make_successor
 from lancekeep.format.messages import Transaction
 
 
@@ -123,11 +123,7 @@ def _number(manifest: Any, base: str) -> int | None:
 
 
 def _following(file: ManifestFile, transaction: Any, now: int) -> bytes:
-    manifest = file.manifest
-    manifest.version += 1
-    manifest.timestamp.seconds, manifest.timestamp.nanos = divmod(now, 10**9)
-    manifest.transaction_file = f"{transaction.read_version}-{transaction.uuid}.txn"
-    manifest.ClearField("tag")
+    make_successor(file.manifest, file.manifest.version + 1, now, f"{transaction.read_version}-{transaction.uuid}.txn")
     return file.serialize(transaction)
 
 

@@ -24,15 +24,13 @@ from lancekeep.domain.dataset_files import DATA
 from lancekeep.domain.errors import Refused
 from lancekeep.domain.layout import VERSIONS
 from lancekeep.format import data_file
-from lancekeep.format.manifest import TRANSACTION_SECTIONS, ManifestFile
+from lancekeep.format.manifest import ManifestFile, clear_version
 from lancekeep.format.messages import Manifest, Transaction
 
 T = TypeVar("T")
 
 _MOST_AT_ONCE = 2**31 - 1
 _WITHOUT_NULL_STRUCTS = "2.0"
-_OF_ONE_VERSION = ("index_section", *TRANSACTION_SECTIONS, "transaction_file", "tag", "version_aux_data")
-"""Fields of a manifest that describe one version or file; the next version sets its own."""
 
 
 class DataFiles:
@@ -267,12 +265,6 @@ def conforming(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         for field, column in zip(fields, columns, strict=True)
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
-
-
-def clear_version(manifest: Any) -> None:
-    """Remove the fields of a manifest message that belong to one version."""
-    for field in _OF_ONE_VERSION:
-        manifest.ClearField(field)
 
 
 def _paths(manifest: Any) -> dict[int, tuple[str, ...]]:

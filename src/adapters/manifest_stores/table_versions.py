@@ -28,7 +28,6 @@ from lancekeep.adapters.manifest_stores.index import (
 from lancekeep.adapters.manifest_stores.table_data import (
     DataFiles,
     StoredColumns,
-    clear_version,
     conforming,
     example_of,
     filled,
@@ -39,7 +38,7 @@ from lancekeep.domain.layout import VERSIONS
 from lancekeep.domain.manifest import DeletionFile
 from lancekeep.format import data_file
 from lancekeep.format.deletions import read
-from lancekeep.format.manifest import ManifestFile
+from lancekeep.format.manifest import ManifestFile, make_successor
 from lancekeep.format.messages import DataFragment, Transaction
 from lancekeep.format.values import decoded
 from lancekeep.ports.object_store import ObjectStore
@@ -324,13 +323,10 @@ def _joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBa
 
 def _advance(manifest: Any, number: int, view: IndexedView, *, deletions: bool) -> None:
     """Turn a copy of the previous manifest into that of version ``number``."""
-    manifest.version = number
-    now = time.time_ns()
-    manifest.timestamp.seconds, manifest.timestamp.nanos = divmod(now, 10**9)
+    make_successor(manifest, number, time.time_ns())
     for flags in ("reader_feature_flags", "writer_feature_flags"):
         others = getattr(manifest, flags) & ~_DELETION_FILES
         setattr(manifest, flags, others | (_DELETION_FILES if deletions else 0))
-    clear_version(manifest)
     _set_properties(manifest, view.properties)
 
 
