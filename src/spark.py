@@ -1,4 +1,4 @@
-"""Lancekeep catalogs in Spark SQL.
+"""Lancekeep catalogs in Spark SQL, and DataFrames as tables.
 
 >>> import lancekeep.spark
 >>> catalog = lancekeep.spark.install(spark, "lake", root="s3://bucket/lake")  # doctest: +SKIP
@@ -10,21 +10,25 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
 from lancekeep.application.catalog import Catalog
 from lancekeep.composition import open_catalog
 from lancekeep.config import ConnectionConfig, given
+from lancekeep.entrypoints.spark.ingest import ingest
+from lancekeep.entrypoints.spark.internals.sessions import active, is_classic
+from lancekeep.entrypoints.spark.partitions import read_partitioned, write_partitioned
 from lancekeep.entrypoints.spark.versions import why_no_catalog
 from pyspark_lancekeep import DefaultSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["NoSqlCatalogWarning", "install"]
+__all__ = ["NoSqlCatalogWarning", "ingest", "install", "read_partitioned", "write_partitioned"]
 
 
 class NoSqlCatalogWarning(UserWarning):
@@ -113,6 +117,14 @@ def serve_driver(token: str) -> None:
     serve_driver(token, opened, _register_data_source)
 
 
+def write_jar(path: Path) -> str:
+    """Write the jar for drivers without Python; return the class that their configuration names."""
+    from lancekeep.entrypoints.spark.sql import jar
+
+    jar.write_jar(path)
+    return jar.CLASS
+
+
 def _for_processes(config: ConnectionConfig, catalog: Catalog) -> tuple[Mapping[str, str], Callable[[], Catalog]]:
     """Return the options of ``format("lancekeep")`` that open a catalog, and what opens it in another process."""
     options = attrs.evolve(config, root=catalog.root_uri).as_properties()
@@ -125,24 +137,16 @@ def _register_data_source(spark: SparkSession) -> None:
     Spark checks the name in the *active* session, and refuses to register a data source that only that session has. So
     a classic session is active during the registration.
     """
-    if not hasattr(spark, "_jsparkSession"):
+    if not is_classic(spark):
         spark.dataSource.register(DefaultSource)
         return
-    sessions: Any = spark._jvm.SparkSession  # type: ignore[union-attr]  # a classic session has a JVM
-    active = sessions.getActiveSession()
-    sessions.setActiveSession(spark._jsparkSession)
-    try:
+    with active(spark):
         spark.dataSource.register(DefaultSource)
-    finally:
-        if active.isDefined():
-            sessions.setActiveSession(active.get())
-        else:
-            sessions.clearActiveSession()
 
 
 def _why_not(spark: SparkSession) -> str | None:
     """Return why this session cannot have a SQL catalog; None if it can."""
-    if not hasattr(spark, "_jsparkSession"):
+    if not is_classic(spark):
         return "this is a session of Spark Connect, whose driver is another process"
     return why_no_catalog()
 

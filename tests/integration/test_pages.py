@@ -260,11 +260,11 @@ def test_namespace_operations() -> None:
 
 
 def test_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lancekeep.entrypoints.spark import partitions
+    from lancekeep import spark
 
     written: list[Any] = []  # test_spark_partitioned.py writes and reads with Spark
-    monkeypatch.setattr(partitions, "write_partitioned", lambda *given: written.append(given))
-    monkeypatch.setattr(partitions, "read_partitioned", lambda *given: written.append(given))
+    monkeypatch.setattr(spark, "write_partitioned", lambda *given: written.append(given))
+    monkeypatch.setattr(spark, "read_partitioned", lambda *given: written.append(given))
     assert Reader(names={"frame": None, "spark": None}).read(page("partitions.md")) == 2
     assert [len(given) for given in written] == [2, 4]
 

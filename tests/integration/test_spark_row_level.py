@@ -172,10 +172,10 @@ def test_statement_that_reads_two_versions_is_refused(lake: Lake, monkeypatch: p
     """Spark loads the table of a subquery by itself."""
     builder = row_level.OperationBuilder.__init__
 
-    def built(self: Any, target: Any, command: Any) -> None:
+    def built(self: Any, *given: Any) -> None:
         if lake.catalog.open("t").version == 2:
             append(lake)
-        builder(self, target, command)
+        builder(self, *given)
 
     monkeypatch.setattr(row_level.OperationBuilder, "__init__", built)
     statement = "DELETE FROM lake.t WHERE id IN (SELECT id FROM lake.t WHERE id % 2 = 1)"

@@ -19,7 +19,8 @@ from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 import lancekeep
 import lancekeep.spark
 from lancekeep.entrypoints.spark import streaming
-from lancekeep.entrypoints.spark.sql.streams import Streams
+from lancekeep.entrypoints.spark.internals import python_source
+from lancekeep.entrypoints.spark.internals.driver import Driver
 from lancekeep.entrypoints.spark.streaming import BATCH, QUERY, StreamReader, StreamWriter, WrittenByQuery
 from lancekeep.entrypoints.spark.versions import LIMITS_BATCHES, ReadAllAvailable
 from pyspark_lancekeep import DefaultSource
@@ -439,21 +440,21 @@ def test_restarted_query_repeats_no_batch(
 def test_stream_without_a_python_process_says_what_to_check(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starts: str
 ) -> None:
-    started: list[Streams] = []
+    started: list[Driver] = []
 
-    def unconnected(streams: Streams) -> Any:
+    def unconnected(driver: Driver, name: str) -> Any:
         """Fail as Spark does; its exception is checked, and Java proxies hide the message of such exceptions."""
-        started.append(streams)
+        started.append(driver)
         if (starts == "reads") == (len(started) == 1):
-            error = streams.jvm.java("org.apache.spark.SparkException")("Python worker failed to connect back.")
+            error = driver.java("org.apache.spark.SparkException")("Python worker failed to connect back.")
             raise Py4JJavaError("the stream", error)
-        return source(streams)
+        return source(driver, name)
 
-    source = Streams._source
+    source = python_source._source
     with lancekeep.spark.install(spark, "lake", str(tmp_path / "lake")) as catalog:
         add(catalog, 1)
         add(catalog, 2, table="sink")
-        monkeypatch.setattr(Streams, "_source", unconnected)
+        monkeypatch.setattr(python_source, "_source", unconnected)
         rows = spark.readStream.table("lake.source").writeStream.trigger(availableNow=True)
         with pytest.raises(StreamingQueryException, match=r"failed to connect back\. Check that the Python which"):
             rows.option("checkpointLocation", str(tmp_path / "checkpoint")).toTable("lake.sink").awaitTermination()

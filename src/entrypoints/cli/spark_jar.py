@@ -16,11 +16,11 @@ def spark_jar(jar: Path) -> None:
 
     It is compiled with the Spark that this interpreter or SPARK_HOME has, and replaces an existing file.
     """
-    from lancekeep.entrypoints.spark.sql.jar import CLASS, write_jar
+    from lancekeep.spark import write_jar
 
-    write_jar(jar)
+    catalog_class = write_jar(jar)
     print_line(f"Wrote {jar}. Give Spark these settings:")
     print_line(f"  spark.jars={jar.absolute()}")
-    print_line(f"  spark.sql.catalog.lake={CLASS}")
+    print_line(f"  spark.sql.catalog.lake={catalog_class}")
     print_line("  spark.sql.catalog.lake.root=ROOT")
     print_line("  spark.sql.catalog.lake.commit_store=URL")

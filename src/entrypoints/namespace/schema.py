@@ -100,8 +100,7 @@ class SchemaOperations(Operations):
 
     def _filled_on_spark(self, master: str, request: api.AlterTableBackfillColumnsRequest) -> int | None:
         """Compute a declared column as a Spark job, and return its version."""
-        from lancekeep.entrypoints.spark.jobs.backfill import backfill  # needs the extra [spark]
-        from lancekeep.entrypoints.spark.jobs.session import session
+        from lancekeep.jobs import backfill, session  # needs the extra [spark]
 
         expression = self._catalog.structure.expression(id_of(request), request.column)
         done = backfill(session(master), self._catalog, id_of(request), request.column, expression, where=request.where)

@@ -16,7 +16,6 @@ from lancekeep.entrypoints.scanning import BLOB_ENCODING, is_blob
 
 try:
     from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import (
         ArrayType,
         BinaryType,
@@ -30,7 +29,7 @@ try:
         VarcharType,
     )
 
-    from lancekeep.entrypoints.spark.versions import arrow_of
+    from lancekeep.entrypoints.spark.internals.schemas import arrow_of, spark_of
 except ImportError as error:
     raise MissingExtra("this needs PySpark: pip install 'lancekeep[spark]'") from error
 
@@ -102,7 +101,7 @@ def spark_schema(stored: pa.Schema) -> StructType:
     for field in stored:
         try:
             column = pa.schema([pa.field(field.name, as_spark_sees(field.type), field.nullable)])
-            seen = from_arrow_schema(column, prefer_timestamp_ntz=True)
+            seen = spark_of(column, keep_zoneless=True)
             arrow_of(seen)  # refuses decimals of more digits than Spark has
             columns.append(_described(seen[0], field))
         except (PySparkException, ValueError):

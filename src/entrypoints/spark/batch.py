@@ -15,6 +15,7 @@ from lancekeep.application.catalog import Catalog
 from lancekeep.domain.commit_token import CommitUnknown
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput, TableNotFound
 from lancekeep.entrypoints.spark.arrow_types import arrow_schema, require_fit, require_storable
+from lancekeep.entrypoints.spark.internals.schemas import arrow_of
 from lancekeep.entrypoints.spark.options import MERGE_SCHEMA, Options
 from lancekeep.entrypoints.spark.reading import (
     MOST_PARTITIONS,
@@ -24,7 +25,7 @@ from lancekeep.entrypoints.spark.reading import (
     partitions,
     stored_fragments,
 )
-from lancekeep.entrypoints.spark.versions import PUSHES_FILTERS, arrow_of
+from lancekeep.entrypoints.spark.versions import PUSHES_FILTERS
 from lancekeep.entrypoints.spark.writing import added_fields, require_extensible, target_schema, write_batches
 from lancekeep.ports.table_engine import WritePlan
 

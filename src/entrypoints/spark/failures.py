@@ -10,8 +10,9 @@ from lancekeep.domain import errors
 from lancekeep.domain.errors import InvalidInput, LancekeepError, MissingExtra, Retryable
 
 try:
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j is published without types
     from pyspark.errors import AnalysisException, PySparkException, PySparkImportError
+
+    from lancekeep.entrypoints.spark.internals.driver import GatewayError
 except ImportError as error:
     raise MissingExtra("this needs PySpark: pip install 'lancekeep[spark]'") from error
 
@@ -37,7 +38,7 @@ def translated(name: str) -> Iterator[None]:
         raise MissingExtra(f"Spark's mapInArrow needs a package more, 'pip install pandas': {error}") from error
     except AnalysisException as error:
         raise InvalidInput(f"{name}: Spark cannot plan the DataFrame; nothing was committed: {error}") from error
-    except (PySparkException, Py4JError) as error:
+    except (PySparkException, GatewayError) as error:
         raise _failure(name, str(error)) from error
 
 

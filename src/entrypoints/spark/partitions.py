@@ -26,11 +26,11 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.partitions import Partition, key_of
 from lancekeep.entrypoints.spark.arrow_types import arrow_schema, as_spark_sees, fit, require_fit
 from lancekeep.entrypoints.spark.ingest import collected
+from lancekeep.entrypoints.spark.internals.schemas import spark_of
 from lancekeep.entrypoints.spark.worker_gc import freeze_imports
 from lancekeep.entrypoints.spark.writing import write_batches
 
 try:
-    from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import StringType, StructField, StructType
 except ImportError as error:
     raise MissingExtra("this needs PySpark: pip install 'lancekeep[spark]'") from error
@@ -93,7 +93,7 @@ def read_partitioned(
     places = tuple(_place(namespace, each) for each in scan.partitions)
     tasks = spark.createDataFrame([(at,) for at in range(len(places))], "at int").repartition(max(1, len(places)), "at")
     read = _Read(scan.schema, scan.filter, tuple(chosen.names), seen, places)
-    return tasks.mapInArrow(read, from_arrow_schema(seen, prefer_timestamp_ntz=True))
+    return tasks.mapInArrow(read, spark_of(seen, keep_zoneless=True))
 
 
 def _keyed(batches: Iterable[pa.RecordBatch], plan: PartitionWritePlan) -> Iterator[pa.RecordBatch]:

@@ -16,12 +16,12 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
 )
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from lancekeep.entrypoints.spark.arrow_types import spark_schema
 from lancekeep.entrypoints.spark.batch import BatchReader, BatchWriter, open_version
 from lancekeep.entrypoints.spark.changes import CHANGE_COLUMNS
+from lancekeep.entrypoints.spark.internals.schemas import spark_of
 from lancekeep.entrypoints.spark.options import BATCH_READ, BATCH_WRITE, STREAM_READ, STREAM_WRITE, Connect, Options
 from lancekeep.entrypoints.spark.reading import require_columns
 from lancekeep.entrypoints.spark.streaming import StreamReader, StreamWriter
@@ -54,7 +54,7 @@ class LancekeepSource(DataSource):
             stored = pa.schema([stored.field(name) for name in options.columns])
         seen = spark_schema(stored)
         if options.flag("read_changes"):
-            seen = StructType([*seen, *from_arrow_schema(CHANGE_COLUMNS)])
+            seen = StructType([*seen, *spark_of(CHANGE_COLUMNS)])
         return seen if declared is None else declared.kept_in(seen, root_uri)
 
     def reader(self, schema: StructType) -> DataSourceReader:

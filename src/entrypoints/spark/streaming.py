@@ -28,6 +28,7 @@ from lancekeep.domain.errors import (
 )
 from lancekeep.entrypoints.spark.batch import Written, begin_first_write, existing_schema, fragments_of
 from lancekeep.entrypoints.spark.changes import CHANGE_COLUMNS, Step, initial_step, steps
+from lancekeep.entrypoints.spark.internals.schemas import arrow_of
 from lancekeep.entrypoints.spark.options import Options
 from lancekeep.entrypoints.spark.projection import SchemaHistory, lacks, origins_by_id
 from lancekeep.entrypoints.spark.reading import (
@@ -47,7 +48,6 @@ from lancekeep.entrypoints.spark.versions import (
     ReadAllAvailable,
     ReadLimit,
     SupportsTriggerAvailableNow,
-    arrow_of,
 )
 from lancekeep.entrypoints.spark.writing import target_schema, write_batches
 from lancekeep.format.manifest import FragmentEntry

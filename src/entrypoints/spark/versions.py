@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyspark
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
 __all__ = [
     "LIMITS_BATCHES",
@@ -21,7 +19,6 @@ __all__ = [
     "ReadAllAvailable",
     "ReadLimit",
     "SupportsTriggerAvailableNow",
-    "arrow_of",
     "why_no_catalog",
     "with_offsets",
 ]
@@ -58,17 +55,6 @@ else:
 
     class SupportsTriggerAvailableNow:
         """The mark of a reader that knows where ``availableNow`` ends."""
-
-
-def arrow_of(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema of a DataFrame, with timestamps in UTC.
-
-    PySpark before 4.2 knows no other time zone.
-
-    Raises:
-        PySparkException: Arrow lacks the type of a column.
-    """
-    return to_arrow_schema(schema, timezone="UTC") if LIMITS_BATCHES else to_arrow_schema(schema)
 
 
 def with_offsets(batch: pa.RecordBatch) -> pa.RecordBatch:

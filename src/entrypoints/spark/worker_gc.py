@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
-import sys
 from functools import cache
+
+from lancekeep.entrypoints.spark.internals.workers import is_forked_worker
 
 
 @cache  # one call per process suffices
@@ -16,6 +17,6 @@ def freeze_imports() -> None:
     excludes the objects that exist then; later objects are collected as usual. In other processes, such as the
     driver, the function does nothing.
     """
-    if getattr(sys.modules["__main__"].__spec__, "name", None) == "pyspark.daemon":
+    if is_forked_worker():
         gc.collect()
         gc.freeze()

@@ -12,10 +12,11 @@ from lancekeep.domain.errors import InvalidInput, MissingExtra
 from lancekeep.entrypoints.spark.arrow_types import arrow_schema
 
 try:
-    from pyspark import cloudpickle
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
+
+    from lancekeep.entrypoints.spark.internals.workers import pickle_by_value
 except ImportError as error:
     raise MissingExtra("jobs need PySpark: pip install 'lancekeep[spark]'") from error
 
@@ -56,7 +57,7 @@ source spends half of its time on these files.
 
 def ship(module: ModuleType) -> None:
     """Pickle a module's functions by value, so that workers need not import it."""
-    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]  # pyspark's copy has no types
+    pickle_by_value(module)
 
 
 def columns_of(ddl: str) -> pa.Schema:

@@ -22,6 +22,7 @@ from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import Unsupported
 from lancekeep.domain.identifiers import Identifier
 from lancekeep.entrypoints.spark.failures import translated
+from lancekeep.entrypoints.spark.internals.sessions import is_classic
 from lancekeep.entrypoints.spark.worker_gc import freeze_imports
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def require_classic(spark: SparkSession) -> None:
     Raises:
         Unsupported: The session is one of Spark Connect.
     """
-    if not hasattr(spark, "_jsparkSession"):
+    if not is_classic(spark):
         raise Unsupported(
             "jobs need a classic session of Spark, and this is one of Spark Connect, whose driver is another process. "
             "Run the job in the driver, or start a session of its own: lancekeep.jobs.session()"

@@ -9,8 +9,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructField, _parse_datatype_json_string
+from pyspark.sql.types import StructField
 
 from lancekeep.application.catalog import Catalog
 from lancekeep.application.rows.row_rules import check_stream, require_evaluable
@@ -19,6 +18,7 @@ from lancekeep.domain.errors import InvalidInput, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.row_rules import CONSTRAINT, DEFAULT, columns_of, rules_of
 from lancekeep.entrypoints.spark.arrow_types import as_spark_sees, fit, require_storable
+from lancekeep.entrypoints.spark.internals.schemas import spark_of, type_of_json
 from lancekeep.entrypoints.spark.sql.columns import COMMENT, is_type_property, stored_field
 from lancekeep.entrypoints.spark.writing import require_extensible
 
@@ -147,7 +147,7 @@ def _add(dataset: Any, changes: Sequence[Any]) -> None:
         if not change.isNullable():
             raise Unsupported(f"the column {'.'.join(names)} cannot be added with NOT NULL: the stored rows get NULL")
         metadata = {"comment": change.comment()} if change.comment() else None
-        kind = _parse_datatype_json_string(change.dataType().json())
+        kind = type_of_json(change.dataType().json())
         field = stored_field(StructField(names[-1], kind, True, metadata))
         if change.defaultValue() is not None:
             filled.append((field, change.defaultValue().getSql()))
@@ -191,7 +191,7 @@ def _require_structs(dataset: Any, names: Sequence[str]) -> None:
 def _fill(dataset: Any, field: pa.Field, text: str) -> None:
     """Add a column in which all stored rows have the default."""
     session = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
-    kind = from_arrow_schema(pa.schema([pa.field(field.name, as_spark_sees(field.type))]))[0].dataType
+    kind = spark_of(pa.schema([pa.field(field.name, as_spark_sees(field.type))]))[0].dataType
     value = session.sql(f"SELECT CAST(({text}) AS {kind.simpleString()}) AS {quoted(field.name)}").toArrow()
     [constant] = fit(value.to_batches()[0], pa.schema([field])).columns
 
@@ -214,10 +214,7 @@ def _rename(dataset: Any, changes: Sequence[Any]) -> None:
 
 
 def _retype(dataset: Any, changes: Sequence[Any]) -> None:
-    wanted = [
-        stored_field(StructField(_path(change), _parse_datatype_json_string(change.newDataType().json())))
-        for change in changes
-    ]
+    wanted = [stored_field(StructField(_path(change), type_of_json(change.newDataType().json()))) for change in changes]
     dataset.alter_columns(*({"path": field.name, "data_type": field.type} for field in wanted))
 
 

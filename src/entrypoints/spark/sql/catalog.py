@@ -28,12 +28,13 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import SQL_VIEW
 from lancekeep.domain.partition_rules import DATASET
 from lancekeep.domain.row_rules import rules_of
+from lancekeep.entrypoints.spark.internals.classes import CATALOG, METRIC
 from lancekeep.entrypoints.spark.sql.alter import alter, constraint_property
 from lancekeep.entrypoints.spark.sql.branches import PREFIX, TAG_PREFIX, WAP_BRANCH, Branch
 from lancekeep.entrypoints.spark.sql.changelog import Changelog
 from lancekeep.entrypoints.spark.sql.columns import is_type_property, stated_expressions, stored_schema
 from lancekeep.entrypoints.spark.sql.history import version_at
-from lancekeep.entrypoints.spark.sql.jvm import CATALOG, Jvm, struct
+from lancekeep.entrypoints.spark.sql.jvm import Jvm, struct
 from lancekeep.entrypoints.spark.sql.metadata_tables import KINDS, MetadataTable, require_version_allowed
 from lancekeep.entrypoints.spark.sql.partitioned import PartitionedTable
 from lancekeep.entrypoints.spark.sql.procedures import NAMESPACE as SYSTEM
@@ -112,7 +113,7 @@ class SqlCatalog(ViewCatalog):
         return self._jvm.set([])
 
     def supportedCustomMetrics(self) -> Any:
-        return self._jvm.array("org.apache.spark.sql.connector.metric.CustomMetric", [])
+        return self._jvm.array(METRIC + "CustomMetric", [])
 
     def useNullableQuerySchema(self) -> bool:
         return True
@@ -285,8 +286,7 @@ class SqlCatalog(ViewCatalog):
 
     def _wap_branch(self) -> str | None:
         """Return the branch that the session which runs the statement writes to."""
-        settings = self._jvm.java("org.apache.spark.sql.internal.SQLConf").get()
-        return settings.getConfString(WAP_BRANCH, "") or None
+        return self._jvm.setting(WAP_BRANCH) or None
 
     def loadChangelog(self, identifier: Any, context: Any, options: Any) -> Changelog:
         table = object_id(identifier)

@@ -7,15 +7,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from lancekeep.application.catalog import Catalog
 from lancekeep.domain.errors import InvalidInput, Unsupported, VersionNotFound
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.spark.changes import CHANGE_COLUMNS, Step, steps
+from lancekeep.entrypoints.spark.internals.classes import CATALOG, EXPRESSIONS, READ
+from lancekeep.entrypoints.spark.internals.schemas import arrow_of, spark_of
 from lancekeep.entrypoints.spark.sql.columns import spark_schema
-from lancekeep.entrypoints.spark.sql.jvm import CATALOG, READ, Jvm, Proxy
+from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy
 from lancekeep.entrypoints.spark.sql.scan import DriverScan
 from lancekeep.entrypoints.spark.sql.streams import given_options, refuse_options
 from lancekeep.entrypoints.spark.sql.workers import partitions, reader_factory
@@ -38,15 +39,15 @@ class Changelog(Proxy):
         self._table = table
         self._versions = _versions(catalog, name, table, context.range())
         last = catalog.open(table, self._versions[-1] if self._versions else None)
-        columns = StructType([*spark_schema(last.schema), *from_arrow_schema(CHANGE_COLUMNS)])
-        self._arrow = to_arrow_schema(columns, timezone="UTC")
+        columns = StructType([*spark_schema(last.schema), *spark_of(CHANGE_COLUMNS)])
+        self._arrow = arrow_of(columns)
         self._schema = jvm.struct(columns)
 
     def name(self) -> str:
         return self._name
 
     def columns(self) -> Any:
-        return self._jvm.java(CATALOG + "CatalogV2Util").structTypeToV2Columns(self._schema, False)
+        return self._jvm.columns(self._schema)
 
     def containsCarryoverRows(self) -> bool:
         return False
@@ -58,7 +59,7 @@ class Changelog(Proxy):
         return False
 
     def rowId(self) -> Any:
-        return self._jvm.array("org.apache.spark.sql.connector.expressions.NamedReference", [])
+        return self._jvm.array(EXPRESSIONS + "NamedReference", [])
 
     def rowVersion(self) -> None:
         return None

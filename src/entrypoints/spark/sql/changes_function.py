@@ -12,13 +12,13 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import udtf
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.spark.changes import CHANGE_COLUMNS, Step, steps
+from lancekeep.entrypoints.spark.internals.schemas import arrow_of, spark_of
 from lancekeep.entrypoints.spark.sql.columns import spark_schema
 from lancekeep.entrypoints.spark.sql.search import Openers
 
@@ -78,8 +78,8 @@ def _analyzed(
         start, end = first.value, latest if last is None or last.value is None else last.value
         if start is None or not 1 <= start <= latest or not 1 <= end <= latest:
             raise InvalidInput(f"{FUNCTION}: from {start} to {end}; give versions of {table.value} from 1 to {latest}")
-        columns = StructType([*spark_schema(catalog.open(rest, end).schema), *from_arrow_schema(CHANGE_COLUMNS)])
-        arrow = to_arrow_schema(columns, timezone="UTC")
+        columns = StructType([*spark_schema(catalog.open(rest, end).schema), *spark_of(CHANGE_COLUMNS)])
+        arrow = arrow_of(columns)
         planned = steps(
             catalog, str(table.value), lambda version: catalog.open(rest, version), range(start, end + 1), arrow
         )

@@ -1,21 +1,11 @@
-"""Generate and compile Java classes that delegate to Python objects."""
+"""Generate Java classes that delegate to Python objects."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
 
-Java = Callable[[str], Any]
-"""Returns the class with a name from a JVM."""
-
-
-def compiled(java: Java, source: str) -> dict[str, bytes]:
-    """Compile a Java source; return the bytes of its classes by name."""
-    compiler = java("org.codehaus.janino.SimpleCompiler")()
-    compiler.setParentClassLoader(_loader(java))
-    compiler.cook(source)
-    codes = compiler.getBytecodes()
-    return {name: bytes(codes[name]) for name in codes}
+from lancekeep.entrypoints.spark.internals.compiler import class_loader
+from lancekeep.entrypoints.spark.internals.driver import Java
 
 
 def delegating_methods(java: Java, interfaces: Iterable[str], target: str) -> str:
@@ -39,7 +29,7 @@ def delegating_methods(java: Java, interfaces: Iterable[str], target: str) -> st
 def _methods(java: Java, interface: str, target: str) -> Iterator[tuple[str, str]]:
     """Yield the name and the parameters of each method, and its source."""
     modifier = java("java.lang.reflect.Modifier")
-    for method in _loader(java).loadClass(interface).getMethods():
+    for method in class_loader(java).loadClass(interface).getMethods():
         if modifier.isStatic(method.getModifiers()) or method.getName() == "initialize":
             continue
         kinds = [kind.getCanonicalName() for kind in method.getParameterTypes()]
@@ -52,7 +42,3 @@ def _methods(java: Java, interface: str, target: str) -> Iterator[tuple[str, str
         call = f"{'' if result == 'void' else 'return '}(({declared}) {target}).{method.getName()}({arguments});"
         throws = f" throws {', '.join(thrown)}" if thrown else ""
         yield signature, f"    public {result} {signature}{throws} {{ {call} }}"
-
-
-def _loader(java: Java) -> Any:
-    return java("java.lang.Thread").currentThread().getContextClassLoader()

@@ -13,11 +13,10 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from pyspark import SparkConf, SparkContext
-from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from lancekeep.application.catalog import Catalog
+from lancekeep.entrypoints.spark.internals.driver import driver_of_environment, session_of
 from lancekeep.entrypoints.spark.sql.catalog import SqlCatalog
 from lancekeep.entrypoints.spark.sql.install import implement
 from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy
@@ -41,12 +40,9 @@ def serve_driver(token: str, open_catalog: Open, register: Callable[[SparkSessio
         register: Registers the data source in a session.
     """
     threading.Thread(target=_end_with_driver, daemon=True).start()
-    gateway: Any = launch_gateway()  # type: ignore[no-untyped-call]  # connects to the driver that the environment names
-    session = gateway.jvm.SparkSession.getDefaultSession().get()
-    context = gateway.jvm.JavaSparkContext(session.sparkContext())
-    conf = SparkConf(_jconf=context.getConf())
-    spark = SparkSession(SparkContext(gateway=gateway, jsc=context, conf=conf), session)
-    gateway.jvm.System.getProperties().put(token, Door(Jvm(spark), open_catalog, register))
+    spark = driver_of_environment()
+    jvm = Jvm(spark)
+    jvm.java("java.lang.System").getProperties().put(token, Door(jvm, open_catalog, register))
     threading.Event().wait()
 
 
@@ -74,7 +70,7 @@ class Door(Proxy):
             if key not in self._opened:
                 self._opened[key] = self._open(options)
             opened = self._opened[key]
-        spark = SparkSession(self._jvm.spark.sparkContext, session)
+        spark = session_of(self._jvm, session)
         self._register(spark)
         return implement(Jvm(spark), name, *opened)
 

@@ -8,11 +8,12 @@ to the catalog that was installed in the original session.
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import Any
 
-from lancekeep.entrypoints.spark.sql.delegates import compiled, delegating_methods
+from lancekeep.entrypoints.spark.internals.classes import OPTIONS
+from lancekeep.entrypoints.spark.internals.compiler import loaded
+from lancekeep.entrypoints.spark.internals.sessions import session_id
+from lancekeep.entrypoints.spark.sql.delegates import delegating_methods
 from lancekeep.entrypoints.spark.sql.jvm import Jvm
 
 CLASS = "LancekeepInstalledCatalog"
@@ -23,7 +24,7 @@ public class {name} implements {interfaces} {{
     public static final java.util.Map INSTALLED = new java.util.concurrent.ConcurrentHashMap();
     private Object installed;
 
-    public void initialize(String name, org.apache.spark.sql.util.CaseInsensitiveStringMap options) {{
+    public void initialize(String name, {options} options) {{
         java.lang.ref.Reference found = (java.lang.ref.Reference) INSTALLED.get(options.get("{key}"));
         installed = found == null ? null : found.get();
         if (installed == null) throw new IllegalStateException(
@@ -45,7 +46,7 @@ def let_clones_inherit(jvm: Jvm, name: str, catalog: Any, interfaces: tuple[str,
         catalog: The installed catalog, as an object of the JVM. The reference to it is weak.
         interfaces: The interfaces that the catalog implements.
     """
-    key = f"{jvm.spark._jsparkSession.sessionUUID()}.{name}"
+    key = f"{session_id(jvm.spark)}.{name}"
     reference = jvm.java("java.lang.ref.WeakReference")(catalog)
     _delegate(jvm, interfaces).getField("INSTALLED").get(None).put(key, reference)
     jvm.spark.conf.set(f"spark.sql.catalog.{name}", CLASS)
@@ -53,14 +54,10 @@ def let_clones_inherit(jvm: Jvm, name: str, catalog: Any, interfaces: tuple[str,
 
 
 def _delegate(jvm: Jvm, interfaces: tuple[str, ...]) -> Any:
-    """Return the generated class; compile it on first use in this JVM."""
-    loader = jvm.java("java.lang.Thread").currentThread().getContextClassLoader()
-    if jvm.java("org.apache.spark.util.Utils").classIsLoadable(CLASS):
-        return loader.loadClass(CLASS)
-    methods = delegating_methods(jvm.java, interfaces, "installed")
-    source = _SOURCE.format(name=CLASS, interfaces=", ".join(interfaces), key=_KEY, methods=methods)
-    with tempfile.TemporaryDirectory() as directory:
-        for name, code in compiled(jvm.java, source).items():
-            Path(directory, f"{name}.class").write_bytes(code)
-        loader.addURL(jvm.java("java.io.File")(directory).toURI().toURL())
-        return loader.loadClass(CLASS)  # once loaded, the class needs no file
+    """Return the generated class."""
+
+    def write() -> str:
+        methods = delegating_methods(jvm.java, interfaces, "installed")
+        return _SOURCE.format(name=CLASS, interfaces=", ".join(interfaces), options=OPTIONS, key=_KEY, methods=methods)
+
+    return loaded(jvm.java, CLASS, write)

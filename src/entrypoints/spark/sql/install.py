@@ -9,12 +9,13 @@ from pyspark.sql import SparkSession
 
 from lancekeep.application.catalog import Catalog
 from lancekeep.domain.errors import InvalidInput
+from lancekeep.entrypoints.spark.internals.sessions import put_catalog, session_id
+from lancekeep.entrypoints.spark.internals.strategy import install_strategy
 from lancekeep.entrypoints.spark.sql.catalog import SqlCatalog
 from lancekeep.entrypoints.spark.sql.changes_function import register_changes
 from lancekeep.entrypoints.spark.sql.inherited import CLASS, let_clones_inherit
 from lancekeep.entrypoints.spark.sql.jvm import Jvm
 from lancekeep.entrypoints.spark.sql.search import register
-from lancekeep.entrypoints.spark.sql.strategy import install_strategy
 from lancekeep.entrypoints.spark.sql.streams import Streams
 
 _OPENERS: dict[str, dict[str, Callable[[], Catalog]]] = {}
@@ -55,11 +56,7 @@ def install_catalog(
     """
     jvm = Jvm(spark)
     installed = implement(jvm, name, catalog, options, opener)
-    manager = spark._jsparkSession.sessionState().catalogManager()
-    catalogs = manager.getClass().getDeclaredField("catalogs")  # by configuration, Spark loads only classes from jars
-    catalogs.setAccessible(True)
-    catalogs.get(manager).put(name, installed)
-    let_clones_inherit(jvm, name, catalogs.get(manager).apply(name), SqlCatalog.Java.implements)
+    let_clones_inherit(jvm, name, put_catalog(spark, name, installed), SqlCatalog.Java.implements)
 
 
 def implement(
@@ -77,7 +74,7 @@ def implement(
         opener: Opens the catalog in another process.
     """
     install_strategy(jvm)
-    openers = _OPENERS.setdefault(jvm.spark._jsparkSession.sessionUUID(), {})
+    openers = _OPENERS.setdefault(session_id(jvm.spark), {})
     openers[name] = opener
     register(jvm.spark, dict(openers), catalog.engine.rows)
     register_changes(jvm.spark, dict(openers))

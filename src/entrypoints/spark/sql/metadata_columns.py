@@ -12,8 +12,9 @@ import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lancekeep.entrypoints.spark.internals.classes import CATALOG, TYPE
 from lancekeep.entrypoints.spark.reading import FragmentReader
-from lancekeep.entrypoints.spark.sql.jvm import CATALOG, Jvm, Proxy
+from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy
 
 ROW_ADDRESS = "_rowaddr"
 _FRAGMENT = "_fragment"
@@ -56,7 +57,7 @@ class MetadataColumn(Proxy):
         return self._name
 
     def dataType(self) -> Any:
-        return self._jvm.java("org.apache.spark.sql.types.DataType").fromJson('"long"')
+        return self._jvm.java(TYPE).fromJson('"long"')
 
     def isNullable(self) -> bool:
         return False

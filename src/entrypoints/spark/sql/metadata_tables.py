@@ -8,12 +8,13 @@ from typing import Any
 
 import attrs
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from lancekeep.application.catalog import Catalog
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.entrypoints.spark.sql.jvm import CATALOG, Jvm, Proxy
+from lancekeep.entrypoints.spark.internals.classes import CATALOG, EXPRESSIONS
+from lancekeep.entrypoints.spark.internals.schemas import spark_of
+from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy
 from lancekeep.entrypoints.spark.sql.rows import Rows, RowsBuilder
 from lancekeep.entrypoints.spark.sql.streams import given_options, refuse_options
 
@@ -189,7 +190,7 @@ class MetadataTable(Proxy):
         self._catalog = catalog
         self._table = table
         self._dataset = dataset
-        self._schema = jvm.struct(from_arrow_schema(self._kind.schema))
+        self._schema = jvm.struct(spark_of(self._kind.schema))
 
     def __repr__(self) -> str:
         return self._name
@@ -207,10 +208,10 @@ class MetadataTable(Proxy):
         return self._schema
 
     def columns(self) -> Any:
-        return self._jvm.java(CATALOG + "CatalogV2Util").structTypeToV2Columns(self._schema, False)
+        return self._jvm.columns(self._schema)
 
     def partitioning(self) -> Any:
-        return self._jvm.array("org.apache.spark.sql.connector.expressions.Transform", [])
+        return self._jvm.array(EXPRESSIONS + "Transform", [])
 
     def properties(self) -> Any:
         return self._jvm.map({})

@@ -14,8 +14,6 @@ from typing import Any
 
 import attrs
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from lancekeep.application.catalog import Catalog
 from lancekeep.application.partitions.namespace import PartitionedNamespace
@@ -23,19 +21,21 @@ from lancekeep.application.partitions.values import sources_by_id
 from lancekeep.application.partitions.writing import APPEND, OVERWRITE
 from lancekeep.domain.column_names import quoted
 from lancekeep.domain.errors import Unsupported
+from lancekeep.entrypoints.spark.internals.classes import CATALOG, EXPRESSIONS, INSERTABLE, METRIC, READ, WRITE
+from lancekeep.entrypoints.spark.internals.schemas import arrow_of
+from lancekeep.entrypoints.spark.internals.sessions import frame_of
 from lancekeep.entrypoints.spark.partitions import write_partitioned
 from lancekeep.entrypoints.spark.reading import FragmentReader, Snapshot, stored_fragments
 from lancekeep.entrypoints.spark.reading import partitions as neighbours
 from lancekeep.entrypoints.spark.sql.columns import spark_schema
-from lancekeep.entrypoints.spark.sql.jvm import CATALOG, READ, WRITE, Jvm, Proxy, struct
+from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy, struct
 from lancekeep.entrypoints.spark.sql.predicates import Untranslatable, compared, conjunction, translated
 from lancekeep.entrypoints.spark.sql.scan import DriverScan
 from lancekeep.entrypoints.spark.sql.streams import given_options, refuse_options
 from lancekeep.entrypoints.spark.sql.workers import partitions, reader_factory
 
-_EXPRESSIONS = "org.apache.spark.sql.connector.expressions."
-_REFERENCE = _EXPRESSIONS + "NamedReference"
-_PREDICATE = _EXPRESSIONS + "filter.Predicate"
+_REFERENCE = EXPRESSIONS + "NamedReference"
+_PREDICATE = EXPRESSIONS + "filter.Predicate"
 Test = tuple[Any, ...]
 """A condition on a column, as `PartitionedNamespace.scan` takes it."""
 
@@ -67,16 +67,16 @@ class PartitionedTable(Proxy):
         return self._schema
 
     def columns(self) -> Any:
-        return self._jvm.java(CATALOG + "CatalogV2Util").structTypeToV2Columns(self._schema, False)
+        return self._jvm.columns(self._schema)
 
     def partitioning(self) -> Any:
         """Return the columns of identity fields.
 
         Spark's other transforms compute other values than those of the specification, such as months since 1970.
         """
-        expressions = self._jvm.java(_EXPRESSIONS + "Expressions")
+        expressions = self._jvm.java(EXPRESSIONS + "Expressions")
         names = map(quoted, self._identities())
-        return self._jvm.array(_EXPRESSIONS + "Transform", [expressions.identity(name) for name in names])
+        return self._jvm.array(EXPRESSIONS + "Transform", [expressions.identity(name) for name in names])
 
     def _identities(self) -> list[str]:
         sources, specs = sources_by_id(self._namespace.schema), self._namespace.specs
@@ -189,7 +189,7 @@ class PartitionedScan(DriverScan):
         return f"{self._name}, {partitions}{', filter ' + self._condition if self._condition else ''}"
 
     def filterAttributes(self) -> Any:
-        expressions = self._jvm.java("org.apache.spark.sql.connector.expressions.Expressions")
+        expressions = self._jvm.java(EXPRESSIONS + "Expressions")
         read = struct(self._schema).names
         return self._jvm.array(_REFERENCE, [expressions.column(quoted(name)) for name in self._by if name in read])
 
@@ -222,7 +222,7 @@ class PartitionedScan(DriverScan):
         return partitions(self._jvm, tasks)
 
     def createReaderFactory(self) -> Any:
-        wanted = to_arrow_schema(struct(self._schema), timezone="UTC")
+        wanted = arrow_of(struct(self._schema))
         read = PartitionReader(self._schema_of_rows, wanted, self._condition).read
         return reader_factory(self._jvm, read, self._schema)
 
@@ -255,7 +255,7 @@ class PartitionedInsert(Proxy):
         implements = (
             WRITE + "SupportsDynamicOverwrite",
             WRITE + "V1Write",
-            "org.apache.spark.sql.sources.InsertableRelation",
+            INSERTABLE,
         )
 
     def __init__(self, jvm: Jvm, name: str, namespace: PartitionedNamespace) -> None:
@@ -275,7 +275,7 @@ class PartitionedInsert(Proxy):
         return self
 
     def insert(self, data: Any, overwrite: bool) -> None:
-        write_partitioned(DataFrame(data, self._jvm.spark), self._namespace, self._mode)
+        write_partitioned(frame_of(data, self._jvm.spark), self._namespace, self._mode)
 
     def description(self) -> str:
         return f"{self._mode} {self._name}"
@@ -287,10 +287,10 @@ class PartitionedInsert(Proxy):
         raise Unsupported(f"{self._name}: a stream cannot write to partitions")
 
     def supportedCustomMetrics(self) -> Any:
-        return self._jvm.array("org.apache.spark.sql.connector.metric.CustomMetric", [])
+        return self._jvm.array(METRIC + "CustomMetric", [])
 
     def reportDriverMetrics(self) -> Any:
-        return self._jvm.array("org.apache.spark.sql.connector.metric.CustomTaskMetric", [])
+        return self._jvm.array(METRIC + "CustomTaskMetric", [])
 
 
 def _identities(namespace: PartitionedNamespace) -> list[str]:

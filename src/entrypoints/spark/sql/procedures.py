@@ -18,15 +18,15 @@ from lancekeep.application.catalog import Catalog
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.spans import SPANS, parsed_span
+from lancekeep.entrypoints.spark.internals.classes import PROCEDURE, TYPE
 from lancekeep.entrypoints.spark.jobs.compact import compact
 from lancekeep.entrypoints.spark.jobs.index import index
 from lancekeep.entrypoints.spark.jobs.upsert import upsert
 from lancekeep.entrypoints.spark.sql.history import version_at
-from lancekeep.entrypoints.spark.sql.jvm import CATALOG, Jvm, Proxy
+from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy
 from lancekeep.entrypoints.spark.sql.rows import Rows
 
 NAMESPACE = "system"
-_PROCEDURE = CATALOG + "procedures."
 _TYPES = {
     "text": '"string"',
     "texts": '{"type":"array","elementType":"string","containsNull":false}',
@@ -273,7 +273,7 @@ class Procedure(Proxy):
     """A procedure as Spark binds and calls it."""
 
     class Java:
-        implements = (_PROCEDURE + "SimpleProcedure",)
+        implements = (PROCEDURE + "SimpleProcedure",)
 
     def __init__(self, jvm: Jvm, catalog_name: str, name: str, catalog: Catalog) -> None:
         self._jvm = jvm
@@ -295,7 +295,7 @@ class Procedure(Proxy):
         return False
 
     def parameters(self) -> Any:
-        kind, types = _PROCEDURE + "ProcedureParameter", self._jvm.java("org.apache.spark.sql.types.DataType")
+        kind, types = PROCEDURE + "ProcedureParameter", self._jvm.java(TYPE)
         built = []
         for name, type_name in self._definition.parameters.items():
             builder = getattr(self._jvm.java(kind), "in")(name, types.fromJson(_TYPES[type_name.removesuffix("?")]))

@@ -16,6 +16,8 @@ import numpy as np
 
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput, Unsupported
 from lancekeep.entrypoints.scanning import is_blob
+from lancekeep.entrypoints.spark.internals.classes import EXPRESSIONS, METRIC, STRUCT, WRITE
+from lancekeep.entrypoints.spark.internals.strategy import row_delta
 from lancekeep.entrypoints.spark.jobs.tasks import repetitions
 from lancekeep.entrypoints.spark.projection import field_ids
 from lancekeep.entrypoints.spark.reading import Snapshot
@@ -26,19 +28,17 @@ from lancekeep.entrypoints.spark.sql.changed_rows import (
     write_changes,
 )
 from lancekeep.entrypoints.spark.sql.column_files import OFFSETS, Addresses, Rewritten
-from lancekeep.entrypoints.spark.sql.jvm import WRITE, Jvm, Proxy
+from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy
 from lancekeep.entrypoints.spark.sql.metadata_columns import ROW_ADDRESS
 from lancekeep.entrypoints.spark.sql.workers import messages, writer_factory
 from lancekeep.ports.table_engine import WriteMode, WritePlan
 
-_EXPRESSIONS, _METRIC = "org.apache.spark.sql.connector.expressions.", "org.apache.spark.sql.connector.metric."
 _MERGE = "MERGE"
 
 
 class Target(Protocol):
     """The table whose rows change, at the version that the statement reads."""
 
-    _jvm: Jvm
     _name: str
     _dataset: Any
 
@@ -52,7 +52,7 @@ class Target(Protocol):
 
 
 class Query(Protocol):
-    """The query of the changed rows, before it is planned; implemented in `strategy`."""
+    """The query of the changed rows, before it is planned; implemented in `internals.changed_query`."""
 
     def read(self) -> Iterable[Any]:
         """Return the tables that it reads, without the rows that it changes."""
@@ -103,8 +103,8 @@ class Operation(Proxy):
             "java.util.function.BiFunction",
         )
 
-    def __init__(self, target: Target, command: Any) -> None:
-        self._jvm = target._jvm
+    def __init__(self, jvm: Jvm, target: Target, command: Any) -> None:
+        self._jvm = jvm
         self._target = target
         self._command = command
         self._scans: list[Any] = []
@@ -119,11 +119,11 @@ class Operation(Proxy):
         return f"{self._command.toString()} {self._target._name}"
 
     def rowId(self) -> Any:
-        column = self._jvm.java(_EXPRESSIONS + "Expressions").column(ROW_ADDRESS)
-        return self._jvm.array(_EXPRESSIONS + "NamedReference", [column])
+        column = self._jvm.java(EXPRESSIONS + "Expressions").column(ROW_ADDRESS)
+        return self._jvm.array(EXPRESSIONS + "NamedReference", [column])
 
     def requiredMetadataAttributes(self) -> Any:
-        return self._jvm.array(_EXPRESSIONS + "NamedReference", [])
+        return self._jvm.array(EXPRESSIONS + "NamedReference", [])
 
     def representUpdateAsDeleteAndInsert(self) -> bool:
         return False
@@ -136,10 +136,10 @@ class Operation(Proxy):
         return self
 
     def supportedCustomMetrics(self) -> Any:
-        return self._jvm.array(_METRIC + "CustomMetric", [])
+        return self._jvm.array(METRIC + "CustomMetric", [])
 
     def reportDriverMetrics(self) -> Any:
-        return self._jvm.array(_METRIC + "CustomTaskMetric", [])
+        return self._jvm.array(METRIC + "CustomTaskMetric", [])
 
     def apply(self, delta: Any, query: Query) -> Changes:
         """Return the write of the changed rows; called by the strategy.
@@ -157,8 +157,9 @@ class Operation(Proxy):
             )
         # New rows may satisfy a condition on other rows of the table, or the keys of a MERGE.
         is_merge = self._command.toString() == _MERGE
-        layout = self._narrowed(_layout(self._jvm, delta), query, is_merge=is_merge)
-        return Changes(self._target, self.description(), query, layout, exactly=bool(again) or is_merge)
+        layout = self._narrowed(Layout(*row_delta(self._jvm, delta)), query, is_merge=is_merge)
+        exactly = bool(again) or is_merge
+        return Changes(self._jvm, self._target, self.description(), query, layout, exactly=exactly)
 
     def _narrowed(self, layout: Layout, query: Query, *, is_merge: bool) -> Layout:
         """Leave out the columns that no update changes, and arrange the rows for `changed_rows`."""
@@ -207,9 +208,9 @@ class OperationBuilder(Proxy):
     class Java:
         implements = (WRITE + "RowLevelOperationBuilder",)
 
-    def __init__(self, target: Target, command: Any) -> None:
-        self._jvm = target._jvm
-        self._operation = Operation(target, command)
+    def __init__(self, jvm: Jvm, target: Target, command: Any) -> None:
+        self._jvm = jvm
+        self._operation = Operation(jvm, target, command)
 
     def build(self) -> Operation:
         return self._operation
@@ -221,14 +222,16 @@ class Changes(Proxy):
     class Java:
         implements = (WRITE + "Write", WRITE + "BatchWrite")
 
-    def __init__(self, target: Target, description: str, query: Query, layout: Layout, *, exactly: bool) -> None:
-        self._jvm = target._jvm
+    def __init__(
+        self, jvm: Jvm, target: Target, description: str, query: Query, layout: Layout, *, exactly: bool
+    ) -> None:
+        self._jvm = jvm
         self._target = target
         self._description = description
         self._exactly = exactly
         self._layout = layout
         self._changed: Any = None
-        self._schema = self._jvm.java("org.apache.spark.sql.types.StructType")()
+        self._schema = self._jvm.java(STRUCT)()
         for at, field in enumerate(query.schema().fields()):  # by position, because names may repeat
             self._schema = self._schema.add(f"c{at}", field.dataType(), True)
 
@@ -242,10 +245,10 @@ class Changes(Proxy):
         raise Unsupported(f"{self._description}: a stream cannot run it")
 
     def supportedCustomMetrics(self) -> Any:
-        return self._jvm.array(_METRIC + "CustomMetric", [])
+        return self._jvm.array(METRIC + "CustomMetric", [])
 
     def reportDriverMetrics(self) -> Any:
-        return self._jvm.array(_METRIC + "CustomTaskMetric", [])
+        return self._jvm.array(METRIC + "CustomTaskMetric", [])
 
     def createBatchWriterFactory(self, info: Any) -> Any:
         plan = self._target._begin(WriteMode.APPEND)
@@ -396,18 +399,3 @@ def _sort(number: int, left: Any, changed: list[Any], removed: list[int]) -> Non
         removed.append(number)
     else:
         changed.append(left)
-
-
-def _layout(jvm: Jvm, delta: Any) -> Layout:
-    operations = jvm.java("org.apache.spark.sql.catalyst.util.RowDeltaUtils")
-    row = delta.projections().rowProjection()
-    return Layout(
-        (operations.DELETE_OPERATION(), operations.UPDATE_OPERATION(), operations.INSERT_OPERATION()),
-        tuple(_ordinals(row.get())) if row.isDefined() else (),
-        _ordinals(delta.projections().rowIdProjection())[0],
-    )
-
-
-def _ordinals(projection: Any) -> list[int]:
-    found = projection.colOrdinals()
-    return [found.apply(at) for at in range(found.size())]

@@ -7,10 +7,12 @@ from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from lancekeep.domain.errors import Unsupported
-from lancekeep.entrypoints.spark.sql.jvm import READ, Jvm, Proxy
+from lancekeep.entrypoints.spark.internals.classes import READ
+from lancekeep.entrypoints.spark.internals.schemas import spark_of
+from lancekeep.entrypoints.spark.internals.sessions import internal_rows
+from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy
 from lancekeep.entrypoints.spark.sql.scan import DriverScan
 
 
@@ -21,7 +23,7 @@ class Rows(DriverScan):
         implements = (READ + "LocalScan",)
 
     def __init__(self, jvm: Jvm, description: str, schema: pa.Schema, compute: Callable[[], pa.Table]) -> None:
-        super().__init__(jvm, jvm.struct(from_arrow_schema(schema)))
+        super().__init__(jvm, jvm.struct(spark_of(schema)))
         self._description = description
         self._compute = compute
 
@@ -37,8 +39,7 @@ class Rows(DriverScan):
     @cached_property
     def _rows(self) -> Any:
         """Convert the rows in the JVM: a call for each value would take long."""
-        frame = self._jvm.spark.createDataFrame(self._compute())
-        return frame._jdf.queryExecution().executedPlan().executeCollect()
+        return internal_rows(self._jvm.spark.createDataFrame(self._compute()))
 
 
 class RowsBuilder(Proxy):

@@ -12,15 +12,16 @@ from typing import Any
 
 import attrs
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StructType
 
 from lancekeep.domain.errors import Unsupported
 from lancekeep.entrypoints.scanning import row_bytes
+from lancekeep.entrypoints.spark.internals.classes import EXPRESSIONS, METRIC, READ
+from lancekeep.entrypoints.spark.internals.schemas import arrow_of
 from lancekeep.entrypoints.spark.reading import FragmentReader, Snapshot, stored_fragments
 from lancekeep.entrypoints.spark.reading import partitions as neighbours
 from lancekeep.entrypoints.spark.sql.aggregates import Aggregation, Aggregator
-from lancekeep.entrypoints.spark.sql.jvm import READ, Jvm, Proxy, struct
+from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy, struct
 from lancekeep.entrypoints.spark.sql.metadata_columns import MetadataReader, metadata_columns, stored_metadata
 from lancekeep.entrypoints.spark.sql.predicates import conjunction, translated
 from lancekeep.entrypoints.spark.sql.samples import Sample
@@ -139,9 +140,10 @@ class ScanBuilder(Proxy):
             return Count(self._jvm, self._name, self._dataset.count_rows())
         schema = self._schema if self._aggregation is None else self._aggregation.result(self._columns)
         aggregates = self._aggregation is not None
-        batch = Batch(self._jvm, self._jvm.struct(schema), self._dataset, self._task(self._condition), aggregates)
+        seen = self._jvm.struct(schema)
+        batch = Batch(self._jvm, seen, self._dataset, self._task(self._condition), aggregates)
         require_batch = partial(refuse_options, self._name, self._options)
-        return Scan(batch, self._description(), require_batch, self._to_stream)
+        return Scan(self._jvm, seen, batch, self._description(), require_batch, self._to_stream)
 
     @property
     def _condition(self) -> str | None:
@@ -190,10 +192,10 @@ class ScanBuilder(Proxy):
 
     @staticmethod
     def _types(columns: StructType) -> pa.Schema:
-        return to_arrow_schema(columns, timezone="UTC")
+        return arrow_of(columns)
 
     def _predicates(self, predicates: Sequence[Any]) -> Any:
-        return self._jvm.array("org.apache.spark.sql.connector.expressions.filter.Predicate", predicates)
+        return self._jvm.array(EXPRESSIONS + "filter.Predicate", predicates)
 
 
 _COUNT = StructType().add("count(*)", LongType(), nullable=False)
@@ -208,10 +210,10 @@ class DriverScan(Proxy):
         return self._schema
 
     def supportedCustomMetrics(self) -> Any:
-        return self._jvm.array("org.apache.spark.sql.connector.metric.CustomMetric", [])
+        return self._jvm.array(METRIC + "CustomMetric", [])
 
     def reportDriverMetrics(self) -> Any:
-        return self._jvm.array("org.apache.spark.sql.connector.metric.CustomTaskMetric", [])
+        return self._jvm.array(METRIC + "CustomTaskMetric", [])
 
     def columnarSupportMode(self) -> Any:
         return self._jvm.java(READ + "Scan$ColumnarSupportMode").UNSUPPORTED
@@ -230,9 +232,15 @@ class Scan(DriverScan):
         implements = (READ + "SupportsReportStatistics",)
 
     def __init__(
-        self, batch: Batch, description: str, require_batch: Callable[[], None], to_stream: Callable[[Any, str], Any]
+        self,
+        jvm: Jvm,
+        schema: Any,
+        batch: Batch,
+        description: str,
+        require_batch: Callable[[], None],
+        to_stream: Callable[[Any, str], Any],
     ) -> None:
-        super().__init__(batch._jvm, batch._schema)
+        super().__init__(jvm, schema)
         self._batch = batch
         self._description = description
         self._require_batch = require_batch
@@ -254,7 +262,7 @@ class Scan(DriverScan):
     @cached_property
     def _statistics(self) -> Statistics:
         """Compute the statistics once: Spark asks several times, and they need all fragments."""
-        return Statistics(self._jvm, self._batch._dataset, list(self._batch._schema.fieldNames()))
+        return Statistics(self._jvm, self._batch._dataset, list(self._schema.fieldNames()))
 
     def estimateSizeInBytes(self) -> Any:
         return self.estimateStatistics().sizeInBytes()
@@ -349,7 +357,7 @@ class Counter:
         dataset = self.snapshot.open()
         rows = sum(dataset.get_fragment(number).count_rows(self.filter) for run in runs for number in run)
         if not self.per_row:
-            yield pa.RecordBatch.from_arrays([pa.array([rows], pa.int64())], schema=to_arrow_schema(_COUNT))
+            yield pa.RecordBatch.from_arrays([pa.array([rows], pa.int64())], schema=arrow_of(_COUNT))
             return
         rows = rows if self.limit is None else min(rows, self.limit)
         for start in range(0, rows, _EMPTY_ROWS):
@@ -378,6 +386,4 @@ class Count(DriverScan):
         raise Unsupported("a local scan has no batch")
 
     def rows(self) -> Any:
-        row = self._jvm.java("org.apache.spark.sql.catalyst.expressions.GenericInternalRow")(1)
-        row.setLong(0, self._rows)
-        return self._jvm.array("org.apache.spark.sql.catalyst.InternalRow", [row])
+        return self._jvm.long_row(self._rows)

@@ -15,7 +15,6 @@ import attrs
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import udtf
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import FloatType, StructType
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
@@ -23,6 +22,7 @@ from lancekeep.application.catalog import Catalog
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.spark.arrow_types import as_spark_takes, spark_schema
+from lancekeep.entrypoints.spark.internals.schemas import arrow_of
 from lancekeep.entrypoints.spark.reading import Snapshot, require_columns
 from lancekeep.ports.rows import Query, RowEngine, VectorSearch
 
@@ -86,7 +86,7 @@ class Search:
         query = _query(function, given, self._pinned.columns)
         if self._dataset is None:
             self._dataset = self._pinned.snapshot.open()
-        schema = to_arrow_schema(self._pinned.schema, timezone="UTC")
+        schema = arrow_of(self._pinned.schema)
         for batch in engine.scan(self._dataset, query):
             taken = as_spark_takes(batch.select(schema.names), schema)
             for row in taken.to_pylist(maps_as_pydicts="strict"):

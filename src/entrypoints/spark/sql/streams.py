@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # py4j is published without types
-from pyspark.errors.exceptions.captured import CapturedException
 
 from lancekeep.domain.errors import InvalidInput, Retryable
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.entrypoints.spark.sql.jvm import PYTHON, WRITE, Jvm
+from lancekeep.entrypoints.spark.internals.classes import OPTIONS
+from lancekeep.entrypoints.spark.internals.driver import JavaErrors, java_exception
+from lancekeep.entrypoints.spark.internals.python_source import micro_batch_stream, streaming_write
+from lancekeep.entrypoints.spark.sql.jvm import Jvm
 
 FORMAT = "lancekeep"
 _TIME_TRAVEL = {"versionasof", "timestampasof"}
@@ -32,33 +33,21 @@ class Streams:
 
     def read(self, table: ObjectId, schema: Any, given: Mapping[str, str], checkpoint: str) -> Any:
         """Return a ``MicroBatchStream`` of a table."""
-        filters = self.jvm.array("org.apache.spark.sql.sources.Filter", [])
+        options = self._all(table, given)
 
         def start() -> Any:
-            options = self._all(table, given)
-            scan = self.jvm.java(PYTHON + "PythonScan")(self._source(), FORMAT, schema, options, filters)
-            return scan.toMicroBatchStream(checkpoint)
+            return micro_batch_stream(self.jvm, FORMAT, schema, options, checkpoint)
 
         return _started(table, start)
 
     def write(self, table: ObjectId, info: Any, *, replaces: bool) -> Any:
         """Return a ``StreamingWrite`` to a table."""
-        nothing = self.jvm.java("java.util.Optional").empty()
         options = self._all(table, given_options(info.options()))
-        with_options = self.jvm.java(WRITE + "LogicalWriteInfoImpl")(
-            info.queryId(), info.schema(), options, nothing, nothing
-        )
-        kind = self.jvm.java(PYTHON + "PythonWrite")
-        return _started(table, lambda: kind(self._source(), FORMAT, with_options, replaces).toStreaming())
-
-    def _source(self) -> Any:
-        source = self.jvm.java(PYTHON + "PythonDataSourceV2")()
-        source.setShortName(FORMAT)
-        return source
+        return _started(table, lambda: streaming_write(self.jvm, FORMAT, info, options, replaces=replaces))
 
     def _all(self, table: ObjectId, given: Mapping[str, str]) -> Any:
         options = self.jvm.map({**self.options, "table": str(table), **given})
-        return self.jvm.java("org.apache.spark.sql.util.CaseInsensitiveStringMap")(options)
+        return self.jvm.java(OPTIONS)(options)
 
 
 def _started(table: ObjectId, start: Callable[[], Any]) -> Any:
@@ -69,8 +58,8 @@ def _started(table: ObjectId, start: Callable[[], Any]) -> Any:
     """
     try:
         return start()
-    except (Py4JJavaError, CapturedException) as error:
-        thrown: Any = error.java_exception if isinstance(error, Py4JJavaError) else error._origin
+    except JavaErrors as error:
+        thrown = java_exception(error)
         reason = str(thrown.getMessage() or thrown.toString())
         if "Python worker" not in reason:
             raise

@@ -16,10 +16,11 @@ from lancekeep.domain.commit_token import CommitUnknown
 from lancekeep.domain.errors import ConcurrentModification, TableNotFound, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.row_rules import CONSTRAINT, rules_of
+from lancekeep.entrypoints.spark.internals.classes import CATALOG, EXPRESSIONS, METRIC
 from lancekeep.entrypoints.spark.reading import Snapshot
 from lancekeep.entrypoints.spark.sql.branches import Branch
 from lancekeep.entrypoints.spark.sql.columns import spark_schema, type_properties, with_expressions
-from lancekeep.entrypoints.spark.sql.jvm import CATALOG, Jvm, Proxy
+from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy
 from lancekeep.entrypoints.spark.sql.metadata_columns import MetadataColumn, metadata_columns
 from lancekeep.entrypoints.spark.sql.predicates import conjunction, translated
 from lancekeep.entrypoints.spark.sql.row_level import (
@@ -66,10 +67,10 @@ class _Relation(Proxy, ABC):
         return self._schema
 
     def columns(self) -> Any:
-        return self._jvm.java(CATALOG + "CatalogV2Util").structTypeToV2Columns(self._schema, False)
+        return self._jvm.columns(self._schema)
 
     def partitioning(self) -> Any:
-        return self._jvm.array("org.apache.spark.sql.connector.expressions.Transform", [])
+        return self._jvm.array(EXPRESSIONS + "Transform", [])
 
     def properties(self) -> Any:
         return self._jvm.map(self._properties)
@@ -101,10 +102,10 @@ class _Relation(Proxy, ABC):
         )
 
     def supportedCustomMetrics(self) -> Any:
-        return self._jvm.array("org.apache.spark.sql.connector.metric.CustomMetric", [])
+        return self._jvm.array(METRIC + "CustomMetric", [])
 
     def reportDriverMetrics(self) -> Any:
-        return self._jvm.array("org.apache.spark.sql.connector.metric.CustomTaskMetric", [])
+        return self._jvm.array(METRIC + "CustomTaskMetric", [])
 
     def newWriteBuilder(self, info: Any) -> Any:
         return Insert(self._jvm, self._name, self, info)
@@ -193,7 +194,7 @@ class SqlTable(_Relation):
         return True
 
     def newRowLevelOperationBuilder(self, info: Any) -> OperationBuilder:
-        return OperationBuilder(self, info.command())
+        return OperationBuilder(self._jvm, self, info.command())
 
     def _delete(self, condition: str) -> None:
         def act(dataset: Any) -> Any:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, ClassVar
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j is published without types
 from pyspark.errors import PySparkException
 
 from lancekeep.application.catalog import Catalog
@@ -20,7 +19,9 @@ from lancekeep.domain.errors import (
     ViewNotFound,
 )
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.entrypoints.spark.sql.jvm import CATALOG, Jvm, Proxy
+from lancekeep.entrypoints.spark.internals.classes import CATALOG, TYPE
+from lancekeep.entrypoints.spark.internals.driver import GatewayError
+from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy
 
 
 class ViewCatalog(Proxy):
@@ -156,7 +157,7 @@ def spark_view(jvm: Jvm, catalog: str, name: str, definition: str) -> Any:
     """
     try:
         stored: Mapping[str, Any] = json.loads(definition)
-        schema = jvm.java("org.apache.spark.sql.types.DataType").fromJson(json.dumps(stored["schema"]))
+        schema = jvm.java(TYPE).fromJson(json.dumps(stored["schema"]))
         return (
             jvm.java(CATALOG + "View$Builder")()
             .withQueryText(stored["query"])
@@ -169,5 +170,5 @@ def spark_view(jvm: Jvm, catalog: str, name: str, definition: str) -> Any:
             .withProperties(jvm.map(stored["properties"]))
             .build()
         )
-    except (ValueError, KeyError, TypeError, PySparkException, Py4JError) as error:
+    except (ValueError, KeyError, TypeError, PySparkException, GatewayError) as error:
         raise Damaged(f"the definition of the view {name} is not readable: {error!r}; drop it and create it") from error

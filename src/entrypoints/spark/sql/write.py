@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from lancekeep.domain.errors import Unsupported
-from lancekeep.entrypoints.spark.sql.jvm import WRITE, Jvm, Proxy
+from lancekeep.entrypoints.spark.internals.classes import METRIC, WRITE
+from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy
 from lancekeep.entrypoints.spark.sql.streams import given_options, refuse_options
 from lancekeep.entrypoints.spark.sql.workers import Batches, messages, writer_factory
 from lancekeep.entrypoints.spark.writing import write_batches
@@ -101,10 +102,10 @@ class Insert(Proxy):
         return self._target._stream(self._info, self._mode is WriteMode.OVERWRITE)
 
     def supportedCustomMetrics(self) -> Any:
-        return self._jvm.array("org.apache.spark.sql.connector.metric.CustomMetric", [])
+        return self._jvm.array(METRIC + "CustomMetric", [])
 
     def reportDriverMetrics(self) -> Any:
-        return self._jvm.array("org.apache.spark.sql.connector.metric.CustomTaskMetric", [])
+        return self._jvm.array(METRIC + "CustomTaskMetric", [])
 
     def createBatchWriterFactory(self, info: Any) -> Any:
         plan = self._plan = self._target._begin(self._mode)

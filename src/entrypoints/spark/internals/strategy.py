@@ -13,10 +13,13 @@ of this kind.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from lancekeep.entrypoints.spark.sql.changed_query import QUERY
-from lancekeep.entrypoints.spark.sql.jvm import Jvm
+from lancekeep.entrypoints.spark.internals import classes
+from lancekeep.entrypoints.spark.internals.changed_query import QUERY
+from lancekeep.entrypoints.spark.internals.compiler import instance
+from lancekeep.entrypoints.spark.internals.driver import Driver
+from lancekeep.entrypoints.spark.internals.sessions import planner
 
 _CLASS = "LancekeepRowLevelStrategy"
 
@@ -106,19 +109,41 @@ public class LancekeepRowLevelStrategy extends org.apache.spark.sql.execution.Sp
 """
 
 
-def install_strategy(jvm: Jvm) -> None:
+def install_strategy(driver: Driver) -> None:
     """Add the strategy to a session, once; clones of the session have it too."""
-    methods = jvm.spark._jsparkSession.sessionState().experimentalMethods()
+    methods = planner(driver.spark)
     found = methods.extraStrategies()
     present = [found.apply(at) for at in range(found.size())]
     if all(each.getClass().getName() != _CLASS for each in present):
-        getattr(methods, "extraStrategies_$eq")(jvm.seq([*present, _strategy(jvm)]))
+        strategy = instance(driver, _SOURCE.replace("@QUERY@", QUERY), _CLASS)
+        getattr(methods, "extraStrategies_$eq")(driver.seq([*present, strategy]))
 
 
-def _strategy(jvm: Jvm) -> Any:
-    compiler = jvm.java("org.codehaus.janino.SimpleCompiler")()
-    compiler.setParentClassLoader(jvm.java("java.lang.Thread").currentThread().getContextClassLoader())
-    compiler.cook(_SOURCE.replace("@QUERY@", QUERY))
-    return (
-        compiler.getClassLoader().loadClass(_CLASS).getConstructors()[0].newInstance(jvm.array("java.lang.Object", []))
+class RowDelta(NamedTuple):
+    """What Spark knows about the changed rows of a ``WriteDelta``.
+
+    Attributes:
+        operations: The numbers of a deleted, an updated and an inserted row.
+        columns: The positions of the table's columns; none for a DELETE.
+        address: The position of the rows' old address.
+    """
+
+    operations: tuple[int, int, int]
+    columns: tuple[int, ...]
+    address: int
+
+
+def row_delta(driver: Driver, delta: Any) -> RowDelta:
+    """Read a ``WriteDelta``."""
+    numbers = driver.java(classes.ROW_OPERATIONS)
+    row = delta.projections().rowProjection()
+    return RowDelta(
+        (numbers.DELETE_OPERATION(), numbers.UPDATE_OPERATION(), numbers.INSERT_OPERATION()),
+        tuple(_ordinals(row.get())) if row.isDefined() else (),
+        _ordinals(delta.projections().rowIdProjection())[0],
     )
+
+
+def _ordinals(projection: Any) -> list[int]:
+    found = projection.colOrdinals()
+    return [found.apply(at) for at in range(found.size())]

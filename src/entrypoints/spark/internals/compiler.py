@@ -1,0 +1,53 @@
+"""Compile Java with the compiler that Spark ships; a driver needs no JDK."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lancekeep.entrypoints.spark.internals import classes
+from lancekeep.entrypoints.spark.internals.driver import Driver, Java
+
+
+def class_loader(java: Java) -> Any:
+    """Return the loader that has the classes of the driver."""
+    return java("java.lang.Thread").currentThread().getContextClassLoader()
+
+
+def compiled(java: Java, source: str) -> dict[str, bytes]:
+    """Compile a Java source; return the bytes of its classes by name."""
+    codes = _cooked(java, source).getBytecodes()
+    return {name: bytes(codes[name]) for name in codes}
+
+
+def instance(driver: Driver, source: str, name: str) -> Any:
+    """Compile a Java source; return an object of the class ``name``, whose constructor takes nothing."""
+    kind = _cooked(driver.java, source).getClassLoader().loadClass(name)
+    return kind.getConstructors()[0].newInstance(driver.array("java.lang.Object", []))
+
+
+def loaded(java: Java, name: str, write: Callable[[], str]) -> Any:
+    """Return a class of the driver's loader; on first use in this JVM, compile it.
+
+    Args:
+        java: As of `Java`.
+        name: The name of the class.
+        write: Returns its source.
+    """
+    loader = class_loader(java)
+    if java(classes.CLASS_LOADING).classIsLoadable(name):
+        return loader.loadClass(name)
+    with tempfile.TemporaryDirectory() as directory:
+        for each, code in compiled(java, write()).items():
+            Path(directory, f"{each}.class").write_bytes(code)
+        loader.addURL(java("java.io.File")(directory).toURI().toURL())
+        return loader.loadClass(name)  # once loaded, the class needs no file
+
+
+def _cooked(java: Java, source: str) -> Any:
+    compiler = java(classes.COMPILER)()
+    compiler.setParentClassLoader(class_loader(java))
+    compiler.cook(source)
+    return compiler
