@@ -118,7 +118,11 @@ def serve_driver(token: str) -> None:
 
 
 def write_jar(path: Path) -> str:
-    """Write the jar for drivers without Python; return the class that their configuration names."""
+    """Write the jar for drivers without Python.
+
+    Returns:
+        The class that their configuration names.
+    """
     from lancekeep.entrypoints.spark.sql import jar
 
     jar.write_jar(path)

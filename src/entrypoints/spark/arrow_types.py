@@ -25,11 +25,10 @@ try:
         StringType,
         StructField,
         StructType,
-        UserDefinedType,
         VarcharType,
     )
 
-    from lancekeep.entrypoints.spark.internals.schemas import arrow_of, spark_of
+    from lancekeep.entrypoints.spark.internals.schemas import UserDefinedType, arrow_of, spark_of
 except ImportError as error:
     raise MissingExtra("this needs PySpark: pip install 'lancekeep[spark]'") from error
 

@@ -23,7 +23,13 @@ def compiled(java: Java, source: str) -> dict[str, bytes]:
 
 
 def instance(driver: Driver, source: str, name: str) -> Any:
-    """Compile a Java source; return an object of the class ``name``, whose constructor takes nothing."""
+    """Compile a Java source; return an object of one of its classes.
+
+    Args:
+        driver: The driver.
+        source: The source.
+        name: The name of the class, whose constructor takes nothing.
+    """
     kind = _cooked(driver.java, source).getClassLoader().loadClass(name)
     return kind.getConstructors()[0].newInstance(driver.array("java.lang.Object", []))
 

@@ -103,7 +103,10 @@ class Driver:
         return self.java(classes.COLUMNS).structTypeToV2Columns(schema, False)
 
     def setting(self, name: str) -> str:
-        """Return a setting of the session that runs the statement; an empty text if there is none."""
+        """Return a setting of the session that runs the statement.
+
+        It is an empty text if there is none.
+        """
         return str(self.java(classes.SETTINGS).get().getConfString(name, ""))
 
     def long_row(self, value: int) -> Any:
@@ -114,7 +117,10 @@ class Driver:
 
 
 def driver_of_environment() -> SparkSession:
-    """Return the default session of the driver that started this process and named its gateway in the environment."""
+    """Return the default session of the driver that started this process.
+
+    The environment names the driver's gateway.
+    """
     gateway: Any = launch_gateway()  # type: ignore[no-untyped-call]  # PySpark does not type it
     session = gateway.jvm.SparkSession.getDefaultSession().get()
     context = gateway.jvm.JavaSparkContext(session.sparkContext())

@@ -6,9 +6,11 @@ from typing import cast
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import DataType, StructType, _parse_datatype_json_string
+from pyspark.sql.types import DataType, StructType, UserDefinedType, _parse_datatype_json_string
 
 from lancekeep.entrypoints.spark.versions import LIMITS_BATCHES
+
+__all__ = ["UserDefinedType", "arrow_of", "spark_of", "struct_of_json", "type_of_json"]
 
 
 def spark_of(schema: pa.Schema, *, keep_zoneless: bool = False) -> StructType:

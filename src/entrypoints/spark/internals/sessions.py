@@ -10,7 +10,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 
 def is_classic(spark: SparkSession) -> bool:
-    """Return whether the driver is this process; a client of Spark Connect has another one."""
+    """Return whether the driver is this process.
+
+    A client of Spark Connect has its driver in another process.
+    """
     return hasattr(spark, "_jsparkSession")
 
 
@@ -21,7 +24,10 @@ def session_id(spark: SparkSession) -> str:
 
 @contextmanager
 def active(spark: SparkSession) -> Iterator[None]:
-    """Make a classic session the active one of this thread, and restore the previous one."""
+    """Make a classic session the active one of this thread.
+
+    Afterwards the previous session is active again.
+    """
     sessions: Any = cast(Any, spark._jvm).SparkSession
     before = sessions.getActiveSession()
     sessions.setActiveSession(spark._jsparkSession)
@@ -51,7 +57,10 @@ def put_catalog(spark: SparkSession, name: str, catalog: Any) -> Any:
 
 
 def planner(spark: SparkSession) -> Any:
-    """Return the ``ExperimentalMethods`` of a session, which hold its planner strategies."""
+    """Return the ``ExperimentalMethods`` of a session.
+
+    They hold its planner strategies.
+    """
     return spark._jsparkSession.sessionState().experimentalMethods()
 
 

@@ -52,7 +52,10 @@ class Target(Protocol):
 
 
 class Query(Protocol):
-    """The query of the changed rows, before it is planned; implemented in `internals.changed_query`."""
+    """The query of the changed rows, before it is planned.
+
+    `internals.changed_query` implements it in Java.
+    """
 
     def read(self) -> Iterable[Any]:
         """Return the tables that it reads, without the rows that it changes."""
