@@ -240,7 +240,7 @@ def _open(config: ConnectionConfig) -> Catalog:
         entered = LanceManifestStore(place.objects, f"{place.key}/{MANIFEST_DIRECTORY}".lstrip("/"))
         return CompatibleManifestStore(entered, DirectoryListing(place.objects, place.key)).view().properties
 
-    catalog = Catalog(places, ledger, versions, engine, open_rows=open_rows, properties_at=properties_at)
+    catalog = Catalog.in_directory(places, ledger, versions, engine, open_rows=open_rows, properties_at=properties_at)
     rows.latest(objects.root_uri + (root_key or manifest_key))  # fail now, not at the first commit
     manifest.view()
     view = catalog.view()

@@ -28,7 +28,7 @@ def all_at_once(acts: Sequence[Callable[[], Any]]) -> list[Any]:
 
 def held_back(catalog: lancekeep.Catalog, until: int) -> None:
     """Let the committer wait before its first group until so many appends wait."""
-    appends = catalog._writes._appends
+    appends = catalog._local("append").writes._appends
     pause = appends._pause
     rounds = count()
 

@@ -49,7 +49,9 @@ class World:
         )
         commits = TableCommits(self.objects, self.rows, "tester", Retry())
         ledger = Ledger(self.manifest, commits, places.root_uri, managed=False, new_id=lambda: f"{next(entropy):032x}")
-        self.catalog = Catalog(places, ledger, Versions(ledger, places), no_engine, open_rows=lambda _: self.rows)
+        self.catalog = Catalog.in_directory(
+            places, ledger, Versions(ledger, places), no_engine, open_rows=lambda _: self.rows
+        )
 
     def enter(self, object_id: str, location: str | None, *, listed: bool = False) -> None:
         """Put an unchecked entry into the manifest, as a native writer might."""
@@ -76,7 +78,7 @@ class World:
             catalog.ledger,
             catalog.places,
             catalog.removal,
-            catalog.tables.remove_unwritten,
+            catalog._local("fsck").tables.remove_unwritten,
             grace,
             remove_tables,
             lambda: self.time,

@@ -6,30 +6,30 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+import attrs
+
 from lancekeep.application.commits.table_commits import TableCommits
-from lancekeep.application.entries.clones import Clones
 from lancekeep.application.entries.ledger import Ledger
 from lancekeep.application.entries.mem_wal import MemWal
-from lancekeep.application.entries.namespaces import Namespaces
 from lancekeep.application.entries.places import Places
 from lancekeep.application.entries.removal import Removal
+from lancekeep.application.entries.services import NamespaceService, TableService, TagService
 from lancekeep.application.entries.sql_views import SqlViews
-from lancekeep.application.entries.tables import Description, Tables
-from lancekeep.application.entries.tags import Tags
+from lancekeep.application.entries.tables import Description
 from lancekeep.application.partitions.namespace import PartitionedNamespace
-from lancekeep.application.rows.cloning import Cloning
 from lancekeep.application.rows.compactions import Compactions
 from lancekeep.application.rows.idempotency import IdempotentRequests
+from lancekeep.application.rows.services import TransactionRecordService, WriteService
 from lancekeep.application.rows.table_data import TableData
 from lancekeep.application.rows.table_structure import TableStructure
 from lancekeep.application.rows.transaction_records import TransactionRecords
 from lancekeep.application.rows.transactions import Snapshot, Transaction, take_snapshot
 from lancekeep.application.rows.versions import Versions
 from lancekeep.application.rows.views import Views
-from lancekeep.application.rows.writes import HistoryEntry, Writes
+from lancekeep.application.rows.writes import HistoryEntry
 from lancekeep.application.upkeep.bases import PropertiesAt
 from lancekeep.application.upkeep.digest_recorder import DigestRecorder
-from lancekeep.application.upkeep.renames import Renames
+from lancekeep.application.upkeep.directory import Directory
 from lancekeep.application.upkeep.service import Upkeep
 from lancekeep.domain.catalog import CatalogView
 from lancekeep.domain.commit import Committed, Outcome
@@ -46,8 +46,23 @@ from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.table_engine import TableEngine, VersionDetails, WritePlan
 
 if TYPE_CHECKING:
-    from lancekeep.application.rows.table_transactions import TableTransactions
     from lancekeep.domain.operations import Transaction as TableTransaction
+
+
+@attrs.frozen
+class Services:
+    """What the facade delegates to: of a directory or of a server."""
+
+    namespaces: NamespaceService
+    tables: TableService
+    rename: Callable[[ObjectId, ObjectId], Table]
+    writes: WriteService
+    data: TableData
+    structure: TableStructure
+    tags: TagService
+    views: Views
+    compactions: Compactions
+    transaction_records: TransactionRecordService
 
 
 class Catalog(Upkeep):
@@ -57,12 +72,26 @@ class Catalog(Upkeep):
     process had acknowledged before the operation began. Threads may share an instance. Instances do not pickle: ship
     the arguments of ``connect`` instead.
 
-    This class only delegates: to `ledger` for the entries, `places` for the directories, and `versions` for the
-    versions of tables.
+    A catalog over a server raises `Unsupported` for operations that the REST protocol does not have.
     """
 
-    def __init__(
-        self,
+    def __init__(self, services: Services, root_uri: str, directory: Directory | None = None) -> None:
+        """Create the facade; `lancekeep.connect` calls this."""
+        super().__init__(root_uri, directory)
+        self._namespaces = services.namespaces
+        self.tables = services.tables
+        self._rename = services.rename
+        self._writes = services.writes
+        self.data = services.data
+        self.structure = services.structure
+        self.tags = services.tags
+        self.views = services.views
+        self.compactions = services.compactions
+        self.transaction_records = services.transaction_records
+
+    @classmethod
+    def in_directory(
+        cls,
         places: Places,
         ledger: Ledger,
         versions: Versions,
@@ -70,32 +99,22 @@ class Catalog(Upkeep):
         *,
         open_rows: Callable[[str], ExternalCommitStore],
         properties_at: PropertiesAt = lambda _: {},
-    ) -> None:
-        clones = Clones(places.objects, ledger.commits.retry, places.root_key, places.outside)
-        removal = Removal(ledger, places, clones)
-        self.mem_wal = mem_wal = MemWal(ledger, places)
-        ledger.commits.on_staged = (
-            versions.base_paths.require_staged,
-            mem_wal.require_permitted,
-            removal.record_staged,
+    ) -> Catalog:
+        """Return the catalog in a directory; `lancekeep.connect` calls this."""
+        own = Directory(places, ledger, versions, engine, open_rows, properties_at)
+        services = Services(
+            own.namespaces,
+            own.tables,
+            own.renames.rename,
+            own.writes,
+            TableData(own.tables, own.writes, engine, own.mem_wal.ask),
+            TableStructure(own.writes, engine, own.transactions),
+            own.tags,
+            Views(own.tables, own.writes, engine),
+            own.compactions,
+            TransactionRecords(ledger, places, own.tables, versions, own.writes, engine),
         )
-        tables = Tables(ledger, places, removal)
-        self.versions = versions
-        requests = IdempotentRequests(ledger, places, versions)
-        super().__init__(ledger, places, tables, removal, engine, requests, open_rows, properties_at)
-        versions.tagged_versions = lambda uri, branch: engine.tagged_versions(uri, branch)
-        versions.recorder = self.recorder = DigestRecorder(ledger, places, clones, engine)
-        self._namespaces = Namespaces(ledger, removal)
-        self.sql_views = SqlViews(ledger)
-        self._writes = Writes(ledger, places, versions, tables, removal, engine, self._transactions)
-        self.data = TableData(tables, self._writes, engine, mem_wal.ask)
-        self.structure = TableStructure(self._writes, engine, self._transactions)
-        self.tags = Tags(ledger, places, tables)
-        self.compactions = Compactions(self._writes, engine, self._transactions)
-        self._cloning = Cloning(ledger, places, tables, versions, clones, self.tags, mem_wal)
-        self.views = Views(tables, self._writes, engine)
-        self.transaction_records = TransactionRecords(ledger, places, tables, versions, self._writes, engine)
-        self._renames = Renames(ledger, places, tables, removal, mem_wal, self.recorder)
+        return cls(services, places.root_uri, own)
 
     # -- namespaces ---------------------------------------------------------------------------------------------
 
@@ -253,7 +272,7 @@ class Catalog(Upkeep):
             Damaged: The table has its new name, but a version in the old directory could not be moved. Nothing was
                 removed.
         """
-        return self._renames.rename(ObjectId.of(source), ObjectId.of(target))
+        return self._rename(ObjectId.of(source), ObjectId.of(target))
 
     def deregister_table(self, identifier: Identifier) -> Table:
         """Remove a table from the catalog, but keep its files and versions.
@@ -288,7 +307,7 @@ class Catalog(Upkeep):
         Raises:
             TableNotFound: The table does not exist.
         """
-        return self.removal.readers(self.find_table(identifier))
+        return self._local("clones_of").removal.readers(self.find_table(identifier))
 
     def clone(
         self, source: Identifier, target: Identifier, version: int | str | None = None, *, deep: bool = False
@@ -313,7 +332,7 @@ class Catalog(Upkeep):
                 removed.
             CommitUnknown: The outcome is unknown.
         """
-        return self._cloning.clone(ObjectId.of(source), ObjectId.of(target), version, deep=deep)
+        return self._local("clone").cloning.clone(ObjectId.of(source), ObjectId.of(target), version, deep=deep)
 
     def materialize(self, identifier: Identifier) -> Committed | None:
         """Copy the files that a clone reads from other tables. Idempotent.
@@ -330,7 +349,7 @@ class Catalog(Upkeep):
             ConcurrentModification: Other writers commit faster than files are copied. The copies stay.
             CommitUnknown: The outcome is unknown.
         """
-        return self._cloning.materialize(ObjectId.of(identifier))
+        return self._local("materialize").cloning.materialize(ObjectId.of(identifier))
 
     def find_table(self, identifier: Identifier) -> Table:
         """Return a table's entry.
@@ -489,12 +508,11 @@ class Catalog(Upkeep):
             Unsupported: The operation or the table needs the Lance engine.
             CommitUnknown: The outcome is unknown.
         """
-        return self._transactions().commit(ObjectId.of(identifier), transaction, base=base, detached=detached)
-
-    def _transactions(self) -> TableTransactions:
-        from lancekeep.application.rows.table_transactions import TableTransactions  # loads classes as `inspect` does
-
-        return TableTransactions(self.ledger, self.tables, self.versions)
+        return (
+            self._local("commit")
+            .transactions()
+            .commit(ObjectId.of(identifier), transaction, base=base, detached=detached)
+        )
 
     def compact(self, identifier: Identifier, *, target_rows: int = 1 << 20) -> Committed | None:
         """Rewrite adjacent small fragments, and fragments with many deleted rows.
@@ -591,7 +609,8 @@ class Catalog(Upkeep):
         """
         from lancekeep.application.rows.inspection import Inspection  # loads classes that no other operation needs
 
-        inspection = Inspection(self.ledger, self.places, self.tables, self.tags, self.mem_wal)
+        own = self._local("inspect")
+        inspection = Inspection(own.ledger, own.places, own.tables, own.tags, own.mem_wal)
         return inspection.inspect(identifier, version, file, fragment, most_fragments)
 
     def history(self, identifier: Identifier, limit: int | None = None) -> list[HistoryEntry]:
@@ -608,7 +627,8 @@ class Catalog(Upkeep):
         Raises:
             Unsupported: The commit store cannot reserve versions of several tables atomically.
         """
-        return Transaction(self.versions, self._writes, self.engine)
+        own = self._local("transaction")
+        return Transaction(own.versions, own.writes, own.engine)
 
     def snapshot(self, tables: Iterable[Identifier] | None = None) -> Snapshot:
         """Return a consistent snapshot of the latest versions of several tables.
@@ -623,7 +643,8 @@ class Catalog(Upkeep):
             ConcurrentModification: Other writers kept creating and dropping the tables.
         """
         chosen = None if tables is None else [ObjectId.of(table) for table in tables]
-        return take_snapshot(self.versions, self.tables, self._writes, chosen)
+        own = self._local("snapshot")
+        return take_snapshot(own.versions, own.tables, own.writes, chosen)
 
     def resolve(self, token: CommitToken | str) -> Outcome | AllCommitted:
         """Settle a commit of unknown outcome. Idempotent.
@@ -639,7 +660,7 @@ class Catalog(Upkeep):
         Raises:
             InvalidInput: The text is not a token, or the token belongs to another catalog. Nothing was done.
         """
-        return self.versions.resolve(token)
+        return self._local("resolve").versions.resolve(token)
 
     # -- partitions ---------------------------------------------------------------------------------------------
 
@@ -658,7 +679,7 @@ class Catalog(Upkeep):
             InvalidInput: The schema or a level is invalid.
             Unsupported: The catalog is a V1 directory.
         """
-        return self._partitioned().create(schema, by)
+        return self._partitioned("create_partitioned").create(schema, by)
 
     def partitioned(self) -> PartitionedNamespace:
         """Return the catalog as a partitioned namespace.
@@ -666,55 +687,103 @@ class Catalog(Upkeep):
         Raises:
             NamespaceNotFound: The catalog is not partitioned.
         """
-        return self._partitioned().open()
+        return self._partitioned("partitioned").open()
 
-    def _partitioned(self) -> PartitionedNamespace:
-        return PartitionedNamespace(self.ledger, self.places, self._writes, self.removal, self.engine)
+    def _partitioned(self, operation: str) -> PartitionedNamespace:
+        own = self._local(operation)
+        return PartitionedNamespace(own.ledger, own.places, own.writes, own.removal, own.engine)
+
+    # -- parts that only a directory has -----------------------------------------------------------------------
+
+    @property
+    def ledger(self) -> Ledger:
+        """The entries of the catalog."""
+        return self._local("ledger").ledger
+
+    @property
+    def places(self) -> Places:
+        """The directories of tables."""
+        return self._local("places").places
+
+    @property
+    def versions(self) -> Versions:
+        """The versions of tables."""
+        return self._local("versions").versions
+
+    @property
+    def removal(self) -> Removal:
+        """The removal of entries and files."""
+        return self._local("removal").removal
+
+    @property
+    def engine(self) -> TableEngine:
+        """The table engine."""
+        return self._local("engine").engine
+
+    @property
+    def requests(self) -> IdempotentRequests:
+        """The requests with idempotency keys."""
+        return self._local("requests").requests
+
+    @property
+    def mem_wal(self) -> MemWal:
+        """The LSM writes of tables."""
+        return self._local("mem_wal").mem_wal
+
+    @property
+    def recorder(self) -> DigestRecorder:
+        """Records the digests of commits."""
+        return self._local("recorder").recorder
+
+    @property
+    def sql_views(self) -> SqlViews:
+        """The SQL views."""
+        return self._local("sql_views").sql_views
 
     # -- versions -----------------------------------------------------------------------------------------------
 
     @property
     def commits(self) -> TableCommits:
         """The commits of table versions."""
-        return self.ledger.commits
+        return self._local("commits").commits
 
     @property
     def managed(self) -> bool:
         """Whether a commit store manages the versions of tables."""
-        return self.ledger.managed
+        return self._local("managed").ledger.managed
 
     # -- places -------------------------------------------------------------------------------------------------
 
     @property
     def storage_options(self) -> Mapping[str, str]:
         """The options that the table engine needs to open a table."""
-        return self.places.storage_options
+        return self._local("storage_options").places.storage_options
 
     @property
-    def vends(self) -> Any | None:
+    def vends(self) -> object | None:
         """The client that vends options of tables; None if none are vended."""
         return None
 
     @property
     def root_uri(self) -> str:
         """The root of the catalog."""
-        return self.places.root_uri
+        return self._root_uri
 
     def dataset_root(self, table: Table) -> DatasetRoot:
         """Return the dataset root of a table; see `Places.dataset_root`."""
-        return self.places.dataset_root(table)
+        return self._local("dataset_root").places.dataset_root(table)
 
     def uri(self, table: Table) -> str:
         """Return the URI by which the table engine opens a table."""
-        return self.places.uri(table)
+        return self._local("uri").places.uri(table)
 
     def is_bare(self) -> bool:
         """Return whether the root is empty: the catalog is new, or its root is mistyped."""
-        return self.places.is_bare()
+        return self._local("is_bare").places.is_bare()
 
     def view(self) -> CatalogView:
         """Return the current entries; see `Ledger.view`."""
-        return self.ledger.view()
+        return self._local("view").ledger.view()
 
     # -- life ---------------------------------------------------------------------------------------------------
 
@@ -723,9 +792,7 @@ class Catalog(Upkeep):
 
         The digests of the last commits are recorded before.
         """
-        self.recorder.close()
-        self.ledger.close()
-        self.places.close()
+        self._local("close").close()
 
     def __enter__(self) -> Self:
         return self
@@ -736,4 +803,4 @@ class Catalog(Upkeep):
         self.close()
 
     def __repr__(self) -> str:
-        return f"Catalog({self.root_uri!r}, commit_store={self.ledger.own_store!r})"
+        return f"Catalog({self.root_uri!r}, commit_store={self._local('repr').ledger.own_store!r})"

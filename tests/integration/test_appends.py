@@ -107,7 +107,10 @@ def test_an_interrupted_append_neither_holds_up_its_group_nor_adds_rows(tmp_path
     held_back(catalog, until=3)
 
     def append(number: int) -> Any:
-        while number and sum(len(line.waiting) for line in catalog._writes._appends._lines.values()) < number:
+        while (
+            number
+            and sum(len(line.waiting) for line in catalog._local("append").writes._appends._lines.values()) < number
+        ):
             threading.Event().wait(0.001)
         with performing(cast(KeyedRequest, Interrupted()) if number in interrupted else None):
             try:
@@ -469,7 +472,7 @@ def test_a_writer_that_never_wins_does_not_hold_up_appends(tmp_path: Path) -> No
     """It commits a version that is taken, again and again."""
     catalog = lancekeep.connect(str(tmp_path / "lake"), commit_store=f"sqlite://{tmp_path}/commits.db")
     catalog.write("t", row(0, 0))
-    appends = catalog._writes._appends
+    appends = catalog._local("append").writes._appends
     waits: list[float] = []
 
     class Won(threading.Event):
@@ -493,7 +496,7 @@ def test_a_writer_of_another_process_that_has_lost_gets_a_turn(
     store = f"sqlite://{tmp_path}/commits.db" if commit_store == "sqlite" else commit_store
     catalog, other = (lancekeep.connect(str(tmp_path / "lake"), commit_store=store) for _ in range(2))
     catalog.write("t", row(0, 0))
-    appends, now = catalog._writes._appends, [0.0]
+    appends, now = catalog._local("append").writes._appends, [0.0]
     monkeypatch.setattr(appends, "_clock", lambda: now[0])
 
     def append_busily() -> None:

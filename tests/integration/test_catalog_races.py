@@ -297,7 +297,7 @@ def test_registration_of_a_chosen_directory_raises_concurrent_modification(
     other.migrate()
     assert declaring.list_tables() == ["t"]
     other.deregister_table("t")
-    choose = declaring.tables._free_location
+    choose = declaring._local("register").tables._free_location
     looks: list[Callable[[], object]] = [
         lambda: other.register_table("u", "t.lance"),
         lambda: None,

@@ -84,7 +84,7 @@ def test_a_batch_that_loses_a_race_releases_its_directories(
 ) -> None:
     catalog = namespace.catalog
     catalog.write("old", ROWS)
-    reserve = catalog.tables.reserve
+    reserve = catalog._local("declare").tables.reserve
 
     def reserve_late(table: lancekeep.Table, *more: Any) -> lancekeep.Table:
         reserved = reserve(table, *more)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -75,3 +76,209 @@ def test_services_check_identifiers(catalog: lancekeep.Catalog, service: str) ->
         CALLS[service](catalog, "ns..t")
     with pytest.raises(lancekeep.TableNotFound):
         CALLS[service](catalog, "missing")
+
+
+# -- both kinds --------------------------------------------------------------------------------------------------
+
+SERVICES = ("data", "structure", "tags", "views", "compactions", "transaction_records", "tables")
+PARTS_OF_A_DIRECTORY = {
+    "commits", "engine", "ledger", "managed", "mem_wal", "places", "recorder", "removal", "requests", "sql_views",
+    "versions",
+}  # fmt: skip
+SCHEMA = ROWS.schema
+QUERY = lancekeep.Query()
+NAME = "ns.t"
+
+
+def test_every_public_name_is_found_without_a_fault(catalog: lancekeep.Catalog) -> None:
+    assert repr(catalog)
+    absent = {name for name in dir(catalog) if not hasattr(catalog, name)}
+    assert absent <= PARTS_OF_A_DIRECTORY
+    assert dict(inspect.getmembers(catalog)).keys() == set(dir(catalog)) - absent
+    for service in SERVICES:
+        assert inspect.getmembers(getattr(catalog, service))
+    assert not hasattr(catalog, "no_such_name")
+
+
+def signatures(owner: object) -> dict[str, str]:
+    """Return the parameters of the public methods of an object, with their defaults."""
+    public = {name: each for name, each in inspect.getmembers(type(owner), callable) if not name.startswith("_")}
+    return {name: str([str(p) for p in inspect.signature(each).parameters.values()]) for name, each in public.items()}
+
+
+def test_services_of_a_server_have_the_signatures_of_those_of_a_directory(tmp_path: Path) -> None:
+    settings = {"root": str(tmp_path / "lake")}
+    with (
+        lancekeep.connect(properties=settings) as local,
+        serving(lancekeep.DirectoryNamespace(**settings)) as front,
+        lancekeep.connect(front.uri) as served,
+    ):
+        assert {name for name in dir(local) if name[0] != "_"} == {name for name in dir(served) if name[0] != "_"}
+        assert signatures(local) == signatures(served)
+        for service in ("data", "structure", "tags", "views", "compactions", "transaction_records"):
+            assert signatures(getattr(local, service)) == signatures(getattr(served, service)), service
+        protocol = signatures(served.tables).keys() - {"fields", "reached", "latest", "rename"}
+        assert {name: signatures(local.tables)[name] for name in protocol} == {
+            name: signatures(served.tables)[name] for name in protocol
+        }
+
+
+def deleted(dataset: Any) -> Any:
+    dataset.delete("id = 1")
+    return dataset
+
+
+CATALOG_CALLS: dict[str, Callable[[lancekeep.Catalog], object]] = {
+    "abandon_write": lambda catalog: catalog.abandon_write(catalog.begin_write(NAME, SCHEMA, "append")),
+    "adopt_identity": lambda catalog: catalog.adopt_identity(),
+    "alter_namespace": lambda catalog: catalog.alter_namespace("ns", {"a": "b"}),
+    "alter_table": lambda catalog: catalog.alter_table(NAME, {"a": "b"}),
+    "begin_write": lambda catalog: catalog.begin_write(NAME, SCHEMA, "append"),
+    "change_commit_store": lambda catalog: catalog.change_commit_store("memory://"),
+    "cleanup": lambda catalog: catalog.cleanup(3600.0, dry_run=True),
+    "clone": lambda catalog: catalog.clone(NAME, "ns.copy"),
+    "clones_of": lambda catalog: catalog.clones_of(NAME),
+    "commit_change": lambda catalog: catalog.commit_change(
+        NAME, lambda dataset: (dataset.delete("id = 1"), dataset)[1]
+    ),
+    "compact": lambda catalog: catalog.compact(NAME),
+    "create_namespace": lambda catalog: catalog.create_namespace("other"),
+    "create_partitioned": lambda catalog: catalog.create_partitioned(SCHEMA, []),
+    "declare_table": lambda catalog: catalog.declare_table("ns.declared"),
+    "deregister_table": lambda catalog: catalog.deregister_table(NAME),
+    "describe_namespace": lambda catalog: catalog.describe_namespace("ns"),
+    "describe_table": lambda catalog: catalog.describe_table(NAME),
+    "describe_version": lambda catalog: catalog.describe_version(NAME),
+    "drop_namespace": lambda catalog: catalog.drop_namespace("ns"),
+    "drop_table": lambda catalog: catalog.drop_table(NAME),
+    "find_table": lambda catalog: catalog.find_table(NAME),
+    "fsck": lambda catalog: catalog.fsck(),
+    "history": lambda catalog: catalog.history(NAME),
+    "identity": lambda catalog: catalog.identity(),
+    "inspect": lambda catalog: catalog.inspect(NAME),
+    "is_bare": lambda catalog: catalog.is_bare(),
+    "list_all_tables": lambda catalog: list(catalog.list_all_tables()),
+    "list_namespaces": lambda catalog: catalog.list_namespaces(),
+    "list_tables": lambda catalog: catalog.list_tables("ns"),
+    "materialize": lambda catalog: catalog.materialize(NAME),
+    "migrate": lambda catalog: catalog.migrate(),
+    "migrate_manifest_names": lambda catalog: catalog.migrate_manifest_names(NAME, dry_run=True),
+    "move_fragments": lambda catalog: catalog.move_fragments(NAME, 1, "relative"),
+    "namespace_exists": lambda catalog: catalog.namespace_exists("ns"),
+    "open": lambda catalog: catalog.open(NAME),
+    "optimize": lambda catalog: catalog.optimize(),
+    "partitioned": lambda catalog: catalog.partitioned(),
+    "register_table": lambda catalog: catalog.register_table("ns.other", "missing"),
+    "relocate": lambda catalog: catalog.relocate(NAME, "elsewhere", dry_run=True),
+    "rename_table": lambda catalog: catalog.rename_table(NAME, "ns.renamed"),
+    "resolve": lambda catalog: catalog.resolve("no token"),
+    "snapshot": lambda catalog: catalog.snapshot(),
+    "table_exists": lambda catalog: catalog.table_exists(NAME),
+    "transaction": lambda catalog: catalog.transaction(),
+    "uri": lambda catalog: catalog.uri(catalog.find_table(NAME)),
+    "view": lambda catalog: catalog.view(),
+    "dataset_root": lambda catalog: catalog.dataset_root(catalog.find_table(NAME)),
+    "write": lambda catalog: catalog.write(NAME, ROWS, "append"),
+    "data.analyze": lambda catalog: catalog.data.analyze(NAME, QUERY),
+    "data.count": lambda catalog: catalog.data.count(NAME),
+    "data.delete": lambda catalog: catalog.data.delete(NAME, "id = 1"),
+    "data.explain": lambda catalog: catalog.data.explain(NAME, QUERY),
+    "data.insert": lambda catalog: catalog.data.insert(NAME, ROWS.to_reader()),
+    "data.merge": lambda catalog: catalog.data.merge(NAME, ROWS.to_reader(), lancekeep.MergeRule(["id"], insert=True)),
+    "data.query": lambda catalog: catalog.data.query(NAME, QUERY).read_all(),
+    "data.restore": lambda catalog: catalog.data.restore(NAME, 1),
+    "data.stats": lambda catalog: catalog.data.stats(NAME),
+    "data.update": lambda catalog: catalog.data.update(NAME, {"id": "id + 1"}),
+    "structure.add_columns": lambda catalog: catalog.structure.add_columns(NAME, {"n": "id + 1"}),
+    "structure.alter_columns": lambda catalog: catalog.structure.alter_columns(
+        NAME, [lancekeep.ColumnChange("id", name="number")]
+    ),
+    "structure.branches": lambda catalog: catalog.structure.branches(NAME),
+    "structure.create_branch": lambda catalog: catalog.structure.create_branch(NAME, "dev"),
+    "structure.create_index": lambda catalog: catalog.structure.create_index(NAME, lancekeep.NewIndex("id", "BTREE")),
+    "structure.declare_columns": lambda catalog: catalog.structure.declare_columns(NAME, {"n": "id + 1"}),
+    "structure.delete_branch": lambda catalog: catalog.structure.delete_branch(NAME, "missing"),
+    "structure.drop_columns": lambda catalog: catalog.structure.drop_columns(NAME, ["missing"]),
+    "structure.drop_index": lambda catalog: catalog.structure.drop_index(NAME, "missing"),
+    "structure.expression": lambda catalog: catalog.structure.expression(NAME, "id"),
+    "structure.fast_forward": lambda catalog: catalog.structure.fast_forward(NAME, "missing"),
+    "structure.fill_column": lambda catalog: catalog.structure.fill_column(NAME, "id"),
+    "structure.index_statistics": lambda catalog: catalog.structure.index_statistics(NAME, "missing"),
+    "structure.indexes": lambda catalog: catalog.structure.indexes(NAME),
+    "structure.merge_indexes": lambda catalog: catalog.structure.merge_indexes(NAME, []),
+    "structure.set_base_paths": lambda catalog: catalog.structure.set_base_paths(NAME, {1: "/elsewhere"}),
+    "structure.set_field_metadata": lambda catalog: catalog.structure.set_field_metadata(
+        NAME, [lancekeep.FieldMetadata("id", {"a": "b"})]
+    ),
+    "structure.set_metadata": lambda catalog: catalog.structure.set_metadata(NAME, {"a": "b"}),
+    "tags.create": lambda catalog: catalog.tags.create(NAME, "v1", 1),
+    "tags.delete": lambda catalog: catalog.tags.delete(NAME, "missing"),
+    "tags.get": lambda catalog: catalog.tags.get(NAME, "missing"),
+    "tags.list": lambda catalog: catalog.tags.list(NAME),
+    "tags.update": lambda catalog: catalog.tags.update(NAME, "missing", 1),
+    "views.create": lambda catalog: catalog.views.create(
+        "ns.v", lancekeep.ViewDefinition.parse('{"table": ["ns", "t"]}', auto_refresh=False), SCHEMA
+    ),
+    "views.definition": lambda catalog: catalog.views.definition(NAME),
+    "views.refresh": lambda catalog: catalog.views.refresh(NAME),
+    "views.refresh_due": lambda catalog: catalog.views.refresh_due(),
+}
+NOT_CALLED = {
+    "close",  # every test closes
+    "commit", "commit_compaction", "commit_fragments", "in_directory", "maintain", "page_of", "page_of_tables",
+    "structure.add_segments", "structure.require_columns_may_change",
+}  # fmt: skip
+LOCAL = {
+    "adopt_identity", "alter_namespace", "alter_table", "change_commit_store", "cleanup", "clone", "clones_of",
+    "create_partitioned", "dataset_root", "fsck", "identity", "inspect", "materialize", "migrate",
+    "migrate_manifest_names", "move_fragments", "optimize", "partitioned", "relocate", "snapshot",
+    "structure.set_base_paths", "transaction", "view", "views.refresh_due",
+}  # fmt: skip
+
+
+def test_the_table_of_calls_names_every_public_method() -> None:
+    named = {
+        f"{prefix}{name}"
+        for prefix, owner in (
+            ("", lancekeep.Catalog),
+            ("data.", lancekeep.TableData),
+            ("structure.", lancekeep.TableStructure),
+            ("tags.", lancekeep.Tags),
+            ("views.", lancekeep.Views),
+        )
+        for name, _ in inspect.getmembers(owner, callable)
+        if not name.startswith("_")
+    }
+    assert named - NOT_CALLED == CATALOG_CALLS.keys()
+
+
+def test_each_operation_of_a_served_catalog_works_or_raises_its_error(tmp_path: Path) -> None:
+    """A call without a result raises an error of the catalog, and a missing operation is named."""
+    with (
+        serving(lancekeep.DirectoryNamespace(root=str(tmp_path / "lake"))) as front,
+        lancekeep.connect(front.uri) as catalog,
+    ):
+        unsupported: dict[str, str] = {}
+        for name, call in CATALOG_CALLS.items():
+            if not catalog.namespace_exists("ns"):
+                catalog.create_namespace("ns")
+            if catalog.table_exists(NAME):
+                catalog.drop_table(NAME)
+            catalog.write(NAME, ROWS)
+            try:
+                call(catalog)
+            except lancekeep.Unsupported as error:
+                unsupported[name] = str(error)
+            except lancekeep.LancekeepError:
+                pass
+        assert unsupported.keys() == LOCAL
+        assert [name for name, text in unsupported.items() if front.uri not in text] == []
+
+
+def test_an_operation_that_the_protocol_lacks_is_named(tmp_path: Path) -> None:
+    with (
+        serving(lancekeep.DirectoryNamespace(root=str(tmp_path / "lake"))) as front,
+        lancekeep.connect(front.uri) as catalog,
+        pytest.raises(lancekeep.Unsupported, match="'change_commit_store'"),
+    ):
+        catalog.change_commit_store("memory://")

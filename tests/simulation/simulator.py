@@ -178,7 +178,7 @@ def open_catalog(process: Process) -> tuple[Catalog, LanceManifestStore]:
     )
     commits = TableCommits(objects, rows, process.name, retry)
     ledger = Ledger(manifest, commits, places.root_uri, managed=True, new_id=lambda: "1" * 32)
-    catalog = Catalog(places, ledger, Versions(ledger, places), no_engine, open_rows=lambda _: rows)
+    catalog = Catalog.in_directory(places, ledger, Versions(ledger, places), no_engine, open_rows=lambda _: rows)
     manifest.view()
     catalog.view()
     return catalog, table
@@ -186,10 +186,9 @@ def open_catalog(process: Process) -> tuple[Catalog, LanceManifestStore]:
 
 def fsck(process: Process, catalog: Catalog, *, repair: bool, grace: timedelta, tables: bool = False) -> FsckReport:
     """Check as `Catalog.fsck` does, by the clock of the process."""
+    own = catalog._local("fsck")
     now = lambda: datetime.fromtimestamp(process.clock(), UTC)  # noqa: E731 - reads better as one line
-    return Fsck(
-        catalog.ledger, catalog.places, catalog.removal, catalog.tables.remove_unwritten, grace, tables, now
-    ).run(repair=repair)
+    return Fsck(own.ledger, own.places, own.removal, own.tables.remove_unwritten, grace, tables, now).run(repair=repair)
 
 
 class Actor:

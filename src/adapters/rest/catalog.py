@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import NAMESPACE_URL, uuid5
 
 from lancekeep.adapters.rest.records import RestTags, RestTransactionRecords, RestViews
-from lancekeep.adapters.rest.tables import RestNamespaces, RestRenames, RestTables, table_of, texts_of
-from lancekeep.application.catalog import Catalog
+from lancekeep.adapters.rest.tables import RestNamespaces, RestTables, table_of, texts_of
+from lancekeep.application.catalog import Catalog, Services
 from lancekeep.application.commits.replaced_values import WatchedChange
 from lancekeep.application.rows.compactions import Compactions
 from lancekeep.application.rows.row_rules import checked
 from lancekeep.application.rows.table_data import TableData
 from lancekeep.application.rows.table_structure import TableStructure
-from lancekeep.application.rows.writes import HistoryEntry, Writes, after_checks, until_committed
+from lancekeep.application.rows.writes import HistoryEntry, after_checks, until_committed
 from lancekeep.domain.commit import Committed, Conflict, Outcome, Unknown
 from lancekeep.domain.commit_token import CommitToken, CommitUnknown
 from lancekeep.domain.errors import (
@@ -38,6 +38,9 @@ from lancekeep.domain.table import Table
 from lancekeep.domain.transaction import AllCommitted
 from lancekeep.ports.catalog_server import CatalogServer
 from lancekeep.ports.table_engine import TableEngine, VersionDetails, WriteMode, WritePlan
+
+if TYPE_CHECKING:
+    from lancekeep.application.rows.table_transactions import TableTransactions
 
 Result = TypeVar("Result")
 
@@ -60,7 +63,7 @@ class RestCatalog(Catalog):
     the server's catalog is configured.
     """
 
-    def __init__(self, server: CatalogServer, engines: Engines, vends: Any, options: Mapping[str, str]) -> None:
+    def __init__(self, server: CatalogServer, engines: Engines, vends: object, options: Mapping[str, str]) -> None:
         """Create the facade.
 
         Args:
@@ -69,29 +72,28 @@ class RestCatalog(Catalog):
             vends: The namespace client of the server; it pickles, with the credentials of this client.
             options: The storage options of this process.
         """
-        absent: Any = _Absent(server.uri)
-        self.ledger = self.places = self.removal = self.versions = absent
-        self.engine = self.requests = self._open_rows = self._properties_at = absent
-        self._cloning = self.sql_views = self.mem_wal = absent
-        self._server = server
-        self.tables = tables = RestTables(server)
-        self._namespaces = RestNamespaces(server)
-        self._renames = RestRenames(server)
-        self.recorder = absent
-        self._vends, self._options = vends, options
-        self._writes = self._served = RestWrites(server, tables, engines, vends, options)
+        tables = RestTables(server)
+        writes = RestWrites(server, tables, engines, vends, options)
         engine = engines(ObjectId(()), {})
-        self.data = TableData(tables, self._writes, engine)
-        self.structure = TableStructure(self._writes, engine, lambda: absent)
-        self.compactions = Compactions(self._writes, engine, None)
-        self.tags = RestTags(server)
-        self.views = RestViews(server, tables, self._writes, engine)
-        self.transaction_records = RestTransactionRecords(server, self._served.resolve)
+        super().__init__(
+            Services(
+                RestNamespaces(server),
+                tables,
+                tables.rename,
+                writes,
+                TableData(tables, writes, engine),
+                TableStructure(writes, engine, self._transactions),
+                RestTags(server),
+                RestViews(server, tables, writes, engine),
+                Compactions(writes, engine, None),
+                RestTransactionRecords(server, writes.resolve),
+            ),
+            server.uri,
+        )
+        self._server, self._vends, self._options, self._served = server, vends, options, writes
 
-    @property
-    def root_uri(self) -> str:
-        """The URI of the server."""
-        return self._server.uri
+    def _transactions(self) -> TableTransactions:
+        return self._local("set_base_paths").transactions()
 
     @property
     def storage_options(self) -> Mapping[str, str]:
@@ -99,7 +101,7 @@ class RestCatalog(Catalog):
         return self._options
 
     @property
-    def vends(self) -> Any:
+    def vends(self) -> object:
         return self._vends
 
     def uri(self, table: Table) -> str:
@@ -126,20 +128,7 @@ class RestCatalog(Catalog):
         return f"RestCatalog({self._server.uri!r})"
 
 
-class _Absent:
-    """Stands for a part of a catalog that its server does not show."""
-
-    def __init__(self, uri: str) -> None:
-        self._uri = uri
-
-    def __getattr__(self, name: str) -> Any:
-        raise Unsupported(
-            f"{self._uri}: the REST protocol of Lance namespaces has no operation for this. Run it where the catalog's "
-            "storage and commit store are configured. Nothing was changed"
-        )
-
-
-class RestWrites(Writes):
+class RestWrites:
     """Writes and opens tables of a server with the table engine of this process."""
 
     def __init__(

@@ -6,12 +6,11 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lancekeep.application.entries.tables import Tables
-from lancekeep.application.entries.tags import Tags
-from lancekeep.application.rows.transaction_records import SUCCEEDED, TransactionRecord, TransactionRecords
+from lancekeep.application.entries.services import TableService
+from lancekeep.application.rows.services import WriteService
+from lancekeep.application.rows.transaction_records import SUCCEEDED, TransactionRecord
 from lancekeep.application.rows.versions import raise_unless_committed
 from lancekeep.application.rows.views import Refreshed, Views
-from lancekeep.application.rows.writes import Writes
 from lancekeep.domain.commit import Committed, Outcome
 from lancekeep.domain.commit_token import CommitToken
 from lancekeep.domain.errors import InvalidInput, LancekeepError, Unsupported
@@ -22,7 +21,7 @@ from lancekeep.ports.catalog_server import CatalogServer
 from lancekeep.ports.table_engine import TableEngine
 
 
-class RestTags(Tags):
+class RestTags:
     """The tags of the tables of a server."""
 
     def __init__(self, server: CatalogServer) -> None:
@@ -65,7 +64,7 @@ class RestTags(Tags):
 class RestViews(Views):
     """The materialized views of a server, which computes their rows."""
 
-    def __init__(self, server: CatalogServer, tables: Tables, writes: Writes, engine: TableEngine) -> None:
+    def __init__(self, server: CatalogServer, tables: TableService, writes: WriteService, engine: TableEngine) -> None:
         super().__init__(tables, writes, engine)
         self._server = server
 
@@ -113,7 +112,7 @@ class RestViews(Views):
         return Refresh.APPEND if effect is Effect.APPENDED else Refresh.FULL
 
 
-class RestTransactionRecords(TransactionRecords):
+class RestTransactionRecords:
     """The transactions of a server."""
 
     def __init__(self, server: CatalogServer, resolve: Callable[[CommitToken], Outcome]) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from lancekeep.application.entries.namespaces import Namespaces
-from lancekeep.application.entries.tables import Description, Tables
-from lancekeep.application.upkeep.renames import Renames
+from lancekeep.application.entries.tables import Description
 from lancekeep.domain.errors import (
     Damaged,
     InvalidInput,
@@ -41,7 +39,7 @@ class Descriptions:
         return self._server.call("describe_table", fields)
 
 
-class RestNamespaces(Namespaces):
+class RestNamespaces:
     """The namespaces of a server."""
 
     def __init__(self, server: CatalogServer) -> None:
@@ -79,7 +77,7 @@ class RestNamespaces(Namespaces):
         return Namespace(object_id, texts_of(found.get("properties")))
 
 
-class RestTables(Tables):
+class RestTables:
     """The tables of a server. The location of a table is its URI."""
 
     def __init__(self, server: CatalogServer) -> None:
@@ -168,13 +166,6 @@ class RestTables(Tables):
             raise _not_offered(self._server, "drops a table with force")
         return table_of(object_id, self._server.call("drop_table", {"id": list(object_id.names)}))
 
-
-class RestRenames(Renames):
-    """Renames tables of a server."""
-
-    def __init__(self, server: CatalogServer) -> None:
-        self._server = server
-
     def rename(self, source: ObjectId, target: ObjectId) -> Table:
         fields = {
             "id": list(source.names),
@@ -182,7 +173,7 @@ class RestRenames(Renames):
             "new_namespace_id": list(target.parent.names),
         }
         self._server.call("rename_table", fields)
-        return RestTables(self._server).find(target)
+        return self.find(target)
 
 
 def texts_of(found: Any) -> dict[str, str]:

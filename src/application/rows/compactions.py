@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import attrs
 
-from lancekeep.application.rows.writes import Writes
+from lancekeep.application.rows.services import WriteService
 from lancekeep.domain.appends import REBASED
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import CommitRefused, ConcurrentModification, InvalidInput, Unsupported
@@ -46,7 +46,7 @@ class Compactions:
     """
 
     def __init__(
-        self, writes: Writes, engine: TableEngine, transactions: Callable[[], TableTransactions] | None
+        self, writes: WriteService, engine: TableEngine, transactions: Callable[[], TableTransactions] | None
     ) -> None:
         self._writes = writes
         self._engine = engine

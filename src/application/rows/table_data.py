@@ -6,10 +6,10 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from lancekeep.application.entries.tables import Tables
+from lancekeep.application.entries.services import TableService
 from lancekeep.application.retry import Retry
 from lancekeep.application.rows.row_rules import check_stream, checked
-from lancekeep.application.rows.writes import Writes
+from lancekeep.application.rows.services import WriteService
 from lancekeep.domain.appends import MOST_BYTES
 from lancekeep.domain.commit import Changed, Committed
 from lancekeep.domain.errors import (
@@ -42,8 +42,8 @@ class TableData:
 
     def __init__(
         self,
-        tables: Tables,
-        writes: Writes,
+        tables: TableService,
+        writes: WriteService,
         engine: TableEngine,
         ask_unmerged: AskUnmerged = lambda table, branch: lambda: None,
     ) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lancekeep.application.rows.row_rules import check_stream
-from lancekeep.application.rows.writes import Writes
+from lancekeep.application.rows.services import WriteService
 from lancekeep.domain.commit import Changed
 from lancekeep.domain.errors import BranchNotFound, Refused, Unsupported
 from lancekeep.domain.identifiers import Identifier, ObjectId
@@ -26,7 +26,9 @@ class TableStructure:
     `BranchNotFound` or `VersionNotFound` if the object does not exist.
     """
 
-    def __init__(self, writes: Writes, engine: TableEngine, transactions: Callable[[], TableTransactions]) -> None:
+    def __init__(
+        self, writes: WriteService, engine: TableEngine, transactions: Callable[[], TableTransactions]
+    ) -> None:
         """Create the service; ``transactions`` returns the commits without the engine."""
         self._writes = writes
         self._engine = engine

@@ -7,8 +7,8 @@ from typing import Any
 
 import attrs
 
-from lancekeep.application.entries.tables import Tables
-from lancekeep.application.rows.writes import Writes
+from lancekeep.application.entries.services import TableService
+from lancekeep.application.rows.services import WriteService
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import (
     ConcurrentModification,
@@ -62,7 +62,7 @@ class Views:
     So each row of the source is in the view once, also after concurrent or interrupted refreshes.
     """
 
-    def __init__(self, tables: Tables, writes: Writes, engine: TableEngine) -> None:
+    def __init__(self, tables: TableService, writes: WriteService, engine: TableEngine) -> None:
         self._tables = tables
         self._writes = writes
         self._engine = engine

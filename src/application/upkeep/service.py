@@ -7,19 +7,12 @@ from datetime import timedelta
 
 import attrs
 
-from lancekeep.application.entries.ledger import Ledger
-from lancekeep.application.entries.mem_wal import MemWal
-from lancekeep.application.entries.places import Places
-from lancekeep.application.entries.removal import Removal
-from lancekeep.application.entries.tables import Tables
-from lancekeep.application.rows.compactions import Compactions
-from lancekeep.application.rows.idempotency import KEEP_REQUESTS, IdempotentRequests
-from lancekeep.application.rows.versions import Versions
-from lancekeep.application.upkeep.bases import Bases, PropertiesAt
+from lancekeep.application.rows.idempotency import KEEP_REQUESTS
+from lancekeep.application.upkeep.bases import Bases
 from lancekeep.application.upkeep.cleanup import Cleanup
 from lancekeep.application.upkeep.cleanup_report import CleanupReport
 from lancekeep.application.upkeep.commit_store_move import move_to
-from lancekeep.application.upkeep.digest_recorder import DigestRecorder
+from lancekeep.application.upkeep.directory import Directory, NoDirectory
 from lancekeep.application.upkeep.fsck import Fsck, FsckReport, Progress
 from lancekeep.application.upkeep.maintenance import Maintenance, MaintenanceAction
 from lancekeep.application.upkeep.manifest_names import ManifestNamesMigration, RenamedManifests
@@ -31,37 +24,30 @@ from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.identity import Identity
 from lancekeep.domain.maintenance import MaintenancePolicy
 from lancekeep.domain.table import MANIFEST_DIRECTORY, Table
-from lancekeep.ports.commit_store import ExternalCommitStore
-from lancekeep.ports.table_engine import TableEngine
 
 
 class Upkeep:
-    """The maintenance operations, which `Catalog` inherits."""
+    """The maintenance operations, which `Catalog` inherits.
 
-    versions: Versions
-    compactions: Compactions
-    mem_wal: MemWal
-    recorder: DigestRecorder
+    They work on the files of a catalog, so a catalog over a server raises `Unsupported`.
+    """
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        places: Places,
-        tables: Tables,
-        removal: Removal,
-        engine: TableEngine,
-        requests: IdempotentRequests,
-        open_rows: Callable[[str], ExternalCommitStore],
-        properties_at: PropertiesAt,
-    ) -> None:
-        self.ledger = ledger
-        self.places = places
-        self.tables = tables
-        self.removal = removal
-        self.engine = engine
-        self.requests = requests
-        self._open_rows = open_rows
-        self._properties_at = properties_at
+    def __init__(self, root_uri: str, directory: Directory | None) -> None:
+        self._root_uri = root_uri
+        self._directory = directory
+
+    def _local(self, operation: str) -> Directory:
+        """Return the parts of the catalog that only a directory has.
+
+        Raises:
+            Unsupported: The catalog is that of a server.
+        """
+        if self._directory is None:
+            raise NoDirectory(
+                f"{self._root_uri}: the REST protocol of Lance namespaces has no operation for {operation!r}. Run it "
+                "where the catalog's storage and commit store are configured. Nothing was changed"
+            )
+        return self._directory
 
     def fsck(
         self,
@@ -100,29 +86,30 @@ class Upkeep:
             TableNotFound: A table in ``tables`` does not exist.
             InvalidInput: ``grace`` is negative.
         """
-        ledger, places = self.ledger, self.places
+        local = self._local("fsck")
+        ledger, places = local.ledger, local.places
         span = _span(grace)
-        fsck = Fsck(ledger, places, self.removal, self.tables.remove_unwritten, span, remove_tables)
+        fsck = Fsck(ledger, places, local.removal, local.tables.remove_unwritten, span, remove_tables)
         checks = TableChecks(
             ledger.commits,
-            self.removal.clones,
-            self.mem_wal,
+            local.removal.clones,
+            local.mem_wal,
             ledger.managed,
             span,
             fsck.now,
-            restore=lambda table, version: self.engine.restore(table, version),
-            rebuild=lambda table, names: self.engine.change(
-                table, lambda dataset: self.engine.structure.rebuild_indexes(dataset, names), None
+            restore=lambda table, version: local.engine.restore(table, version),
+            rebuild=lambda table, names: local.engine.change(
+                table, lambda dataset: local.engine.structure.rebuild_indexes(dataset, names), None
             ),
             accept_loss=accept_loss,
         )
         if tables is not None:
-            chosen = [self.tables.find(ObjectId.of(table)) for table in tables]
+            chosen = [local.tables.find(ObjectId.of(table)) for table in tables]
             return checks.run(chosen, places.dataset_root, repair=repair, progress=progress)
         report = fsck.run(repair=repair)
         if not deep:
             return report
-        within = checks.run(list(self.tables.usable()), places.dataset_root, repair=repair, progress=progress)
+        within = checks.run(list(local.tables.usable()), places.dataset_root, repair=repair, progress=progress)
         findings = report.findings + within.findings
         if ledger.managed and ledger.shares_store(ledger.view()):
             own = Table(ObjectId((MANIFEST_DIRECTORY,)), MANIFEST_DIRECTORY, {})
@@ -170,15 +157,16 @@ class Upkeep:
         Raises:
             TableNotFound, InvalidInput: Nothing was removed.
         """
-        chosen = None if tables is None else [self.tables.find(ObjectId.of(table)).id for table in tables]
-        clones = self.removal.clones
+        local = self._local("cleanup")
+        chosen = None if tables is None else [local.tables.find(ObjectId.of(table)).id for table in tables]
+        clones = local.removal.clones
         age = _span(older_than)
-        cleanup = Cleanup(self.ledger, self.places, clones, age, keep, _span(grace), chosen, progress)
+        cleanup = Cleanup(local.ledger, local.places, clones, age, keep, _span(grace), chosen, progress)
         report = cleanup.run(dry_run=dry_run)
         if dry_run or chosen is not None:
             return report
-        self.requests.clean_up(max(age, KEEP_REQUESTS))
-        removed = self.ledger.commits.retry.call(self.ledger.manifest.clean_up)
+        local.requests.clean_up(max(age, KEEP_REQUESTS))
+        removed = local.ledger.commits.retry.call(local.ledger.manifest.clean_up)
         return attrs.evolve(report, manifest_versions=removed)
 
     def relocate(
@@ -219,8 +207,11 @@ class Upkeep:
             ConcurrentModification: Another writer changed the table or the copy. The old place is the table.
             Damaged: A version lacks files; or the table has moved, but something was committed at its old place since.
         """
-        self.recorder.flush()
-        relocation = TableRelocation(self.ledger, self.places, self.tables, self.removal, self.mem_wal, self.engine)
+        local = self._local("relocate")
+        local.recorder.flush()
+        relocation = TableRelocation(
+            local.ledger, local.places, local.tables, local.removal, local.mem_wal, local.engine
+        )
         return relocation.relocate(ObjectId.of(identifier), location, keep=keep, dry_run=dry_run, progress=progress)
 
     def move_fragments(
@@ -261,7 +252,8 @@ class Upkeep:
             Damaged: A file is missing, or has another size than its manifest states.
             CommitUnknown: The outcome is unknown.
         """
-        tiering = Tiering(self.ledger, self.places, self.tables, self.versions)
+        local = self._local("move_fragments")
+        tiering = Tiering(local.ledger, local.places, local.tables, local.versions)
         return tiering.move_fragments(ObjectId.of(identifier), older_than, base, dry_run=dry_run, progress=progress)
 
     def identity(self) -> Identity | None:
@@ -270,7 +262,8 @@ class Upkeep:
         The identity is a random id and the root at which the catalog is used. Directories that `move_fragments` creates
         outside of the root carry it, and only the catalog with the same identity removes files there.
         """
-        return self.ledger.identity()
+        local = self._local("identity")
+        return local.ledger.identity()
 
     def adopt_identity(self, *, original: bool = False) -> Identity:
         """Decide whether the catalog was copied or moved.
@@ -291,13 +284,15 @@ class Upkeep:
             Refused: ``original`` is set, but the catalog at the former root still has the identity.
             Damaged: ``original`` is set, and the stored identity cannot be read.
         """
-        return Bases(self.ledger, self.places).adopt_identity(original=original, properties_at=self._properties_at)
+        local = self._local("adopt_identity")
+        return Bases(local.ledger, local.places).adopt_identity(original=original, properties_at=local.properties_at)
 
     def maintain(
         self, policy: MaintenancePolicy, *, dry_run: bool = False, proceed: Callable[[], bool] = lambda: True
     ) -> Iterator[MaintenanceAction]:
         """Compact, index and clean up tables by a policy; see `Maintenance.run`."""
-        return Maintenance(self.tables, self.engine, self.compactions, self.cleanup).run(
+        local = self._local("maintain")
+        return Maintenance(local.tables, local.engine, local.compactions, self.cleanup).run(
             policy, dry_run=dry_run, proceed=proceed
         )
 
@@ -325,8 +320,9 @@ class Upkeep:
             InvalidInput: ``batch`` is less than 1.
             Unsupported: The catalog was not opened with ``mode="compatible"``.
         """
-        clones = self.removal.clones
-        return migrate(self.ledger, self.places, clones, dry_run=dry_run, batch=batch, progress=progress)
+        local = self._local("migrate")
+        clones = local.removal.clones
+        return migrate(local.ledger, local.places, clones, dry_run=dry_run, batch=batch, progress=progress)
 
     def migrate_manifest_names(
         self,
@@ -363,10 +359,11 @@ class Upkeep:
             ConcurrentModification: Other writers committed all the time.
             CommitUnknown: The outcome of the version without changes is unknown; call it again.
         """
-        found = self.tables.find(ObjectId.of(table))
-        commits = self.ledger.commits
+        local = self._local("migrate_manifest_names")
+        found = local.tables.find(ObjectId.of(table))
+        commits = local.ledger.commits
         migration = ManifestNamesMigration(found.id, commits, interrupt_plain_readers, reader_pause, progress)
-        return migration.run(self.places.dataset_root(found), dry_run=dry_run)
+        return migration.run(local.places.dataset_root(found), dry_run=dry_run)
 
     def optimize(self) -> None:
         """Clean up the manifest table and build its indexes. Idempotent.
@@ -376,7 +373,8 @@ class Upkeep:
         Raises:
             Unsupported: The catalog is a V1 directory, or no index can be built safely on this storage.
         """
-        self.ledger.manifest.optimize()
+        local = self._local("optimize")
+        local.ledger.manifest.optimize()
 
     def change_commit_store(self, url: str) -> int:
         """Move the versions of every table and branch to the commit store at ``url``.
@@ -394,7 +392,8 @@ class Upkeep:
             Refused: A move to a different commit store is in progress.
             Damaged: The new store holds versions that do not exist. Nothing was changed.
         """
-        return move_to(self._open_rows(url), self.ledger, self.places)
+        local = self._local("change_commit_store")
+        return move_to(local.open_rows(url), local.ledger, local.places)
 
 
 def _span(span: timedelta | float) -> timedelta:

@@ -89,7 +89,8 @@ class TransactionOperations(TableOperations, VersionOperations):
             Declaration(id_of(each), each.properties, each.location) for kind, each in chosen if kind == DECLARE
         ]
         removed = [id_of(each) for kind, each in chosen if kind == DEREGISTER]
-        tables, gone = map(iter, self._catalog.tables.declare_and_deregister(declared, removed))
+        entries = self._catalog._local("alter_transaction").tables
+        tables, gone = map(iter, entries.declare_and_deregister(declared, removed))
         return [
             self._declared(next(tables), each) if kind == DECLARE else self._deregistered(next(gone))
             for kind, each in chosen

@@ -1,0 +1,76 @@
+"""The protocols of services for entries, of a directory and of a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol
+
+from lancekeep.application.entries.tables import Description
+from lancekeep.domain.identifiers import Identifier, ObjectId
+from lancekeep.domain.namespace import Namespace
+from lancekeep.domain.table import Table
+from lancekeep.format.tags import Tag
+
+
+class NamespaceService(Protocol):
+    """The namespaces of a catalog. Errors are those of the methods of `Catalog`."""
+
+    def create(
+        self, object_id: ObjectId, properties: Mapping[str, str] | None, *, exist_ok: bool, overwrite: bool
+    ) -> Namespace: ...
+
+    def alter(self, object_id: ObjectId, values: Mapping[str, str] | None, remove: Iterable[str]) -> Namespace: ...
+
+    def describe(self, object_id: ObjectId) -> Namespace: ...
+
+    def page(
+        self, object_id: ObjectId, object_type: str, after: str | None, limit: int | None
+    ) -> tuple[list[str], str | None]: ...
+
+    def drop(self, object_id: ObjectId, *, cascade: bool, force: bool) -> Namespace: ...
+
+
+class TableService(Protocol):
+    """The tables of a catalog. Errors are those of the methods of `Catalog`."""
+
+    def find(self, object_id: ObjectId) -> Table: ...
+
+    def find_in_namespace(self, object_id: ObjectId) -> Table: ...
+
+    def exists(self, object_id: ObjectId) -> bool: ...
+
+    def describe(self, object_id: ObjectId) -> Description: ...
+
+    def page(
+        self, object_id: ObjectId, after: str | None, limit: int | None, *, include_declared: bool
+    ) -> tuple[list[str], str | None]: ...
+
+    def all(self, after: str | None, *, include_declared: bool) -> Iterator[ObjectId]: ...
+
+    def usable(self) -> Iterator[Table]: ...
+
+    def declare(self, object_id: ObjectId, properties: Mapping[str, str] | None, location: str | None) -> Table: ...
+
+    def register(
+        self, object_id: ObjectId, location: str, properties: Mapping[str, str] | None, *, overwrite: bool
+    ) -> Table: ...
+
+    def alter(self, object_id: ObjectId, values: Mapping[str, str] | None, remove: Iterable[str]) -> Table: ...
+
+    def deregister(self, object_id: ObjectId) -> Table: ...
+
+    def drop(self, object_id: ObjectId, *, force: bool) -> Table: ...
+
+
+class TagService(Protocol):
+    """The tags of tables; `Tags` describes the methods."""
+
+    def get(self, identifier: Identifier, name: str) -> Tag: ...
+
+    def list(self, identifier: Identifier) -> Mapping[str, Tag]: ...
+
+    def create(self, identifier: Identifier, name: str, version: int, branch: str | None = None) -> None: ...
+
+    def update(self, identifier: Identifier, name: str, version: int, branch: str | None = None) -> None: ...
+
+    def delete(self, identifier: Identifier, name: str) -> None: ...

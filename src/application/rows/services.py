@@ -1,0 +1,73 @@
+"""The protocols of services for rows, of a directory and of a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from lancekeep.application.rows.transaction_records import TransactionRecord
+from lancekeep.application.rows.writes import HistoryEntry
+from lancekeep.domain.commit import Committed
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.row_rules import Rules
+from lancekeep.domain.table import Table
+from lancekeep.ports.table_engine import VersionDetails, WritePlan
+
+Result = TypeVar("Result")
+
+
+class WriteService(Protocol):
+    """Writes tables and opens their versions; `Writes` describes the methods."""
+
+    def write(self, object_id: ObjectId, data: Any, mode: str, properties: Mapping[str, str] | None) -> Committed: ...
+
+    def begin(self, object_id: ObjectId, schema: Any, mode: str, properties: Mapping[str, str] | None) -> WritePlan: ...
+
+    def commit_fragments(
+        self, plan: WritePlan, fragments: Sequence[Any], properties: Mapping[str, str], *, exactly: bool
+    ) -> Committed: ...
+
+    def require_columns_may_change(self, object_id: ObjectId) -> None: ...
+
+    def commit_change(
+        self,
+        object_id: ObjectId,
+        act: Callable[[Any], Any],
+        after: int | None = None,
+        *,
+        branch: str | None = None,
+        exactly: bool = False,
+        admits: Callable[[Any, int], bool] | None = None,
+        checks: Callable[[Any, Rules], None] | None = None,
+        rebased: bool = False,
+        noted: bool = True,
+        indexes: bool = False,
+    ) -> Committed: ...
+
+    def note(
+        self, object_id: ObjectId, branch: str | None, committed: Committed, *, after: int | None = None
+    ) -> None: ...
+
+    def examine(
+        self, object_id: ObjectId, act: Callable[[Any], Result], version: int | None, branch: str | None
+    ) -> Result: ...
+
+    def with_version(self, object_id: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Table: ...
+
+    def abandon(self, plan: WritePlan) -> None: ...
+
+    def open(self, object_id: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Any: ...
+
+    def describe_version(
+        self, object_id: ObjectId, version: int | None, tag: str | None, branch: str | None
+    ) -> VersionDetails: ...
+
+    def history(self, object_id: ObjectId, limit: int | None) -> list[HistoryEntry]: ...
+
+
+class TransactionRecordService(Protocol):
+    """The transactions of the protocol; `TransactionRecords` describes the methods."""
+
+    def describe(self, names: Sequence[str]) -> TransactionRecord: ...
+
+    def settle(self, names: Sequence[str]) -> TransactionRecord: ...
