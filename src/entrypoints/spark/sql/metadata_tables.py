@@ -12,9 +12,10 @@ import pyarrow as pa
 from lancekeep.application.catalog import Catalog
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.entrypoints.spark.internals.classes import CATALOG, EXPRESSIONS
+from lancekeep.entrypoints.spark.internals.classes import CATALOG
 from lancekeep.entrypoints.spark.internals.schemas import spark_of
-from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy
+from lancekeep.entrypoints.spark.sql.answers import Relation
+from lancekeep.entrypoints.spark.sql.jvm import Jvm
 from lancekeep.entrypoints.spark.sql.rows import Rows, RowsBuilder
 from lancekeep.entrypoints.spark.sql.streams import given_options, refuse_options
 
@@ -177,7 +178,7 @@ def require_version_allowed(kind: str, version: bool) -> None:
         raise InvalidInput(f"{kind} describes all versions of a table; read it without VERSION or TIMESTAMP AS OF")
 
 
-class MetadataTable(Proxy):
+class MetadataTable(Relation):
     """A read-only table that shows the state of another."""
 
     class Java:
@@ -192,32 +193,8 @@ class MetadataTable(Proxy):
         self._dataset = dataset
         self._schema = jvm.struct(spark_of(self._kind.schema))
 
-    def __repr__(self) -> str:
-        return self._name
-
-    def name(self) -> str:
-        return self._name
-
-    def id(self) -> None:
-        return None
-
-    def version(self) -> None:
-        return None
-
-    def schema(self) -> Any:
-        return self._schema
-
-    def columns(self) -> Any:
-        return self._jvm.columns(self._schema)
-
-    def partitioning(self) -> Any:
-        return self._jvm.array(EXPRESSIONS + "Transform", [])
-
     def properties(self) -> Any:
         return self._jvm.map({})
-
-    def constraints(self) -> Any:
-        return self._jvm.array(CATALOG + "constraints.Constraint", [])
 
     def capabilities(self) -> Any:
         return self._jvm.set([self._jvm.java(CATALOG + "TableCapability").BATCH_READ])

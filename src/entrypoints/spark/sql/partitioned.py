@@ -21,12 +21,13 @@ from lancekeep.application.partitions.values import sources_by_id
 from lancekeep.application.partitions.writing import APPEND, OVERWRITE
 from lancekeep.domain.column_names import quoted
 from lancekeep.domain.errors import Unsupported
-from lancekeep.entrypoints.spark.internals.classes import CATALOG, EXPRESSIONS, INSERTABLE, METRIC, READ, WRITE
+from lancekeep.entrypoints.spark.internals.classes import CATALOG, EXPRESSIONS, INSERTABLE, READ, WRITE
 from lancekeep.entrypoints.spark.internals.schemas import arrow_of
 from lancekeep.entrypoints.spark.internals.sessions import frame_of
 from lancekeep.entrypoints.spark.partitions import write_partitioned
 from lancekeep.entrypoints.spark.reading import FragmentReader, Snapshot, stored_fragments
 from lancekeep.entrypoints.spark.reading import partitions as neighbours
+from lancekeep.entrypoints.spark.sql.answers import Relation, Unmetered
 from lancekeep.entrypoints.spark.sql.columns import spark_schema
 from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy, struct
 from lancekeep.entrypoints.spark.sql.predicates import Untranslatable, compared, conjunction, translated
@@ -40,7 +41,7 @@ Test = tuple[Any, ...]
 """A condition on a column, as `PartitionedNamespace.scan` takes it."""
 
 
-class PartitionedTable(Proxy):
+class PartitionedTable(Relation):
     """All partitions of a catalog as one table."""
 
     class Java:
@@ -53,21 +54,6 @@ class PartitionedTable(Proxy):
         self._namespace = catalog.partitioned()
         self._columns = spark_schema(self._namespace.schema)
         self._schema = jvm.struct(self._columns)
-
-    def name(self) -> str:
-        return self._name
-
-    def id(self) -> None:
-        return None
-
-    def version(self) -> None:
-        return None
-
-    def schema(self) -> Any:
-        return self._schema
-
-    def columns(self) -> Any:
-        return self._jvm.columns(self._schema)
 
     def partitioning(self) -> Any:
         """Return the columns of identity fields.
@@ -86,9 +72,6 @@ class PartitionedTable(Proxy):
 
     def properties(self) -> Any:
         return self._jvm.map({"provider": "lancekeep", "location": self._catalog.root_uri})
-
-    def constraints(self) -> Any:
-        return self._jvm.array(CATALOG + "constraints.Constraint", [])
 
     def capabilities(self) -> Any:
         kinds = self._jvm.java(CATALOG + "TableCapability")
@@ -245,7 +228,7 @@ class PartitionReader:
             yield pa.RecordBatch.from_struct_array(pa.array([{}] * addresses.num_rows, pa.struct([])))
 
 
-class PartitionedInsert(Proxy):
+class PartitionedInsert(Unmetered):
     """One INSERT or dynamic overwrite, which Spark hands over as a DataFrame.
 
     Spark uses the object as the builder, the write and the relation.
@@ -285,12 +268,6 @@ class PartitionedInsert(Proxy):
 
     def toStreaming(self) -> Any:
         raise Unsupported(f"{self._name}: a stream cannot write to partitions")
-
-    def supportedCustomMetrics(self) -> Any:
-        return self._jvm.array(METRIC + "CustomMetric", [])
-
-    def reportDriverMetrics(self) -> Any:
-        return self._jvm.array(METRIC + "CustomTaskMetric", [])
 
 
 def _identities(namespace: PartitionedNamespace) -> list[str]:

@@ -16,11 +16,12 @@ import numpy as np
 
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput, Unsupported
 from lancekeep.entrypoints.scanning import is_blob
-from lancekeep.entrypoints.spark.internals.classes import EXPRESSIONS, METRIC, STRUCT, WRITE
+from lancekeep.entrypoints.spark.internals.classes import EXPRESSIONS, STRUCT, WRITE
 from lancekeep.entrypoints.spark.internals.strategy import row_delta
 from lancekeep.entrypoints.spark.jobs.tasks import repetitions
 from lancekeep.entrypoints.spark.projection import field_ids
 from lancekeep.entrypoints.spark.reading import Snapshot
+from lancekeep.entrypoints.spark.sql.answers import Unmetered
 from lancekeep.entrypoints.spark.sql.changed_rows import (
     FRAGMENT_BITS,
     Layout,
@@ -92,7 +93,7 @@ class Query(Protocol):
         """Sort the rows of each task by their old addresses; new rows are the last."""
 
 
-class Operation(Proxy):
+class Operation(Unmetered):
     """One statement.
 
     Spark uses the object in turn as the operation, the builder and the write.
@@ -137,12 +138,6 @@ class Operation(Proxy):
 
     def newWriteBuilder(self, info: Any) -> Operation:
         return self
-
-    def supportedCustomMetrics(self) -> Any:
-        return self._jvm.array(METRIC + "CustomMetric", [])
-
-    def reportDriverMetrics(self) -> Any:
-        return self._jvm.array(METRIC + "CustomTaskMetric", [])
 
     def apply(self, delta: Any, query: Query) -> Changes:
         """Return the write of the changed rows; called by the strategy.
@@ -219,7 +214,7 @@ class OperationBuilder(Proxy):
         return self._operation
 
 
-class Changes(Proxy):
+class Changes(Unmetered):
     """The write of changed rows; see `Operation.apply`."""
 
     class Java:
@@ -246,12 +241,6 @@ class Changes(Proxy):
 
     def toStreaming(self) -> Any:
         raise Unsupported(f"{self._description}: a stream cannot run it")
-
-    def supportedCustomMetrics(self) -> Any:
-        return self._jvm.array(METRIC + "CustomMetric", [])
-
-    def reportDriverMetrics(self) -> Any:
-        return self._jvm.array(METRIC + "CustomTaskMetric", [])
 
     def createBatchWriterFactory(self, info: Any) -> Any:
         plan = self._target._begin(WriteMode.APPEND)

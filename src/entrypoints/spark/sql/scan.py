@@ -16,11 +16,12 @@ from pyspark.sql.types import LongType, StructType
 
 from lancekeep.domain.errors import Unsupported
 from lancekeep.entrypoints.scanning import row_bytes
-from lancekeep.entrypoints.spark.internals.classes import EXPRESSIONS, METRIC, READ
+from lancekeep.entrypoints.spark.internals.classes import EXPRESSIONS, READ
 from lancekeep.entrypoints.spark.internals.schemas import arrow_of
 from lancekeep.entrypoints.spark.reading import FragmentReader, Snapshot, stored_fragments
 from lancekeep.entrypoints.spark.reading import partitions as neighbours
 from lancekeep.entrypoints.spark.sql.aggregates import Aggregation, Aggregator
+from lancekeep.entrypoints.spark.sql.answers import Unmetered
 from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy, struct
 from lancekeep.entrypoints.spark.sql.metadata_columns import MetadataReader, metadata_columns, stored_metadata
 from lancekeep.entrypoints.spark.sql.predicates import conjunction, translated
@@ -201,19 +202,13 @@ class ScanBuilder(Proxy):
 _COUNT = StructType().add("count(*)", LongType(), nullable=False)
 
 
-class DriverScan(Proxy):
+class DriverScan(Unmetered):
     def __init__(self, jvm: Jvm, schema: Any) -> None:
         self._jvm = jvm
         self._schema = schema
 
     def readSchema(self) -> Any:
         return self._schema
-
-    def supportedCustomMetrics(self) -> Any:
-        return self._jvm.array(METRIC + "CustomMetric", [])
-
-    def reportDriverMetrics(self) -> Any:
-        return self._jvm.array(METRIC + "CustomTaskMetric", [])
 
     def columnarSupportMode(self) -> Any:
         return self._jvm.java(READ + "Scan$ColumnarSupportMode").UNSUPPORTED

@@ -16,11 +16,12 @@ from lancekeep.domain.commit_token import CommitUnknown
 from lancekeep.domain.errors import ConcurrentModification, TableNotFound, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.row_rules import CONSTRAINT, rules_of
-from lancekeep.entrypoints.spark.internals.classes import CATALOG, EXPRESSIONS, METRIC
+from lancekeep.entrypoints.spark.internals.classes import CATALOG
 from lancekeep.entrypoints.spark.reading import Snapshot
+from lancekeep.entrypoints.spark.sql.answers import Relation, Unmetered
 from lancekeep.entrypoints.spark.sql.branches import Branch
 from lancekeep.entrypoints.spark.sql.columns import spark_schema, type_properties, with_expressions
-from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy
+from lancekeep.entrypoints.spark.sql.jvm import Jvm
 from lancekeep.entrypoints.spark.sql.metadata_columns import MetadataColumn, metadata_columns
 from lancekeep.entrypoints.spark.sql.predicates import conjunction, translated
 from lancekeep.entrypoints.spark.sql.row_level import (
@@ -40,7 +41,7 @@ VERSION_SHOWN, STORE_SHOWN = "lancekeep.version", "lancekeep.commit_store"
 """Properties that show a table's state in DESCRIBE; they are not part of its definition."""
 
 
-class _Relation(Proxy, ABC):
+class _Table(Relation, Unmetered, ABC):
     """Common methods of existing and staged tables."""
 
     def __init__(self, jvm: Jvm, name: str, schema: pa.Schema, properties: Mapping[str, str]) -> None:
@@ -50,27 +51,6 @@ class _Relation(Proxy, ABC):
         self._columns = spark_schema(schema)
         self._schema = jvm.struct(with_expressions(self._columns, properties))
         self._properties = {**properties, **type_properties(schema), "provider": PROVIDER}
-
-    def __repr__(self) -> str:
-        return self._name
-
-    def name(self) -> str:
-        return self._name
-
-    def id(self) -> str | None:
-        return None
-
-    def version(self) -> str | None:
-        return None
-
-    def schema(self) -> Any:
-        return self._schema
-
-    def columns(self) -> Any:
-        return self._jvm.columns(self._schema)
-
-    def partitioning(self) -> Any:
-        return self._jvm.array(EXPRESSIONS + "Transform", [])
 
     def properties(self) -> Any:
         return self._jvm.map(self._properties)
@@ -101,12 +81,6 @@ class _Relation(Proxy, ABC):
             ]
         )
 
-    def supportedCustomMetrics(self) -> Any:
-        return self._jvm.array(METRIC + "CustomMetric", [])
-
-    def reportDriverMetrics(self) -> Any:
-        return self._jvm.array(METRIC + "CustomTaskMetric", [])
-
     def newWriteBuilder(self, info: Any) -> Any:
         return Insert(self._jvm, self._name, self, info)
 
@@ -126,7 +100,7 @@ class _Relation(Proxy, ABC):
         raise Unsupported(f"{self._name}: a stream needs an existing table")
 
 
-class SqlTable(_Relation):
+class SqlTable(_Table):
     """A table at one version."""
 
     class Java:
@@ -277,7 +251,7 @@ class TagTable(SqlTable):
         return self._jvm.set([self._jvm.java(CATALOG + "TableCapability").BATCH_READ])
 
 
-class StagedTable(_Relation):
+class StagedTable(_Table):
     """A table of CREATE or REPLACE … AS SELECT, invisible until its rows commit."""
 
     class Java:

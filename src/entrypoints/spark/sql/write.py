@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from lancekeep.domain.errors import Unsupported
-from lancekeep.entrypoints.spark.internals.classes import METRIC, WRITE
-from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy
+from lancekeep.entrypoints.spark.internals.classes import WRITE
+from lancekeep.entrypoints.spark.sql.answers import Unmetered
+from lancekeep.entrypoints.spark.sql.jvm import Jvm
 from lancekeep.entrypoints.spark.sql.streams import given_options, refuse_options
 from lancekeep.entrypoints.spark.sql.workers import Batches, messages, writer_factory
 from lancekeep.entrypoints.spark.writing import write_batches
@@ -31,7 +32,7 @@ class Target(Protocol):
     def _stream(self, info: Any, replaces: bool) -> Any: ...
 
 
-class Insert(Proxy):
+class Insert(Unmetered):
     """One INSERT; it may replace all rows, or those that satisfy a condition.
 
     Spark uses the object in turn as the builder, the write and the batch write.
@@ -100,12 +101,6 @@ class Insert(Proxy):
 
     def toStreaming(self) -> Any:
         return self._target._stream(self._info, self._mode is WriteMode.OVERWRITE)
-
-    def supportedCustomMetrics(self) -> Any:
-        return self._jvm.array(METRIC + "CustomMetric", [])
-
-    def reportDriverMetrics(self) -> Any:
-        return self._jvm.array(METRIC + "CustomTaskMetric", [])
 
     def createBatchWriterFactory(self, info: Any) -> Any:
         plan = self._plan = self._target._begin(self._mode)
