@@ -100,27 +100,27 @@ def digest(
     chosen = list(map(ObjectId.of, tables)) if tables is not None else list(catalog.list_all_tables())
     records, files, recorded, size = Digests(commits.objects, commits.retry), 0, 0, 0
     catalog.recorder.flush()
-    for table in chosen:
-        root = catalog.dataset_root(catalog.find_table(table))
-        kept = list(_readable(catalog, table, root))
-        before = {each.version.root.key: records.keys(each.version.root.key) for each in kept}
-        listed = commits.retry.call(partial(_listed, catalog, root))
-        every = list(named_files(FileChecks(catalog.removal.clones), root, kept, listed))
-        known = {history: records.recorded(history) for history in {file.history for file in every}}
-        fresh = [file for file in every if file.name not in known[file.history]]
-        found: dict[str, list[tuple[str, FileDigest]]] = {}
-        tasks = [hashed_file(catalog, root, file, ()) for file in fresh]
-        with Isolation(content_digest, threads or os.cpu_count() or 1) as child:
+    with Isolation(content_digest, threads or os.cpu_count() or 1) as child:
+        for table in chosen:
+            root = catalog.dataset_root(catalog.find_table(table))
+            kept = list(_readable(catalog, table, root))
+            before = {each.version.root.key: records.keys(each.version.root.key) for each in kept}
+            listed = commits.retry.call(partial(_listed, catalog, root))
+            every = list(named_files(FileChecks(catalog.removal.clones), root, kept, listed))
+            known = {history: records.recorded(history) for history in {file.history for file in every}}
+            fresh = [file for file in every if file.name not in known[file.history]]
+            found: dict[str, list[tuple[str, FileDigest]]] = {}
+            tasks = [hashed_file(catalog, root, file, ()) for file in fresh]
             for at, (file, value) in enumerate(zip(fresh, child.run(tasks), strict=True)):
                 progress(at, len(fresh), f"digest: {table}")
                 if isinstance(value, Crashed):
                     raise Damaged(f"{table}: {file.key} cannot be read: {value.reason}")
                 found.setdefault(file.history, []).append((file.name, FileDigest(file.size, value)))
-        for history, keys in before.items():
-            if history in found or len(keys) > 1:
-                present = {info.key.removeprefix(f"{history}/") for info in listed}
-                records.merge(history, found.get(history, ()), present, keys)
-        files, recorded, size = files + len(every), recorded + len(fresh), size + sum(file.size for file in fresh)
+            for history, keys in before.items():
+                if history in found or len(keys) > 1:
+                    present = {info.key.removeprefix(f"{history}/") for info in listed}
+                    records.merge(history, found.get(history, ()), present, keys)
+            files, recorded, size = files + len(every), recorded + len(fresh), size + sum(file.size for file in fresh)
     return Recording(len(chosen), files, recorded, size, monotonic() - began)
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import attrs
 import lance
@@ -53,6 +55,20 @@ def lake(tmp_path: Path) -> Lake:
     catalog.open("t", branch="b").delete("id < 50")
     catalog.write("t", rows(100), "append")
     return Lake(catalog, tmp_path / "lake")
+
+
+def test_all_tables_are_digested_by_one_process(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake.catalog.write("u", rows(0))
+    started = list[list[str]]()
+    start = subprocess.Popen.__init__
+
+    def counted(self: Any, arguments: list[str], **options: Any) -> None:
+        started.append(arguments)
+        start(self, arguments, **options)
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", counted)
+    assert lancekeep.digest(lake.catalog).tables == 2
+    assert len(started) == 1
 
 
 def test_every_changed_file_is_named(lake: Lake) -> None:
