@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from lancekeep.domain.transaction import AllCommitted
     from lancekeep.domain.view import Refresh, SourceVersion, ViewDefinition
     from lancekeep.entrypoints.hashing import Recording, digest
+    from lancekeep.entrypoints.index_verification import IndexCounts, VerifiedIndex
     from lancekeep.entrypoints.lost_rows import LostRows, drop_fragments, lost_rows
     from lancekeep.entrypoints.namespace.directory import DirectoryNamespace
     from lancekeep.entrypoints.namespace.rest import RestNamespace
@@ -116,6 +117,7 @@ __all__ = [
     "HistoryEntry",
     "Index",
     "IndexAlreadyExists",
+    "IndexCounts",
     "IndexNotFound",
     "IndexStatistics",
     "InvalidInput",
@@ -178,6 +180,7 @@ __all__ = [
     "Unsupported",
     "VectorSearch",
     "Verification",
+    "VerifiedIndex",
     "VerifiedTable",
     "VersionDetails",
     "VersionNotFound",
@@ -229,6 +232,7 @@ _HOMES = {
     "lancekeep.entrypoints.namespace.rest": "RestNamespace",
     "lancekeep.entrypoints.hashing": "Recording digest",
     "lancekeep.entrypoints.lost_rows": "LostRows drop_fragments lost_rows",
+    "lancekeep.entrypoints.index_verification": "IndexCounts VerifiedIndex",
     "lancekeep.entrypoints.verification": "Problem Verification VerifiedTable verify",
     "lancekeep.ports.table_engine": "VersionDetails WritePlan",
 }

@@ -32,7 +32,7 @@ from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.table import DIGESTS_DIRECTORY, Table
 from lancekeep.entrypoints.hashing import HashedFile, difference, hashed_file
-from lancekeep.entrypoints.index_verification import index_problems
+from lancekeep.entrypoints.index_verification import IndexCounts, VerifiedIndex, compared_indexes
 from lancekeep.entrypoints.isolation import Crashed, Isolation
 from lancekeep.entrypoints.scanning import READ_AHEAD, batch_rows
 from lancekeep.format.table_version import TableVersion
@@ -90,6 +90,8 @@ class VerifiedTable:
         undigested: The number of files of these versions that have no recorded digest, if another file has one, or the
             property ``lancekeep.digests`` is set.
         unrecorded: Those of these versions of this table or branch whose manifests have no recorded digest, likewise.
+        indexes: The indexes of the table or branch, if they were to be compared.
+        index_counts: How many of these were compared and by how many values; None if they were not to be compared.
     """
 
     table: str
@@ -101,6 +103,8 @@ class VerifiedTable:
     digests: int = 0
     undigested: int = 0
     unrecorded: tuple[int, ...] = ()
+    indexes: tuple[VerifiedIndex, ...] = ()
+    index_counts: IndexCounts | None = None
 
 
 @attrs.frozen
@@ -111,16 +115,19 @@ class Verification:
         tables: The tables and branches that were checked.
         problems: What is wrong.
         seconds: The duration.
+        index_counts: The sums of the tables' counts of compared indexes; None if they were not to be compared.
     """
 
     tables: tuple[VerifiedTable, ...]
     problems: tuple[Problem, ...]
     seconds: float
+    index_counts: IndexCounts | None = None
 
     def __str__(self) -> str:
         rows, size = sum(table.rows for table in self.tables), sum(table.bytes for table in self.tables)
+        indexes = "" if self.index_counts is None else f", {self.index_counts}"
         return (
-            f"{len(self.tables):,} tables, {rows:,} rows, {size / 1e6:,.1f} MB in {self.seconds:.1f} s: "
+            f"{len(self.tables):,} tables, {rows:,} rows, {size / 1e6:,.1f} MB{indexes} in {self.seconds:.1f} s: "
             f"{len(self.problems):,} problems"
         )
 
@@ -200,7 +207,8 @@ def verify_by(
         crashed = [part for part, found in zip(work, run(name, work, task), strict=True) if not report.add(part, found)]
         work = [alone for part in crashed for alone in part.divided()]
     told = sorted(report.problems, key=lambda problem: (problem.table, problem.object, problem.reason))
-    return Verification(tuple(report.tables.values()), tuple(told), monotonic() - began)
+    counts = IndexCounts.of(each for table in report.tables.values() for each in table.indexes) if indexes else None
+    return Verification(tuple(report.tables.values()), tuple(told), monotonic() - began, counts)
 
 
 def _tell(progress: Progress, done: int, total: int, table: ObjectId, count: int) -> None:
@@ -264,11 +272,12 @@ class Work:
 class Found:
     """What a task found.
 
-    A problem is a file or fragment, a reason, and the fragment that cannot be read.
+    A problem is a file, fragment or index, a reason, and the fragment that cannot be read.
     """
 
     rows: int
     problems: tuple[tuple[str, str, int | None], ...]
+    indexes: tuple[VerifiedIndex, ...] = ()
 
 
 class _Report:
@@ -413,8 +422,11 @@ class _Report:
             )
             fragment = number if work.can_drop else None
             self.add_problem(Problem(work.table, of_version + where, reason, fragment))
-        if work.is_latest and work.fragments:
-            table = self.tables[work.table]
+        table = self.tables.get(work.table)
+        if table is not None and work.indexes:
+            counts = IndexCounts.of(found.indexes)
+            self.tables[work.table] = attrs.evolve(table, indexes=found.indexes, index_counts=counts)
+        elif table is not None and work.is_latest:
             self.tables[work.table] = attrs.evolve(table, rows=table.rows + found.rows)
         return True
 
@@ -448,6 +460,7 @@ def look(work: Work, *, deep: bool) -> Found:
     """Read the footers of some fragments, or with ``deep`` all values."""
     rows = 0
     problems: list[tuple[str, str, int | None]] = []
+    indexes: list[VerifiedIndex] = []
     for file in work.files:
         reason = difference(file)
         if reason:
@@ -461,7 +474,10 @@ def look(work: Work, *, deep: bool) -> Found:
         return Found(0, (("", _engine_error(error), None),))
     if work.indexes:
         try:
-            problems += ((where, reason, None) for where, reason in index_problems(dataset, _unwatched))
+            for index, reason in compared_indexes(dataset, _unwatched):
+                indexes.append(index)
+                if reason:
+                    problems.append((f"index {index.name}", reason, None))
         except BaseException as error:
             problems.append((_INDEXES, _engine_error(error), None))
     session = LanceFileSession(dataset.uri, work.source.options)
@@ -481,7 +497,7 @@ def look(work: Work, *, deep: bool) -> Found:
                 problems.append(
                     (f"fragment {number}", f"it has {found:,} rows; its manifest says {expected:,}", number)
                 )
-    return Found(rows, tuple(problems))
+    return Found(rows, tuple(problems), tuple(indexes))
 
 
 def _unwatched(index: str) -> None:

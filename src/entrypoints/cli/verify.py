@@ -17,7 +17,7 @@ from lancekeep.entrypoints.cli.upkeep import mode
 @as_json
 @click.option("--threads", type=click.IntRange(min=1), help="The number of files to read at a time.")
 @click.option("--no-digests", is_flag=True, help="Do not compare files with recorded digests, which reads them whole.")
-@click.option("--indexes", is_flag=True, help="Compare every index with the rows.")
+@click.option("--indexes", is_flag=True, help="Compare every index with the rows, and report how many values.")
 @click.option("--deep", is_flag=True, help="Read every value.")
 @mode
 @stores
@@ -69,6 +69,12 @@ def _print(report: Any) -> None:
             )
         if table.unrecorded:
             print_line(f"{table.table}: no digests of the versions {', '.join(map(str, table.unrecorded))}")
+    for table in report.tables:
+        if table.index_counts is not None:
+            print_line(f"{table.table}: {table.index_counts}")
+        for index in table.indexes:
+            if index.reason:
+                print_line(f"{table.table}: the index {index.name} ({index.kind}) was not compared: {index.reason}")
     if report.problems:
         problems = [(problem.table, problem.object, problem.reason) for problem in report.problems]
         print_table("Problems", ("table", "object", "reason"), problems)
