@@ -6,8 +6,9 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
 
+from memory_manifests import MemoryManifestStore
+
 from lancekeep.adapters.commit_stores.memory import MemoryCommitStore
-from lancekeep.adapters.manifest_stores.memory import MemoryManifestStore
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
 from lancekeep.application.catalog import Catalog
 from lancekeep.application.commits.table_commits import TableCommits

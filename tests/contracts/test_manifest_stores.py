@@ -12,11 +12,11 @@ import pytest
 from deployments import bucket, s3_options
 from faults import Crash, Faulty, crash_at
 from fsspec.implementations.local import LocalFileSystem
+from memory_manifests import MemoryManifestStore
 
 from lancekeep.adapters.manifest_stores.compatible import CompatibleManifestStore
 from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListing
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
-from lancekeep.adapters.manifest_stores.memory import MemoryManifestStore
 from lancekeep.adapters.object_stores import open_object_store
 from lancekeep.adapters.object_stores.fsspec_store import FsspecObjectStore
 from lancekeep.adapters.object_stores.local import LocalObjectStore

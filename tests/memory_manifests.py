@@ -11,7 +11,7 @@ from lancekeep.ports.object_store import ObjectInfo
 
 
 class MemoryManifestStore:
-    """A `ManifestStore` for tests and short-lived catalogs."""
+    """A `ManifestStore` for tests."""
 
     def __init__(self) -> None:
         self._lock = RLock()
