@@ -146,7 +146,7 @@ def test_a_fault_of_the_process_reaches_its_caller_and_spares_later_appends(
     catalog.write("t", pa.table({"n": [1]}))
     followed_by = Appendable.followed_by
 
-    def fail(*given: Any) -> Any:
+    def fail(*_: Any, **__: Any) -> Any:
         monkeypatch.setattr(Appendable, "followed_by", followed_by)
         raise MemoryError
 

@@ -59,6 +59,7 @@ SERVICES: Mapping[str, Mapping[str, str]] = {
     },
     "structure": {
         "add_columns": "change_by_request",
+        "add_segments": "needs Spark: test_spark_jobs.py",
         "alter_columns": "change_by_request",
         "create_branch": "create_branch",
         "create_index": "change_by_request",
