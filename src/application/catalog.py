@@ -158,7 +158,7 @@ class Catalog(Upkeep):
         return self._namespaces.alter(ObjectId.of(identifier), set, remove)
 
     def describe_namespace(self, identifier: Identifier) -> Namespace:
-        """Return a namespace with its properties, including those of partitions.
+        """Return a namespace with its properties, including properties of partitions.
 
         Raises:
             NamespaceNotFound: The namespace does not exist.
@@ -442,7 +442,7 @@ class Catalog(Upkeep):
     ) -> Committed:
         """Commit fragments as one version of the plan's table.
 
-        Errors are those of `write`.
+        Raises the errors of `write`.
 
         Args:
             plan: The plan for which the fragments were written.
@@ -462,7 +462,7 @@ class Catalog(Upkeep):
     ) -> Committed:
         """Commit a change that only Lance itself can make, such as a compaction or index.
 
-        Files that ``act`` wrote stay until `cleanup`. Other errors are those of `write`.
+        Files that ``act`` wrote stay until `cleanup`. Also raises the errors of `write`.
 
         Args:
             identifier: The table.
@@ -495,7 +495,7 @@ class Catalog(Upkeep):
             identifier: The table.
             transaction: The transaction.
             base: The name of the transaction file of the version that the transaction read, as `inspect` shows it.
-                Another table, which was created at the same place since, has another one. Without ``base``, such a
+                A table later created in the same directory has another transaction file name. Without ``base``, such a
                 table is recognized only by data files that are missing or differ.
             detached: Build the version on the one that the transaction read, with a random number, outside of the
                 history. Readers see it only if they name its number.
@@ -503,7 +503,7 @@ class Catalog(Upkeep):
         Raises:
             TableNotFound, VersionNotFound: The table or a version does not exist.
             InvalidInput: The transaction read a version that the table does not have.
-            ConcurrentModification: It conflicts with another one; read the table again and repeat the operation.
+            ConcurrentModification: It conflicts with another commit; read the table again and repeat the operation.
             CommitRefused: It conflicts, and repeating it could mean something else; or it was built on another table.
             Unsupported: The operation or the table needs the Lance engine.
             CommitUnknown: The outcome is unknown.
@@ -544,7 +544,7 @@ class Catalog(Upkeep):
             rewritten: The results of ``lance.optimize.CompactionTask.execute``, all of one plan.
 
         Raises:
-            InvalidInput: The results are not those of one plan.
+            InvalidInput: The results belong to several plans.
             ConcurrentModification, CommitRefused: The table has changed; plan again. Nothing was committed.
             CommitUnknown: The outcome is unknown.
         """

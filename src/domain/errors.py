@@ -39,7 +39,7 @@ class MissingExtra(InvalidInput):
 
 
 class SchemaMismatch(InvalidInput):
-    """The columns of the data are not those of the table."""
+    """The columns of the data differ from the columns of the table."""
 
 
 class NotFound(LancekeepError, LookupError):

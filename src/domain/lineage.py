@@ -118,7 +118,7 @@ class Change:
 
 @attrs.frozen
 class Difference:
-    """How the fragments of a manifest differ from those of an earlier one.
+    """How the fragments of a manifest differ from an earlier manifest.
 
     Attributes:
         added: the fragments that only the later manifest has, or has in another form.
@@ -211,7 +211,7 @@ def require_descent(difference: Difference, change: Change) -> str | None:
     if change.operation in _KEEPS_FRAGMENTS | _NAMES_WHAT_IT_REMOVES:
         _require_removals(change, gone, before)
     if change.operation is Operation.APPEND and difference.other_columns:
-        raise CommitRefused("its columns are not those of that version")
+        raise CommitRefused("its columns differ from the columns of that version")
     return next((fragment.own_file for fragment in unexplained if fragment.own_file), None)
 
 

@@ -67,7 +67,7 @@ def drop_view(view: CatalogView, object_id: ObjectId) -> list[Change]:
 
 
 def rename_view(view: CatalogView, source: ObjectId, target: ObjectId) -> list[Change]:
-    """Rename a view within its namespace, or move it to another one.
+    """Rename a view within its namespace, or move it to another namespace.
 
     Raises:
         ViewNotFound: the view does not exist.

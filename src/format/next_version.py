@@ -1,4 +1,4 @@
-"""The version that a transaction makes of another one.
+"""The version that a transaction makes of another version.
 
 Table format, "Conflict Resolution Flow", step 4, and "Assigning Row IDs".
 """
@@ -207,7 +207,7 @@ def _rewritten(base: TableVersion, rewrite: operations.Rewrite, name: str) -> Ta
     _require_same_rows(rewrite.groups, name)
     fragments = sorted([*kept, *new], key=lambda fragment: fragment.id)
     if any(one.id == other.id for one, other in pairwise(fragments)):
-        raise CommitRefused(f"{name}: the transaction gives a new fragment the id of another one")
+        raise CommitRefused(f"{name}: the transaction gives a new fragment the id of another fragment")
     replaced = {index.old_id: index for index in rewrite.rewritten_indices}
     stable = bool(base.manifest.reader_feature_flags & _STABLE_ROW_IDS)
     indices = [

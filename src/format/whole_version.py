@@ -30,7 +30,7 @@ def decode_whole(content: bytes, name: str, number: int) -> TableVersion:
         number: the version that its name states.
 
     Raises:
-        Damaged: a part of the file cannot be decoded, or contradicts another one.
+        Damaged: a part of the file cannot be decoded, or contradicts another part.
         Unsupported: readers of the table need a feature that is not known here.
     """
     version = TableVersion.parse(content, name)

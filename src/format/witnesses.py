@@ -51,7 +51,7 @@ def contradictions(
     """
     transaction = version.transaction or recorded
     if version.transaction is not None and recorded is not None and version.transaction != recorded:
-        yield Problem("the transaction in the manifest", "the content of its transaction file", "another one")
+        yield Problem("the transaction in the manifest", "the content of its transaction file", "other content")
     if transaction is None or transaction.operation is None:
         return
     operation, manifest = transaction.operation, version.manifest
@@ -94,7 +94,7 @@ def _of_kept_fragments(manifest: Manifest, before: Manifest, operation: Operatio
         if fragment.id in removed:
             continue
         if other is None:
-            yield Problem(f"fragment {fragment.id}", "the one of the version before", "none")
+            yield Problem(f"fragment {fragment.id}", "the fragment of the version before", "none")
         else:
             same = _agree(other, fragment) and _row_ids(other) == _row_ids(fragment)
             if not same or (fragment.id not in changed and other.deletion_file != fragment.deletion_file):
@@ -138,7 +138,7 @@ def _row_ids(fragment: Fragment) -> Content:
 
 def _of_fields(found: Iterable[SchemaField], said: Iterable[SchemaField], witness: str) -> Iterator[Problem]:
     if list(map(_described, found)) != list(map(_described, said)):
-        yield Problem("the fields", f"those of {witness}", "others")
+        yield Problem("the fields", f"the fields of {witness}", "other fields")
 
 
 def _described(field: SchemaField) -> Content:
@@ -150,7 +150,7 @@ def _of_settings(manifest: Manifest, before: Manifest, operation: Operation) -> 
     if not isinstance(operation, _NEW_SCHEMA):
         yield from _of_fields(manifest.fields, before.fields, witness)
     if manifest.data_format != before.data_format:
-        yield Problem("the format of data files", f"that of {witness}", "another one")
+        yield Problem("the format of data files", f"the format of {witness}", "another format")
     if manifest.branch != before.branch:
         yield Problem("the branch", repr(before.branch), repr(manifest.branch))
     if not isinstance(operation, _NEW_SETTINGS):
@@ -161,7 +161,7 @@ def _of_settings(manifest: Manifest, before: Manifest, operation: Operation) -> 
         )
         for name, found, said in settings:
             if dict(found) != dict(said):
-                yield Problem(name, f"that of {witness}", "another one")
+                yield Problem(name, f"the value of {witness}", "another value")
 
 
 def _schema_metadata(manifest: Manifest, before: Manifest) -> tuple[str, Mapping[str, object], Mapping[str, object]]:
@@ -192,9 +192,11 @@ def _of_indexes(version: TableVersion, said: Iterable[IndexMetadata], witness: s
     for index in said:
         other = found.get(index.uuid)
         if other is None:
-            yield Problem(f"the index {index.name!r} {index.uuid}", f"the one of {witness}", "none")
+            yield Problem(f"the index {index.name!r} {index.uuid}", f"the index of {witness}", "none")
         elif not _is_same(other, index):
-            yield Problem(f"the index {index.name!r} {index.uuid}", f"the description by {witness}", "another one")
+            yield Problem(
+                f"the index {index.name!r} {index.uuid}", f"the description by {witness}", "another description"
+            )
 
 
 def _is_same(found: IndexMetadata, said: IndexMetadata) -> bool:

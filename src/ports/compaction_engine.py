@@ -30,7 +30,7 @@ class CompactionEngine(Protocol):
         It has no id, and neither have the new fragments.
 
         Raises:
-            InvalidInput: the results are not those of one plan.
+            InvalidInput: the results belong to several plans.
             Unsupported: only the engine can commit, for example because an index has to be rewritten.
         """
 

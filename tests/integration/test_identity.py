@@ -138,7 +138,7 @@ def test_copy_of_a_catalog_leaves_the_files_to_the_original(site: Site) -> None:
     with pytest.raises(lancekeep.Refused, match=r"copied or moved"):
         copy.move_fragments("t", NOW, str(site.base))
     assert len(reasons(site.overwritten(copy, 3))) == 1
-    with pytest.raises(lancekeep.Refused, match="still has the identity, so this one is a copy"):
+    with pytest.raises(lancekeep.Refused, match="still has the identity, so this catalog is a copy"):
         copy.adopt_identity(original=True)
     assert site.copies() == before
     adopted = copy.adopt_identity()

@@ -241,8 +241,8 @@ CONTRADICTIONS: dict[str, tuple[Change, str]] = {
     "files of a kept fragment": (first_fragment(files=()), OTHERS),
     "row ids of a kept fragment": (first_fragment(inline_row_ids=b"x"), OTHERS),
     "deletions of a kept fragment": (first_fragment(deletion_file=DeletionFile(num_deleted_rows=1)), OTHERS),
-    "number of a kept fragment": (first_fragment(id=5), "fragment 0: expected the one of the version before"),
-    "no index": (lambda version: attrs.evolve(version, index_section=None), "expected the one of the version before"),
+    "number of a kept fragment": (first_fragment(id=5), "fragment 0: expected the fragment of the version before"),
+    "no index": (lambda version: attrs.evolve(version, index_section=None), "expected the index of the version before"),
     "fields of an index": (index(fields=(1,)), "expected the description by the version before"),
     "transaction": (operation(lambda version: UpdateConfig()), "the transaction in the manifest"),
 }

@@ -94,7 +94,7 @@ class LanceStructure:
             field.to_arrow() for field in tip.lance_schema.fields()
         ]:
             raise Unsupported(
-                f"the columns of the branch differ from those of {_name(dataset)}, and only rows can be published. "
+                f"the branch has other columns than {_name(dataset)}, and only rows can be published. "
                 "Alter the table itself, and then create the branch."
             )
         before = {fragment.fragment_id: fragment for fragment in dataset.get_fragments()}

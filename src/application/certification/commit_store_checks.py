@@ -71,7 +71,7 @@ class CommitStoreChecks:
             if len(winners) > 1 or not (winners or silent):
                 raise Broken(f"{len(winners)} of {CONTENDERS} writers reserved one version")
             if not any(self._holds(claim) for claim in winners or silent):
-                raise Broken("the row is not that of the writer that reserved the version")
+                raise Broken("the row does not belong to the writer that reserved the version")
             named = [reply.row.path for reply in replies if isinstance(reply, Taken)]
             if len(set(named)) > 1:
                 raise Broken(f"the replies to the losers name {len(set(named))} winners")

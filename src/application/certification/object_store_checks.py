@@ -271,4 +271,4 @@ class ObjectStoreChecks:
         if modified is None:
             raise NotClaimed("this storage keeps no time; fsck removes here only with grace=0")
         ahead = (modified - datetime.now(UTC)).total_seconds()
-        return f"objects have a time; the clock of the storage and this one differ by {abs(ahead):.0f} s"
+        return f"objects have a time; the clocks of the storage and of this machine differ by {abs(ahead):.0f} s"

@@ -194,7 +194,7 @@ class Lineage:
         if gone is not None:
             raise CommitRefused(
                 f"the writer read version {between[0] - 1}, and version {gone} was cleaned up since, so the writer "
-                "could not compare its changes with those of that version"
+                "could not compare its changes with that version"
             )
 
     def _listed(self, root: DatasetRoot) -> frozenset[str]:

@@ -201,7 +201,7 @@ class Rebase:
         """Return the transaction as it follows the latest version.
 
         Raises:
-            ConcurrentModification: It conflicts with another one; read the table again and repeat the operation.
+            ConcurrentModification: It conflicts with another commit; read the table again and repeat the operation.
             CommitRefused: It conflicts, and a repetition could mean something else.
         """
         since = range(transaction.read_version + 1, self.latest.manifest.version + 1)

@@ -86,7 +86,7 @@ class TransactionCommits:
     def resolve(self, token: CommitToken) -> TransactionOutcome:
         """Settle an unknown outcome: commit if no version is taken. Idempotent.
 
-        The outcome stays `Unknown` if garbage collection removed all evidence. Errors are those of `commit`.
+        The outcome stays `Unknown` if garbage collection removed all evidence. Raises the errors of `commit`.
         """
         return self._settle(Transaction.resume(token), [None] * len(token.members))
 

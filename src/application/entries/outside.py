@@ -10,7 +10,7 @@ from lancekeep.ports.object_store import ObjectStore
 
 @attrs.frozen
 class OutsideDirectory:
-    """A directory outside of a catalog, in its object store or in another one.
+    """A directory outside of a catalog, in its object store or in another store.
 
     Attributes:
         objects: The object store.

@@ -443,8 +443,8 @@ def _require_distinct(ids: Sequence[ObjectId]) -> None:
 
 
 def _require_apart(locations: Sequence[str]) -> None:
-    """Raise `InvalidInput` if a directory is, or contains, another one."""
+    """Raise `InvalidInput` if a directory is, or contains, another directory."""
     above = {part for location in locations for part in ancestors(location.rpartition("/")[0])}
     for location in locations:
         if location in above or locations.count(location) > 1:
-            raise InvalidInput(f"the location {location!r} overlaps that of another table of the same change")
+            raise InvalidInput(f"the location {location!r} overlaps the location of another table of the same change")

@@ -183,7 +183,7 @@ class PartitionedNamespace:
     def begin_write(self, mode: str = APPEND) -> PartitionWritePlan:
         """Return a plan for distributed writers.
 
-        `publish` makes their rows visible, and `abandon` gives up. Errors are those of `write`.
+        `publish` makes their rows visible, and `abandon` gives up. Raises the errors of `write`.
         """
         if mode not in (APPEND, OVERWRITE):
             raise InvalidInput(f"unknown write mode {mode!r}; choose append or overwrite")
@@ -201,7 +201,7 @@ class PartitionedNamespace:
     def publish(self, plan: PartitionWritePlan, written: Sequence[WrittenPartition]) -> list[Partition]:
         """Commit to every partition, and publish all of them atomically.
 
-        Errors are those of `write`.
+        Raises the errors of `write`.
         """
         writer = PartitionWriter(self._ledger, self._places, self._writes, self._removal, self._engine, plan)
         return writer.run(written)

@@ -459,7 +459,7 @@ class Writes:
             raise BranchNotFound(f"the table {table.id} has no branch {branch!r}")
         if version is not None and commits.get(root.branch(branch), version) is None:
             place = f"the table {table.id}" if branch is None else f"the branch {branch} of {table.id}"
-            raise VersionNotFound(f"{place} has no version {version}; history() lists those of the table")
+            raise VersionNotFound(f"{place} has no version {version}; history() lists the versions of the table")
         return table
 
     @contextmanager

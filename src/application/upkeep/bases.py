@@ -205,6 +205,6 @@ def _require_gone(identity: Identity, properties_at: PropertiesAt) -> None:
         return
     if there == identity:
         raise Refused(
-            f"the catalog at {identity.root} still has the identity, so this one is a copy; nothing was changed. Call "
-            "adopt_identity() or `lancekeep adopt-identity` without the option to give the copy a new identity"
+            f"the catalog at {identity.root} still has the identity, so this catalog is a copy; nothing was changed. "
+            "Call adopt_identity() or `lancekeep adopt-identity` without the option to give the copy a new identity"
         )

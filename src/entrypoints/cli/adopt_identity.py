@@ -23,8 +23,8 @@ def adopt_identity(
     """Give a copied or moved catalog its identity.
 
     Files that `lancekeep tier` has moved outside of ROOT belong to the catalog with their identity. By default, the
-    catalog at ROOT is a copy: it receives a new id and leaves these files to the original. With --original, it was
-    moved: it keeps its id and the files. Without --yes, only shows the identity.
+    catalog at ROOT is a copy: it receives a new id, and the original keeps these files. With --original, the catalog
+    was moved: it keeps its id and the files. Without --yes, only shows the identity.
     """
     with chosen.catalog(functions, mode=mode) as catalog:
         root = catalog.root_uri

@@ -32,7 +32,7 @@ def clone(
     """Clone a version of a table, without copying its files unless asked to.
 
     The table TARGET reads the files of SOURCE, which cannot be dropped until TARGET is dropped or materialized. With
-    --deep, the same command completes a clone that was stopped; `lancekeep repair` removes one.
+    --deep, the same command completes a clone that was stopped; `lancekeep repair` removes the clone.
     """
     number = int(version) if version is not None and version.isdecimal() else version
     with chosen.catalog(functions, mode=mode) as catalog:

@@ -23,7 +23,7 @@ def digest(
     """Record the digests of the files of tables.
 
     Reads every file of TABLES that has no recorded digest, by default of all tables of the catalog at ROOT, and records
-    its size and BLAKE2b digest beside it. `lancekeep verify` compares them. Run `lancekeep verify --deep` before.
+    its size and BLAKE2b digest beside it. `lancekeep verify` compares the digests. Run `lancekeep verify --deep` first.
     """
     with chosen.catalog(functions, mode=mode) as catalog, progress("digest") as report_progress:
         report = functions.digest(catalog, tables or None, threads=threads, progress=report_progress)

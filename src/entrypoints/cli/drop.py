@@ -76,7 +76,7 @@ def deregister(context: click.Context, chosen: Stores, table: str, mode: str, as
 
 
 def _clones(catalog: Catalog, table: str) -> list[str] | None:
-    """Return the clones that read files of a table; None if the catalog is that of a server."""
+    """Return the clones that read files of a table; None for the catalog of a server."""
     catalog.find_table(table)
     try:
         return catalog.clones_of(table)

@@ -28,7 +28,12 @@ _WIDTH = 4096  # a name is never cut; the terminal breaks long lines
 @click.option("--file", help="Describe this file, by its path below the table.")
 @click.option("--fragment", type=click.IntRange(0), help="Describe this fragment.")
 @click.option(
-    "--fragments", "most", type=click.IntRange(0), default=10, show_default=True, help="List at most so many fragments."
+    "--fragments",
+    "most",
+    type=click.IntRange(0),
+    default=10,
+    show_default=True,
+    help="List at most this many fragments.",
 )
 @click.option(
     "--svg", type=click.Path(dir_okay=False, writable=True), help="Write a picture of the versions and their fragments."
@@ -51,9 +56,9 @@ def inspect(
 ) -> None:
     """Show the stored metadata of a table.
 
-    Describes the manifest of a version, one of its fragments, or one file: a manifest, a transaction, the footer of a
-    data file, or a deletion file. TABLE is a name, or the path or URI of a table or of one of these files. Reads only
-    metadata, without the Lance engine.
+    Describes the manifest of a version, a fragment of the version, or one file: a manifest, a transaction, the footer
+    of a data file, or a deletion file. TABLE is a name, or the path or URI of a table or of one of these files. Reads
+    only metadata, without the Lance engine.
     """
     number = int(version) if version is not None and version.isdecimal() else version
     if svg is not None and (version, file, fragment, as_json) != (None, None, None, False):

@@ -35,7 +35,7 @@ def keys() -> None:
 @keys.command()
 @click.argument("name")
 @click.option("--group", "groups", multiple=True, metavar="GROUP", help="A group of the principal; may be repeated.")
-@click.option("--expires", type=span, help="Time until the key expires: 90d. Left out, it never does.")
+@click.option("--expires", type=span, help="Time until the key expires: 90d. Default: never.")
 @_file
 @as_json
 def create(name: str, groups: tuple[str, ...], expires: timedelta | None, file: Path, as_json: bool) -> None:

@@ -18,15 +18,15 @@ from lancekeep.entrypoints.maintenance import MaintenanceWorker, read_plan
 @click.command()
 @as_json
 @click.option("--policy", type=click.Path(path_type=Path), required=True, help="The maintenance policy, a TOML file.")
-@click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the plan, and change nothing.")
 @mode
 @stores
 @click.pass_context
 def maintain(context: click.Context, chosen: Stores, mode: str, policy: Path, dry_run: bool, as_json: bool) -> None:
     """Compact, index and clean up tables by a policy, once.
 
-    Works on the catalog at ROOT as `lancekeep serve --maintenance` does at intervals. A worker whose lease is held by
-    another one is refused. Exit code 1: an action failed.
+    Works on the catalog at ROOT as `lancekeep serve --maintenance` does at intervals. If another worker has the lease,
+    the command is refused. Exit code 1: an action failed.
     """
     functions: PublicFunctions = context.obj
     plan = read_plan(policy)

@@ -41,8 +41,8 @@ def migrate_names(
 ) -> None:
     """Rename the manifests of a table from V1 to V2.
 
-    Includes those of its branches. Readers and writers of the catalog continue. Without --yes, only shows the plan.
-    If it is stopped, run it again to complete it.
+    Includes the manifests of its branches. Readers and writers of the catalog continue. Without --yes, only shows the
+    plan. If it is stopped, run it again to complete it.
     """
     with chosen.catalog(functions, mode=mode) as catalog, progress("migrate") as report_progress:
         renamed = catalog.migrate_manifest_names(

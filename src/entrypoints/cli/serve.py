@@ -32,7 +32,7 @@ def _configure(context: click.Context, option: click.Parameter, file: str | None
 @click.option("--log-level", type=click.Choice(("debug", "info", "warning", "error")), help="The least severe level.")
 @click.option("--tracing", is_flag=True, default=None, help="Export OpenTelemetry spans to OTEL_TRACES_EXPORTER.")
 @click.option("--keys", metavar="FILE", help="The API keys of callers, as `lancekeep keys create` writes them.")
-@click.option("--policy", metavar="FILE", help="The roles of callers; without it, each authenticated one has all.")
+@click.option("--policy", metavar="FILE", help="The roles of callers. Default: each authenticated caller has all.")
 @click.option("--certificate", metavar="FILE", help="The TLS certificate with its chain, in PEM format.")
 @click.option("--private-key", metavar="FILE", help="The key of the certificate, in PEM format.")
 @click.option(
@@ -46,7 +46,7 @@ def _configure(context: click.Context, option: click.Parameter, file: str | None
     callback=_configure,
     expose_value=False,
     is_eager=True,
-    help="The configuration file to read in place of lancekeep.toml.",
+    help="The configuration file to read instead of lancekeep.toml.",
 )
 @click.option("--mode", type=click.Choice(MODES), help="Where the catalog's entries are; compatible by default.")
 @click.option(

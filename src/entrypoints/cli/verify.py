@@ -16,7 +16,7 @@ from lancekeep.entrypoints.cli.upkeep import mode
 @click.command()
 @as_json
 @click.option("--threads", type=click.IntRange(min=1), help="The number of files to read at a time.")
-@click.option("--no-digests", is_flag=True, help="Do not compare files with recorded digests, which reads them whole.")
+@click.option("--no-digests", is_flag=True, help="Do not compare recorded digests, which reads whole files.")
 @click.option("--indexes", is_flag=True, help="Compare every index with the rows, and report how many values.")
 @click.option("--deep", is_flag=True, help="Read every value.")
 @mode

@@ -43,7 +43,7 @@ class ViewOperations(Operations):
                 "kind query is supported. Nothing was created."
             )
         if request.udtf_spec is not None:
-            raise InvalidInput("udtf_spec must be left out when kind is query; nothing was created")
+            raise InvalidInput("udtf_spec must be absent when kind is query; nothing was created")
         definition = ViewDefinition.parse(request.source_query, auto_refresh=bool(request.auto_refresh))
         schema = _schema(request.output_schema)
         version = self._catalog.views.create(id_of(request), definition, schema).version

@@ -85,7 +85,7 @@ def route_of(scope: Scope, router: Router) -> tuple[Route, Mapping[str, str]]:
     if match is None:
         raise HttpError(
             404,
-            "There is no operation at this path. The paths are those of the Lance namespace specification, such as "
+            "There is no operation at this path. Use a path of the Lance namespace specification, such as "
             "/v1/table/{id}/describe.",
             ErrorCode.UNSUPPORTED,
         )

@@ -197,7 +197,7 @@ def require_fit(offered: pa.Schema, wanted: pa.Schema) -> None:
     if problems:
         raise InvalidInput(
             f"the DataFrame does not fit the table; nothing was written: {'; '.join(problems)}. "
-            "Select and cast its columns to those of the table."
+            "Select and cast its columns to the columns of the table."
         )
 
 

@@ -326,7 +326,7 @@ def _count_version(bench: Bench) -> None:
 @behaviour("data/query", "QueryTableResponse.data: Query results as Arrow IPC file binary data.", DATA)
 def _query(bench: Bench) -> None:
     bench.create("t", NAMED)
-    claim(query(bench).equals(NAMED), "other rows than those of the table")
+    claim(query(bench).equals(NAMED), "other rows than the rows of the table")
     claim(query(bench, k=2)["a"].to_pylist() == [1, 2], "`k` does not limit the rows")
     claim(query(bench, k=1, offset=1)["a"].to_pylist() == [2], "`offset` does not skip rows")
     claim(query(bench, filter="a > 1 AND b <> 'two'")["a"].to_pylist() == [3], "`filter` selects other rows")
@@ -363,8 +363,8 @@ def _query_column_missing(bench: Bench) -> None:
 def _query_version(bench: Bench) -> None:
     bench.create("t", NAMED)
     bench.one.ask("delete_from_table", id=bench.at("t"), predicate="a = 1")
-    claim(query(bench, version=1)["a"].to_pylist() == [1, 2, 3], "the rows are not those of version 1")
-    claim(query(bench)["a"].to_pylist() == [2, 3], "the rows are not those of the latest version")
+    claim(query(bench, version=1)["a"].to_pylist() == [1, 2, 3], "the rows are not the rows of version 1")
+    claim(query(bench)["a"].to_pylist() == [2, 3], "the rows are not the rows of the latest version")
     fields = {"id": bench.at("t"), "vector": {}, "k": 1, "version": 7}
     bench.other.refused("query_table", errors.TableVersionNotFoundError, **fields)
 

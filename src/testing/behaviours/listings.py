@@ -58,7 +58,7 @@ def _pages_beside_changes(bench: Bench) -> None:
         found += page
         if number < 3:
             bench.one.ask("declare_table", id=bench.at(f"t{number}0"))
-    claim(set(names) <= set(found), "what was there all the time is left out")
+    claim(set(names) <= set(found), "an object that existed all the time is missing")
     claim(len(found) == len(set(found)), "something is listed twice")
 
 

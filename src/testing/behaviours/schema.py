@@ -59,7 +59,7 @@ def _computed_column(bench: Bench) -> None:
     location = bench.create("t", PAIRS).location
     bench.one.ask("alter_table_add_columns", id=bench.at("t"), new_columns=[{"name": "c", "computed": "a + b"}])
     claim(columns_at(location).get("c") == [None] * 3, "the column is not added with nulls")
-    claim(lance.dataset(location).schema.field("c").type == pa.int64(), "the type is not that of the expression")
+    claim(lance.dataset(location).schema.field("c").type == pa.int64(), "the type is not the type of the expression")
     bench.other.ask("alter_table_backfill_columns", id=bench.at("t"), column="c", where="a > 1")
     rows = dict(zip(*(columns_at(location)[name] for name in ("a", "c")), strict=True))
     claim(rows == {1: None, 2: 22, 3: 33}, "the rows of the condition are not filled")
@@ -90,7 +90,7 @@ def _alter_column(bench: Bench) -> None:
     dataset = lance.dataset(location)
     claim(altered.version == 3 == dataset.version, f"the answer is version {altered.version}")
     expected = pa.schema([pa.field("x", pa.int64()), pa.field("b", pa.int32(), nullable=False)])
-    claim(dataset.schema.equals(expected), "the schema is another one")
+    claim(dataset.schema.equals(expected), "the schema differs")
     claim(dataset.to_table().to_pydict() == {"x": [1, 2, 3], "b": [10, 20, 30]}, "the rows are other ones")
 
 

@@ -88,7 +88,7 @@ public class SparkCatalog implements {interfaces} {{
                     process.destroyForcibly();
                     throw new IllegalStateException("the process " + python + " -m {module} did not answer; the log of"
                         + " this driver has its errors. Is lancekeep[spark] installed for that interpreter? The option"
-                        + " python of the catalog names another one.");
+                        + " python of the catalog names another interpreter.");
                 }}
                 door = (java.util.function.Function) answer;
             }} catch (java.io.IOException error) {{

@@ -157,8 +157,8 @@ def _missing(dataset: Any, name: str, kind: str, column: str, fragments: list[in
         return fragments
     if list(found.field_names) != [column] or found.index_type.replace("_", "").upper() != kind.replace("_", ""):
         raise InvalidInput(
-            f"the index {name!r} is {found.index_type} of {', '.join(found.field_names)}; choose another name, or say "
-            "replace to have this one in its place"
+            f"the index {name!r} is {found.index_type} of {', '.join(found.field_names)}; choose another name, or set "
+            "replace to replace that index"
         )
     covered = {fragment for segment in found.segments for fragment in segment.fragment_ids}
     missing = [fragment for fragment in fragments if fragment not in covered]
@@ -170,7 +170,7 @@ def _missing(dataset: Any, name: str, kind: str, column: str, fragments: list[in
 
 
 def _covers(dataset: Any, name: str, fragments: list[int]) -> bool:
-    """Return whether an index covers those of the fragments that the table still has."""
+    """Return whether an index covers the given fragments, if the table has them."""
     segments = [segment for index in dataset.describe_indices() if index.name == name for segment in index.segments]
     covered = {fragment for segment in segments for fragment in segment.fragment_ids}
     return covered.issuperset(set(fragments).intersection(dataset.fragment_ids()))

@@ -60,7 +60,7 @@ class Call:
         return self.arguments[argument]
 
     def given(self, *names: str) -> dict[str, Any]:
-        """Return those of the arguments that were given."""
+        """Return the arguments that were given."""
         return {name: self.arguments[name] for name in names if self.arguments[name] is not None}
 
     @property
