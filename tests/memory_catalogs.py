@@ -78,7 +78,7 @@ class World:
         fsck = Fsck(
             catalog.ledger,
             catalog.places,
-            catalog.removal,
+            catalog._local("removal").removal,
             catalog._local("fsck").tables.remove_unwritten,
             grace,
             remove_tables,
@@ -92,7 +92,7 @@ class World:
         cleanup = Cleanup(
             catalog.ledger,
             catalog.places,
-            catalog.removal.clones,
+            catalog._local("removal").removal.clones,
             older_than,
             keep=1,
             grace=week,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -10,15 +11,11 @@ import attrs
 
 from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.entries.ledger import Ledger
-from lancekeep.application.entries.mem_wal import MemWal
 from lancekeep.application.entries.places import Places
-from lancekeep.application.entries.removal import Removal
 from lancekeep.application.entries.services import NamespaceService, TableService, TagService
-from lancekeep.application.entries.sql_views import SqlViews
 from lancekeep.application.entries.tables import Description
 from lancekeep.application.partitions.namespace import PartitionedNamespace
 from lancekeep.application.rows.compactions import Compactions
-from lancekeep.application.rows.idempotency import IdempotentRequests
 from lancekeep.application.rows.services import TransactionRecordService, WriteService
 from lancekeep.application.rows.table_data import TableData
 from lancekeep.application.rows.table_structure import TableStructure
@@ -28,7 +25,6 @@ from lancekeep.application.rows.versions import Versions
 from lancekeep.application.rows.views import Views
 from lancekeep.application.rows.writes import HistoryEntry
 from lancekeep.application.upkeep.bases import PropertiesAt
-from lancekeep.application.upkeep.digest_recorder import DigestRecorder
 from lancekeep.application.upkeep.directory import Directory
 from lancekeep.application.upkeep.service import Upkeep
 from lancekeep.domain.catalog import CatalogView
@@ -47,6 +43,11 @@ from lancekeep.ports.table_engine import TableEngine, VersionDetails, WritePlan
 
 if TYPE_CHECKING:
     from lancekeep.domain.operations import Transaction as TableTransaction
+
+
+_OF_BOTH_KINDS = frozenset({"compactions", "is_bare", "transaction_records", "vends"})
+_DEPRECATED = _OF_BOTH_KINDS | {"mem_wal", "recorder", "removal", "requests", "sql_views"}
+"""Internal parts that were public."""
 
 
 @attrs.frozen
@@ -75,6 +76,9 @@ class Catalog(Upkeep):
     A catalog over a server raises `Unsupported` for operations that the REST protocol does not have.
     """
 
+    _vends: object | None = None
+    """The client that vends options of tables; None if none are vended."""
+
     def __init__(self, services: Services, root_uri: str, directory: Directory | None = None) -> None:
         """Create the facade; `lancekeep.connect` calls this."""
         super().__init__(root_uri, directory)
@@ -86,8 +90,8 @@ class Catalog(Upkeep):
         self.structure = services.structure
         self.tags = services.tags
         self.views = services.views
-        self.compactions = services.compactions
-        self.transaction_records = services.transaction_records
+        self._compactions = services.compactions
+        self._transaction_records = services.transaction_records
 
     @classmethod
     def in_directory(
@@ -534,7 +538,7 @@ class Catalog(Upkeep):
             Unsupported: An index of a clone has its files at the source; materialize the clone first.
             CommitUnknown: The outcome is unknown.
         """
-        return self.compactions.compact(ObjectId.of(identifier), target_rows)
+        return self._compactions.compact(ObjectId.of(identifier), target_rows)
 
     def commit_compaction(self, identifier: Identifier, rewritten: Sequence[Any]) -> Committed:
         """Commit fragments that distributed workers have rewritten, as one version.
@@ -548,7 +552,7 @@ class Catalog(Upkeep):
             ConcurrentModification, CommitRefused: The table has changed; plan again. Nothing was committed.
             CommitUnknown: The outcome is unknown.
         """
-        return self.compactions.commit(ObjectId.of(identifier), rewritten)
+        return self._compactions.commit(ObjectId.of(identifier), rewritten)
 
     def abandon_write(self, plan: WritePlan) -> None:
         """Undo `begin_write`. Idempotent. Fragments stay until `cleanup`."""
@@ -711,34 +715,9 @@ class Catalog(Upkeep):
         return self._local("versions").versions
 
     @property
-    def removal(self) -> Removal:
-        """The removal of entries and files."""
-        return self._local("removal").removal
-
-    @property
     def engine(self) -> TableEngine:
         """The table engine."""
         return self._local("engine").engine
-
-    @property
-    def requests(self) -> IdempotentRequests:
-        """The requests with idempotency keys."""
-        return self._local("requests").requests
-
-    @property
-    def mem_wal(self) -> MemWal:
-        """The LSM writes of tables."""
-        return self._local("mem_wal").mem_wal
-
-    @property
-    def recorder(self) -> DigestRecorder:
-        """Records the digests of commits."""
-        return self._local("recorder").recorder
-
-    @property
-    def sql_views(self) -> SqlViews:
-        """The SQL views."""
-        return self._local("sql_views").sql_views
 
     # -- versions -----------------------------------------------------------------------------------------------
 
@@ -760,11 +739,6 @@ class Catalog(Upkeep):
         return self._local("storage_options").places.storage_options
 
     @property
-    def vends(self) -> object | None:
-        """The client that vends options of tables; None if none are vended."""
-        return None
-
-    @property
     def root_uri(self) -> str:
         """The root of the catalog."""
         return self._root_uri
@@ -777,7 +751,7 @@ class Catalog(Upkeep):
         """Return the URI by which the table engine opens a table."""
         return self._local("uri").places.uri(table)
 
-    def is_bare(self) -> bool:
+    def _is_bare(self) -> bool:
         """Return whether the root is empty: the catalog is new, or its root is mistyped."""
         return self._local("is_bare").places.is_bare()
 
@@ -801,6 +775,20 @@ class Catalog(Upkeep):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    if not TYPE_CHECKING:  # a type checker rejects the deprecated names
+
+        def __getattr__(self, name: str) -> object:
+            """Return an internal part under its deprecated public name."""
+            if name not in _DEPRECATED:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            part = getattr(self, f"_{name}") if name in _OF_BOTH_KINDS else getattr(self._local(name), name)
+            warnings.warn(
+                f"Catalog.{name} is internal, and will be removed. Use the documented methods of Catalog",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+            return part
 
     def __repr__(self) -> str:
         return f"Catalog({self.root_uri!r}, commit_store={self._local('repr').ledger.own_store!r})"

@@ -99,14 +99,14 @@ def digest(
     commits = catalog.commits
     chosen = list(map(ObjectId.of, tables)) if tables is not None else list(catalog.list_all_tables())
     records, files, recorded, size = Digests(commits.objects, commits.retry), 0, 0, 0
-    catalog.recorder.flush()
+    catalog._local("digest").recorder.flush()
     with Isolation(content_digest, threads or os.cpu_count() or 1) as child:
         for table in chosen:
             root = catalog.dataset_root(catalog.find_table(table))
             kept = list(_readable(catalog, table, root))
             before = {each.version.root.key: records.keys(each.version.root.key) for each in kept}
             listed = commits.retry.call(partial(_listed, catalog, root))
-            every = list(named_files(FileChecks(catalog.removal.clones), root, kept, listed))
+            every = list(named_files(FileChecks(catalog._local("digest").removal.clones), root, kept, listed))
             known = {history: records.recorded(history) for history in {file.history for file in every}}
             fresh = [file for file in every if file.name not in known[file.history]]
             found: dict[str, list[tuple[str, FileDigest]]] = {}

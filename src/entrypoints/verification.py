@@ -189,8 +189,7 @@ def verify_by(
     ``run`` yields in order the result of each task, or how the process of the task crashed.
     """
     began = monotonic()
-    _ = catalog.commits  # a catalog over a server has none, and raises Unsupported
-    catalog.recorder.flush()
+    catalog._local("verify").recorder.flush()
     chosen = list(map(ObjectId.of, tables)) if tables is not None else list(catalog.list_all_tables())
     report = _Report(digests, indexes)
     work: list[Work] = []
@@ -357,9 +356,9 @@ class _Report:
                 return {}
 
         histories = dict.fromkeys((root.key, *(each.version.root.key for each in kept)))
-        if not any(map(recorded, histories)) and not catalog.recorder.wants(entry):
+        if not any(map(recorded, histories)) and not catalog._local("verify").recorder.wants(entry):
             return
-        checks = FileChecks(catalog.removal.clones)
+        checks = FileChecks(catalog._local("verify").removal.clones)
         chosen, without = list[HashedFile](), set[str]()
         for file in named_files(checks, root, kept, catalog.commits.objects.list(f"{root.key}/")):
             digests = recorded(file.history).get(file.name, ())
@@ -393,7 +392,7 @@ class _Report:
             The fragments with a damaged deletion file, which the engine must not read.
         """
         by_version, unreadable = {each.version: each for each in kept}, set[tuple[Version, int]]()
-        for fault in FileChecks(catalog.removal.clones).faults(root, list(by_version), tell):
+        for fault in FileChecks(catalog._local("verify").removal.clones).faults(root, list(by_version), tell):
             version = by_version[fault.version]
             can_drop, name = version.is_latest and not version.branch, _named(table, version)
             fragment = fault.fragment if can_drop else None

@@ -68,7 +68,7 @@ def keyed(
 
     request_key = RequestKey.of("ann", operation, tuple(name.split(".")), key)
     given = Attempt(fingerprint=request, act=attempt, committed=committed, body=lambda: body)
-    return json.loads(catalog.requests.perform(request_key, given))
+    return json.loads(catalog._local("requests").requests.perform(request_key, given))
 
 
 def _plain(result: Any) -> object:
@@ -356,8 +356,8 @@ def test_records_are_removed_after_their_answers(connect: Callable[[], Catalog])
 def test_clean_up_removes_old_requests_and_their_records(connect: Callable[[], Catalog]) -> None:
     catalog, key = connect(), new_key()
     keyed(catalog, key, "declare_table", "t", lambda: catalog.declare_table("t"))
-    assert catalog.requests.clean_up() == 0
-    assert catalog.requests.clean_up(keep=timedelta(0)) == 1
+    assert catalog._local("requests").requests.clean_up() == 0
+    assert catalog._local("requests").requests.clean_up(keep=timedelta(0)) == 1
     assert not [name for name in catalog.view().properties if name.startswith(PROPERTY)]
     assert not catalog.fsck(deep=True).findings
     assert keyed(catalog, key, "declare_table", "t", lambda: catalog.declare_table("t")) == "TableAlreadyExists"
@@ -374,12 +374,12 @@ def test_clean_up_keeps_a_request_whose_last_entry_is_recent(connect: Callable[[
     keyed(catalog, key, "declare_table", "t", lambda: catalog.declare_table("t"))
     _, last = log = sorted(requests.rglob("*.json"))
     days_later(last, 8)
-    assert catalog.requests.clean_up() == 0
+    assert catalog._local("requests").requests.clean_up() == 0
     assert keyed(catalog, key, "declare_table", "t", lambda: pytest.fail("performed twice")) == "t"
     keyed(catalog, new_key(), "declare_table", "u", lambda: catalog.declare_table("u"))
     for entry in set(requests.rglob("*.json")) - set(log):
         days_later(entry, 16)
-    assert catalog.requests.clean_up() == 1
+    assert catalog._local("requests").requests.clean_up() == 1
     assert not any(entry.exists() for entry in log)
 
 

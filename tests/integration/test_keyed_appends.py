@@ -74,7 +74,11 @@ def append(catalog: lancekeep.Catalog, number: int, key: str, after: Callable[[]
         return Answer(json.dumps(outcome.version))
 
     request = RequestKey.of("ann", "insert_into_table", ("t",), key)
-    return json.loads(catalog.requests.perform(request, Attempt(fingerprint=str(number), act=act, committed=committed)))
+    return json.loads(
+        catalog._local("requests").requests.perform(
+            request, Attempt(fingerprint=str(number), act=act, committed=committed)
+        )
+    )
 
 
 def at_manifests(catalog: lancekeep.Catalog, act: Callable[[], tuple[str, BaseException] | None]) -> None:

@@ -13,6 +13,7 @@ import pytest
 from rest_server import serving
 
 import lancekeep
+from lancekeep.application.catalog import _DEPRECATED
 
 ROWS = pa.table({"id": [1, 2, 3]})
 
@@ -80,11 +81,8 @@ def test_services_check_identifiers(catalog: lancekeep.Catalog, service: str) ->
 
 # -- both kinds --------------------------------------------------------------------------------------------------
 
-SERVICES = ("data", "structure", "tags", "views", "compactions", "transaction_records", "tables")
-PARTS_OF_A_DIRECTORY = {
-    "commits", "engine", "ledger", "managed", "mem_wal", "places", "recorder", "removal", "requests", "sql_views",
-    "versions",
-}  # fmt: skip
+SERVICES = ("data", "structure", "tags", "views", "_compactions", "_transaction_records", "tables")
+PARTS_OF_A_DIRECTORY = {"commits", "engine", "ledger", "managed", "places", "versions"}
 SCHEMA = ROWS.schema
 QUERY = lancekeep.Query()
 NAME = "ns.t"
@@ -115,7 +113,7 @@ def test_services_of_a_server_have_the_signatures_of_those_of_a_directory(tmp_pa
     ):
         assert {name for name in dir(local) if name[0] != "_"} == {name for name in dir(served) if name[0] != "_"}
         assert signatures(local) == signatures(served)
-        for service in ("data", "structure", "tags", "views", "compactions", "transaction_records"):
+        for service in ("data", "structure", "tags", "views", "_compactions", "_transaction_records"):
             assert signatures(getattr(local, service)) == signatures(getattr(served, service)), service
         protocol = signatures(served.tables).keys() - {"fields", "reached", "latest", "rename"}
         assert {name: signatures(local.tables)[name] for name in protocol} == {
@@ -156,7 +154,6 @@ CATALOG_CALLS: dict[str, Callable[[lancekeep.Catalog], object]] = {
     "history": lambda catalog: catalog.history(NAME),
     "identity": lambda catalog: catalog.identity(),
     "inspect": lambda catalog: catalog.inspect(NAME),
-    "is_bare": lambda catalog: catalog.is_bare(),
     "list_all_tables": lambda catalog: list(catalog.list_all_tables()),
     "list_namespaces": lambda catalog: catalog.list_namespaces(),
     "list_tables": lambda catalog: catalog.list_tables("ns"),
@@ -282,3 +279,30 @@ def test_an_operation_that_the_protocol_lacks_is_named(tmp_path: Path) -> None:
         pytest.raises(lancekeep.Unsupported, match="'change_commit_store'"),
     ):
         catalog.change_commit_store("memory://")
+
+
+def test_the_reference_shows_every_service_and_versioning_the_deprecated_names() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    shown = (docs / "api.md").read_text()
+    for service in ("data", "structure", "tags", "views"):
+        assert f"`catalog.{service}`" in shown
+    deprecated = (docs / "versioning.md").read_text()
+    assert {name for name in _DEPRECATED if f"`{name}`" not in deprecated} == set()
+    assert not _DEPRECATED & set(dir(lancekeep.Catalog))
+
+
+@pytest.mark.parametrize("name", ["compactions", "is_bare", "transaction_records", "vends"])
+def test_a_deprecated_name_works_with_a_warning(catalog: lancekeep.Catalog, name: str) -> None:
+    assert name not in dir(catalog)
+    with pytest.warns(DeprecationWarning, match=f"Catalog.{name} is internal"):
+        getattr(catalog, name)
+
+
+@pytest.mark.parametrize("name", ["mem_wal", "recorder", "removal", "requests", "sql_views"])
+def test_a_deprecated_part_of_a_directory_is_absent_at_a_server(catalog: lancekeep.Catalog, name: str) -> None:
+    assert name not in dir(catalog)
+    if catalog.root_uri.startswith("http"):
+        assert not hasattr(catalog, name)
+        return
+    with pytest.warns(DeprecationWarning, match=f"Catalog.{name} is internal"):
+        assert getattr(catalog, name) is not None

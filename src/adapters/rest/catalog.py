@@ -97,18 +97,14 @@ class RestCatalog(Catalog):
 
     @property
     def storage_options(self) -> Mapping[str, str]:
-        """The options of this process. The server vends those of each table; see `vends`."""
+        """The options of this process. The server vends the options of each table."""
         return self._options
-
-    @property
-    def vends(self) -> object:
-        return self._vends
 
     def uri(self, table: Table) -> str:
         """Return the URI by which the table engine opens a table."""
         return table.location
 
-    def is_bare(self) -> bool:
+    def _is_bare(self) -> bool:
         """Return False: a server cannot be a mistyped directory."""
         return False
 

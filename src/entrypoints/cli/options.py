@@ -77,7 +77,7 @@ class Stores:
             NotFound: The root is empty: a mistyped root must not look like a healthy catalog.
         """
         with functions.connect(**self.given, **how) as catalog:
-            if not new and catalog.is_bare():
+            if not new and catalog._is_bare():
                 raise NotFound(f"{catalog.root_uri} holds neither a catalog nor a table. Check the root.")
             yield catalog
 

@@ -59,7 +59,7 @@ class TransactionOperations(TableOperations, VersionOperations):
     @operation
     def describe_transaction(self, request: api.DescribeTransactionRequest) -> api.DescribeTransactionResponse:
         """Describe a transaction. Nothing is committed by it."""
-        found = self._catalog.transaction_records.describe(request.id or [])
+        found = self._catalog._transaction_records.describe(request.id or [])
         return api.DescribeTransactionResponse(status=found.status, properties=dict(found.properties))
 
     @operation
@@ -73,7 +73,7 @@ class TransactionOperations(TableOperations, VersionOperations):
         return api.AlterTransactionResponse(status=found.status, properties=dict(found.properties))
 
     def _settled(self, names: Sequence[str], wanted: set[str]) -> TransactionRecord:
-        records = self._catalog.transaction_records
+        records = self._catalog._transaction_records
         found = records.describe(names)
         if wanted == {found.status}:
             return found

@@ -77,7 +77,7 @@ class Idempotency:
             committed=lambda outcome: Answer(_encode(_committed(catalog, call, outcome))),
             body=call.body.digest if isinstance(call.body, DigestedBody) else lambda: "",
         )
-        return _echoing(_decode(catalog.requests.perform(request, attempt)), key)
+        return _echoing(_decode(catalog._local("idempotency keys").requests.perform(request, attempt)), key)
 
 
 class DigestedBody(RequestBody):

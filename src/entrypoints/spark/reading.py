@@ -51,8 +51,8 @@ class Snapshot:
     @staticmethod
     def of(catalog: Catalog, dataset: Any, branch: str | None = None) -> Snapshot:
         """Return the version of a dataset that the catalog has opened."""
-        options, table = dict(catalog.storage_options), () if catalog.vends is None else tuple(dataset._table_id)
-        return Snapshot(dataset.uri, dataset.version, identity(dataset), options, branch, catalog.vends, table)
+        options, table = dict(catalog.storage_options), () if catalog._vends is None else tuple(dataset._table_id)
+        return Snapshot(dataset.uri, dataset.version, identity(dataset), options, branch, catalog._vends, table)
 
     @property
     def access(self) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def compact(
     name = ObjectId.of(table)
     before = catalog.open(name).version
     options: CompactionOptions = {"target_rows_per_fragment": target_rows}
-    root = catalog.compactions.root(name)
+    root = catalog._compactions.root(name)
     for _ in range(ATTEMPTS):
         dataset = catalog.open(name)
         options["batch_size"] = _batch_rows(dataset)
@@ -66,7 +66,7 @@ def compact(
             committed = catalog.commit_compaction(name, rewritten)
         except REPEATED as error:
             refusal = error
-            catalog.compactions.discard(root, rewritten)
+            catalog._compactions.discard(root, rewritten)
             continue
         counts = {
             "fragments removed": sum(result.metrics.fragments_removed for result in rewritten),
