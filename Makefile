@@ -51,12 +51,12 @@ soak: $(VENV)/installed-test ## repeat the random tests with fresh seeds, more k
 	@LANCEKEEP_SOAK_MINUTES=$(or $(MINUTES),10) $(BIN)/python -m pytest tests/readers -s -k fresh
 	@LANCEKEEP_SOAK_MINUTES=$(or $(MINUTES),10) $(BIN)/python -m pytest tests/integration/test_random_flips.py -s -k fresh
 	@LANCEKEEP_KILLS=$(or $(KILLS),200) $(BIN)/python -m pytest tests/integration/test_native_writers.py tests/integration/test_transactions.py -k killed
-	@LANCEKEEP_ALL_CLIENTS=1 $(BIN)/python -m pytest -q tests/integration/test_rest_kit.py -k Generated
+	@LANCEKEEP_ALL_CLIENTS=1 $(BIN)/python -m pytest -q tests/integration/test_rest_behaviours.py -k Generated
 	@LANCEKEEP_SERVER_MINUTES=$(or $(MINUTES),10) $(BIN)/python -m pytest tests/integration/test_server_soak.py -s
 	@LANCEKEEP_DRIVER_KILLS=$(or $(DRIVERS),50) $(BIN)/python -m pytest tests/integration/test_killed_drivers.py -s
 	@LANCEKEEP_DRIVER_KILLS=10 $(BIN)/python -m pytest tests/integration/test_spark_writers.py
 	@LANCEKEEP_STREAM_MINUTES=$(or $(MINUTES),10) $(BIN)/python -m pytest tests/integration/test_stream_soak.py -s
-	@LANCEKEEP_KILLS=$(or $(KILLS),50) $(BIN)/python -m pytest tests/integration/test_rest_kit.py -k killed
+	@LANCEKEEP_KILLS=$(or $(KILLS),50) $(BIN)/python -m pytest tests/integration/test_rest_behaviours.py -k killed
 	@LANCEKEEP_REST_EXAMPLES=100 $(BIN)/python -m pytest tests/fuzz/test_rest_requests.py
 	@LANCEKEEP_MUTATIONS=2000 $(BIN)/python -m pytest tests/integration/test_mutated_transactions.py -s
 	@LANCEKEEP_MODEL=large $(BIN)/python -m pytest tests/model
