@@ -32,7 +32,7 @@ _SUBSTRINGS = ("NGRAM", "FM")
 _GRAM = 3
 _WORD = re.compile(r"\w+")
 _NAME = re.compile(r"`(?:[^`]|``)*`|[^.`]+")
-_USED = re.compile(r"\]@(.+)\(\w+\)|ANNSubIndex: name=(.+?), k=")
+_USED = re.compile(r"ScalarIndexQuery: .*\]@(.+)\(\w+\)|ANNSubIndex: name=(.+?), k=")
 _SHOWN = 80
 _LONGEST, _BEGIN = 40, 3
 """Longer words are not indexed. A stemmed word begins like the word."""

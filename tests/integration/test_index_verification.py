@@ -31,6 +31,7 @@ def table(numbers: dict[int, int]) -> pa.Table:
             "number": pa.array(numbers.values(), pa.int64()),
             "words": [f"word{number} the running text" for number in numbers.values()],
             "tags": [[f"t{number}", "all"] for number in numbers.values()],
+            "mark": [f"]@it's{number}(BTree)" for number in numbers.values()],
             "nested": [{"number": number, "text": f"text{number}"} for number in numbers.values()],
             "vector": pa.FixedSizeListArray.from_arrays(pa.array(vectors[list(numbers)].ravel()), 4),
             "float": [
@@ -142,24 +143,25 @@ def test_compared_indexes_and_values_are_counted(tmp_path: Path) -> None:
     for kind, column in (("NGRAM", "words"), ("BTREE", "number"), ("BITMAP", "number"), ("BTREE", "nested.number")):
         index(dataset, kind, column)
     index(dataset, "NGRAM", "nested.text")
+    index(dataset, "BTREE", "mark")
     report = verified(tmp_path)
     [checked] = report.tables
     assert {each.name: each.values for each in checked.indexes if not each.reason} == {
-        "nested.number_BTREE": 7, "number_BTREE": 7, "words_NGRAM": 17,
+        "nested.number_BTREE": 7, "mark_BTREE": 7, "number_BTREE": 7, "words_NGRAM": 17,
     }  # fmt: skip
     reasons = {each.name: each.reason for each in checked.indexes if each.reason}
     assert reasons["number_BITMAP"].startswith("the engine searches by the index number_BTREE: ")
     assert reasons["nested.text_NGRAM"].startswith("the engine does not search by it: contains(")
-    assert report.index_counts == checked.index_counts == IndexCounts(3, 2, 31)
+    assert report.index_counts == checked.index_counts == IndexCounts(4, 2, 38)
     runner = CliRunner()
     shown = runner.invoke(command, ["verify", str(tmp_path / "lake"), "--indexes"], obj=lancekeep)
-    assert "t: 3 indexes compared by 31 values, 2 indexes not compared" in shown.output
+    assert "t: 4 indexes compared by 38 values, 2 indexes not compared" in shown.output
     assert "t: the index number_BITMAP (Bitmap) was not compared: the engine searches by" in shown.output
     shown = runner.invoke(command, ["verify", str(tmp_path / "lake"), "--indexes", "--json"], obj=lancekeep)
     printed = json.loads(shown.output)
-    assert printed["index_counts"] == {"compared": 3, "not_compared": 2, "values": 31}
+    assert printed["index_counts"] == {"compared": 4, "not_compared": 2, "values": 38}
     assert printed["tables"][0]["index_counts"] == printed["index_counts"]
-    assert len(printed["tables"][0]["indexes"]) == 5
+    assert len(printed["tables"][0]["indexes"]) == 6
 
 
 @pytest.mark.parametrize("kind", KINDS)
