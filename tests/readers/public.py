@@ -164,9 +164,10 @@ READING: Mapping[str, frozenset[str]] = {
     "catalog": frozenset(
         {
             *("clones_of", "commits", "dataset_root", "describe_namespace", "describe_table", "describe_version"),
-            *("find_table", "history", "identity", "inspect", "is_bare", "list_all_tables", "list_namespaces"),
+            *("find_table", "history", "identity", "inspect", "list_all_tables", "list_namespaces"),
             *("list_tables", "managed", "namespace_exists", "page_of", "page_of_tables", "partitioned", "root_uri"),
-            *("snapshot", "storage_options", "table_exists", "uri", "vends", "view"),
+            *("snapshot", "storage_options", "table_exists", "uri", "view"),
+            *("engine", "in_directory", "ledger", "places", "versions"),  # parts of the catalog
         }
     ),
     "data": frozenset({"analyze", "count", "explain", "query", "stats"}),
