@@ -781,6 +781,8 @@ class Catalog(Upkeep):
         def __getattr__(self, name: str) -> object:
             """Return an internal part under its deprecated public name."""
             if name not in _DEPRECATED:
+                if hasattr(type(self), name):  # a property that only a directory has raised the error, which is lost
+                    self._local(name)
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             part = getattr(self, f"_{name}") if name in _OF_BOTH_KINDS else getattr(self._local(name), name)
             warnings.warn(
