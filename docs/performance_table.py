@@ -23,7 +23,7 @@ ROWS: dict[str, list[tuple[str, str]]] = {
         ),
     ],
     "appends": [
-        ("native: 8 clients", "appends on S3 (60 ms), 8 writers of pylance"),
+        ("pylance: 8 clients", "appends on S3 (60 ms), 8 writers of pylance"),
         ("conditional-put: 1 clients", "appends on S3 (60 ms), 1 client, `conditional-put://`"),
         ("conditional-put: 16 clients", "appends on S3 (60 ms), 16 clients, `conditional-put://`"),
         ("conditional-put: 64 clients", "appends on S3 (60 ms), 64 clients, `conditional-put://`"),
