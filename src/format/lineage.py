@@ -36,6 +36,7 @@ class Manifest:
         transaction: the name of its transaction file, which identifies the version.
         is_empty: whether it has no fragment.
         bases: id and path of the other directories that its files may lie in, such as the source of a shallow clone.
+        has_indexes: whether it has a section of indexes.
     """
 
     def __init__(self, content: bytes, previous: Manifest | None = None) -> None:
@@ -59,6 +60,8 @@ class Manifest:
         self.transaction = str(outline.transaction_file)
         self.bases = frozenset((base.id, base.path) for base in outline.base_paths)
         self._transaction_section = outline.transaction_section if outline.HasField("transaction_section") else None
+        self._index_section = outline.index_section if outline.HasField("index_section") else None
+        self.has_indexes = self._index_section is not None
         self._shared = shared
         # Without a shared head these are all fragments, too many to keep.
         self._added = list(outline.fragments) if shared else None
@@ -81,8 +84,7 @@ class Manifest:
 
     def index_section(self) -> bytes | None:
         """Return the encoded indexes; None if the file has none."""
-        outline = self._outline(self._shared)
-        return section_at(self._content, outline.index_section) if outline.HasField("index_section") else None
+        return None if self._index_section is None else section_at(self._content, self._index_section)
 
     def columns(self) -> list[tuple[str, int, str]]:
         """Return name, id and type of each field of the schema."""

@@ -68,16 +68,29 @@ class Lineage:
         self._held: OrderedDict[tuple[str, int], Manifest] = OrderedDict()
         self._bytes = 0
 
-    def require(self, root: DatasetRoot, staged: StagedManifest, content: bytes, base: Base | None) -> Descendant:
+    def decode(self, root: DatasetRoot, staged: StagedManifest, content: bytes) -> Manifest | None:
+        """Decode a staged manifest: only what the version before it does not share, if that is in memory.
+
+        Returns:
+            None if it cannot be decoded.
+        """
+        try:
+            return Manifest(content, self._held_manifest(root, staged.version - 1))
+        except ValueError:
+            return None
+
+    def require(
+        self, root: DatasetRoot, staged: StagedManifest, manifest: Manifest | None, base: Base | None
+    ) -> Descendant:
         """Check that a staged manifest descends from the version before it.
 
         The first version of a history has no predecessor, and passes. So does a version whose predecessor no longer
-        exists, which the commit detects.
+        exists, which the commit detects, and a manifest that cannot be decoded, which its readers report.
 
         Args:
             root: The history.
-            staged: The manifest.
-            content: Its bytes.
+            staged: The staged manifest.
+            manifest: Its content, as `decode` returns it.
             base: The version that the writer read, if known.
 
         Raises:
@@ -85,11 +98,13 @@ class Lineage:
             StoreUnavailable: The predecessor could not be read; nothing was written.
         """
         generation = self._generation
+        unknown = Descendant(staged.base_uri, staged.version, None, generation)
+        if manifest is None:
+            return unknown
         try:
-            manifest = Manifest(content, self._held_manifest(root, staged.version - 1))
             change = manifest.change()
         except ValueError:
-            return Descendant(staged.base_uri, staged.version, None, generation)
+            return unknown
         kept = None if root.is_branch else manifest
         descendant = Descendant(staged.base_uri, staged.version, kept, generation, manifest.transaction)
         if staged.version > 1 or base is not None:

@@ -45,24 +45,24 @@ class SettledIndexes:
         self._final = final
 
     def staged(
-        self, root: DatasetRoot, staged: StagedManifest, content: bytes
+        self, root: DatasetRoot, staged: StagedManifest, manifest: Manifest
     ) -> tuple[bytes, Mapping[str, bytes]] | None:
         """Settle a staged manifest.
 
         Returns:
-            The bytes of the manifest, and the index files to `write`. None if the manifest can stay, or cannot be
-            decoded: then its readers report it.
+            The bytes of the manifest, and the index files to `write`. None if the manifest can stay, or its indexes
+            cannot be decoded: then its readers report it.
 
         Raises:
             StoreUnavailable: The version before it could not be read.
         """
         try:
-            if Manifest(content).index_section() is None:
+            if not manifest.has_indexes:
                 return None
             previous = self._lineage.before(root, staged)
             if previous is None:
                 return None
-            return settled_file(Manifest(content, previous), previous, self._sources(root), root.base_uri)
+            return settled_file(manifest, previous, self._sources(root), root.base_uri)
         except (Damaged, Unsupported, ValueError):
             return None
 

@@ -168,12 +168,13 @@ class TableCommits(Histories):
         Returns:
             The manifest to commit, which is staged under the same name, its bytes, and its descent.
         """
-        settled = self.settled_indexes.staged(root, staged, content)
+        manifest = self.lineage.decode(root, staged, content)
+        settled = None if manifest is None else self.settled_indexes.staged(root, staged, manifest)
         if settled is None:
-            return staged, content, self.lineage.require(root, staged, content, base)
+            return staged, content, self.lineage.require(root, staged, manifest, base)
         content, files = settled
         staged = attrs.evolve(staged, size=len(content))
-        descendant = self.lineage.require(root, staged, content, base)
+        descendant = self.lineage.require(root, staged, self.lineage.decode(root, staged, content), base)
         self.settled_indexes.write(root, files)
         self.retry.call(partial(self.objects.put, staged.path, content))
         return staged, content, descendant
@@ -214,7 +215,8 @@ class TableCommits(Histories):
         for check in self.on_staged:
             check(root, content)
         derived = self.rows.guarantees.derived
-        descendant = None if derived else self.lineage.require(root, staged, content, None)
+        manifest = None if derived else self.lineage.decode(root, staged, content)
+        descendant = None if derived else self.lineage.require(root, staged, manifest, None)
         token = CommitToken(staged if claim is None else recognizable(staged, content))
         if claim is not None:
             claim(token)
