@@ -381,7 +381,7 @@ class Model:
         )
 
     def _is_part(self, operation: Operation, event: Event) -> bool:
-        """A declaration in a V1 directory is seen before its properties are (ADR 13)."""
+        """A declaration in a V1 directory is seen before its properties are."""
         if operation.kind != "declare" or list(event) != [_key(operation.name)]:
             return False
         before, after = event[_key(operation.name)]

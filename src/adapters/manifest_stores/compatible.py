@@ -156,7 +156,7 @@ class CompatibleManifestStore:
 
     V1 readers follow the manifest. If a table leaves its V1 directory, the deregistered marker hides it before the
     manifest changes. If a table is registered there again, the marker is removed after the change. In between, the
-    manifest decides. ADR 13 describes the crashes.
+    manifest decides. docs/interoperability.md lists the states after a crash.
     """
 
     def __init__(self, manifest: ManifestStore, listing: DirectoryListing) -> None:

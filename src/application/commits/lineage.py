@@ -69,7 +69,7 @@ class Lineage:
         self._bytes = 0
 
     def decode(self, root: DatasetRoot, staged: StagedManifest, content: bytes) -> Manifest | None:
-        """Decode a staged manifest: only what the version before it does not share, if that is in memory.
+        """Decode a staged manifest; share what the previous manifest has in memory.
 
         Returns:
             None if it cannot be decoded.
