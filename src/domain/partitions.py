@@ -117,6 +117,19 @@ def published_version(entry: ManifestEntry) -> Reference | None:
     return None if version is None else Reference(entry.extension.get(READ_BRANCH) or "", version)
 
 
+def require_main(table: ObjectId, branch: str | None, tag: str | None) -> None:
+    """Check that readers of a partition use the main history.
+
+    Raises:
+        Refused: its entry names a branch or a tag, which other software has set.
+    """
+    if branch or tag is not None:
+        raise Refused(
+            f"the partition {table} is read from the branch or tag {branch or tag!r}; Lancekeep writes to main only. "
+            "Clear read_branch and read_tag first."
+        )
+
+
 def by_values(view: CatalogView, spec: PartitionSpec) -> dict[Values, Partition]:
     """Return partitions by `key_of` their values; of duplicates, the first name wins."""
     found = sorted(partitions_of(view, spec), key=lambda partition: partition.table.id, reverse=True)
@@ -162,7 +175,7 @@ def publish(
         else:
             entry = view.find(found.table.id.key)
             assert entry is not None  # the view is immutable and has it
-            changes.append(Put(_pinned(entry, publication.version)))
+            changes.append(Put(pinned(entry, publication.version)))
     if overtaken:
         raise Overtaken(f"{len(overtaken)} partitions were changed by concurrent writes", frozenset(overtaken))
     return changes
@@ -259,7 +272,7 @@ def _new_partition(
             yield Put(ManifestEntry(namespace.key, NAMESPACE, extension=_columns(spec, publication.values[:depth])))
     require_free(view, publication.table, TABLE)
     entry = ManifestEntry.table(publication.table, publication.location, PUBLISHED)
-    yield Put(_pinned(attrs.evolve(entry, extension=_columns(spec, publication.values)), publication.version))
+    yield Put(pinned(attrs.evolve(entry, extension=_columns(spec, publication.values)), publication.version))
 
 
 def _columns(spec: PartitionSpec, values: Values) -> dict[str, Any]:
@@ -267,7 +280,8 @@ def _columns(spec: PartitionSpec, values: Values) -> dict[str, Any]:
     return {field.column: value for field, value in pairs if value is not None}
 
 
-def _pinned(entry: ManifestEntry, version: int) -> ManifestEntry:
+def pinned(entry: ManifestEntry, version: int) -> ManifestEntry:
+    """Return the entry of a partition that publishes a version of main."""
     extension = {name: value for name, value in entry.extension.items() if name not in (READ_BRANCH, READ_TAG)}
     return attrs.evolve(entry.with_properties(PUBLISHED), extension={**extension, READ_VERSION: version})
 

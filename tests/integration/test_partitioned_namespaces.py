@@ -13,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from threading import Barrier, Event
 from typing import Any
+from uuid import uuid4
 
 import lance
 import lance.namespace
@@ -37,9 +38,11 @@ from lancekeep import (
     Unsupported,
 )
 from lancekeep.application.partitions.writing import WrittenPartition
+from lancekeep.domain import operations
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
-from lancekeep.ports.table_structure import ColumnChange
+from lancekeep.ports.rows import MergeRule
+from lancekeep.ports.table_structure import ColumnChange, NewIndex
 
 SCHEMA = pa.schema(
     [pa.field("id", pa.int64(), nullable=False), ("ts", pa.timestamp("us", "UTC")), ("country", pa.string())]
@@ -81,6 +84,12 @@ def rows(*numbers: int, country: str | None = "NL", year: int = 2025) -> pa.Tabl
             "country": pa.array([country] * len(numbers), pa.string()),
         }
     )
+
+
+def append_natively(catalog: Catalog, table: ObjectId, data: pa.Table) -> None:
+    """Append past the namespace, as native software does."""
+    dataset = catalog.open(table)
+    dataset.insert(data.cast(dataset.schema), mode="append")
 
 
 @contextmanager
@@ -210,7 +219,7 @@ def test_unpublished_rows_never_become_visible(open_catalog: Open) -> None:
         namespace.write(pa.concat_tables([rows(100), rows(101, country="FR")]))
     native = open_catalog()
     [partition] = namespace.scan([("id", "=", 1), ("ts", ">", "2000-01-01"), ("country", "=", "NL")]).partitions
-    native.write(partition.table.id, rows(102).cast(namespace.schema), mode="append")  # past the namespace
+    append_natively(native, partition.table.id, rows(102))
     assert ids(namespace) == [1, 2, 3, 4]
     [after] = namespace.write(rows(5))
     assert ids(open_catalog().partitioned()) == [1, 2, 3, 4, 5]
@@ -225,16 +234,17 @@ def test_rows_added_during_a_commit_are_not_published(open_catalog: Open, monkey
     catalog, native = open_catalog(), open_catalog()
     namespace = catalog.create_partitioned(SCHEMA, BY)
     [partition] = namespace.write(rows(1))
-    commit, slipped = catalog.commit_fragments, list[str]()
+    commit, slipped = namespace._writes.commit_fragments, list[str]()
 
-    def late(plan: Any, fragments: Any) -> Any:
+    def late(*arguments: Any, **options: Any) -> Any:
         if not slipped:
             slipped.append("once")
-            native.write(partition.table.id, rows(100).cast(namespace.schema), mode="append")
-        return commit(plan, fragments)
+            append_natively(native, partition.table.id, rows(100))
+        return commit(*arguments, **options)
 
-    monkeypatch.setattr(catalog, "commit_fragments", late)
+    monkeypatch.setattr(namespace._writes, "commit_fragments", late)
     namespace.write(rows(2))
+    assert slipped
     assert ids(namespace) == [1, 2]
 
 
@@ -363,10 +373,10 @@ def test_namespace_of_another_implementation_is_read_as_specified(open_managed: 
     with pytest.raises(Refused, match="branch or tag 'first'"):
         namespace.write(rows(3))
     edit(read_tag="NULL")
-    catalog.write(partition.table.id, rows(4).cast(namespace.schema), mode="append")
+    catalog.write(partition.table.id, rows(4).cast(namespace.schema), mode="append")  # readers use the latest version
     assert ids(namespace) == [1, 2, 4]
     namespace.write(rows(5))
-    catalog.write(partition.table.id, rows(6).cast(namespace.schema), mode="append")
+    append_natively(catalog, partition.table.id, rows(6))
     assert ids(namespace) == [1, 2, 4, 5]
 
     field = {"field_id": "f", "source_ids": [0], "expression": "col0 / 2", "result_type": {"type": "int64"}}
@@ -405,6 +415,20 @@ FORBIDDEN: dict[str, Callable[[Catalog, ObjectId], object]] = {
         table, [ColumnChange("id", name="key")], None
     ),
     "drop columns": lambda catalog, table: catalog.structure.drop_columns(table, ["country"], None),
+    "append": lambda catalog, table: catalog.write(table, rows(9).cast(catalog.open(table).schema), "append"),
+    "replace the rows": lambda catalog, table: catalog.write(
+        table, rows(9).cast(catalog.open(table).schema), "overwrite"
+    ),
+    "insert": lambda catalog, table: catalog.data.insert(table, rows(9).cast(catalog.open(table).schema).to_reader()),
+    "merge": lambda catalog, table: catalog.data.merge(
+        table, rows(9).cast(catalog.open(table).schema).to_reader(), MergeRule(["id"])
+    ),
+    "update": lambda catalog, table: catalog.data.update(table, {"country": "'BE'"}),
+    "restore": lambda catalog, table: catalog.data.restore(table, 1),
+    "begin a write": lambda catalog, table: catalog.begin_write(table, catalog.open(table).schema, "append"),
+    "commit a transaction": lambda catalog, table: catalog.commit(
+        table, operations.Transaction(1, str(uuid4()), operation=operations.Restore(1))
+    ),
     "change all columns of a branch": lambda catalog, table: catalog.structure.drop_columns(table, ["ts"], "dev"),
 }
 COMMITTED: dict[str, Callable[[Catalog, ObjectId], object]] = {
@@ -444,8 +468,6 @@ def test_partitions_stay_usable_by_name(open_catalog: Open) -> None:
     namespace = catalog.create_partitioned(SCHEMA, BY)
     [partition] = namespace.write(rows(1))
     table = partition.table.id
-    catalog.write(table, rows(4).cast(namespace.schema), mode="append")
-    catalog.write(table, rows(5).cast(namespace.schema), mode="overwrite")
     catalog.alter_namespace("v1", {"owner": "ann"})
     catalog.alter_namespace("", {"owner": "ann", "partition_spec_v1": namespace.specs[1].to_json()})
     assert ids(namespace) == [1]
@@ -453,6 +475,55 @@ def test_partitions_stay_usable_by_name(open_catalog: Open) -> None:
     assert ids(namespace) == []
     namespace.write(rows(6))
     assert ids(namespace) == [6]
+
+
+def test_changes_by_name_that_keep_partitions_are_published(open_catalog: Open) -> None:
+    catalog = open_catalog()
+    namespace = catalog.create_partitioned(SCHEMA, BY)
+    for number in range(1, 5):
+        [partition] = namespace.write(rows(number))
+    table = partition.table.id
+    with no_publication(namespace):
+        namespace.write(rows(100))
+    append_natively(catalog, table, rows(101))
+
+    assert catalog.compact(table) is not None
+    [compacted] = namespace.scan().datasets()
+    assert len(compacted[1].get_fragments()) == 1
+    assert ids(namespace) == [1, 2, 3, 4]
+    catalog.structure.create_index(table, NewIndex("id", "BTREE"), None)
+    catalog.data.delete(table, "id = 2")
+    assert ids(namespace) == [1, 3, 4]
+    [(_, dataset)] = namespace.scan().datasets()
+    assert [index.name for index in dataset.describe_indices()] == ["id_idx"]
+    assert dataset.version == catalog.open(table).version
+    transaction = operations.Transaction(dataset.version, str(uuid4()), operation=operations.Delete())
+    committed = catalog.commit(table, transaction)
+    [partition] = namespace.scan().partitions
+    assert partition.version == committed.version
+    append_natively(catalog, table, rows(102))
+    namespace.write(rows(5))
+    assert ids(open_catalog().partitioned()) == [1, 3, 4, 5]
+    [(_, dataset)] = namespace.scan([("id", "=", 5)]).datasets()
+    assert [index.name for index in dataset.describe_indices()] == ["id_idx"]
+
+
+def test_change_by_name_that_loses_to_a_write_is_an_error(open_catalog: Open) -> None:
+    catalog = open_catalog()
+    namespace = catalog.create_partitioned(SCHEMA, BY)
+    [partition] = namespace.write(rows(1, 2))
+    table = partition.table.id
+
+    def late(dataset: lance.LanceDataset) -> lance.LanceDataset:
+        namespace.write(rows(3))
+        dataset.delete("id = 1")
+        return dataset
+
+    with pytest.raises(ConcurrentModification, match="was committed and not published"):
+        catalog.commit_change(table, late)
+    assert ids(namespace) == [1, 2, 3]
+    catalog.data.delete(table, "id = 1")
+    assert ids(open_catalog().partitioned()) == [2, 3]
 
 
 def test_catalog_with_a_table_of_the_name_of_all_partitions_is_not_partitioned(open_managed: Open) -> None:

@@ -176,6 +176,9 @@ class RestWrites:
         engine, _ = self._opened(plan.table)
         return self._resolved(lambda: engine.commit_fragments(plan, fragments, properties, exactly=exactly))
 
+    def require_no_new_rows(self, object_id: ObjectId) -> None:
+        """Do nothing: the server refuses versions that it does not permit."""
+
     def require_columns_may_change(self, object_id: ObjectId) -> None:
         """Do nothing: the server refuses versions that it does not permit."""
 

@@ -26,7 +26,6 @@ from lancekeep.domain.errors import (
     Damaged,
     InvalidInput,
     LancekeepError,
-    Refused,
     StoreUnavailable,
     VersionTaken,
 )
@@ -45,6 +44,7 @@ from lancekeep.domain.partitions import (
     levels_of,
     partition_of,
     publish,
+    require_main,
     table_of,
 )
 from lancekeep.domain.table import Table, new_location
@@ -235,7 +235,7 @@ class PartitionWriter:
         """
         root = self.places.dataset_root(base.table)
         for attempt in range(_ATTEMPTS):
-            _require_main(base)
+            require_main(base.table.id, base.branch, base.tag)
             latest = self._latest(root)
             overwrites = self.plan.mode == OVERWRITE
             start = latest if base.version is None or overwrites else base.version
@@ -271,12 +271,3 @@ def columns_of(spec: PartitionSpec, schema: pa.Schema) -> AddColumns:
     """Return the columns that the entries of partitions need in the manifest table."""
     versions = {READ_VERSION: "uint64", READ_BRANCH: "string", READ_TAG: "string"}
     return AddColumns(versions | {field.column: logical_type(column_type(field, schema)) for field in spec.fields})
-
-
-def _require_main(partition: Partition) -> None:
-    """Raise `Refused` if readers use a branch or a tag, which other software has set."""
-    if partition.branch is not None or partition.tag is not None:
-        raise Refused(
-            f"the partition {partition.table.id} is read from the branch or tag {partition.branch or partition.tag!r}; "
-            "Lancekeep writes to main only. Clear read_branch and read_tag first."
-        )

@@ -109,7 +109,7 @@ class TableData:
         Raises:
             ConcurrentModification: Other writers won every attempt. Nothing was committed.
         """
-        object_id = ObjectId.of(identifier)
+        object_id = self._of_new_rows(identifier, branch)
         retry = Retry(patience, first=0.02, retried=(ConcurrentModification, VersionTaken))
         with self._engine.rows.repeatable(data) as source:
             return retry.call(lambda: self._merge_once(object_id, source, rule, branch))
@@ -158,7 +158,7 @@ class TableData:
         Returns:
             The change, and the number of updated rows.
         """
-        object_id = ObjectId.of(identifier)
+        object_id = self._of_new_rows(identifier, branch)
         counted: list[int] = []
 
         def update(dataset: Any) -> Any:
@@ -184,7 +184,7 @@ class TableData:
 
     def restore(self, identifier: Identifier, version: int, *, branch: str | None = None) -> Changed:
         """Commit a new version with the contents of an earlier one."""
-        object_id = ObjectId.of(identifier)
+        object_id = self._of_new_rows(identifier, branch)
         rows = self._engine.rows
 
         def check(dataset: Any, rules: Rules) -> None:
@@ -192,6 +192,13 @@ class TableData:
             check_stream(rows.updated(old, {}, None, columns_of(rules)), rules)
 
         return self._change(object_id, lambda dataset: rows.restore(dataset, version, branch), branch, checks=check)
+
+    def _of_new_rows(self, identifier: Identifier, branch: str | None) -> ObjectId:
+        """Return the table of a change that may add rows or values. Raises `Refused` for a partition."""
+        object_id = ObjectId.of(identifier)
+        if branch is None:
+            self._writes.require_no_new_rows(object_id)
+        return object_id
 
     def _change(
         self,

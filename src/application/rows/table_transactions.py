@@ -21,6 +21,7 @@ from lancekeep.application.commits.table_commits import READ_AHEAD
 from lancekeep.application.concurrency import in_background
 from lancekeep.application.entries.ledger import Ledger
 from lancekeep.application.entries.tables import Tables
+from lancekeep.application.rows.published import PublishedPartitions
 from lancekeep.application.rows.versions import Versions, raise_unless_committed
 from lancekeep.domain.appends import REBASED
 from lancekeep.domain.commit import Committed, Conflict
@@ -39,6 +40,7 @@ from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.lineage import Base
 from lancekeep.domain.naming import DETACHED
 from lancekeep.domain.operations import Restore, Transaction, Update, UpdateBases
+from lancekeep.domain.partition_rules import adds_no_rows
 from lancekeep.domain.table import Table
 from lancekeep.domain.version_row import VersionRow, scheme_of
 from lancekeep.format.file_facts import LEGACY, Facts, file_version
@@ -66,6 +68,7 @@ class TableTransactions:
         ledger: Ledger,
         tables: Tables,
         versions: Versions,
+        published: PublishedPartitions,
         *,
         now: Callable[[], int] = time.time_ns,
         random_bits: Callable[[int], int] = secrets.randbits,
@@ -73,6 +76,7 @@ class TableTransactions:
         self._ledger = ledger
         self._tables = tables
         self._versions = versions
+        self._published = published
         self._now = now
         self._random_bits = random_bits
 
@@ -110,7 +114,10 @@ class TableTransactions:
         if detached:
             return self._commit_detached(object_id, transaction)
         read = None if base is None else Base(transaction.read_version, base)
-        return self._commit(self._tables.find(object_id), transaction, read)
+        table = self._tables.find(object_id)
+        if not adds_no_rows(transaction.operation):
+            self._published.require_no_new_rows(table.id)
+        return self._published.commit(table.id, None, lambda: self._commit(table, transaction, read))
 
     def _commit(
         self, table: Table, transaction: Transaction, base: Base | None, *, is_staged: bool = False
@@ -199,7 +206,8 @@ class TableTransactions:
         changed = tuple(base for base in new if base != bases[base.id])
         if not changed:
             return Committed(latest.version, latest.path, latest.size or 0, version.transaction_file)
-        return self._commit(table, Transaction(latest.version, str(uuid4()), operation=UpdateBases(changed)), None)
+        transaction = Transaction(latest.version, str(uuid4()), operation=UpdateBases(changed))
+        return self._published.commit(table.id, None, lambda: self._commit(table, transaction, None))
 
     def _require_files(self, object_id: ObjectId, transaction: Transaction, built: Approved) -> None:
         """Check that a version finds its files at the base paths that its transaction changes."""

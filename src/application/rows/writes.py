@@ -23,6 +23,7 @@ from lancekeep.application.entries.removal import Removal
 from lancekeep.application.entries.tables import DEFINITE, Tables
 from lancekeep.application.retry import Retry
 from lancekeep.application.rows.appends import Appends
+from lancekeep.application.rows.published import PublishedPartitions
 from lancekeep.application.rows.row_rules import checked
 from lancekeep.application.rows.versions import Versions, raise_unless_committed
 from lancekeep.application.rows.waiting_writers import WaitingWriters
@@ -98,6 +99,7 @@ class Writes:
         removal: Removal,
         engine: TableEngine,
         transactions: Callable[[], TableTransactions],
+        published: PublishedPartitions,
     ) -> None:
         self._ledger = ledger
         self._places = places
@@ -106,6 +108,7 @@ class Writes:
         self._removal = removal
         self._engine = engine
         self._transactions = transactions
+        self._published = published
         self._appends = Appends(
             versions, engine, WaitingWriters(places.objects, places.prefix, versions.commits.retry.clock)
         )
@@ -116,6 +119,8 @@ class Writes:
         self._appends.require_whole()
         write_mode = _mode(mode)
         reader = self._engine.reader(data)
+        if write_mode is not WriteMode.CREATE:
+            self.require_no_new_rows(object_id)
         if write_mode is WriteMode.CREATE and not (self._places.v1_names and v1_location(object_id)):
             location = self._places.new_location(object_id)
             return self._write_and_enter(Table(object_id, location, checked_properties(properties)), reader)
@@ -161,6 +166,8 @@ class Writes:
 
     def begin(self, object_id: ObjectId, schema: Any, mode: str, properties: Mapping[str, str] | None) -> WritePlan:
         write_mode = _mode(mode)
+        if write_mode is not WriteMode.CREATE:
+            self.require_no_new_rows(object_id)
         if write_mode is WriteMode.OVERWRITE:
             self._require_columns(object_id, schema)
         declared, _ = self._declare_for(object_id, write_mode, properties)
@@ -226,14 +233,20 @@ class Writes:
                 )
             act = ruled
         watched = WatchedChange(self._engine.structure, act, indexes=indexes)
-        committed = self._commit_watched(
-            table.id, watched, after, branch, exactly, admits, rebased=rebased, indexes=indexes
+        committed = self._published.commit(
+            table.id,
+            branch,
+            lambda: self._commit_watched(
+                table.id, watched, after, branch, exactly, admits, rebased=rebased, indexes=indexes
+            ),
         )
         if noted:
             self.note(table.id, branch, committed, after=watched.read)
 
         def merge(act: Callable[[Any], Any]) -> None:
-            merged = self._commit_watched(table.id, act, None, branch, False, None)
+            merged = self._published.commit(
+                table.id, branch, lambda: self._commit_watched(table.id, act, None, branch, False, None)
+            )
             self.note(table.id, branch, merged)
 
         watched.settle(table.id, merge)
@@ -283,6 +296,10 @@ class Writes:
         with self._diagnosed(object_id):
             staged, base = self._engine.stage_change(object_id, act)
             return self._settled(object_id, lambda: self._transactions().commit_staged(object_id, staged, base))
+
+    def require_no_new_rows(self, object_id: ObjectId) -> None:
+        """Check that a table may get rows by its name; see `PublishedPartitions`."""
+        self._published.require_no_new_rows(object_id)
 
     def require_columns_may_change(self, object_id: ObjectId) -> None:
         """Check that a table is no partition; see the method of `Versions`."""

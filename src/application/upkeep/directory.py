@@ -18,6 +18,7 @@ from lancekeep.application.entries.tags import Tags
 from lancekeep.application.rows.cloning import Cloning
 from lancekeep.application.rows.compactions import Compactions
 from lancekeep.application.rows.idempotency import IdempotentRequests
+from lancekeep.application.rows.published import PublishedPartitions
 from lancekeep.application.rows.versions import Versions
 from lancekeep.application.rows.writes import Writes
 from lancekeep.application.upkeep.bases import PropertiesAt
@@ -67,7 +68,10 @@ class Directory:
         self.requests = IdempotentRequests(ledger, places, versions)
         versions.tagged_versions = lambda uri, branch: engine.tagged_versions(uri, branch)
         versions.recorder = self.recorder = DigestRecorder(ledger, places, clones, engine)
-        self.writes = Writes(ledger, places, versions, self.tables, self.removal, engine, self.transactions)
+        self.published = PublishedPartitions(ledger, places, engine.restore)
+        self.writes = Writes(
+            ledger, places, versions, self.tables, self.removal, engine, self.transactions, self.published
+        )
         self.compactions = Compactions(self.writes, engine, self.transactions)
         self.cloning = Cloning(ledger, places, self.tables, versions, clones, self.tags, self.mem_wal)
         self.renames = Renames(ledger, places, self.tables, self.removal, self.mem_wal, self.recorder)
@@ -81,7 +85,7 @@ class Directory:
         """Return the commits that need no engine."""
         from lancekeep.application.rows.table_transactions import TableTransactions  # loads classes as `inspect` does
 
-        return TableTransactions(self.ledger, self.tables, self.versions)
+        return TableTransactions(self.ledger, self.tables, self.versions, self.published)
 
     def close(self) -> None:
         """Record the last digests, and release the connections. Idempotent."""
