@@ -33,6 +33,7 @@ from lance.namespace import DirectoryNamespace as NativeNamespace
 from results import record
 
 import lancekeep
+from lancekeep.application.catalog import directory_of
 from lancekeep.domain.catalog import Put
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import ManifestEntry
@@ -65,7 +66,7 @@ def seed(properties: Properties, tables: int) -> None:
     chance = random.Random(1)
     ids = [ObjectId((NAMESPACE, f"t{number:07d}")) for number in range(tables)]
     changes = [Put(ManifestEntry.table(i, new_location(i, f"{chance.getrandbits(32):08x}"), {})) for i in ids]
-    catalog.ledger.manifest.apply(lambda view: (changes, None))
+    directory_of(catalog).ledger.manifest.apply(lambda view: (changes, None))
     catalog.close()
 
 

@@ -33,6 +33,7 @@ from lance_namespace import CreateNamespaceRequest
 from results import record
 
 import lancekeep
+from lancekeep.application.catalog import directory_of
 
 SPAWN = multiprocessing.get_context("spawn")
 ROW = pa.table({"a": pa.array([1], pa.int64())})
@@ -175,10 +176,10 @@ def own_time(properties: Properties) -> dict[str, float]:
     namespace = lancekeep.DirectoryNamespace(**properties, dir_listing_enabled="false")
     catalog, spent, found = namespace.catalog, [0.0], {}
     namespace.create_namespace(CreateNamespaceRequest(id=["b"]))
-    manifest = catalog.ledger.manifest
+    manifest = directory_of(catalog).ledger.manifest
     manifest._objects = Clocked(manifest._objects, spent)  # type: ignore[attr-defined] # of the Lance manifest store
-    catalog.commits.objects = Clocked(catalog.commits.objects, spent)
-    catalog.commits.rows = Clocked(catalog.commits.rows, spent)
+    directory_of(catalog).commits.objects = Clocked(directory_of(catalog).commits.objects, spent)
+    directory_of(catalog).commits.rows = Clocked(directory_of(catalog).commits.rows, spent)
     for name in ("create_table_version", "describe_table_version", "list_table_versions"):
         samples: list[float] = []
         found[name] = samples

@@ -23,6 +23,7 @@ import pyarrow as pa
 from results import record
 
 import lancekeep
+from lancekeep.application.catalog import services_of
 from lancekeep.format.manifest import message_at, section_at
 from lancekeep.format.messages import MESSAGES, parse
 from lancekeep.format.row_ids import RowIdIndex, decode_row_ids, encode_row_ids
@@ -55,7 +56,7 @@ def manifests(runs: int) -> None:
     with tempfile.TemporaryDirectory() as directory:
         catalog = lancekeep.connect(directory)
         catalog.write("t", pa.table({"a": [1, 2]}))
-        uri = catalog.uri(catalog.find_table("t")).removeprefix("file://")
+        uri = services_of(catalog).uri(catalog.find_table("t")).removeprefix("file://")
         path = Path(uri, catalog.inspect("t")["file"])
         version = TableVersion.parse(path.read_bytes(), "m")
         [fragment] = version.manifest.fragments

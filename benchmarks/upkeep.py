@@ -35,6 +35,7 @@ import pyarrow as pa
 from lance_namespace import DescribeTableRequest, ListTableVersionsRequest
 
 import lancekeep
+from lancekeep.application.catalog import services_of
 from lancekeep.domain.dataset_files import data_file_name
 from lancekeep.domain.manifest import Fragment, Manifest, Timestamp
 from lancekeep.domain.naming import NamingScheme
@@ -62,7 +63,7 @@ class Template:
     def of(directory: str, name: str) -> Template:
         catalog = lancekeep.connect(directory)
         catalog.write(name, pa.table({"a": [1, 2]}))
-        root = Path(catalog.uri(catalog.find_table(name)).removeprefix("file://"))
+        root = Path(services_of(catalog).uri(catalog.find_table(name)).removeprefix("file://"))
         content = Path(root, catalog.inspect(name)["file"]).read_bytes()
         [file] = (root / "data").iterdir()
         return Template(root, TableVersion.parse(content, name), file)
@@ -117,7 +118,7 @@ def make_fragments(directory: str, count: int) -> None:
 
 
 def _uri(catalog: lancekeep.Catalog, name: str) -> str:
-    return catalog.uri(catalog.find_table(name)).removeprefix("file://")
+    return services_of(catalog).uri(catalog.find_table(name)).removeprefix("file://")
 
 
 def _cleanup(catalog: lancekeep.Catalog, *, dry_run: bool) -> object:

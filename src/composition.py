@@ -18,10 +18,10 @@ from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListin
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
 from lancekeep.adapters.manifest_stores.table_indexes import refresh_indexes
 from lancekeep.adapters.object_stores import open_object_store, uri_for_lance
-from lancekeep.adapters.rest.catalog import RestCatalog, commit_key
+from lancekeep.adapters.rest.catalog import commit_key, served_catalog
 from lancekeep.adapters.rest.settings import HEADER, RestSettings
 from lancekeep.adapters.rest.tables import Descriptions
-from lancekeep.application.catalog import Catalog
+from lancekeep.application.catalog import Catalog, catalog_in_directory
 from lancekeep.application.certification import Certificate, Progress, measure
 from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.entries.ledger import COMMIT_STORE_PROPERTY, Ledger
@@ -139,7 +139,7 @@ def open_catalog(config: ConnectionConfig) -> Catalog:
         raise
 
 
-def _open_server(config: ConnectionConfig) -> RestCatalog:
+def _open_server(config: ConnectionConfig) -> Catalog:
     if config.commit_store is not None or config.commit_store_options:
         raise InvalidInput("impl 'rest' has no commit store: the server has one; leave commit_store out")
     # The models of `lance_namespace` take longer to import than the rest of Lancekeep.
@@ -154,7 +154,7 @@ def _open_server(config: ConnectionConfig) -> RestCatalog:
     def engine(table: ObjectId, vended: Mapping[str, str]) -> LanceEngine:
         return LanceEngine(namespace, {**own, **vended}, lambda base: namespace)
 
-    return RestCatalog(server, engine, namespace, own)
+    return served_catalog(server, engine, namespace, own)
 
 
 def _open(config: ConnectionConfig) -> Catalog:
@@ -240,10 +240,10 @@ def _open(config: ConnectionConfig) -> Catalog:
         entered = LanceManifestStore(place.objects, f"{place.key}/{MANIFEST_DIRECTORY}".lstrip("/"))
         return CompatibleManifestStore(entered, DirectoryListing(place.objects, place.key)).view().properties
 
-    catalog = Catalog.in_directory(places, ledger, versions, engine, open_rows=open_rows, properties_at=properties_at)
+    catalog = catalog_in_directory(places, ledger, versions, engine, open_rows=open_rows, properties_at=properties_at)
     rows.latest(objects.root_uri + (root_key or manifest_key))  # fail now, not at the first commit
     manifest.view()
-    view = catalog.view()
+    view = ledger.view()
     if mode == V2 and COMMIT_STORE_PROPERTY not in view.properties:
         remembered = listing.view().properties.get(COMMIT_STORE_PROPERTY)  # in V1 or compatible mode
         if remembered is not None:

@@ -9,6 +9,7 @@ from itertools import count
 from typing import Any
 
 import lancekeep
+from lancekeep.application.catalog import directory_of
 
 
 def all_at_once(acts: Sequence[Callable[[], Any]]) -> list[Any]:
@@ -28,7 +29,7 @@ def all_at_once(acts: Sequence[Callable[[], Any]]) -> list[Any]:
 
 def held_back(catalog: lancekeep.Catalog, until: int) -> None:
     """Let the committer wait before its first group until so many appends wait."""
-    appends = catalog._local("append").writes._appends
+    appends = directory_of(catalog).writes._appends
     pause = appends._pause
     rounds = count()
 

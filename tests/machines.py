@@ -21,6 +21,7 @@ import pyarrow as pa
 import lancekeep
 from lancekeep.adapters.commit_stores import open_commit_store
 from lancekeep.adapters.object_stores.local import LocalObjectStore
+from lancekeep.application.catalog import directory_of
 from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.retry import Retry
 from lancekeep.domain.commit import Committed
@@ -84,7 +85,9 @@ class Machine:
         with lancekeep.connect(f"{self.directory}/lake", commit_store=self.url, storage_options=options) as catalog:
             for rows, mode in (([1, 2], "create"), ([3], "append")):
                 version = catalog.write("t", pa.table({"a": rows}), mode).version
-                row = catalog.commits.get(catalog.dataset_root(catalog.find_table("t")), version)
+                row = directory_of(catalog).commits.get(
+                    directory_of(catalog).places.dataset_root(catalog.find_table("t")), version
+                )
                 assert row is not None
                 self.tell(Promise("t", version, [row.path]))
 

@@ -10,7 +10,7 @@ from memory_manifests import MemoryManifestStore
 
 from lancekeep.adapters.commit_stores.memory import MemoryCommitStore
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
-from lancekeep.application.catalog import Catalog
+from lancekeep.application.catalog import catalog_in_directory, directory_of
 from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.entries.ledger import Ledger
 from lancekeep.application.entries.places import Places
@@ -50,7 +50,7 @@ class World:
         )
         commits = TableCommits(self.objects, self.rows, "tester", Retry())
         ledger = Ledger(self.manifest, commits, places.root_uri, managed=False, new_id=lambda: f"{next(entropy):032x}")
-        self.catalog = Catalog.in_directory(
+        self.catalog = catalog_in_directory(
             places, ledger, Versions(ledger, places), no_engine, open_rows=lambda _: self.rows
         )
 
@@ -76,10 +76,10 @@ class World:
         """Run `Catalog.fsck` with the clock of this world."""
         catalog = self.catalog
         fsck = Fsck(
-            catalog.ledger,
-            catalog.places,
-            catalog._local("removal").removal,
-            catalog._local("fsck").tables.remove_unwritten,
+            directory_of(catalog).ledger,
+            directory_of(catalog).places,
+            directory_of(catalog).removal,
+            directory_of(catalog).tables.remove_unwritten,
             grace,
             remove_tables,
             lambda: self.time,
@@ -90,9 +90,9 @@ class World:
         """Run `Catalog.cleanup` in a process whose clock shows ``now``."""
         catalog, week = self.catalog, timedelta(days=7)
         cleanup = Cleanup(
-            catalog.ledger,
-            catalog.places,
-            catalog._local("removal").removal.clones,
+            directory_of(catalog).ledger,
+            directory_of(catalog).places,
+            directory_of(catalog).removal.clones,
             older_than,
             keep=1,
             grace=week,

@@ -17,6 +17,7 @@ from s3_front import Answer, Asked
 import lancekeep
 from lancekeep.adapters.authentication.api_keys import KeyFile
 from lancekeep.adapters.credential_vendors.sts import StsVendor
+from lancekeep.application.catalog import directory_of
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
 from lancekeep.entrypoints.rest.app import create_app
 from lancekeep.entrypoints.rest.security.setup import security_of
@@ -59,7 +60,7 @@ class Lake:
             policy=str(folder / "policy.toml"),
             vending={"role_arn": ROLE, "duration": 900, "endpoint": moto_endpoint},
         )
-        security = security_of(settings, self.options, self.catalog.versions.base_paths)
+        security = security_of(settings, self.options, directory_of(self.catalog).versions.base_paths)
         namespace = CatalogNamespace(self.catalog)
         self.app = create_app(namespace, settings, around=security.around, middleware=security.middleware)
 

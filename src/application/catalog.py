@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-import attrs
-
-from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.entries.ledger import Ledger
 from lancekeep.application.entries.places import Places
-from lancekeep.application.entries.services import NamespaceService, TableService, TagService
 from lancekeep.application.entries.tables import Description
 from lancekeep.application.partitions.namespace import PartitionedNamespace
-from lancekeep.application.rows.compactions import Compactions
-from lancekeep.application.rows.services import TransactionRecordService, WriteService
 from lancekeep.application.rows.table_data import TableData
 from lancekeep.application.rows.table_structure import TableStructure
 from lancekeep.application.rows.transaction_records import TransactionRecords
@@ -24,15 +17,14 @@ from lancekeep.application.rows.transactions import Snapshot, Transaction, take_
 from lancekeep.application.rows.versions import Versions
 from lancekeep.application.rows.views import Views
 from lancekeep.application.rows.writes import HistoryEntry
+from lancekeep.application.services import DEPRECATED, Services, deprecated_part
 from lancekeep.application.upkeep.bases import PropertiesAt
 from lancekeep.application.upkeep.directory import Directory
 from lancekeep.application.upkeep.service import Upkeep
-from lancekeep.domain.catalog import CatalogView
 from lancekeep.domain.commit import Committed, Outcome
 from lancekeep.domain.commit_token import CommitToken
 from lancekeep.domain.errors import NamespaceNotFound
 from lancekeep.domain.identifiers import Identifier, ObjectId
-from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.manifest_entry import NAMESPACE
 from lancekeep.domain.namespace import Namespace
 from lancekeep.domain.partitioning import PartitionBy
@@ -45,27 +37,6 @@ if TYPE_CHECKING:
     from lancekeep.domain.operations import Transaction as TableTransaction
 
 
-_OF_BOTH_KINDS = frozenset({"compactions", "is_bare", "transaction_records", "vends"})
-_DEPRECATED = _OF_BOTH_KINDS | {"mem_wal", "recorder", "removal", "requests", "sql_views"}
-"""Internal parts that were public."""
-
-
-@attrs.frozen
-class Services:
-    """What the facade delegates to: of a directory or of a server."""
-
-    namespaces: NamespaceService
-    tables: TableService
-    rename: Callable[[ObjectId, ObjectId], Table]
-    writes: WriteService
-    data: TableData
-    structure: TableStructure
-    tags: TagService
-    views: Views
-    compactions: Compactions
-    transaction_records: TransactionRecordService
-
-
 class Catalog(Upkeep):
     """The namespaces and tables below one root. Open it with `lancekeep.connect`.
 
@@ -76,49 +47,14 @@ class Catalog(Upkeep):
     A catalog over a server raises `Unsupported` for operations that the REST protocol does not have.
     """
 
-    _vends: object | None = None
-    """The client that vends options of tables; None if none are vended."""
-
     def __init__(self, services: Services, root_uri: str, directory: Directory | None = None) -> None:
         """Create the facade; `lancekeep.connect` calls this."""
         super().__init__(root_uri, directory)
-        self._namespaces = services.namespaces
-        self.tables = services.tables
-        self._rename = services.rename
-        self._writes = services.writes
+        self._services = services
         self.data = services.data
         self.structure = services.structure
         self.tags = services.tags
         self.views = services.views
-        self._compactions = services.compactions
-        self._transaction_records = services.transaction_records
-
-    @classmethod
-    def in_directory(
-        cls,
-        places: Places,
-        ledger: Ledger,
-        versions: Versions,
-        engine: TableEngine,
-        *,
-        open_rows: Callable[[str], ExternalCommitStore],
-        properties_at: PropertiesAt = lambda _: {},
-    ) -> Catalog:
-        """Return the catalog in a directory; `lancekeep.connect` calls this."""
-        own = Directory(places, ledger, versions, engine, open_rows, properties_at)
-        services = Services(
-            own.namespaces,
-            own.tables,
-            own.renames.rename,
-            own.writes,
-            TableData(own.tables, own.writes, engine, own.mem_wal.ask),
-            TableStructure(own.writes, engine, own.transactions),
-            own.tags,
-            Views(own.tables, own.writes, engine),
-            own.compactions,
-            TransactionRecords(ledger, places, own.tables, versions, own.writes, engine),
-        )
-        return cls(services, places.root_uri, own)
 
     # -- namespaces ---------------------------------------------------------------------------------------------
 
@@ -144,7 +80,9 @@ class Catalog(Upkeep):
             NamespaceNotEmpty: ``overwrite`` is set, and the namespace is not empty.
             InvalidInput: An argument is invalid.
         """
-        return self._namespaces.create(ObjectId.of(identifier), properties, exist_ok=exist_ok, overwrite=overwrite)
+        return self._services.namespaces.create(
+            ObjectId.of(identifier), properties, exist_ok=exist_ok, overwrite=overwrite
+        )
 
     def alter_namespace(
         self,
@@ -159,7 +97,7 @@ class Catalog(Upkeep):
             InvalidInput: A property is invalid.
             Unsupported: The catalog is a V1 directory.
         """
-        return self._namespaces.alter(ObjectId.of(identifier), set, remove)
+        return self._services.namespaces.alter(ObjectId.of(identifier), set, remove)
 
     def describe_namespace(self, identifier: Identifier) -> Namespace:
         """Return a namespace with its properties, including properties of partitions.
@@ -167,7 +105,7 @@ class Catalog(Upkeep):
         Raises:
             NamespaceNotFound: The namespace does not exist.
         """
-        return self._namespaces.describe(ObjectId.of(identifier))
+        return self._services.namespaces.describe(ObjectId.of(identifier))
 
     def namespace_exists(self, identifier: Identifier) -> bool:
         """Return whether the namespace exists; the root always does."""
@@ -183,7 +121,7 @@ class Catalog(Upkeep):
         Raises:
             NamespaceNotFound: The namespace does not exist.
         """
-        return self.page_of(identifier, NAMESPACE, None, None)[0]
+        return self._services.namespaces.page(ObjectId.of(identifier), NAMESPACE, None, None)[0]
 
     def drop_namespace(self, identifier: Identifier, *, cascade: bool = False, force: bool = False) -> Namespace:
         """Drop a namespace.
@@ -200,7 +138,7 @@ class Catalog(Upkeep):
             Damaged: Everything was dropped, except the data of a table that is reached by a symbolic link, or that
                 became the source of a clone during the drop.
         """
-        return self._namespaces.drop(ObjectId.of(identifier), cascade=cascade, force=force)
+        return self._services.namespaces.drop(ObjectId.of(identifier), cascade=cascade, force=force)
 
     # -- tables -------------------------------------------------------------------------------------------------
 
@@ -221,7 +159,7 @@ class Catalog(Upkeep):
             TableAlreadyExists, NamespaceNotFound, InvalidInput, Unsupported: Nothing was declared.
             ConcurrentModification: Another writer dropped or renamed the table, or registered its directory.
         """
-        return self.tables.declare(ObjectId.of(identifier), properties, location)
+        return self._services.tables.declare(ObjectId.of(identifier), properties, location)
 
     def register_table(
         self,
@@ -246,7 +184,7 @@ class Catalog(Upkeep):
             Refused: The location holds the unfinished copy of a table that is being renamed.
             ConcurrentModification: The table is a clone, and its source was dropped or renamed during the call.
         """
-        return self.tables.register(ObjectId.of(identifier), location, properties, overwrite=overwrite)
+        return self._services.tables.register(ObjectId.of(identifier), location, properties, overwrite=overwrite)
 
     def alter_table(
         self,
@@ -259,7 +197,7 @@ class Catalog(Upkeep):
         Raises:
             TableNotFound: The table does not exist.
         """
-        return self.tables.alter(ObjectId.of(identifier), set, remove)
+        return self._services.tables.alter(ObjectId.of(identifier), set, remove)
 
     def rename_table(self, source: Identifier, target: Identifier) -> Table:
         """Rename a table, also into another namespace, in one atomic change.
@@ -276,7 +214,7 @@ class Catalog(Upkeep):
             Damaged: The table has its new name, but a version in the old directory could not be moved. Nothing was
                 removed.
         """
-        return self._rename(ObjectId.of(source), ObjectId.of(target))
+        return self._services.rename(ObjectId.of(source), ObjectId.of(target))
 
     def deregister_table(self, identifier: Identifier) -> Table:
         """Remove a table from the catalog, but keep its files and versions.
@@ -284,7 +222,7 @@ class Catalog(Upkeep):
         Raises:
             TableNotFound: The table does not exist.
         """
-        return self.tables.deregister(ObjectId.of(identifier))
+        return self._services.tables.deregister(ObjectId.of(identifier))
 
     def drop_table(self, identifier: Identifier, *, force: bool = False) -> Table:
         """Remove a table, its files and its versions. Later commits to it are refused.
@@ -300,7 +238,7 @@ class Catalog(Upkeep):
             Refused: A shallow clone in the catalog reads files of the table. Nothing was changed.
             Damaged: The table is reached by a symbolic link.
         """
-        return self.tables.drop(ObjectId.of(identifier), force=force)
+        return self._services.tables.drop(ObjectId.of(identifier), force=force)
 
     def clones_of(self, identifier: Identifier) -> list[str]:
         """Return the shallow clones that read files of a table.
@@ -361,11 +299,11 @@ class Catalog(Upkeep):
         Raises:
             TableNotFound: The table does not exist.
         """
-        return self.tables.find(ObjectId.of(identifier))
+        return self._services.tables.find(ObjectId.of(identifier))
 
     def table_exists(self, identifier: Identifier) -> bool:
         """Return whether the catalog has the table, including declared-only tables."""
-        return self.tables.exists(ObjectId.of(identifier))
+        return self._services.tables.exists(ObjectId.of(identifier))
 
     def describe_table(self, identifier: Identifier) -> Description:
         """Return a table's URI, properties and latest version.
@@ -373,7 +311,7 @@ class Catalog(Upkeep):
         Raises:
             TableNotFound: The table does not exist.
         """
-        return self.tables.describe(ObjectId.of(identifier))
+        return self._services.tables.describe(ObjectId.of(identifier))
 
     def list_tables(self, identifier: Identifier = "", *, include_declared: bool = True) -> list[str]:
         """Return the names of the tables in a namespace, sorted.
@@ -381,26 +319,12 @@ class Catalog(Upkeep):
         Raises:
             NamespaceNotFound: The namespace does not exist.
         """
-        return self.page_of_tables(identifier, None, None, include_declared=include_declared)[0]
+        object_id = ObjectId.of(identifier)
+        return self._services.tables.page(object_id, None, None, include_declared=include_declared)[0]
 
     def list_all_tables(self, after: str | None = None, *, include_declared: bool = True) -> Iterator[ObjectId]:
         """Yield every table after an `ObjectId.key`, in the byte order of these keys."""
-        return self.tables.all(after, include_declared=include_declared)
-
-    def page_of(
-        self, identifier: Identifier, object_type: str, after: str | None, limit: int | None
-    ) -> tuple[list[str], str | None]:
-        """Return up to ``limit`` names after a name, and the last if more follow."""
-        return self._namespaces.page(ObjectId.of(identifier), object_type, after, limit)
-
-    def page_of_tables(
-        self, identifier: Identifier, after: str | None, limit: int | None, *, include_declared: bool
-    ) -> tuple[list[str], str | None]:
-        """Return a page of table names, as `page_of` does.
-
-        Excluded tables do not count towards ``limit``.
-        """
-        return self.tables.page(ObjectId.of(identifier), after, limit, include_declared=include_declared)
+        return self._services.tables.all(after, include_declared=include_declared)
 
     # -- data ---------------------------------------------------------------------------------------------------
 
@@ -424,7 +348,7 @@ class Catalog(Upkeep):
             StoreUnavailable: A store did not answer. A table that this write creates either exists completely or does
                 not exist; check before you retry.
         """
-        return self._writes.write(ObjectId.of(identifier), data, mode, properties)
+        return self._services.writes.write(ObjectId.of(identifier), data, mode, properties)
 
     def begin_write(
         self, identifier: Identifier, schema: Any, mode: str = "create", *, properties: Mapping[str, str] | None = None
@@ -434,7 +358,7 @@ class Catalog(Upkeep):
         `commit_fragments` commits the fragments as one version; `abandon_write` gives up. Arguments and errors are
         those of `write`.
         """
-        return self._writes.begin(ObjectId.of(identifier), schema, mode, properties)
+        return self._services.writes.begin(ObjectId.of(identifier), schema, mode, properties)
 
     def commit_fragments(
         self,
@@ -454,7 +378,7 @@ class Catalog(Upkeep):
             properties: Properties of the version's transaction, by which a later reader can recognize the commit.
             exactly: Commit as the version after ``plan.read_version``, or raise `ConcurrentModification`.
         """
-        return self._writes.commit_fragments(plan, fragments, dict(properties or {}), exactly=exactly)
+        return self._services.writes.commit_fragments(plan, fragments, dict(properties or {}), exactly=exactly)
 
     def commit_change(
         self,
@@ -478,7 +402,7 @@ class Catalog(Upkeep):
             TableNotFound, BranchNotFound: The table or the branch does not exist.
             VersionNotFound: The table is only declared.
         """
-        return self._writes.commit_change(ObjectId.of(identifier), act, after, branch=branch)
+        return self._services.writes.commit_change(ObjectId.of(identifier), act, after, branch=branch)
 
     def commit(
         self,
@@ -538,7 +462,7 @@ class Catalog(Upkeep):
             Unsupported: An index of a clone has its files at the source; materialize the clone first.
             CommitUnknown: The outcome is unknown.
         """
-        return self._compactions.compact(ObjectId.of(identifier), target_rows)
+        return self._services.compactions.compact(ObjectId.of(identifier), target_rows)
 
     def commit_compaction(self, identifier: Identifier, rewritten: Sequence[Any]) -> Committed:
         """Commit fragments that distributed workers have rewritten, as one version.
@@ -552,11 +476,11 @@ class Catalog(Upkeep):
             ConcurrentModification, CommitRefused: The table has changed; plan again. Nothing was committed.
             CommitUnknown: The outcome is unknown.
         """
-        return self._compactions.commit(ObjectId.of(identifier), rewritten)
+        return self._services.compactions.commit(ObjectId.of(identifier), rewritten)
 
     def abandon_write(self, plan: WritePlan) -> None:
         """Undo `begin_write`. Idempotent. Fragments stay until `cleanup`."""
-        self._writes.abandon(plan)
+        self._services.writes.abandon(plan)
 
     def open(
         self, identifier: Identifier, version: int | None = None, *, tag: str | None = None, branch: str | None = None
@@ -573,13 +497,13 @@ class Catalog(Upkeep):
             TableNotFound, VersionNotFound, TagNotFound, BranchNotFound: The object does not exist.
             InvalidInput: A tag was given together with a version or a branch.
         """
-        return self._writes.open(ObjectId.of(identifier), version, tag, branch)
+        return self._services.writes.open(ObjectId.of(identifier), version, tag, branch)
 
     def describe_version(
         self, identifier: Identifier, version: int | None = None, *, tag: str | None = None, branch: str | None = None
     ) -> VersionDetails:
         """Return the schema and the counts of a version, chosen as by `open`."""
-        return self._writes.describe_version(ObjectId.of(identifier), version, tag, branch)
+        return self._services.writes.describe_version(ObjectId.of(identifier), version, tag, branch)
 
     def inspect(
         self,
@@ -623,7 +547,7 @@ class Catalog(Upkeep):
         Raises:
             TableNotFound: The table does not exist.
         """
-        return self._writes.history(ObjectId.of(identifier), limit)
+        return self._services.writes.history(ObjectId.of(identifier), limit)
 
     def transaction(self) -> Transaction:
         """Return a transaction, which commits writes to several tables atomically.
@@ -664,7 +588,7 @@ class Catalog(Upkeep):
         Raises:
             InvalidInput: The text is not a token, or the token belongs to another catalog. Nothing was done.
         """
-        return self._local("resolve").versions.resolve(token)
+        return self._services.resolve(token)
 
     # -- partitions ---------------------------------------------------------------------------------------------
 
@@ -697,67 +621,20 @@ class Catalog(Upkeep):
         own = self._local(operation)
         return PartitionedNamespace(own.ledger, own.places, own.writes, own.removal, own.engine)
 
-    # -- parts that only a directory has -----------------------------------------------------------------------
-
-    @property
-    def ledger(self) -> Ledger:
-        """The entries of the catalog."""
-        return self._local("ledger").ledger
-
-    @property
-    def places(self) -> Places:
-        """The directories of tables."""
-        return self._local("places").places
-
-    @property
-    def versions(self) -> Versions:
-        """The versions of tables."""
-        return self._local("versions").versions
-
-    @property
-    def engine(self) -> TableEngine:
-        """The table engine."""
-        return self._local("engine").engine
-
-    # -- versions -----------------------------------------------------------------------------------------------
-
-    @property
-    def commits(self) -> TableCommits:
-        """The commits of table versions."""
-        return self._local("commits").commits
-
-    @property
-    def managed(self) -> bool:
-        """Whether a commit store manages the versions of tables."""
-        return self._local("managed").ledger.managed
-
-    # -- places -------------------------------------------------------------------------------------------------
-
-    @property
-    def storage_options(self) -> Mapping[str, str]:
-        """The options that the table engine needs to open a table."""
-        return self._local("storage_options").places.storage_options
+    # -- settings -----------------------------------------------------------------------------------------------
 
     @property
     def root_uri(self) -> str:
-        """The root of the catalog."""
+        """The root of the catalog, or the URI of its server."""
         return self._root_uri
 
-    def dataset_root(self, table: Table) -> DatasetRoot:
-        """Return the dataset root of a table; see `Places.dataset_root`."""
-        return self._local("dataset_root").places.dataset_root(table)
+    @property
+    def storage_options(self) -> Mapping[str, str]:
+        """The options with which ``lance.dataset`` opens a table at its URI.
 
-    def uri(self, table: Table) -> str:
-        """Return the URI by which the table engine opens a table."""
-        return self._local("uri").places.uri(table)
-
-    def _is_bare(self) -> bool:
-        """Return whether the root is empty: the catalog is new, or its root is mistyped."""
-        return self._local("is_bare").places.is_bare()
-
-    def view(self) -> CatalogView:
-        """Return the current entries; see `Ledger.view`."""
-        return self._local("view").ledger.view()
+        A server vends more options for each table.
+        """
+        return self._services.storage_options
 
     # -- life ---------------------------------------------------------------------------------------------------
 
@@ -766,7 +643,7 @@ class Catalog(Upkeep):
 
         The digests of the last commits are recorded before.
         """
-        self._local("close").close()
+        self._services.close()
 
     def __enter__(self) -> Self:
         return self
@@ -779,18 +656,61 @@ class Catalog(Upkeep):
     if not TYPE_CHECKING:  # a type checker rejects the deprecated names
 
         def __getattr__(self, name: str) -> object:
-            """Return an internal part under its deprecated public name."""
-            if name not in _DEPRECATED:
-                if hasattr(type(self), name):  # a property that only a directory has raised the error, which is lost
-                    self._local(name)
+            """Return an internal part by its former, deprecated name."""
+            if name not in DEPRECATED:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            part = getattr(self, f"_{name}") if name in _OF_BOTH_KINDS else getattr(self._local(name), name)
-            warnings.warn(
-                f"Catalog.{name} is internal, and will be removed. Use the documented methods of Catalog",
-                DeprecationWarning,
-                stacklevel=2,
-            )
-            return part
+            return deprecated_part(name, self._services, self._local)
 
     def __repr__(self) -> str:
-        return f"Catalog({self.root_uri!r}, commit_store={self._local('repr').ledger.own_store!r})"
+        store = "" if self._directory is None else f", commit_store={self._directory.ledger.own_store!r}"
+        return f"Catalog({self.root_uri!r}{store})"
+
+
+def catalog_in_directory(
+    places: Places,
+    ledger: Ledger,
+    versions: Versions,
+    engine: TableEngine,
+    *,
+    open_rows: Callable[[str], ExternalCommitStore],
+    properties_at: PropertiesAt = lambda _: {},
+) -> Catalog:
+    """Return the catalog in a directory."""
+    own = Directory(places, ledger, versions, engine, open_rows, properties_at)
+    services = Services(
+        own.namespaces,
+        own.tables,
+        own.renames.rename,
+        own.writes,
+        TableData(own.tables, own.writes, engine, own.mem_wal.ask),
+        TableStructure(own.writes, engine, own.transactions),
+        own.tags,
+        Views(own.tables, own.writes, engine),
+        own.compactions,
+        TransactionRecords(ledger, places, own.tables, versions, own.writes, engine),
+        engine,
+        resolve=versions.resolve,
+        close=own.close,
+        uri=places.uri,
+        storage_options=places.storage_options,
+        is_bare=places.is_bare,
+    )
+    return Catalog(services, places.root_uri, own)
+
+
+def directory_of(catalog: Catalog, operation: str = "parts of a directory") -> Directory:
+    """Return the parts that only a directory has, for modules of Lancekeep.
+
+    Args:
+        catalog: The catalog.
+        operation: What needs the parts, for the message.
+
+    Raises:
+        NoDirectory: The catalog is that of a server.
+    """
+    return catalog._local(operation)
+
+
+def services_of(catalog: Catalog) -> Services:
+    """Return the parts that every catalog has, for modules of Lancekeep."""
+    return catalog._services

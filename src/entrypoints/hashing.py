@@ -10,7 +10,9 @@ from time import monotonic
 import attrs
 
 from lancekeep.adapters.lance.hashing import file_digest
-from lancekeep.application.catalog import Catalog
+from lancekeep.application.catalog import Catalog, directory_of
+from lancekeep.application.commits.table_commits import TableCommits
+from lancekeep.application.entries.places import Places
 from lancekeep.application.rows.digests import Digests
 from lancekeep.application.upkeep.examination import Kept, Unreadable, examine, kept_versions
 from lancekeep.application.upkeep.file_checks import FileChecks
@@ -96,21 +98,22 @@ def digest(
         Damaged: A manifest, a record of digests or a file cannot be read.
     """
     began = monotonic()
-    commits = catalog.commits
+    own = directory_of(catalog, "digest")
+    commits = own.commits
     chosen = list(map(ObjectId.of, tables)) if tables is not None else list(catalog.list_all_tables())
     records, files, recorded, size = Digests(commits.objects, commits.retry), 0, 0, 0
-    catalog._local("digest").recorder.flush()
+    own.recorder.flush()
     with Isolation(content_digest, threads or os.cpu_count() or 1) as child:
         for table in chosen:
-            root = catalog.dataset_root(catalog.find_table(table))
-            kept = list(_readable(catalog, table, root))
+            root = own.places.dataset_root(catalog.find_table(table))
+            kept = list(_readable(commits, table, root))
             before = {each.version.root.key: records.keys(each.version.root.key) for each in kept}
-            listed = commits.retry.call(partial(_listed, catalog, root))
-            every = list(named_files(FileChecks(catalog._local("digest").removal.clones), root, kept, listed))
+            listed = commits.retry.call(partial(_listed, commits, root))
+            every = list(named_files(FileChecks(own.removal.clones), root, kept, listed))
             known = {history: records.recorded(history) for history in {file.history for file in every}}
             fresh = [file for file in every if file.name not in known[file.history]]
             found: dict[str, list[tuple[str, FileDigest]]] = {}
-            tasks = [hashed_file(catalog, root, file, ()) for file in fresh]
+            tasks = [hashed_file(own.places, root, file, ()) for file in fresh]
             for at, (file, value) in enumerate(zip(fresh, child.run(tasks), strict=True)):
                 progress(at, len(fresh), f"digest: {table}")
                 if isinstance(value, Crashed):
@@ -124,26 +127,26 @@ def digest(
     return Recording(len(chosen), files, recorded, size, monotonic() - began)
 
 
-def _readable(catalog: Catalog, table: ObjectId, root: DatasetRoot) -> Iterator[Kept]:
-    for kept in kept_versions(catalog.commits, root):
+def _readable(commits: TableCommits, table: ObjectId, root: DatasetRoot) -> Iterator[Kept]:
+    for kept in kept_versions(commits, root):
         if isinstance(kept, Unreadable):
             raise Damaged(f"{table}: {kept.object}: {kept.reason}. Repair the table before you record digests")
-        examine(catalog.commits, kept.version)
+        examine(commits, kept.version)
         yield kept
 
 
-def _listed(catalog: Catalog, root: DatasetRoot) -> list[ObjectInfo]:
-    return list(catalog.commits.objects.list(f"{root.key}/"))
+def _listed(commits: TableCommits, root: DatasetRoot) -> list[ObjectInfo]:
+    return list(commits.objects.list(f"{root.key}/"))
 
 
-def hashed_file(catalog: Catalog, root: DatasetRoot, file: NamedFile, expected: tuple[FileDigest, ...]) -> HashedFile:
+def hashed_file(places: Places, root: DatasetRoot, file: NamedFile, expected: tuple[FileDigest, ...]) -> HashedFile:
     """Return a file as a task that has no catalog reads it."""
-    options = tuple(catalog.storage_options.items())
+    options = tuple(places.storage_options.items())
     if "://" in file.key:
         directory, _, path = file.key.rpartition("/")
         return HashedFile(file.key, directory, path, file.size, expected, options)
     path = file.key.removeprefix(f"{root.key}/")
-    return HashedFile(path, catalog.places.uri_at(root), path, file.size, expected, options)
+    return HashedFile(path, places.uri_at(root), path, file.size, expected, options)
 
 
 # -- in the tasks ---------------------------------------------------------------------------------------------------

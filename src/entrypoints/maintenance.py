@@ -33,7 +33,7 @@ from typing import Any
 import attrs
 from lance_namespace import LanceNamespace
 
-from lancekeep.application.catalog import Catalog
+from lancekeep.application.catalog import Catalog, directory_of
 from lancekeep.application.entries.base_paths import restricted, within_one_table
 from lancekeep.application.upkeep.lease import Lease
 from lancekeep.application.upkeep.maintenance import MaintenanceAction
@@ -149,7 +149,8 @@ class MaintenanceWorker:
         self._renewing = Lock()
         self._thread: Thread | None = None
         holder = f"{socket.gethostname()} {os.getpid()}"
-        self._lease = Lease(catalog.places.objects, catalog.places.prefix, holder, term)
+        places = directory_of(catalog, "maintenance").places
+        self._lease = Lease(places.objects, places.prefix, holder, term)
 
     def run_once(self) -> Iterator[MaintenanceAction] | None:
         """Run if this worker gets the lease; None if another one has it."""

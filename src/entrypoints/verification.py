@@ -21,8 +21,9 @@ import lance
 from lance.file import LanceFileSession
 
 from lancekeep.adapters.lance.panics import is_panic
-from lancekeep.application.catalog import Catalog
+from lancekeep.application.catalog import Catalog, directory_of
 from lancekeep.application.rows.digests import Digests, Recorded
+from lancekeep.application.upkeep.directory import Directory
 from lancekeep.application.upkeep.examination import Kept, Unreadable, contradiction, examine, kept_versions
 from lancekeep.application.upkeep.file_checks import FileChecks, FileFault, Version
 from lancekeep.application.upkeep.fsck import Progress
@@ -189,14 +190,15 @@ def verify_by(
     ``run`` yields in order the result of each task, or how the process of the task crashed.
     """
     began = monotonic()
-    catalog._local("verify").recorder.flush()
+    own = directory_of(catalog, "verify")
+    own.recorder.flush()
     chosen = list(map(ObjectId.of, tables)) if tables is not None else list(catalog.list_all_tables())
     report = _Report(digests, indexes)
     work: list[Work] = []
     for at, table in enumerate(chosen):
         progress(at, len(chosen), f"examining {table}")
         try:
-            work += report.open(catalog, table, partial(_tell, progress, at, len(chosen), table))
+            work += report.open(own, table, partial(_tell, progress, at, len(chosen), table))
         except LancekeepError as error:
             if tables is not None and isinstance(error, InvalidInput | NotFound):
                 raise
@@ -296,17 +298,18 @@ class _Report:
             self._objects.add((problem.table, problem.object))
             self.problems.add(problem)
 
-    def open(self, catalog: Catalog, table: ObjectId, tell: Callable[[int], object]) -> list[Work]:
+    def open(self, own: Directory, table: ObjectId, tell: Callable[[int], object]) -> list[Work]:
         """Check the metadata of a table, and return the work for the tasks."""
-        root = catalog.dataset_root(catalog.find_table(table))
+        entry = own.tables.find(table)
+        root = own.places.dataset_root(entry)
         examined: list[Kept] = []
-        for kept in kept_versions(catalog.commits, root):
+        for kept in kept_versions(own.commits, root):
             if isinstance(kept, Unreadable):
                 self.add_problem(Problem(str(table), kept.object.removeprefix(f"{root.key}/"), _text(kept.reason)))
                 continue
             try:
-                decoded = examine(catalog.commits, kept.version)
-                if found := contradiction(catalog.commits, kept.version, decoded):
+                decoded = examine(own.commits, kept.version)
+                if found := contradiction(own.commits, kept.version, decoded):
                     path = kept.version.key.removeprefix(f"{root.key}/")
                     reason = f"it differs from the version before it or from its transaction file: {found}"
                     self.add_problem(Problem(_named(table, kept), path, reason))
@@ -314,13 +317,13 @@ class _Report:
             except LancekeepError as error:
                 name = _named(table, kept)
                 self.add_problem(Problem(name, kept.version.key.removeprefix(f"{root.key}/"), _line(error)))
-        unreadable = self._check_files(catalog, table, root, examined, tell)
+        unreadable = self._check_files(own, table, root, examined, tell)
         read, work = set[int](), list[Work]()
-        options = tuple(catalog.storage_options.items())
+        options = tuple(own.places.storage_options.items())
         for kept in examined:  # decoded again, because several large manifests do not fit into memory
-            content = catalog.commits.retry.call(partial(catalog.commits.objects.get, kept.version.key))
+            content = own.commits.retry.call(partial(own.commits.objects.get, kept.version.key))
             version, name = TableVersion.parse(content, kept.version.key), _named(table, kept)
-            uri = catalog.places.uri_at(root)
+            uri = own.places.uri_at(root)
             source = VersionSource(uri, kept.version.number, kept.branch, options, self._run)
             if kept.is_latest:
                 self.tables[name] = _described(name, version)
@@ -337,15 +340,15 @@ class _Report:
             parts = (tuple(ids[at : at + _FRAGMENTS_OF_A_TASK]) for at in starts)
             work += (Work(name, source, part, kept.is_latest, droppable) for part in parts)
         if self._compares:
-            work += self._comparisons(catalog, catalog.find_table(table), root, examined, options)
+            work += self._comparisons(own, entry, root, examined, options)
         return work
 
     def _comparisons(
-        self, catalog: Catalog, entry: Table, root: DatasetRoot, kept: Sequence[Kept], options: Options
+        self, own: Directory, entry: Table, root: DatasetRoot, kept: Sequence[Kept], options: Options
     ) -> Iterator[Work]:
         """Yield the work on files that have recorded digests."""
         table = entry.id
-        records = Digests(catalog.commits.objects, catalog.commits.retry)
+        records = Digests(own.commits.objects, own.commits.retry)
 
         @cache
         def recorded(history: str) -> Recorded:
@@ -356,11 +359,11 @@ class _Report:
                 return {}
 
         histories = dict.fromkeys((root.key, *(each.version.root.key for each in kept)))
-        if not any(map(recorded, histories)) and not catalog._local("verify").recorder.wants(entry):
+        if not any(map(recorded, histories)) and not own.recorder.wants(entry):
             return
-        checks = FileChecks(catalog._local("verify").removal.clones)
+        checks = FileChecks(own.removal.clones)
         chosen, without = list[HashedFile](), set[str]()
-        for file in named_files(checks, root, kept, catalog.commits.objects.list(f"{root.key}/")):
+        for file in named_files(checks, root, kept, own.commits.objects.list(f"{root.key}/")):
             digests = recorded(file.history).get(file.name, ())
             if not digests and file.source is not None:
                 digests = recorded(file.source.history).get(file.source.name, ())
@@ -372,19 +375,19 @@ class _Report:
                 self.add_problem(Problem(str(table), file.key.removeprefix(f"{root.key}/"), reason))
             else:
                 expected = tuple(digest for digest in digests if digest.size == file.size)
-                chosen.append(hashed_file(catalog, root, file, expected))
+                chosen.append(hashed_file(own.places, root, file, expected))
         if (told := self.tables.get(str(table))) is not None:
             self.tables[str(table)] = attrs.evolve(told, digests=len(chosen), undigested=len(without))
         for each in kept:
             if each.version.key in without and (told := self.tables.get(_named(table, each))) is not None:
                 unrecorded = (*told.unrecorded, each.version.number)
                 self.tables[told.table] = attrs.evolve(told, unrecorded=unrecorded)
-        source = VersionSource(catalog.places.uri_at(root), 0, "", options, self._run)
+        source = VersionSource(own.places.uri_at(root), 0, "", options, self._run)
         for at in range(0, len(chosen), _FILES_OF_A_TASK):
             yield Work(str(table), source, (), True, False, tuple(chosen[at : at + _FILES_OF_A_TASK]))
 
     def _check_files(
-        self, catalog: Catalog, table: ObjectId, root: DatasetRoot, kept: Sequence[Kept], tell: Callable[[int], object]
+        self, own: Directory, table: ObjectId, root: DatasetRoot, kept: Sequence[Kept], tell: Callable[[int], object]
     ) -> set[tuple[Version, int]]:
         """Compare manifests with a listing of the files, and decode deletion files.
 
@@ -392,7 +395,7 @@ class _Report:
             The fragments with a damaged deletion file, which the engine must not read.
         """
         by_version, unreadable = {each.version: each for each in kept}, set[tuple[Version, int]]()
-        for fault in FileChecks(catalog._local("verify").removal.clones).faults(root, list(by_version), tell):
+        for fault in FileChecks(own.removal.clones).faults(root, list(by_version), tell):
             version = by_version[fault.version]
             can_drop, name = version.is_latest and not version.branch, _named(table, version)
             fragment = fault.fragment if can_drop else None

@@ -24,6 +24,7 @@ from s3_front import Answer, Asked, s3_front
 from writers import kill_two_at_work
 
 import lancekeep
+from lancekeep.application.catalog import directory_of
 from lancekeep.application.commits.keyed_requests import KeyedRequest, performing
 from lancekeep.application.retry import Retry
 from lancekeep.application.rows import appends as application_appends
@@ -108,8 +109,7 @@ def test_an_interrupted_append_neither_holds_up_its_group_nor_adds_rows(tmp_path
 
     def append(number: int) -> Any:
         while (
-            number
-            and sum(len(line.waiting) for line in catalog._local("append").writes._appends._lines.values()) < number
+            number and sum(len(line.waiting) for line in directory_of(catalog).writes._appends._lines.values()) < number
         ):
             threading.Event().wait(0.001)
         with performing(cast(KeyedRequest, Interrupted()) if number in interrupted else None):
@@ -259,8 +259,8 @@ def test_an_idle_writer_does_not_fill_a_gap_that_clean_up_left(site: Site) -> No
     other = site.open()
     for number in range(5):
         other.write("ml.t", row(2, number), "append")
-    table = other.versions.find_table(ObjectId.of("ml.t"))
-    other.versions.delete_versions(other.versions.dataset_root(table), [3, 4])
+    table = directory_of(other).versions.find_table(ObjectId.of("ml.t"))
+    directory_of(other).versions.delete_versions(directory_of(other).versions.dataset_root(table), [3, 4])
     assert site.catalog.write("ml.t", row(3, 0), "append").version == 8
     assert rows_of(site.catalog, "ml.t", site.options) == Counter(
         [(0, 0), (1, 0), (3, 0), *[(2, number) for number in range(5)]]
@@ -271,7 +271,7 @@ def test_an_idle_writer_does_not_fill_a_gap_that_clean_up_left(site: Site) -> No
 @pytest.mark.parametrize("times", [1, 3])
 def test_lost_replies_of_the_store_neither_lose_nor_double_rows(site: Site, method: str, times: int) -> None:
     site.catalog.write("ml.t", row(1, 0), "append")
-    commits = site.catalog.versions.commits
+    commits = directory_of(site.catalog).versions.commits
     commits.objects = Faulty(commits.objects, lost_replies(method, times))
     answers = all_at_once([partial(site.catalog.write, "ml.t", row(n, 0), "append") for n in range(2, 10)])
     assert not [answer for answer in answers if isinstance(answer, Exception)]
@@ -283,7 +283,7 @@ def test_an_outage_during_the_commit_leaves_an_outcome_that_can_be_resolved(tmp_
     catalog = lancekeep.connect(str(tmp_path / "lake"))
     catalog.write("t", row(0, 0))
     catalog.write("t", row(1, 0), "append")
-    commits = catalog.versions.commits
+    commits = directory_of(catalog).versions.commits
     commits.retry = Retry(patience=0.0)
     honest = commits.objects
     out = ("after" if took_effect else "before"), StoreUnavailable("no answer")
@@ -472,7 +472,7 @@ def test_a_writer_that_never_wins_does_not_hold_up_appends(tmp_path: Path) -> No
     """It commits a version that is taken, again and again."""
     catalog = lancekeep.connect(str(tmp_path / "lake"), commit_store=f"sqlite://{tmp_path}/commits.db")
     catalog.write("t", row(0, 0))
-    appends = catalog._local("append").writes._appends
+    appends = directory_of(catalog).writes._appends
     waits: list[float] = []
 
     class Won(threading.Event):
@@ -496,7 +496,7 @@ def test_a_writer_of_another_process_that_has_lost_gets_a_turn(
     store = f"sqlite://{tmp_path}/commits.db" if commit_store == "sqlite" else commit_store
     catalog, other = (lancekeep.connect(str(tmp_path / "lake"), commit_store=store) for _ in range(2))
     catalog.write("t", row(0, 0))
-    appends, now = catalog._local("append").writes._appends, [0.0]
+    appends, now = directory_of(catalog).writes._appends, [0.0]
     monkeypatch.setattr(appends, "_clock", lambda: now[0])
 
     def append_busily() -> None:
@@ -532,7 +532,7 @@ def test_a_writer_of_another_process_that_has_lost_gets_a_turn(
         if len(looks) == 3:
             other.commit_change("t", commit_once)
 
-    monkeypatch.setattr(catalog.commits.retry, "sleep", look_later)
+    monkeypatch.setattr(directory_of(catalog).commits.retry, "sleep", look_later)
     append_busily()
     assert looks[:3] == [0.2] * 3, "the committer waits until the other process has committed"
     assert now[0] - line.pace.met < 10

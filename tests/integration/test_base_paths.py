@@ -22,6 +22,7 @@ from starlette.testclient import TestClient
 
 import lancekeep
 from lancekeep.adapters.authentication.api_keys import KeyFile
+from lancekeep.application.catalog import directory_of
 from lancekeep.application.upkeep.maintenance import MaintenanceAction
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.maintenance import MaintenancePolicy, MaintenanceRule
@@ -93,7 +94,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
             catalog.create_namespace(name)
         catalog.write("secret.plans", SECRET)
         catalog.write("ml.own", pa.table({"id": ["1"]}))
-        security = security_of(settings, {}, catalog.versions.base_paths)
+        security = security_of(settings, {}, directory_of(catalog).versions.base_paths)
         app = create_app(CatalogNamespace(catalog), settings, around=security.around, middleware=security.middleware)
         with TestClient(app) as client:
             yield Site(root, catalog, client, keys)
@@ -241,7 +242,7 @@ SPELLINGS = [
 def test_other_spellings_of_a_forbidden_table_are_not_the_own_one(site: Site) -> None:
     uris = {name: site.catalog.describe_table(name).uri for name in ("ml.own", "secret.plans")}
     own, secret = (uri.rpartition("/")[2] for uri in uris.values())
-    table_at = site.catalog.versions.base_paths._table_at
+    table_at = directory_of(site.catalog).versions.base_paths._table_at
     assert [table_at(uri) for uri in uris.values()] == [ObjectId.of(name) for name in uris]
     for spelling in SPELLINGS:
         path = spelling.format(root=site.root, own=own, secret=secret)

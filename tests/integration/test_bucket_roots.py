@@ -14,6 +14,7 @@ from lance_namespace import ListTablesRequest
 
 import lancekeep
 from lancekeep.adapters.object_stores import open_object_store
+from lancekeep.application.catalog import services_of
 
 ROWS = pa.table({"a": pa.array([1, 2, 3], pa.int64())})
 
@@ -46,8 +47,8 @@ def test_bucket_root_supports_every_operation(moto_endpoint: str, tmp_path: Path
         with pytest.raises((lancekeep.InvalidInput, lancekeep.TableNotFound, lancekeep.Unsupported)):
             catalog.register_table("t", outside)
     table = open_catalog().register_table("t", f"{root}/{location}")
-    assert (table.location, catalog.uri(table)) == (location, f"{root}/{location}")
-    assert lance.dataset(catalog.uri(table), storage_options=options).count_rows() == 6
+    assert (table.location, services_of(catalog).uri(table)) == (location, f"{root}/{location}")
+    assert lance.dataset(services_of(catalog).uri(table), storage_options=options).count_rows() == 6
     assert catalog.open("t", version=1).to_table() == ROWS
 
     assert catalog.fsck(deep=True, repair=True, grace=timedelta(0)).findings == ()

@@ -19,6 +19,7 @@ from lance_namespace import errors as api_errors
 from lance_namespace_urllib3_client.models.version_range import VersionRange
 
 import lancekeep
+from lancekeep.application.catalog import directory_of, services_of
 from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.upkeep.commit_store_move import move_history
 from lancekeep.domain.commit import Committed
@@ -125,7 +126,7 @@ def test_write_returns_the_version_that_its_callback_committed(catalog: lancekee
     """An error in a callback behind the commit goes unnoticed: the engine finds its version committed all the same."""
     catalog.write("t", pa.table({"x": [1]}))
     committed = catalog.write("t", pa.table({"x": [2]}), "append")
-    if catalog.managed:
+    if directory_of(catalog).ledger.managed:
         manifest = lance.dataset(catalog.describe_table("t").uri)._ds.serialized_manifest()
         assert committed.version == 2
         assert committed.path.endswith(".manifest")
@@ -155,13 +156,13 @@ def test_declaration_with_a_commit_of_another_writer_is_kept(
     catalog, other = (lancekeep.connect(str(tmp_path / "lake"), mode=mode, commit_store=url) for _ in range(2))
     plan, theirs = catalog.begin_write("t", TABLE.schema), other.begin_write("t", TABLE.schema, "overwrite")
     fragments = lance.fragment.write_fragments(TABLE, theirs.uri, schema=theirs.schema)
-    table, staged = other.find_table("t"), other.engine.stage(theirs, fragments)
+    table, staged = other.find_table("t"), directory_of(other).engine.stage(theirs, fragments)
     part, _, method = moment.partition(".")
     act = getattr(getattr(catalog, part), method)
 
     def behind_another(argument: Any, **options: Any) -> Any:
         monkeypatch.undo()
-        outcome = other.versions.commit_version(table, None, staged.version, staged.path, staged.size)
+        outcome = directory_of(other).versions.commit_version(table, None, staged.version, staged.path, staged.size)
         assert isinstance(outcome, Committed)
         return act(argument, **options)
 
@@ -288,7 +289,7 @@ def test_deregister_and_register(tmp_path: Path, catalog: lancekeep.Catalog) -> 
     catalog.write("a.t", TABLE)
     table = catalog.deregister_table("a.t")
     assert catalog.list_tables("a") == []
-    catalog.register_table("a.again", catalog.uri(table))
+    catalog.register_table("a.again", services_of(catalog).uri(table))
     assert catalog.open("a.again").count_rows() == 3
     catalog.write("a.again", TABLE, "append")
     lance.write_dataset(TABLE, str(tmp_path / "lake" / "plain.lance"))
@@ -324,15 +325,15 @@ def test_changing_the_commit_store_moves_and_fences_every_history(
     catalog.open("a.t").create_branch("b").insert(TABLE)
     catalog.declare_table("a.declared")
     held = catalog.open("a.t")
-    stale = lancekeep.connect(str(tmp_path / "lake"), commit_store=catalog.commits.rows.url)
-    rows = catalog.commits.rows
+    stale = lancekeep.connect(str(tmp_path / "lake"), commit_store=directory_of(catalog).commits.rows.url)
+    rows = directory_of(catalog).commits.rows
     assert catalog.change_commit_store(redis_url) == 3
     assert catalog.change_commit_store(redis_url) == 0
     with pytest.raises(lancekeep.CommitStoreMismatch):
         stale.write("a.t", TABLE, "append")
-    latest = rows.latest(catalog.dataset_root(catalog.find_table("a.t")).base_uri)
+    latest = rows.latest(directory_of(catalog).places.dataset_root(catalog.find_table("a.t")).base_uri)
     assert latest is not None
-    assert latest.moved_to == catalog.commits.rows.url
+    assert latest.moved_to == directory_of(catalog).commits.rows.url
     held.insert(TABLE)  # its namespace is this catalog's, which commits through the new store now
     again = lancekeep.connect(str(tmp_path / "lake"), commit_store=redis_url)
     assert [entry.version for entry in again.history("a.t")] == [2, 1]
@@ -569,7 +570,7 @@ def test_dynamodb_table_is_shared_with_native_writers(moto_endpoint: str) -> Non
     store = f"dynamodb://shared-{name}?region=us-east-1&endpoint_url={moto_endpoint}&shared_with_native=true"
     catalog = lancekeep.connect(f"s3://{name}/lake", commit_store=store, storage_options=options)
     catalog.write("t", TABLE)
-    key = catalog.dataset_root(catalog.find_table("t")).key
+    key = directory_of(catalog).places.dataset_root(catalog.find_table("t")).key
     native_uri = f"s3+ddb://{name}/{key}?ddbTableName=shared-{name}"
     native_options = {**options, "dynamodb_endpoint": moto_endpoint}
     for turn in range(3):

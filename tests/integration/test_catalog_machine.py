@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from writers import open_namespace, perform
 
 import lancekeep
+from lancekeep.application.catalog import services_of
 from lancekeep.application.upkeep.fsck import Kind
 
 Names = tuple[str, ...]
@@ -290,11 +291,12 @@ class CatalogMachine(RuleBasedStateMachine):
     def list_pages(self, which: bool, at: Pick, limit: int) -> None:
         path = self.new(at)[:-1]
         catalog, after, found = self.catalogs[which], None, list[str]()
+        tables = services_of(catalog).tables
         if self.no_space(path):
             self.expect(lancekeep.NamespaceNotFound, lambda: catalog.list_tables(path))
             return
         while True:
-            page, after = catalog.page_of_tables(path, after, limit, include_declared=True)
+            page, after = tables.page(lancekeep.ObjectId(path), after, limit, include_declared=True)
             assert len(page) <= limit
             found += page
             if after is None:

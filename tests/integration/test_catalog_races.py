@@ -15,6 +15,7 @@ import pytest
 from writers import PATIENCE, Answer, Call, Peers, answer, open_namespace
 
 import lancekeep
+from lancekeep.application.catalog import directory_of
 from lancekeep.application.upkeep.fsck import Kind
 
 ROWS = pa.table({"a": pa.array([1, 2, 3], pa.int64())})
@@ -243,7 +244,7 @@ def test_concurrent_migration_and_rename(tmp_path: Path) -> None:
 
 def between(catalog: lancekeep.Catalog, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     """Run ``act`` once, between the next decision of ``catalog`` and its compare-and-set."""
-    apply = catalog.ledger.apply
+    apply = directory_of(catalog).ledger.apply
     waiting = [act]
 
     def meddled(decide: Callable[[Any], Any], **options: Any) -> Any:
@@ -255,7 +256,7 @@ def between(catalog: lancekeep.Catalog, monkeypatch: pytest.MonkeyPatch, act: Ca
 
         return apply(decide_slowly, **options)
 
-    monkeypatch.setattr(catalog.ledger, "apply", meddled)
+    monkeypatch.setattr(directory_of(catalog).ledger, "apply", meddled)
 
 
 @pytest.mark.parametrize("operation", ["drop_table", "deregister_table"])
@@ -273,7 +274,7 @@ def test_table_dropped_during_its_rename_is_removed(tmp_path: Path, monkeypatch:
     place = f"{arena.properties['root']}/t.lance"
     lance.write_dataset(ROWS, place)
     renaming, other = arena.catalog, arena.catalog
-    record = renaming.commits.rows.record
+    record = directory_of(renaming).commits.rows.record
     dropped: list[str] = []
 
     def meddled(rows: Any) -> None:
@@ -282,7 +283,7 @@ def test_table_dropped_during_its_rename_is_removed(tmp_path: Path, monkeypatch:
         record(rows)
 
     between(renaming, monkeypatch, lambda: lance.write_dataset(MORE, place, mode="append"))
-    monkeypatch.setattr(renaming.commits.rows, "record", meddled)
+    monkeypatch.setattr(directory_of(renaming).commits.rows, "record", meddled)
     assert [renaming.rename_table("t", "u").location] == dropped
     assert arena.tables() == {}
     assert not Path(place).exists()
@@ -297,7 +298,7 @@ def test_registration_of_a_chosen_directory_raises_concurrent_modification(
     other.migrate()
     assert declaring.list_tables() == ["t"]
     other.deregister_table("t")
-    choose = declaring._local("register").tables._free_location
+    choose = directory_of(declaring).tables._free_location
     looks: list[Callable[[], object]] = [
         lambda: other.register_table("u", "t.lance"),
         lambda: None,
@@ -308,7 +309,7 @@ def test_registration_of_a_chosen_directory_raises_concurrent_modification(
         looks.pop()()
         return chosen
 
-    monkeypatch.setattr(declaring.tables, "_free_location", slowly)
+    monkeypatch.setattr(directory_of(declaring).tables, "_free_location", slowly)
     with pytest.raises(lancekeep.ConcurrentModification, match="another writer registered the directory"):
         declaring.declare_table("t")
     assert arena.tables() == {"u": [1, 2, 3]}
@@ -318,12 +319,12 @@ def test_concurrent_migration_and_creation(tmp_path: Path, monkeypatch: pytest.M
     arena = Arena({"root": str(tmp_path / "lake")}, "compatible", lambda _: [])
     lance.write_dataset(ROWS, f"{arena.properties['root']}/t.lance")
     creating, other = arena.catalog, arena.catalog
-    apply = creating.ledger.apply
+    apply = directory_of(creating).ledger.apply
 
     def late(decide: Callable[[Any], Any], **options: Any) -> Any:
         other.migrate()
         return apply(decide, **options)
 
-    monkeypatch.setattr(creating.ledger, "apply", late)
+    monkeypatch.setattr(directory_of(creating).ledger, "apply", late)
     creating.write("new", MORE)
     assert arena.tables() == {"t": [1, 2, 3], "new": [4]}

@@ -23,6 +23,7 @@ from lancekeep.adapters.commit_stores.memory import MemoryCommitStore
 from lancekeep.adapters.object_stores import open_object_store
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
 from lancekeep.adapters.object_stores.s3 import RACERS
+from lancekeep.application.catalog import directory_of, services_of
 from lancekeep.application.certification import measure
 
 UNREACHABLE = "http://127.0.0.1:9"
@@ -295,8 +296,8 @@ def test_append_through_unsafe_server_is_refused_without_a_reservation(
             lance.write_dataset(
                 rows(), namespace_client=namespace, table_id=["t"], mode="append", storage_options=options
             )
-        assert catalog.commits.rows.url.startswith("memory://")
-        latest = catalog.commits.rows.latest(f"{root}/t.lance")
+        assert directory_of(catalog).commits.rows.url.startswith("memory://")
+        latest = directory_of(catalog).commits.rows.latest(f"{root}/t.lance")
         assert latest is not None
         assert (latest.version, latest.is_final) == (1, True)
     assert honest.open("t").count_rows() == 1
@@ -326,7 +327,7 @@ def test_reads_send_no_probe_and_changes_send_one_per_bucket(
         catalog = lancekeep.connect(
             f"s3://{name}/lake", commit_store=f"memory://{name}", storage_options=s3_options(moto_endpoint)
         )
-        client: Any = catalog.commits.objects
+        client: Any = directory_of(catalog).commits.objects
         client._client.meta.events.register(
             "before-send.s3.*", lambda request, **_: probes.append(request.method) if "probe" in request.url else None
         )
@@ -380,7 +381,9 @@ def test_server_without_the_condition_is_usable_with_a_store_that_remembers(
         for table in ("t", "n.t"):
             catalog.write(table, rows())
             catalog.write(table, rows(2), "append")
-            plain = lance.dataset(catalog.uri(catalog.find_table(table)), storage_options=s3_options(moto_endpoint))
+            plain = lance.dataset(
+                services_of(catalog).uri(catalog.find_table(table)), storage_options=s3_options(moto_endpoint)
+            )
             assert plain.to_table()["a"].to_pylist() == [0, 0, 1]
         properties = {f"storage.{key}": value for key, value in options.items()}
         namespace = lancekeep.DirectoryNamespace(

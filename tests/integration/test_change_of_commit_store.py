@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import lancekeep
+from lancekeep.application.catalog import directory_of
 from lancekeep.domain.errors import CommitStoreMismatch, Damaged, LancekeepError
 from lancekeep.domain.naming import NamingScheme
 from lancekeep.domain.version_row import VersionRow
@@ -33,7 +34,7 @@ def test_store_with_rows_of_missing_versions_is_refused(tmp_path: Path, source: 
     catalog = lancekeep.connect(str(tmp_path / "lake"), commit_store=url)
     catalog.write("t", rows(1))
     catalog.write("t", rows(2), "append")
-    root = catalog.dataset_root(catalog.find_table("t"))
+    root = directory_of(catalog).places.dataset_root(catalog.find_table("t"))
     foreign = [VersionRow(root.base_uri, number, root.manifest_key(number, NamingScheme.V2), 400) for number in (1, 3)]
     lancekeep.connect(str(tmp_path / "other"), commit_store=new).commits.rows._rows.record(foreign)  # type: ignore[attr-defined] # left there
     with pytest.raises(Damaged, match="version 3"):
@@ -52,7 +53,7 @@ def test_commit_in_flight_during_the_move_is_visible_or_refused(tmp_path: Path, 
     writer = lancekeep.connect(str(tmp_path / "lake"), commit_store=url)
     writer.write("t", rows(1))
     stored: Any = writer.commits.rows._rows  # type: ignore[attr-defined] # the store itself
-    objects: Any = writer.commits.objects
+    objects: Any = directory_of(writer).commits.objects
     reserve, put_if_absent, copy_if_absent = stored.reserve, objects.put_if_absent, objects.copy_if_absent
     derived = stored.guarantees.derived
     moves: list[str] = []
@@ -152,12 +153,12 @@ def test_stale_version_hint_does_not_hide_versions_after_the_move(tmp_path: Path
             dataset = dataset.create_branch(branch)
         for number in range(2, 6):
             dataset.insert(rows(number), mode="append")
-        root = catalog.dataset_root(catalog.find_table("t")).branch(branch)
+        root = directory_of(catalog).places.dataset_root(catalog.find_table("t")).branch(branch)
         latest = dataset.version
-        catalog.versions.delete_versions(root, [latest - 1, latest - 2])
-        catalog.commits.objects.put(root.hint_key, b'{"version":%d}' % (latest - 3))
+        directory_of(catalog).versions.delete_versions(root, [latest - 1, latest - 2])
+        directory_of(catalog).commits.objects.put(root.hint_key, b'{"version":%d}' % (latest - 3))
         catalog.change_commit_store("conditional-put://")
-        found = catalog.commits.latest(root)
+        found = directory_of(catalog).commits.latest(root)
         assert found is not None
         assert found.version == latest
         assert sorted(catalog.open("t", branch=branch).to_table()["x"].to_pylist()) == [1, 2, 3, 4, 5]

@@ -18,6 +18,7 @@ from memory_catalogs import World
 
 import lancekeep
 from lancekeep.adapters.object_stores import open_object_store
+from lancekeep.application.catalog import directory_of, services_of
 from lancekeep.application.upkeep.fsck import Kind
 from lancekeep.domain.naming import NamingScheme
 from lancekeep.domain.version_row import Reserved, VersionRow
@@ -84,8 +85,8 @@ def test_cleanup_keeps_only_the_files_and_rows_of_the_latest_version(deployment:
     assert {file for file in left if "/data/" in file} == needed
     assert len([file for file in left if "/_deletions/" in file]) == sum(bool(one.deletion_file) for one in fragments)
     assert numbers(connect(deployment).open("t")) == expected
-    root = catalog.dataset_root(catalog.find_table("t"))
-    rows = catalog.commits.rows.list(root.base_uri, after=None, limit=None, descending=False)
+    root = directory_of(catalog).places.dataset_root(catalog.find_table("t"))
+    rows = directory_of(catalog).commits.rows.list(root.base_uri, after=None, limit=None, descending=False)
     assert [row.version for row in rows] == [max(cleaned.versions) + 1]
     assert catalog.fsck(deep=True, grace=0).findings == ()
     again = catalog.cleanup(NOW)
@@ -108,7 +109,9 @@ def test_native_engine_reads_a_table_after_cleanup(deployment: Deployment) -> No
     catalog = connect(deployment)
     fill(catalog)
     catalog.cleanup(NOW, keep=2)
-    dataset = lance.dataset(catalog.uri(catalog.find_table("t")), storage_options=dict(catalog.storage_options))
+    dataset = lance.dataset(
+        services_of(catalog).uri(catalog.find_table("t")), storage_options=dict(catalog.storage_options)
+    )
     for version in dataset.versions():
         old = dataset.checkout_version(version["version"])
         old.validate()
@@ -121,7 +124,7 @@ def test_files_of_tags_branches_and_clones_are_kept(deployment: Deployment) -> N
     catalog = connect(deployment)
     for at in range(6):
         catalog.write("t", pa.table({"a": [at]}), "create" if at == 0 else "overwrite")
-    location = catalog.uri(catalog.find_table("t"))
+    location = services_of(catalog).uri(catalog.find_table("t"))
     options = dict(catalog.storage_options) or None
     native = lance.dataset(location, storage_options=options)
     native.tags.create("kept", 1)
@@ -209,8 +212,8 @@ def test_files_of_concurrent_writers_are_kept(deployment: Deployment) -> None:
         stopped = catalog  # deciding is publishing there
     else:
         fate = dying_behind("reserve")
-        stopped.commits.objects = Faulty(stopped.commits.objects, fate)
-        stopped.commits.rows = Faulty(stopped.commits.rows, fate)
+        directory_of(stopped).commits.objects = Faulty(directory_of(stopped).commits.objects, fate)
+        directory_of(stopped).commits.rows = Faulty(directory_of(stopped).commits.rows, fate)
         with pytest.raises((OSError, Crash, lancekeep.LancekeepError)):
             stopped.write("t", ROWS, "append")
     expected = len(numbers(lance.dataset(plan.uri, storage_options=options)))
@@ -295,7 +298,7 @@ def test_concurrently_reserved_staged_manifest_is_kept(tmp_path: Path) -> None:
     deployment = Deployment(str(tmp_path / "lake"), f"sqlite://{tmp_path}/commits.db")
     catalog = connect(deployment)
     catalog.write("t", pa.table({"a": [1]}))
-    root = catalog.dataset_root(catalog.find_table("t"))
+    root = directory_of(catalog).places.dataset_root(catalog.find_table("t"))
     staged = f"{root.manifest_key(3, NamingScheme.V2)}-{uuid4()}"
     first = Path("/", root.manifest_key(1, NamingScheme.V2))
     Path("/", staged).write_bytes(first.read_bytes())
@@ -304,7 +307,7 @@ def test_concurrently_reserved_staged_manifest_is_kept(tmp_path: Path) -> None:
     def step(done: int, total: int, name: str) -> None:
         if name == "removing versions of t":
             row = VersionRow(root.base_uri, 3, staged, first.stat().st_size)
-            assert catalog.commits.rows.reserve(row, first=False) == Reserved()
+            assert directory_of(catalog).commits.rows.reserve(row, first=False) == Reserved()
 
     catalog.cleanup(timedelta(days=1), grace=timedelta(0), progress=step)
     assert Path("/", staged).exists()
@@ -322,8 +325,8 @@ def test_cleanup_after_a_crash_at_any_call_is_completed(tmp_path: Path) -> None:
         shutil.copytree(tmp_path / "done", tmp_path / "made")
         dying = connect(made)
         fate = dying_at(nth)
-        dying.commits.objects = Faulty(dying.commits.objects, fate)
-        dying.commits.rows = Faulty(dying.commits.rows, fate)
+        directory_of(dying).commits.objects = Faulty(directory_of(dying).commits.objects, fate)
+        directory_of(dying).commits.rows = Faulty(directory_of(dying).commits.rows, fate)
         finished = False
         try:
             dying.cleanup(NOW)

@@ -20,6 +20,7 @@ from deployments import bucket, s3_options
 from engines import ALL, Engine
 
 import lancekeep
+from lancekeep.application.catalog import directory_of, services_of
 from lancekeep.application.upkeep import digest_recorder
 from lancekeep.domain.digests import DIGESTS
 from lancekeep.domain.errors import AccessDenied, InvalidInput
@@ -109,7 +110,7 @@ def committed_by_transaction(catalog: lancekeep.Catalog) -> None:
 
 
 def path_of(catalog: lancekeep.Catalog, table: str) -> Path:
-    return Path(catalog.uri(catalog.find_table(table)).removeprefix("file://"))
+    return Path(services_of(catalog).uri(catalog.find_table(table)).removeprefix("file://"))
 
 
 def viewed(catalog: lancekeep.Catalog) -> None:
@@ -227,13 +228,13 @@ def flipped(content: bytes) -> bytes:
 def test_a_table_overrides_the_catalog(lake: Lake) -> None:
     for name, properties in (("t", {}), ("u", OFF)):
         lake.catalog.write(name, rows(1), properties=properties)
-    lake.catalog._local("recorder").recorder.flush()
+    directory_of(lake.catalog).recorder.flush()
     assert [len(lake.records(name)) for name in ("t", "u")] == [1, 0]
     lake.catalog.alter_table("u", ON)
     lake.catalog.alter_namespace("", remove=[DIGESTS])
     for name in ("t", "u"):
         lake.catalog.write(name, rows(2), "append")
-    lake.catalog._local("recorder").recorder.flush()
+    directory_of(lake.catalog).recorder.flush()
     assert [len(lake.records(name)) for name in ("t", "u")] == [1, 1]
 
 
@@ -297,8 +298,8 @@ def test_a_record_that_cannot_be_written_is_a_warning(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     lake.catalog.write("t", rows(1))
-    lake.catalog._local("recorder").recorder.flush()
-    objects = type(lake.catalog.commits.objects)
+    directory_of(lake.catalog).recorder.flush()
+    objects = type(directory_of(lake.catalog).commits.objects)
     put = objects.put
 
     def refusing(self: Any, key: str, content: bytes) -> None:
@@ -309,7 +310,7 @@ def test_a_record_that_cannot_be_written_is_a_warning(
     with monkeypatch.context() as patched:
         patched.setattr(objects, "put", refusing)
         assert lake.catalog.write("t", rows(2), "append").version == 2
-        lake.catalog._local("recorder").recorder.flush()
+        directory_of(lake.catalog).recorder.flush()
     assert "the digests of version 2" in caplog.text
     assert lake.catalog.write("t", rows(3), "append").version == 3
     [table] = lancekeep.verify(lake.catalog).tables
@@ -326,7 +327,7 @@ def test_contents_beyond_the_bound_are_hashed_at_once(lake: Lake, monkeypatch: p
 def flushed(lake: Lake, *values: int) -> None:
     for value in values:
         lake.catalog.write("t", rows(value), "append")
-        lake.catalog._local("recorder").recorder.flush()
+        directory_of(lake.catalog).recorder.flush()
 
 
 def cleaned(lake: Lake) -> None:
@@ -373,7 +374,7 @@ def test_a_dropped_table_leaves_no_record(tmp_path: Path) -> None:
         catalog.write("t", rows(1))
         directory = path_of(catalog, "t")
         catalog.drop_table("t")
-        catalog._local("recorder").recorder.flush()
+        directory_of(catalog).recorder.flush()
         assert not list(directory.rglob(RECORDS))
         catalog.write("t", rows(2))  # in the same directory
         assert lancekeep.verify(catalog).problems == ()
@@ -394,7 +395,7 @@ def test_other_engines_ignore_the_records(tmp_path: Path, engine_of: Callable[[s
         catalog.write("t", rows(1))
         handle = engine_of(name).open(str(path_of(catalog, "t")))
         catalog.write("t", rows(2), "append")
-        catalog._local("recorder").recorder.flush()
+        directory_of(catalog).recorder.flush()
         handle.append(rows(3))
         assert sorted(lance.dataset(str(path_of(catalog, "t"))).to_table()["i"].to_pylist()) == [1, 2, 3]
         report = lancekeep.verify(catalog)
@@ -428,6 +429,6 @@ def test_commits_through_a_namespace_record_their_files(tmp_path: Path) -> None:
         namespace = lancekeep.DirectoryNamespace(root=root, commit_store=store)
         lance.write_dataset(rows(1), namespace_client=namespace, table_id=["t"])
         lance.write_dataset(rows(2), namespace_client=namespace, table_id=["t"], mode="append")
-        namespace.catalog._local("recorder").recorder.flush()
+        directory_of(namespace.catalog).recorder.flush()
         [table] = lancekeep.verify(catalog).tables
         assert (table.version, table.undigested) == (2, 0)

@@ -20,6 +20,7 @@ from s3_front import Answer, Asked, s3_front
 
 import lancekeep
 from lancekeep.application import concurrency
+from lancekeep.application.catalog import directory_of
 from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.domain.appends import Pace
 from lancekeep.domain.commit import Conflict
@@ -98,7 +99,7 @@ def site(
         catalog = namespace.catalog
         catalog.create_namespace("b")
         catalog.write("b.t", ROW)
-        commits: Any = catalog.commits
+        commits: Any = directory_of(catalog).commits
         commits.rows._rows = Faulty(commits.rows._rows)
         yield Site(namespace, seen, commits.rows._rows)
         catalog.close()
@@ -161,7 +162,7 @@ def test_missing_table_is_described_by_one_request(site: Site) -> None:
 def test_staged_manifest_is_read_while_the_table_is_looked_up(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = lance.dataset(namespace_client=site.namespace, table_id=["b", "t"])
     dataset.insert(ROW, mode="append")
-    versions: Any = site.namespace.catalog.versions
+    versions: Any = directory_of(site.namespace.catalog).versions
     begun: list[object] = []
     read_ahead, find_table = versions._read_ahead, versions.find_table
 
@@ -184,7 +185,7 @@ def test_staged_manifest_is_read_while_the_table_is_looked_up(site: Site, monkey
 def test_native_commit_is_answered_while_its_staged_manifest_is_deleted(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commits: TableCommits = site.namespace.catalog.commits
+    commits: TableCommits = directory_of(site.namespace.catalog).commits
     dataset = lance.dataset(namespace_client=site.namespace, table_id=["b", "t"])
     later: list[Callable[[], object]] = []
     alongside = concurrency.alongside
@@ -194,7 +195,7 @@ def test_native_commit_is_answered_while_its_staged_manifest_is_deleted(
 
     monkeypatch.setattr("lancekeep.application.commits.table_commits.alongside", delaying)
     dataset.insert(ROW, mode="append")
-    root = site.namespace.catalog.dataset_root(site.namespace.catalog.find_table("b.t"))
+    root = directory_of(site.namespace.catalog).places.dataset_root(site.namespace.catalog.find_table("b.t"))
     staged = [info.key for info in commits.objects.list(root.versions_key) if ".manifest-" in info.key]
     assert len(staged) == len(later) == 1
     later[0]()
@@ -225,8 +226,8 @@ def test_lost_commit_is_answered_while_its_staged_manifest_is_deleted(
 ) -> None:
     catalog = site.namespace.catalog
     catalog.write("b.t", ROW, "append")
-    commits: TableCommits = catalog.commits
-    root = catalog.dataset_root(catalog.find_table("b.t"))
+    commits: TableCommits = directory_of(catalog).commits
+    root = directory_of(catalog).places.dataset_root(catalog.find_table("b.t"))
     latest = commits.latest(root)
     assert latest is not None
     base = commits.lineage.base(root, latest)

@@ -16,6 +16,7 @@ from lance.optimize import RewriteResult
 from rest_server import serving
 
 import lancekeep
+from lancekeep.application.catalog import directory_of
 from lancekeep.application.rows.compactions import Compactions
 from lancekeep.domain.appends import REBASED
 from lancekeep.domain.identifiers import ObjectId
@@ -255,7 +256,7 @@ def test_bad_input_is_refused_before_anything_is_written(tmp_path: Path) -> None
 
 def result_of(catalog: lancekeep.Catalog, change: Callable[[dict[str, Any]], object]) -> Any:
     """Return the result of a rewrite after a change of its description."""
-    [rewritten] = catalog.engine.compaction.rewrite(catalog.open("t"), 1000)
+    [rewritten] = directory_of(catalog).engine.compaction.rewrite(catalog.open("t"), 1000)
     described = json.loads(rewritten.json())
     change(described)
     return cast(Any, RewriteResult).from_json(json.dumps(described))
@@ -303,9 +304,9 @@ def test_a_refused_compaction_leaves_no_files(tmp_path: Path, monkeypatch: pytes
 def test_rewrites_of_two_plans_are_refused(tmp_path: Path) -> None:
     catalog = connect(tmp_path, "files")
     of_four_fragments(catalog)
-    first = catalog.engine.compaction.rewrite(catalog.open("t"), 1000)
+    first = directory_of(catalog).engine.compaction.rewrite(catalog.open("t"), 1000)
     catalog.write("t", rows(40, 1), "append")
-    second = catalog.engine.compaction.rewrite(catalog.open("t"), 1000)
+    second = directory_of(catalog).engine.compaction.rewrite(catalog.open("t"), 1000)
     for rewritten in ([], [*first, *second]):
         with pytest.raises(lancekeep.InvalidInput, match=r"the tasks of one plan; found results of [02] plans"):
             catalog.commit_compaction("t", rewritten)
@@ -385,13 +386,13 @@ def test_appends_do_not_pause_for_compactions(tmp_path: Path, store: str) -> Non
         for thread in threads:
             thread.join()
     assert ids(uri) == sorted(appended)
-    assert catalog._local("append").writes._appends._lines[ObjectId(("t",))].pace.met == float("-inf")
+    assert directory_of(catalog).writes._appends._lines[ObjectId(("t",))].pace.met == float("-inf")
 
 
 def test_appends_pause_for_a_writer_that_does_not_rebase(tmp_path: Path) -> None:
     catalog, other = connect(tmp_path), connect(tmp_path)
     of_four_fragments(catalog, ["id"])
-    pace = catalog._local("append").writes._appends._lines[ObjectId(("t",))]
+    pace = directory_of(catalog).writes._appends._lines[ObjectId(("t",))]
     other.compact("t")
     catalog.write("t", rows(50, 1).select(["id"]), "append")
     assert pace.pace.met == float("-inf")

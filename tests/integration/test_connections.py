@@ -19,6 +19,7 @@ from s3_front import Answer, Asked, s3_front
 
 import lancekeep
 from lancekeep.adapters.object_stores import s3_client
+from lancekeep.application.catalog import directory_of
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def test_directories_of_one_bucket_share_a_client(moto_endpoint: str, monkeypatc
     monkeypatch.setattr(s3_client, "s3_client", counting)
     own, other = bucket(moto_endpoint), bucket(moto_endpoint)
     with lancekeep.connect(f"s3://{own}/lake", storage_options=s3_options(moto_endpoint)) as catalog:
-        found = [catalog.places.outside(f"s3://{name}/{n}") for name in (own, other) for n in range(3)]
+        found = [directory_of(catalog).places.outside(f"s3://{name}/{n}") for name in (own, other) for n in range(3)]
     assert len(clients) == 2
     assert [each.key for each in found] == ["0", "1", "2"] * 2
     assert [each.objects.root_uri for each in found] == [f"s3://{own}/"] * 3 + [f"s3://{other}/"] * 3

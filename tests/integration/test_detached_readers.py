@@ -16,6 +16,7 @@ import pytest
 from lance import LanceOperation
 
 import lancekeep
+from lancekeep.application.catalog import services_of
 from lancekeep.application.commits.detached_versions import DetachedVersions
 from lancekeep.format.table_version import TableVersion
 
@@ -73,12 +74,12 @@ def without_engine(catalog: lancekeep.Catalog, table: str) -> Writer:
 
 
 def versions(catalog: lancekeep.Catalog, table: str) -> Path:
-    return Path(catalog.uri(catalog.find_table(table)).removeprefix("file://")) / "_versions"
+    return Path(services_of(catalog).uri(catalog.find_table(table)).removeprefix("file://")) / "_versions"
 
 
 def values(catalog: lancekeep.Catalog, table: str, version: int) -> list[int]:
     """Return the rows of a detached version, read by plain pylance."""
-    found = lance.dataset(catalog.uri(catalog.find_table(table))).checkout_version(version)
+    found = lance.dataset(services_of(catalog).uri(catalog.find_table(table))).checkout_version(version)
     return sorted(found.to_table()["a"].to_pylist())
 
 

@@ -11,6 +11,7 @@ import pytest
 from faults import Faulty
 
 import lancekeep
+from lancekeep.application.catalog import directory_of
 
 SCHEMA = pa.schema([("a", pa.int64())])
 
@@ -65,7 +66,7 @@ def test_exact_commit_is_not_repeated_after_lost_race(tmp_path: Path) -> None:
                 other.write("t", pa.table({"a": [3]}, SCHEMA), "append")
 
     with lancekeep.connect(str(tmp_path / "lake"), commit_store=store) as catalog:
-        catalog.ledger.commits.rows = rows = Faulty(catalog.ledger.commits.rows, overtaken)
+        directory_of(catalog).ledger.commits.rows = rows = Faulty(directory_of(catalog).ledger.commits.rows, overtaken)
         plan = catalog.begin_write("t", SCHEMA, "append")
         with pytest.raises(lancekeep.ConcurrentModification, match="t: another has committed version 2"):
             catalog.commit_fragments(plan, written(catalog, plan), exactly=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import lance
 import lance_namespace as api
@@ -16,6 +17,7 @@ from lance_namespace.errors import LanceNamespaceError, ServiceUnavailableError
 from rest_server import Front, serving
 
 import lancekeep
+from lancekeep.application.catalog import directory_of
 from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.retry import Retry
 from lancekeep.domain.errors import StoreUnavailable
@@ -31,9 +33,10 @@ def namespace(tmp_path: Path) -> lancekeep.DirectoryNamespace:
     return namespace
 
 
-def through(namespace: lancekeep.DirectoryNamespace, objects: object, rows: object, patience: float) -> None:
+def through(namespace: lancekeep.DirectoryNamespace, objects: Any, rows: Any, patience: float) -> None:
     """Put doubles between the namespace and its stores."""
-    namespace.catalog.ledger.commits = TableCommits(objects, rows, "tester", Retry(patience, sleep=lambda _: None))  # type: ignore[arg-type] # doubles
+    retry = Retry(patience, sleep=lambda _: None)
+    directory_of(namespace.catalog).ledger.commits = TableCommits(objects, rows, "tester", retry)
 
 
 @pytest.mark.parametrize("replies", [1, 3])
@@ -41,7 +44,7 @@ def through(namespace: lancekeep.DirectoryNamespace, objects: object, rows: obje
 def test_native_append_with_lost_replies_commits_once(
     namespace: lancekeep.DirectoryNamespace, method: str, replies: int
 ) -> None:
-    commits = namespace.catalog.commits
+    commits = directory_of(namespace.catalog).commits
     through(
         namespace,
         Faulty(commits.objects, lost_replies(method, replies)),
@@ -57,7 +60,7 @@ def test_unknown_commit_is_raised_with_its_token_and_resolved_later(
     namespace: lancekeep.DirectoryNamespace,
 ) -> None:
     catalog = namespace.catalog
-    healthy = catalog.commits
+    healthy = directory_of(catalog).commits
     broken = [False]
 
     def down(name: str, _: int) -> tuple[str, BaseException] | None:
@@ -71,7 +74,7 @@ def test_unknown_commit_is_raised_with_its_token_and_resolved_later(
     with pytest.raises(lancekeep.CommitUnknown) as raised:
         catalog.write("hot.t", writers.row(1, 1), "append")
     assert "delete" not in objects.calls
-    catalog.ledger.commits = healthy
+    directory_of(catalog).ledger.commits = healthy
     for _ in range(2):  # settling is idempotent
         assert catalog.resolve(str(raised.value.token)) == catalog.resolve(raised.value.token)
     assert isinstance(catalog.resolve(raised.value.token), lancekeep.Committed)
@@ -138,20 +141,20 @@ def test_operation_with_503_after_success_has_one_effect(namespace: lancekeep.Di
         ("drop_namespace", api.DropNamespaceRequest(id=["n"]), "Namespace not found"),
     ):
         front.losses[operation] = 1
-        before = namespace.catalog.view().version
+        before = directory_of(namespace.catalog).ledger.view().version
         with pytest.raises(ServiceUnavailableError):
             getattr(client, operation)(request)
-        assert namespace.catalog.view().version == before + 1
+        assert directory_of(namespace.catalog).ledger.view().version == before + 1
         with pytest.raises(LanceNamespaceError, match=again):
             getattr(client, operation)(request)
-        assert namespace.catalog.view().version == before + 1
+        assert directory_of(namespace.catalog).ledger.view().version == before + 1
     assert namespace.catalog.list_namespaces() == ["hot"]
     assert namespace.catalog.list_tables("hot") == []
 
 
 def test_copied_directory_is_a_complete_table(namespace: lancekeep.DirectoryNamespace, tmp_path: Path) -> None:
     catalog = namespace.catalog
-    directory = Path("/" + catalog.dataset_root(catalog.find_table("hot.t")).key)
+    directory = Path("/" + directory_of(catalog).places.dataset_root(catalog.find_table("hot.t")).key)
     writers.append(namespace, 1, 1)
     shutil.copytree(directory, tmp_path / "idle")
     plain = lance.dataset(str(tmp_path / "idle"))
@@ -164,8 +167,8 @@ def test_directory_copied_between_steps_is_at_most_one_version_behind(
     namespace: lancekeep.DirectoryNamespace, tmp_path: Path, method: str, when: str
 ) -> None:
     catalog = namespace.catalog
-    healthy = catalog.commits
-    directory = Path("/" + catalog.dataset_root(catalog.find_table("hot.t")).key)
+    healthy = directory_of(catalog).commits
+    directory = Path("/" + directory_of(catalog).places.dataset_root(catalog.find_table("hot.t")).key)
     dead = [False]
 
     def die(name: str, count: int) -> tuple[str, BaseException] | None:
@@ -183,8 +186,8 @@ def test_directory_copied_between_steps_is_at_most_one_version_behind(
     plain = lance.dataset(str(tmp_path / "copy"))
     copied = plain.version in (2,) or (plain.version == 1 and method in ("reserve", "copy_if_absent"))
     assert copied
-    catalog.ledger.commits = healthy
-    catalog.commits.forget()
+    directory_of(catalog).ledger.commits = healthy
+    directory_of(catalog).commits.forget()
     writers.append(namespace, 2, 2)
     rows = catalog.open("hot.t").to_table()["number"].to_pylist()
     assert rows in ([0, 1, 2], [0, 2])

@@ -25,6 +25,7 @@ from lance.namespace import DirectoryNamespace as NativeNamespace
 
 import lancekeep
 from lancekeep.adapters.manifest_stores.columns import SCHEMA
+from lancekeep.application.catalog import directory_of, services_of
 from lancekeep.application.upkeep.fsck import Kind
 from lancekeep.domain.catalog import AddColumns
 from lancekeep.domain.errors import Damaged
@@ -121,7 +122,7 @@ def test_column_that_follows_a_dropped_one_does_not_show_its_values(tmp_path: Pa
     )
     lance.dataset(uri).drop_columns(["extra"])
     catalog = catalog_of(uri)
-    catalog.ledger.apply(lambda view: ([AddColumns({"partition": "int64"})], None))
+    directory_of(catalog).ledger.apply(lambda view: ([AddColumns({"partition": "int64"})], None))
     assert rows(uri, "partition") == [("a", None)]
 
 
@@ -189,7 +190,12 @@ def test_odd_row_is_a_finding_and_no_outage(tmp_path: Path, mode: str, odd: dict
     catalog.declare_table("new.t")
     for include_declared in (True, False):
         assert "good" in {str(table) for table in catalog.list_all_tables(include_declared=include_declared)}
-        assert "good" in catalog.page_of_tables((), None, None, include_declared=include_declared)[0]
+        assert (
+            "good"
+            in services_of(catalog).tables.page(lancekeep.ObjectId(()), None, None, include_declared=include_declared)[
+                0
+            ]
+        )
     assert {"new", "space"} <= set(catalog.list_namespaces())
     catalog.drop_namespace("new", cascade=True)
     catalog.drop_namespace("space")
@@ -446,7 +452,10 @@ class ForeignTable(RuleBasedStateMachine):
             assert (table.column("location")[at].as_py() is None) == (row["object_type"] == "namespace")
             for extra in self.extras.values():
                 assert _is_value(table, at, extra, row[extra.name]), (object_id, extra)
-        own = {entry.object_id: entry.metadata for entry in self.catalog.view().descendants(ObjectId())}
+        own = {
+            entry.object_id: entry.metadata
+            for entry in directory_of(self.catalog).ledger.view().descendants(ObjectId())
+        }
         assert own == {name: row["metadata"] for name, row in self.rows.items()}
         kinds = {name: row["object_type"] for name, row in self.rows.items() if "$" not in name}
         spaces = sorted(name for name, kind in kinds.items() if kind == "namespace")

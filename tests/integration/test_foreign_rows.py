@@ -20,6 +20,7 @@ import redis
 from deployments import Deployment, deployment
 
 import lancekeep
+from lancekeep.application.catalog import directory_of
 from lancekeep.application.upkeep.fsck import Kind
 from lancekeep.domain.commit_token import CommitToken, StagedManifest
 from lancekeep.domain.naming import NamingScheme
@@ -82,10 +83,10 @@ class Lake:
         return lancekeep.connect(self.given.root, commit_store=self.given.commit_store)
 
     def base_uri(self, table: str = "t") -> str:
-        return self.catalog.dataset_root(self.catalog.find_table(table)).base_uri
+        return directory_of(self.catalog).places.dataset_root(self.catalog.find_table(table)).base_uri
 
     def key(self, table: str = "t") -> str:
-        return self.catalog.dataset_root(self.catalog.find_table(table)).key
+        return directory_of(self.catalog).places.dataset_root(self.catalog.find_table(table)).key
 
     def forge(self, version: int, path: str) -> None:
         forge(self.given.commit_store, self.base_uri(), version, path)
@@ -125,7 +126,7 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path, redis_url: str, moto_en
 
 def readers_and_writers(catalog: lancekeep.Catalog, store: str) -> dict[str, Callable[[], Any]]:
     namespace = lancekeep.DirectoryNamespace(root=catalog.root_uri, commit_store=store)
-    base = catalog.dataset_root(catalog.find_table("t"))
+    base = directory_of(catalog).places.dataset_root(catalog.find_table("t"))
     return {
         "describe": lambda: catalog.describe_table("t"),
         "open": lambda: catalog.open("t").to_table(),
@@ -133,7 +134,7 @@ def readers_and_writers(catalog: lancekeep.Catalog, store: str) -> dict[str, Cal
         "append": lambda: catalog.write("t", ROWS, "append"),
         "native append": lambda: lance.write_dataset(ROWS, namespace_client=namespace, table_id=["t"], mode="append"),
         "native open": lambda: lance.dataset(namespace_client=namespace, table_id=["t"]).to_table(),
-        "delete versions": lambda: catalog.versions.delete_versions(base, [1, 2]),
+        "delete versions": lambda: directory_of(catalog).versions.delete_versions(base, [1, 2]),
         "snapshot": lambda: catalog.snapshot(["t"]),
         "rename": lambda: catalog.rename_table("t", "u"),
         "change commit store": lambda: catalog.change_commit_store("memory://elsewhere"),

@@ -11,6 +11,7 @@ import pytest
 from faults import Faulty
 
 import lancekeep
+from lancekeep.application.catalog import directory_of
 
 VERSIONS = 12
 
@@ -32,7 +33,7 @@ def manifests(catalog: lancekeep.Catalog) -> list[Path]:
 def test_history_reads_as_many_manifests_as_it_describes(catalog: lancekeep.Catalog) -> None:
     for old in manifests(catalog)[3:]:
         old.write_bytes(b"no manifest")
-    commits = catalog.commits
+    commits = directory_of(catalog).commits
     objects = Faulty(commits.objects)
     commits.objects = objects
     found = [(entry.version, entry.operation, entry.rows) for entry in catalog.history("t", limit=3)]

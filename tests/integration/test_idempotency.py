@@ -18,7 +18,7 @@ import pytest
 from faults import Crash, Faulty
 
 import lancekeep
-from lancekeep.application.catalog import Catalog
+from lancekeep.application.catalog import Catalog, directory_of
 from lancekeep.application.commits.keyed_requests import current_request, performing
 from lancekeep.application.rows.idempotency import REQUESTS, Answer, Attempt
 from lancekeep.domain.commit import Committed
@@ -68,7 +68,7 @@ def keyed(
 
     request_key = RequestKey.of("ann", operation, tuple(name.split(".")), key)
     given = Attempt(fingerprint=request, act=attempt, committed=committed, body=lambda: body)
-    return json.loads(catalog._local("requests").requests.perform(request_key, given))
+    return json.loads(directory_of(catalog).requests.perform(request_key, given))
 
 
 def _plain(result: Any) -> object:
@@ -258,7 +258,7 @@ def test_a_claim_that_is_not_settled_excludes_claims_of_other_versions(connect: 
     """The first attempt may commit its version until then, and both would have the effect."""
     catalog, key = connect(), new_key()
     catalog.write("t", ROWS)
-    root = catalog.dataset_root(catalog.find_table("t"))
+    root = directory_of(catalog).places.dataset_root(catalog.find_table("t"))
 
     def claim(version: int) -> object:
         path = f"{root.manifest_key(version, NamingScheme.V2)}-{uuid4()}"
@@ -323,14 +323,14 @@ def test_an_operation_without_proof_is_not_repeated_until_it_has_an_answer(conne
 def test_lost_replies_of_the_object_store_change_nothing(connect: Callable[[], Catalog], method: str, nth: int) -> None:
     catalog, key = connect(), new_key()
     catalog.create_namespace("ns")
-    objects = catalog.ledger.commits.objects
+    objects = directory_of(catalog).ledger.commits.objects
     calls = [0]
 
     def decide(called: str, _: int) -> tuple[str, BaseException] | None:
         calls[0] += called == method
         return ("after", StoreUnavailable("lost")) if called == method and calls[0] == nth + 1 else None
 
-    catalog.ledger.commits.objects = Faulty(objects, decide)
+    directory_of(catalog).ledger.commits.objects = Faulty(objects, decide)
     assert keyed(catalog, key, "declare_table", "ns.t", lambda: catalog.declare_table("ns.t")) == "ns.t"
     assert keyed(catalog, key, "declare_table", "ns.t", lambda: catalog.declare_table("ns.t")) == "ns.t"
 
@@ -338,27 +338,27 @@ def test_lost_replies_of_the_object_store_change_nothing(connect: Callable[[], C
 def test_a_keyed_change_costs_two_requests_and_no_further_commit(connect: Callable[[], Catalog]) -> None:
     catalog = connect()
     catalog.create_namespace("ns")
-    before = catalog.view().version
-    objects = Faulty(catalog.ledger.commits.objects)
-    catalog.ledger.commits.objects = objects
+    before = directory_of(catalog).ledger.view().version
+    objects = Faulty(directory_of(catalog).ledger.commits.objects)
+    directory_of(catalog).ledger.commits.objects = objects
     keyed(catalog, new_key(), "declare_table", "ns.t", lambda: catalog.declare_table("ns.t"))
     assert objects.counts == {"put_if_absent": 2}
-    assert catalog.view().version == before + 1
+    assert directory_of(catalog).ledger.view().version == before + 1
 
 
 def test_records_are_removed_after_their_answers(connect: Callable[[], Catalog]) -> None:
     catalog = connect()
     for number in range(5):
         keyed(catalog, new_key(), "create_namespace", "ns", partial(catalog.create_namespace, f"n{number}"))
-    assert sum(name.startswith(PROPERTY) for name in catalog.view().properties) == 1
+    assert sum(name.startswith(PROPERTY) for name in directory_of(catalog).ledger.view().properties) == 1
 
 
 def test_clean_up_removes_old_requests_and_their_records(connect: Callable[[], Catalog]) -> None:
     catalog, key = connect(), new_key()
     keyed(catalog, key, "declare_table", "t", lambda: catalog.declare_table("t"))
-    assert catalog._local("requests").requests.clean_up() == 0
-    assert catalog._local("requests").requests.clean_up(keep=timedelta(0)) == 1
-    assert not [name for name in catalog.view().properties if name.startswith(PROPERTY)]
+    assert directory_of(catalog).requests.clean_up() == 0
+    assert directory_of(catalog).requests.clean_up(keep=timedelta(0)) == 1
+    assert not [name for name in directory_of(catalog).ledger.view().properties if name.startswith(PROPERTY)]
     assert not catalog.fsck(deep=True).findings
     assert keyed(catalog, key, "declare_table", "t", lambda: catalog.declare_table("t")) == "TableAlreadyExists"
 
@@ -374,12 +374,12 @@ def test_clean_up_keeps_a_request_whose_last_entry_is_recent(connect: Callable[[
     keyed(catalog, key, "declare_table", "t", lambda: catalog.declare_table("t"))
     _, last = log = sorted(requests.rglob("*.json"))
     days_later(last, 8)
-    assert catalog._local("requests").requests.clean_up() == 0
+    assert directory_of(catalog).requests.clean_up() == 0
     assert keyed(catalog, key, "declare_table", "t", lambda: pytest.fail("performed twice")) == "t"
     keyed(catalog, new_key(), "declare_table", "u", lambda: catalog.declare_table("u"))
     for entry in set(requests.rglob("*.json")) - set(log):
         days_later(entry, 16)
-    assert catalog._local("requests").requests.clean_up() == 1
+    assert directory_of(catalog).requests.clean_up() == 1
     assert not any(entry.exists() for entry in log)
 
 

@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 import lancekeep
+from lancekeep.application.catalog import directory_of, services_of
 from lancekeep.application.upkeep.bases import BASE_MARKER, BASES_PROPERTY
 from lancekeep.domain.catalog import SetProperties
 from lancekeep.domain.identity import IDENTITY_PROPERTY, Identity
@@ -76,7 +77,7 @@ def rows(*values: int) -> pa.Table:
 
 
 def values(catalog: lancekeep.Catalog, version: int | None = None) -> list[int]:
-    found = lance.dataset(catalog.uri(catalog.find_table("t")), version=version)
+    found = lance.dataset(services_of(catalog).uri(catalog.find_table("t")), version=version)
     return sorted(found.to_table()["a"].to_pylist())
 
 
@@ -247,7 +248,7 @@ def test_catalog_of_a_native_writer_adopts_an_identity_as_the_original(one: Site
 def test_damaged_identity_removes_nothing_until_it_is_replaced(one: Site, stored: str) -> None:
     catalog = one.tiered(1, 2)
     before = one.copies()
-    catalog.ledger.apply(lambda _: ([SetProperties({IDENTITY_PROPERTY: stored})], None))
+    directory_of(catalog).ledger.apply(lambda _: ([SetProperties({IDENTITY_PROPERTY: stored})], None))
     catalog.write("t", rows(3), "overwrite")
     for act in (lambda: catalog.cleanup(0, grace=0), lambda: catalog.move_fragments("t", NOW, str(one.base))):
         with pytest.raises(lancekeep.Damaged, match="identity"):
@@ -262,7 +263,7 @@ def test_damaged_identity_removes_nothing_until_it_is_replaced(one: Site, stored
 def test_damaged_list_of_bases_removes_nothing(one: Site, stored: str) -> None:
     catalog = one.tiered(1, 2)
     before = one.copies()
-    catalog.ledger.apply(lambda _: ([SetProperties({BASES_PROPERTY: stored})], None))
+    directory_of(catalog).ledger.apply(lambda _: ([SetProperties({BASES_PROPERTY: stored})], None))
     catalog.write("t", rows(3), "overwrite")
     with pytest.raises(lancekeep.Damaged, match="bases"):
         catalog.cleanup(0, grace=0)

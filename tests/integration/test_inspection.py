@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 import lancekeep
+from lancekeep.application.catalog import services_of
 from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound, TableNotFound, VersionNotFound
 from lancekeep.entrypoints.cli import lancekeep as commands
 from lancekeep.entrypoints.cli.version_picture import picture
@@ -35,7 +36,7 @@ class Lake:
         dataset = self.catalog.open("t")
         dataset.delete("a in (3, 4)")
         dataset.create_scalar_index("a", "BTREE")
-        self.directory = Path(self.catalog.uri(self.catalog.find_table("t")).removeprefix("file://"))
+        self.directory = Path(services_of(self.catalog).uri(self.catalog.find_table("t")).removeprefix("file://"))
 
     def inspect(self, **how: Any) -> dict[str, Any]:
         return self.catalog.inspect("t", **how)
@@ -261,7 +262,7 @@ def test_large_manifest_is_counted_in_full_and_listed_in_part(tmp_path: Path) ->
     catalog = lancekeep.connect(str(tmp_path / "lake"))
     catalog.write("t", ROWS)
     name = catalog.inspect("t")["file"]
-    path = Path(catalog.uri(catalog.find_table("t")).removeprefix("file://"), name)
+    path = Path(services_of(catalog).uri(catalog.find_table("t")).removeprefix("file://"), name)
     version = TableVersion.parse(path.read_bytes(), name)
     [fragment] = version.manifest.fragments
     many = [attrs.evolve(fragment, id=number) for number in range(2000)]

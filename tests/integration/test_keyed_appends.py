@@ -23,6 +23,7 @@ from faults import Crash, Faulty, lost_replies
 from writers import kill_two_at_work
 
 import lancekeep
+from lancekeep.application.catalog import directory_of
 from lancekeep.application.rows.idempotency import Answer, Attempt
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import StoreUnavailable
@@ -75,15 +76,13 @@ def append(catalog: lancekeep.Catalog, number: int, key: str, after: Callable[[]
 
     request = RequestKey.of("ann", "insert_into_table", ("t",), key)
     return json.loads(
-        catalog._local("requests").requests.perform(
-            request, Attempt(fingerprint=str(number), act=act, committed=committed)
-        )
+        directory_of(catalog).requests.perform(request, Attempt(fingerprint=str(number), act=act, committed=committed))
     )
 
 
 def at_manifests(catalog: lancekeep.Catalog, act: Callable[[], tuple[str, BaseException] | None]) -> None:
     """Call ``act`` before each creation of a final manifest of a version of the table."""
-    commits = catalog.versions.commits
+    commits = directory_of(catalog).versions.commits
     objects = commits.objects
 
     class Watched(Faulty):
@@ -227,7 +226,7 @@ def test_a_repeated_request_finds_the_first_at_its_own_commit(site: Site) -> Non
 @pytest.mark.parametrize("method", ["put", "put_if_absent", "copy_if_absent"])
 def test_lost_replies_neither_lose_nor_double_keyed_appends(site: Site, method: str) -> None:
     catalog = site.open()
-    commits = catalog.versions.commits
+    commits = directory_of(catalog).versions.commits
     commits.objects = Faulty(commits.objects, lost_replies(method, 6))
     keys = [new_key() for _ in range(6)]
     answers = all_at_once([partial(append, catalog, number, key) for number, key in enumerate(keys, 1)])
@@ -241,7 +240,7 @@ def test_a_staged_manifest_without_reply_is_settled_for_its_whole_group(tmp_path
     site = Site(deployment("sqlite", tmp_path, "", ""))
     catalog, key = site.open(), new_key()
     catalog.write("t", table(0))
-    commits, honest = catalog.versions.commits, catalog.versions.commits.objects
+    commits, honest = directory_of(catalog).versions.commits, directory_of(catalog).versions.commits.objects
     held_back(catalog, until=2)
     puts = count()
 

@@ -13,6 +13,7 @@ import pytest
 from deployments import ALL, Deployment, deployment
 
 import lancekeep
+from lancekeep.application.catalog import services_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("vector", pa.list_(pa.float32(), 2))])
 
@@ -69,7 +70,7 @@ def ids(place: Deployment) -> list[int]:
     datasets = (
         catalog.open("n.t"),
         lance.dataset(namespace_client=namespace, table_id=["n", "t"], storage_options=options),
-        lance.dataset(catalog.uri(catalog.find_table("n.t")), storage_options=options),
+        lance.dataset(services_of(catalog).uri(catalog.find_table("n.t")), storage_options=options),
     )
     found = [sorted(dataset.to_table(columns=["id"])["id"].to_pylist()) for dataset in datasets]
     assert found[0] == found[1] == found[2]

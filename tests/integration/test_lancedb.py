@@ -17,6 +17,7 @@ from lance_namespace.errors import NamespaceNotEmptyError, TableNotFoundError
 from lancedb.index import FTS, BTree, IvfFlat
 
 import lancekeep
+from lancekeep.application.catalog import services_of
 
 NAMESPACE = "lancekeep.DirectoryNamespace"
 SIZE = 64
@@ -54,7 +55,7 @@ def catalog_of(place: Deployment) -> lancekeep.Catalog:
 def ids(place: Deployment, name: str) -> list[int]:
     """The ids of a table as plain pylance reads them."""
     catalog = catalog_of(place)
-    uri = catalog.uri(catalog.find_table(name))
+    uri = services_of(catalog).uri(catalog.find_table(name))
     dataset = lance.dataset(uri, storage_options=place.storage_options or None)
     found: list[int] = dataset.to_table(columns=["id"])["id"].to_pylist()
     return sorted(found)

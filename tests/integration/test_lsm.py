@@ -20,6 +20,7 @@ from deployments import Deployment, bucket, deployment, s3_options
 from rest_server import serving
 
 import lancekeep
+from lancekeep.application.catalog import directory_of, services_of
 from lancekeep.application.upkeep.fsck import Kind
 from lancekeep.application.upkeep.relocation import Relocation
 from lancekeep.domain.identifiers import ObjectId
@@ -44,7 +45,7 @@ def database(place: Deployment) -> Any:
 
 
 def plain(catalog: lancekeep.Catalog, name: str = "t") -> dict[int, int]:
-    found = lance.dataset(catalog.uri(catalog.find_table(name))).to_table().to_pydict()
+    found = lance.dataset(services_of(catalog).uri(catalog.find_table(name))).to_table().to_pydict()
     return dict(zip(found["id"], found["v"], strict=True))
 
 
@@ -84,7 +85,7 @@ def test_managed_table_refuses_lsm_writes_and_a_warning_says_why(
         pytest.raises((OSError, RuntimeError), match="is unknown"),
     ):
         set_up(catalog, table)
-    dataset = lance.dataset(catalog.uri(catalog.find_table("t")))
+    dataset = lance.dataset(services_of(catalog).uri(catalog.find_table("t")))
     assert (dataset.version, dataset.mem_wal_index_details()) == (1, None)
     table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(rows(2, 3, value=5))
     assert plain(catalog) == {1: 0, 2: 5, 3: 5}
@@ -189,7 +190,7 @@ def test_rename_of_a_v2_table_keeps_lsm_writes_and_drop_removes_them(tmp_path: P
     catalog.rename_table("t", "u")
     put_by(catalog.open("u"), shard, 3)
     assert unmerged(catalog, "u") == 2
-    directory = Path(catalog.uri(catalog.find_table("u")).removeprefix("file://"))
+    directory = Path(services_of(catalog).uri(catalog.find_table("u")).removeprefix("file://"))
     catalog.drop_table("u")
     assert not directory.exists()
     put_by(stale, shard, 4)  # nothing can refuse the writer
@@ -204,20 +205,20 @@ def test_rows_of_lsm_writes_on_an_object_store_are_counted_and_dropped(moto_endp
     catalog = lancekeep.connect(f"s3://{name}/lake", storage_options=options)
     catalog.write("t", rows(1), "create")
     assert catalog.data.count(T) == 1
-    dataset = lance.dataset(catalog.uri(catalog.find_table("t")), storage_options=options)
+    dataset = lance.dataset(services_of(catalog).uri(catalog.find_table("t")), storage_options=options)
     dataset.initialize_mem_wal()
     put_by(dataset, str(uuid4()), 2)
     with pytest.warns(lancekeep.LsmWarning, match="lacks 1 generations"):
         assert catalog.data.count(T) == 1
     assert catalog.fsck(deep=True, grace=0).findings == ()
     catalog.drop_table("t")
-    assert [info.key for info in catalog.places.objects.list("lake/t.lance/")] == []
+    assert [info.key for info in directory_of(catalog).places.objects.list("lake/t.lance/")] == []
 
 
 def test_lsm_writes_that_begin_during_a_move_end_the_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = connect(Deployment(str(tmp_path), ""))
     catalog.write("t", rows(1), "create")
-    uri, copy = catalog.uri(catalog.find_table("t")), Relocation.copy
+    uri, copy = services_of(catalog).uri(catalog.find_table("t")), Relocation.copy
 
     def begin(done: int, *_: object) -> None:
         if done == 1:  # files are copied, and the old place has no fence yet
@@ -229,7 +230,7 @@ def test_lsm_writes_that_begin_during_a_move_end_the_move(tmp_path: Path, monkey
 
     with pytest.raises(lancekeep.Refused, match="the table t has LSM writes"):
         catalog.relocate("t", "elsewhere", progress=begin)
-    assert catalog.uri(catalog.find_table("t")) == uri
+    assert services_of(catalog).uri(catalog.find_table("t")) == uri
     catalog.write("t", rows(2), "append")
     catalog.open("t").drop_index("__lance_mem_wal")
     monkeypatch.setattr(Relocation, "copy", copy_and_begin)
@@ -243,7 +244,7 @@ def test_lsm_writes_that_begin_during_a_move_end_the_move(tmp_path: Path, monkey
 def test_rows_of_a_writer_that_outlived_its_table_are_reported(tmp_path: Path, recreated: bool) -> None:
     catalog = connect(Deployment(str(tmp_path), ""))
     catalog.write("t", rows(1), "create")
-    stale, shard = lance.dataset(catalog.uri(catalog.find_table("t"))), str(uuid4())
+    stale, shard = lance.dataset(services_of(catalog).uri(catalog.find_table("t"))), str(uuid4())
     stale.initialize_mem_wal()
     catalog.drop_table("t")
     if recreated:
@@ -262,7 +263,7 @@ def test_rows_of_a_writer_that_outlived_its_table_are_reported(tmp_path: Path, r
 def test_deletions_and_the_logs_of_killed_writers_count_and_are_merged(tmp_path: Path) -> None:
     catalog = connect(Deployment(str(tmp_path), ""))
     catalog.write("t", rows(1, 2, 3), "create")
-    uri = catalog.uri(catalog.find_table("t"))
+    uri = services_of(catalog).uri(catalog.find_table("t"))
     lance.dataset(uri).initialize_mem_wal()
     shard, other = str(uuid4()), str(uuid4())
     with lance.dataset(uri).mem_wal_writer(shard) as writer:
@@ -299,11 +300,11 @@ def newest(path: Path) -> int:
 def test_lsm_writes_to_a_branch_are_no_branch(tmp_path: Path) -> None:
     catalog = connect(Deployment(str(tmp_path / "lake"), ""))
     catalog.write("t", rows(1), "create")
-    branch = lance.dataset(catalog.uri(catalog.find_table("t"))).create_branch("b")
+    branch = lance.dataset(services_of(catalog).uri(catalog.find_table("t"))).create_branch("b")
     branch.initialize_mem_wal()
     put_by(branch, str(uuid4()), 2)
-    root = catalog.dataset_root(catalog.find_table("t"))
-    assert [each.key.rpartition("/")[2] for each in catalog.commits.histories(root)] == ["t.lance", "b"]
+    root = directory_of(catalog).places.dataset_root(catalog.find_table("t"))
+    assert [each.key.rpartition("/")[2] for each in directory_of(catalog).commits.histories(root)] == ["t.lance", "b"]
     files = set((tmp_path / "lake").rglob("*"))
     assert catalog.fsck(deep=True, grace=0).findings == ()
     catalog.cleanup(older_than=0, grace=0)
@@ -320,7 +321,7 @@ def test_lsm_writes_to_a_branch_are_no_branch(tmp_path: Path) -> None:
 def test_files_of_others_in_the_directory_of_lsm_writes_survive_a_drop(tmp_path: Path) -> None:
     catalog = connect(Deployment(str(tmp_path / "lake"), ""))
     catalog.write("t", rows(1), "create")
-    dataset, shard = lance.dataset(catalog.uri(catalog.find_table("t"))), str(uuid4())
+    dataset, shard = lance.dataset(services_of(catalog).uri(catalog.find_table("t"))), str(uuid4())
     dataset.initialize_mem_wal()
     put_by(dataset, shard, 2)
     written = tmp_path / "lake" / "t.lance" / "_mem_wal" / shard

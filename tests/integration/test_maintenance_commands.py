@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import lancekeep
+from lancekeep.application.catalog import directory_of
 from lancekeep.domain.commit_token import CommitToken, StagedManifest
 from lancekeep.domain.naming import NamingScheme
 from lancekeep.entrypoints.cli import lancekeep as commands
@@ -65,8 +66,8 @@ def test_mistyped_root_is_reported(tmp_path: Path, command: str) -> None:
 def test_repair_shows_its_plan_before_it_acts(lake: Lake) -> None:
     assert lake.answer("fsck", "--deep") == {"findings": [], "entries": 1, "directories": 1, "tables": 1}
     catalog = lake.connect()
-    root = catalog.dataset_root(catalog.find_table("t"))
-    catalog.commits.rows.delete(root.base_uri, [2])
+    root = directory_of(catalog).places.dataset_root(catalog.find_table("t"))
+    directory_of(catalog).commits.rows.delete(root.base_uri, [2])
     assert lake.run("fsck").exit_code == 0
     [finding] = lake.answer("fsck", "--table", "t", code=1)["findings"]
     assert (finding["kind"], finding["object"], finding["repair"]) == ("unrecorded version", "t", "enter the row")
@@ -74,7 +75,7 @@ def test_repair_shows_its_plan_before_it_acts(lake: Lake) -> None:
     assert shown.exit_code == 1
     assert "unrecorded" in shown.stdout
     assert "Nothing was changed. Run it again with --yes to apply." in shown.stdout
-    assert catalog.commits.rows.get(root.base_uri, 2) is None
+    assert directory_of(catalog).commits.rows.get(root.base_uri, 2) is None
     done = lake.answer("repair", "--deep", "--yes")
     assert (done["applied"], [finding["repaired"] for finding in done["findings"]]) == (True, [True])
     assert lake.answer("fsck", "--deep")["findings"] == []
@@ -105,7 +106,7 @@ def test_cleanup_shows_its_plan_and_acts_with_yes(lake: Lake) -> None:
 
 def test_cleanup_skips_and_reports_damaged_table(lake: Lake) -> None:
     catalog = lake.connect()
-    latest = catalog.commits.latest(catalog.dataset_root(catalog.find_table("t")))
+    latest = directory_of(catalog).commits.latest(directory_of(catalog).places.dataset_root(catalog.find_table("t")))
     assert latest is not None
     Path(f"/{latest.path}").write_bytes(b"")
     left = lake.answer("cleanup", "--older-than", "0s", "--yes", code=1)
@@ -122,10 +123,10 @@ def test_invalid_time_span_is_reported_before_the_catalog_opens(lake: Lake, span
 
 def test_resolve_completes_a_commit_or_names_the_winner(lake: Lake) -> None:
     catalog = lake.connect()
-    root = catalog.dataset_root(catalog.find_table("t"))
+    root = directory_of(catalog).places.dataset_root(catalog.find_table("t"))
     tokens = []
     for version in (2, 3):  # the content of two versions, as if each were to be the fourth
-        row = catalog.commits.get(root, version)
+        row = directory_of(catalog).commits.get(root, version)
         assert row is not None
         content = Path(f"/{row.path}").read_bytes()
         path = f"{root.versions_key}{NamingScheme.V2.final_name(4)}-{uuid4()}"

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 import lancekeep
+from lancekeep.application.catalog import directory_of
 from lancekeep.application.upkeep.lease import Lease
 from lancekeep.application.upkeep.maintenance import MaintenanceAction
 from lancekeep.domain.errors import InvalidInput
@@ -108,7 +109,7 @@ def test_a_dry_run_changes_nothing(catalog: lancekeep.Catalog) -> None:
 
 
 def test_one_worker_at_a_time_has_the_lease(catalog: lancekeep.Catalog) -> None:
-    objects, prefix = catalog.places.objects, catalog.places.prefix
+    objects, prefix = directory_of(catalog).places.objects, directory_of(catalog).places.prefix
     one, other = (Lease(objects, prefix, name, 60) for name in ("one", "other"))
     assert one.acquire(0)
     assert catalog.fsck(deep=True).findings == ()
@@ -126,7 +127,7 @@ def test_one_worker_at_a_time_has_the_lease(catalog: lancekeep.Catalog) -> None:
 
 
 def test_a_worker_without_the_lease_does_nothing(catalog: lancekeep.Catalog) -> None:
-    holder = Lease(catalog.places.objects, catalog.places.prefix, "other", 60)
+    holder = Lease(directory_of(catalog).places.objects, directory_of(catalog).places.prefix, "other", 60)
     assert holder.acquire(0)
     worker = MaintenanceWorker(catalog, Plan(policy()))
     assert worker.run_once() is None
@@ -141,7 +142,7 @@ def test_a_worker_that_loses_its_lease_stops(catalog: lancekeep.Catalog) -> None
     worker = MaintenanceWorker(catalog, Plan(policy()), clock=lambda: next(times))
     found = worker.run_once()
     assert found is not None
-    thief = Lease(catalog.places.objects, catalog.places.prefix, "thief", 60)
+    thief = Lease(directory_of(catalog).places.objects, directory_of(catalog).places.prefix, "thief", 60)
     assert not thief.acquire(0)
     assert thief.acquire(60)
     assert list(found) == []
@@ -172,7 +173,7 @@ def test_each_action_keeps_the_rows_of_plain_pylance(catalog: lancekeep.Catalog)
 
 
 def files(catalog: lancekeep.Catalog) -> set[str]:
-    return {info.key for info in catalog.places.objects.list(catalog.places.prefix)}
+    return {info.key for info in directory_of(catalog).places.objects.list(directory_of(catalog).places.prefix)}
 
 
 def test_views_that_are_due_are_refreshed(catalog: lancekeep.Catalog) -> None:

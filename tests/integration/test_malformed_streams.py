@@ -23,6 +23,7 @@ from writers import stream
 
 import lancekeep
 from lancekeep.adapters.rest.routes import LEGACY_ROUTES, ROUTES, Body
+from lancekeep.application.catalog import directory_of
 from lancekeep.entrypoints.cli import lancekeep as command
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
 from lancekeep.entrypoints.rest.app import create_app
@@ -114,7 +115,9 @@ def unreadable(catalog: lancekeep.Catalog) -> None:
     """Register a table on which pylance 14 panics when it reads the column."""
     kind = pa.list_(pa.struct([("a", pa.int32())]), 1)
     rows = pa.table({"x": pa.array([[{"a": 1}], [{"a": 2}], None], kind), "k": [1, 2, 3]})
-    lance.write_dataset(rows, f"{catalog.places.root_uri.removeprefix('file://')}/p.lance", data_storage_version="2.0")
+    lance.write_dataset(
+        rows, f"{directory_of(catalog).places.root_uri.removeprefix('file://')}/p.lance", data_storage_version="2.0"
+    )
 
 
 @pytest.mark.parametrize("name", ["t", "n.t"])

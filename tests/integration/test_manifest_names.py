@@ -19,6 +19,7 @@ from faults import Crash, Faulty
 import lancekeep
 from lancekeep.adapters.commit_stores import open_commit_store
 from lancekeep.adapters.object_stores import open_object_store
+from lancekeep.application.catalog import directory_of
 from lancekeep.application.upkeep.fsck import Kind
 from lancekeep.domain.naming import ManifestName, NamingScheme
 from lancekeep.domain.version_row import scheme_of
@@ -68,9 +69,10 @@ class Lake:
 
     def schemes(self, catalog: lancekeep.Catalog, branch: str | None = None) -> list[NamingScheme]:
         """Return the schemes of the names of all final manifests."""
-        root = catalog.dataset_root(catalog.find_table("t")).branch(branch)
+        root = directory_of(catalog).places.dataset_root(catalog.find_table("t")).branch(branch)
         names = (
-            ManifestName.parse(info.key.rpartition("/")[2]) for info in catalog.commits.objects.list(root.versions_key)
+            ManifestName.parse(info.key.rpartition("/")[2])
+            for info in directory_of(catalog).commits.objects.list(root.versions_key)
         )
         return [name.scheme for name in names if name is not None and not name.is_staged]
 
@@ -125,8 +127,8 @@ def test_migration_renames_every_manifest_of_table_and_branch(
     for reader in (catalog, early, lake.connect()):
         assert {version: values(reader.open("t", version)) for version in before} == before
         assert values(reader.open("t", tag="first")) == [1]
-        root = reader.dataset_root(reader.find_table("t"))
-        row = reader.commits.get(root, 12)
+        root = directory_of(reader).places.dataset_root(reader.find_table("t"))
+        row = directory_of(reader).commits.get(root, 12)
         assert row is not None
         assert scheme_of(row) is NamingScheme.V2
         assert values(reader.open("t", branch="b")) == of_branch
@@ -216,9 +218,9 @@ def test_migration_that_dies_at_any_call_is_completed_by_the_next(
         finally:
             on_ports(None)
         again = lake.connect()
-        root = again.dataset_root(again.find_table("t"))
+        root = directory_of(again).places.dataset_root(again.find_table("t"))
         if loses_rows:  # the newest, as in a failover, or all
-            again.commits.rows.delete(root.base_uri, (None, [4], [3, 4])[at % 3])
+            directory_of(again).commits.rows.delete(root.base_uri, (None, [4], [3, 4])[at % 3])
         assert {version: values(again.open("t", version)) for version in expected} == expected, at
         assert {version: values(lake.plain(version)) for version in expected} == expected, at
         assert values(again.open("t")) == expected[3], at
@@ -251,8 +253,8 @@ def test_readers_that_record_lost_rows_at_every_step_record_no_v1_name(
     migrate(catalog, interrupt_plain_readers=True)
     on_ports(None)
     assert all(history in ([4, 3, 2, 1], [5, 4, 3, 2, 1]) for history in histories)
-    root = catalog.dataset_root(catalog.find_table("t"))
-    rows = catalog.commits.rows.list(root.base_uri, after=None, limit=None, descending=True)
+    root = directory_of(catalog).places.dataset_root(catalog.find_table("t"))
+    rows = directory_of(catalog).commits.rows.list(root.base_uri, after=None, limit=None, descending=True)
     assert [scheme_of(row) for row in rows] == [NamingScheme.V2] * 5
     assert catalog.fsck(deep=True, grace=0).findings == ()
 
@@ -268,7 +270,7 @@ def test_plain_readers_on_s3_open_the_latest_version_at_every_step(
 ) -> None:
     on_s3.fill(4)
     with on_s3.connect() as catalog:
-        catalog.commits.delete(catalog.dataset_root(catalog.find_table("t")), [1])
+        directory_of(catalog).commits.delete(directory_of(catalog).places.dataset_root(catalog.find_table("t")), [1])
     catalog = on_s3.connect()
     steps = set()
 
@@ -291,7 +293,7 @@ def test_name_that_another_writer_adds_before_the_switch_stops_the_migration(
 ) -> None:
     on_s3.fill(9)
     with on_s3.connect() as catalog:
-        catalog.commits.delete(catalog.dataset_root(catalog.find_table("t")), [1])
+        directory_of(catalog).commits.delete(directory_of(catalog).places.dataset_root(catalog.find_table("t")), [1])
     catalog, other = on_s3.connect(), on_s3.connect()
 
     def write(method: str, nth: int) -> None:

@@ -16,6 +16,7 @@ import pytest
 from lance_namespace import errors as api_errors
 
 import lancekeep
+from lancekeep.application.catalog import directory_of, services_of
 from lancekeep.domain.properties import OwnProperties
 from lancekeep.domain.view import VIEW_PROPERTY, Effect, Refresh, SourceVersion, ViewDefinition, plan_refresh
 
@@ -115,8 +116,8 @@ def test_a_view_without_its_earlier_versions_is_refreshed(here: Open) -> None:
     namespace.catalog.write("t", ROWS)
     create(namespace, with_no_data=False)
     namespace.catalog.commit_change("v", lambda dataset: (dataset.update_metadata({"k": "v"}), dataset)[1])
-    root = namespace.catalog.dataset_root(namespace.catalog.find_table("v"))
-    namespace.catalog.versions.delete_versions(root, [1, 2])
+    root = directory_of(namespace.catalog).places.dataset_root(namespace.catalog.find_table("v"))
+    directory_of(namespace.catalog).versions.delete_versions(root, [1, 2])
     namespace.catalog.write("t", more(5), "append")
     refresh(namespace)
     assert rows(namespace) == [(2, 4), (3, 6), (5, 10)]
@@ -223,7 +224,7 @@ def test_a_refresh_that_stops_before_its_commit_changes_nothing(here: Open, monk
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(namespace.catalog._writes, "commit_fragments", stop)
+        patched.setattr(services_of(namespace.catalog).writes, "commit_fragments", stop)
         with pytest.raises(KeyboardInterrupt):
             refresh(namespace)
     assert rows(namespace) == [(2, 4), (3, 6)]

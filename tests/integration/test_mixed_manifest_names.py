@@ -16,6 +16,7 @@ from deployments import Deployment, bucket, deployment, s3_options
 
 import lancekeep
 from lancekeep.adapters.object_stores.local import LocalObjectStore
+from lancekeep.application.catalog import directory_of
 from lancekeep.application.upkeep.fsck import Kind
 from lancekeep.domain.errors import LancekeepError
 from lancekeep.domain.identifiers import ObjectId
@@ -55,7 +56,10 @@ class Lake:
 
     def rename(self, versions: Sequence[int]) -> None:
         """Give the manifests of these versions their V2 names, as pylance does."""
-        root, objects = self.catalog.dataset_root(self.catalog.find_table("t")), self.catalog.commits.objects
+        root, objects = (
+            directory_of(self.catalog).places.dataset_root(self.catalog.find_table("t")),
+            directory_of(self.catalog).commits.objects,
+        )
         for version in versions:
             source, target = (root.manifest_key(version, scheme) for scheme in (NamingScheme.V1, NamingScheme.V2))
             objects.copy(source, target)
@@ -66,15 +70,18 @@ class Lake:
     def contents(self) -> object:
         """Return the files of the catalog and the rows of the table's versions."""
         catalog = self.catalog
-        root, objects = catalog.dataset_root(catalog.find_table("t")), catalog.commits.objects
+        root, objects = (
+            directory_of(catalog).places.dataset_root(catalog.find_table("t")),
+            directory_of(catalog).commits.objects,
+        )
         files = [(info.key, info.size) for info in objects.list(root.key.rpartition("/")[0] + "/")]
-        if catalog.commits.rows.guarantees.derived:
+        if directory_of(catalog).commits.rows.guarantees.derived:
             return files
-        return files, catalog.commits.rows.list(root.base_uri, after=None, limit=None, descending=False)
+        return files, directory_of(catalog).commits.rows.list(root.base_uri, after=None, limit=None, descending=False)
 
     def complete(self) -> None:
         """Complete the migration as the message says."""
-        if self.catalog.commits.rows.guarantees.derived:
+        if directory_of(self.catalog).commits.rows.guarantees.derived:
             self.plain(VERSIONS).migrate_manifest_paths_v2()
             return
         with self.connect() as other:
@@ -118,7 +125,9 @@ def in_transaction(catalog: lancekeep.Catalog) -> None:
 
 
 def delete_version(catalog: lancekeep.Catalog) -> None:
-    catalog.versions.delete_versions(catalog.dataset_root(catalog.find_table("t")), [1])
+    directory_of(catalog).versions.delete_versions(
+        directory_of(catalog).places.dataset_root(catalog.find_table("t")), [1]
+    )
 
 
 def answer_of(catalog: lancekeep.Catalog, change: Callable[[lancekeep.Catalog], object]) -> str:
@@ -199,10 +208,10 @@ def test_native_commit_to_a_mixture_is_refused(lake: Lake) -> None:
     namespace = lancekeep.DirectoryNamespace(**lake.given.properties)
     dataset = lance.dataset(namespace_client=namespace, table_id=["t"])
     lake.rename(OLDER)
-    root = lake.catalog.dataset_root(lake.catalog.find_table("t"))
+    root = directory_of(lake.catalog).places.dataset_root(lake.catalog.find_table("t"))
 
     def finals() -> list[str]:
-        keys = (info.key for info in lake.catalog.commits.objects.list(root.versions_key))
+        keys = (info.key for info in directory_of(lake.catalog).commits.objects.list(root.versions_key))
         return [key for key in keys if key.endswith(".manifest")]
 
     before = finals()

@@ -12,6 +12,7 @@ from lance_namespace.errors import ErrorCode, LanceNamespaceError
 
 import lancekeep
 from lancekeep.adapters.lance.namespace_errors import namespace_error
+from lancekeep.application.catalog import directory_of
 from lancekeep.domain import errors
 from lancekeep.testing.concurrency import race
 
@@ -78,7 +79,9 @@ def staged(namespace: lancekeep.DirectoryNamespace) -> dict[str, Any]:
     """Return a request for a version that another writer takes first."""
     catalog = namespace.catalog
     plan = catalog.begin_write("t", ROWS.schema, "append")
-    made = catalog.engine.stage(plan, catalog.engine.write_fragments(plan, ROWS.to_reader()))
+    made = directory_of(catalog).engine.stage(
+        plan, directory_of(catalog).engine.write_fragments(plan, ROWS.to_reader())
+    )
     catalog.write("t", ROWS, "append")
     return {"id": ["t"], "version": made.version, "manifest_path": made.path}
 

@@ -20,6 +20,7 @@ from lance.namespace import DirectoryNamespace as NativeNamespace
 from lance_namespace import errors as api_errors
 
 import lancekeep
+from lancekeep.application.catalog import directory_of, services_of
 from lancekeep.application.upkeep.relocation import Relocation
 from lancekeep.application.upkeep.renames import Renames
 from lancekeep.ports.object_store import ObjectInfo
@@ -147,7 +148,7 @@ def test_rename_keeps_data_history_tags_and_properties(tmp_path: Path, store: st
     assert catalog.open("n.u").to_table(filter="a = 2").num_rows == 2
     assert catalog.open("n.u", tag="first").count_rows() == 3
     assert catalog.write("n.u", TABLE, "append").version == before[0].version + 1
-    assert lance.dataset(catalog.uri(renamed)).count_rows() == 7
+    assert lance.dataset(services_of(catalog).uri(renamed)).count_rows() == 7
     assert not catalog.table_exists("t")
     assert catalog.write("t", TABLE).version == 1
     assert catalog.find_table("t").location == "t.lance"
@@ -254,7 +255,7 @@ def test_commit_between_copy_and_rename_is_moved(tmp_path: Path, store: str, mon
 def test_rename_keeps_contradicting_versions_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = connect(tmp_path, "none").catalog
     catalog.write("t", TABLE)
-    old = catalog.uri(catalog.find_table("t"))
+    old = services_of(catalog).uri(catalog.find_table("t"))
 
     def commit_twice() -> None:
         catalog.write("u", TABLE.slice(0, 1), "append")
@@ -264,7 +265,7 @@ def test_rename_keeps_contradicting_versions_in_place(tmp_path: Path, monkeypatc
     interrupted(monkeypatch, "carry_over", commit_twice, "before")
     with pytest.raises(lancekeep.Damaged, match=r"moved from .*t\.lance to .*_u, but .* each have a _versions/"):
         catalog.rename_table("t", "u")
-    new = catalog.uri(catalog.find_table("u"))
+    new = services_of(catalog).uri(catalog.find_table("u"))
     assert (lance.dataset(new).version, lance.dataset(new).count_rows()) == (2, 4)
     assert (lance.dataset(old).version, lance.dataset(old).count_rows()) == (3, 9)
 
@@ -290,7 +291,7 @@ def test_version_is_copied_after_all_files_that_it_names(
     tmp_path: Path, catalog: lancekeep.Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalog.write("t", TABLE)
-    objects = catalog.commits.objects
+    objects = directory_of(catalog).commits.objects
     list_itself, waiting = objects.list, [True]
 
     def list_beside_a_writer(prefix: str) -> Iterator[ObjectInfo]:
@@ -342,7 +343,7 @@ def test_refused_declaration_keeps_the_reservation_that_replaced_it(
         other.declare_table("t")
         raise lancekeep.ConcurrentModification("other writers kept winning")
 
-    monkeypatch.setattr(catalog.ledger, "apply", refused)
+    monkeypatch.setattr(directory_of(catalog).ledger, "apply", refused)
     for refusal in ("other writers kept winning", "has just taken|files lie in|is taken"):
         with pytest.raises((lancekeep.TableAlreadyExists, lancekeep.ConcurrentModification), match=refusal):
             catalog.declare_table("t", {"mine": "yes"})
@@ -354,7 +355,7 @@ def test_first_of_two_reservations_to_be_entered_declares_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalog, other = connect(tmp_path).catalog, connect(tmp_path).catalog
-    enter = catalog.ledger.apply
+    enter = directory_of(catalog).ledger.apply
 
     def overtaken(decide: Any, **given: Any) -> Any:
         monkeypatch.undo()
@@ -362,7 +363,7 @@ def test_first_of_two_reservations_to_be_entered_declares_the_table(
         other.declare_table("t", {"theirs": "yes"})
         return enter(decide, **given)
 
-    monkeypatch.setattr(catalog.ledger, "apply", overtaken)
+    monkeypatch.setattr(directory_of(catalog).ledger, "apply", overtaken)
     with pytest.raises(lancekeep.TableAlreadyExists):
         catalog.declare_table("t", {"mine": "yes"})
     assert other.find_table("t").properties == {"theirs": "yes"}
@@ -374,7 +375,7 @@ def test_owner_may_declare_reservation_that_another_writer_entered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str
 ) -> None:
     catalog, other = connect(tmp_path).catalog, connect(tmp_path).catalog
-    enter = catalog.ledger.apply
+    enter = directory_of(catalog).ledger.apply
 
     def entered(decide: Any, **given: Any) -> Any:
         monkeypatch.undo()
@@ -383,10 +384,10 @@ def test_owner_may_declare_reservation_that_another_writer_entered(
         assert not any(name.startswith("lancekeep.") for name in other.describe_table("t").properties)
         return enter(decide, **given)
 
-    monkeypatch.setattr(catalog.ledger, "apply", entered)
+    monkeypatch.setattr(directory_of(catalog).ledger, "apply", entered)
     catalog.declare_table("t", {"mine": "yes"})
     assert other.find_table("t").properties == {"mine": "yes"} | ({"theirs": "yes"} if act == "alter" else {})
-    entry = other.view().find("t")
+    entry = directory_of(other).ledger.view().find("t")
     assert entry is not None
     assert entry.properties == dict(other.find_table("t").properties)
     with pytest.raises(lancekeep.TableAlreadyExists):
@@ -508,17 +509,17 @@ def test_append_that_ends_after_a_drop_is_refused(tmp_path: Path, monkeypatch: p
     )
     catalog.write("t", TABLE)
     other.list_tables()
-    create, look = catalog.commits.objects.copy_if_absent, other.commits.objects.list
+    create, look = directory_of(catalog).commits.objects.copy_if_absent, directory_of(other).commits.objects.list
 
     def finish(source: str, target: str) -> bool:
         """The drop has listed what it removes before the version comes."""
         created = create(source, target)
         listed = lambda prefix: (info for info in look(prefix) if info.key != target)  # noqa: E731 - reads better so
-        monkeypatch.setattr(other.commits.objects, "list", listed)
+        monkeypatch.setattr(directory_of(other).commits.objects, "list", listed)
         other.drop_table("t")
         return created
 
-    monkeypatch.setattr(catalog.commits.objects, "copy_if_absent", finish)
+    monkeypatch.setattr(directory_of(catalog).commits.objects, "copy_if_absent", finish)
     with pytest.raises(lancekeep.CommitRefused, match="renamed or dropped while version 2 was committed"):
         catalog.write("t", TABLE, "append")
 
@@ -533,8 +534,8 @@ def test_outage_after_a_commit_leaves_its_outcome_unknown(
     )
     catalog.write("t", TABLE)
     catalog.write("t", TABLE, "append")
-    ledger: Any = catalog.ledger
-    fresh, finalize = ledger.fresh, catalog.commits.rows.finalize
+    ledger: Any = directory_of(catalog).ledger
+    fresh, finalize = ledger.fresh, directory_of(catalog).commits.rows.finalize
 
     def down() -> Any:
         raise lancekeep.StoreUnavailable("the catalog does not answer")
@@ -543,11 +544,11 @@ def test_outage_after_a_commit_leaves_its_outcome_unknown(
         monkeypatch.setattr(ledger, "fresh", down)
         return finalize(row)
 
-    monkeypatch.setattr(catalog.commits.rows, "finalize", finalize_and_fail)
+    monkeypatch.setattr(directory_of(catalog).commits.rows, "finalize", finalize_and_fail)
     with pytest.raises(lancekeep.CommitUnknown, match="does not answer") as unknown:
         catalog.write("t", TABLE if built else TABLE.to_reader(), "append")
     monkeypatch.setattr(ledger, "fresh", fresh)
-    monkeypatch.setattr(catalog.commits.rows, "finalize", finalize)
+    monkeypatch.setattr(directory_of(catalog).commits.rows, "finalize", finalize)
     settled = catalog.resolve(str(unknown.value.token))
     assert isinstance(settled, lancekeep.Committed)
     assert settled.version == catalog.describe_table("t").version == 3
@@ -751,7 +752,7 @@ def test_namespace_dropped_during_creation_of_children_leaves_no_orphan(tmp_path
             partial(tables.write, f"{name}.t", TABLE),
             partial(namespaces.create_namespace, f"{name}.m"),
         )
-    everything = dropper.view()
+    everything = directory_of(dropper).ledger.view()
     for object_type in ("table", "namespace"):
         for entry in everything.all_of(object_type):
             parent = lancekeep.ObjectId.from_key(entry.object_id).parent
@@ -909,7 +910,7 @@ def test_fields_of_a_version_that_cannot_be_kept_are_refused(
     namespace: lancekeep.DirectoryNamespace, catalog: lancekeep.Catalog
 ) -> None:
     catalog.write("t", TABLE)
-    row = catalog.commits.latest(catalog.dataset_root(catalog.find_table("t")))
+    row = directory_of(catalog).commits.latest(directory_of(catalog).places.dataset_root(catalog.find_table("t")))
     assert row is not None
     for fields in ({"metadata": {"a": "b"}}, {"naming_scheme": "V1"}):
         with pytest.raises(api_errors.InvalidInputError):
@@ -1051,7 +1052,7 @@ def test_every_operation_accepts_any_name(lake: lancekeep.DirectoryNamespace, pa
     catalog.rename_table(other, table)
     assert catalog.write(table, TABLE, "append").version == 3
     detached = catalog.deregister_table(table)
-    catalog.register_table(table, catalog.uri(detached))
+    catalog.register_table(table, services_of(catalog).uri(detached))
     assert catalog.open(table).count_rows() == 9
     catalog.drop_table(table)
     assert catalog.list_tables(parent) == []

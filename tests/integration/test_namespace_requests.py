@@ -16,6 +16,7 @@ from lance_namespace import errors as api_errors
 from lance_namespace.errors import ErrorCode
 
 import lancekeep
+from lancekeep.application.catalog import directory_of
 
 ROWS = pa.table({"a": pa.array([1, 2, 3], pa.int64())})
 
@@ -172,7 +173,9 @@ def test_codes_of_missing_tags_branches_and_versions(table: lancekeep.DirectoryN
 
 @pytest.mark.parametrize("content", [b"", b"no manifest at all"])
 def test_damaged_table_manifest_is_an_internal_error(table: lancekeep.DirectoryNamespace, content: bytes) -> None:
-    row = table.catalog.commits.latest(table.catalog.dataset_root(table.catalog.find_table("t")))
+    row = directory_of(table.catalog).commits.latest(
+        directory_of(table.catalog).places.dataset_root(table.catalog.find_table("t"))
+    )
     assert row is not None
     Path(f"/{row.path}").write_bytes(content)
     request = api.DescribeTableRequest(id=["t"], load_detailed_metadata=True)

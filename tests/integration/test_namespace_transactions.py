@@ -14,6 +14,7 @@ import pytest
 from lance_namespace import errors as api_errors
 
 import lancekeep
+from lancekeep.application.catalog import directory_of, services_of
 from lancekeep.domain.commit_token import CommitToken, StagedManifest
 
 ROWS = pa.table({"a": [1]})
@@ -45,16 +46,16 @@ def test_declarations_and_deregistrations_are_one_change(namespace: lancekeep.Di
     catalog = namespace.catalog
     catalog.create_namespace("n")
     catalog.write("old", ROWS)
-    before = catalog.view().version
+    before = directory_of(catalog).ledger.view().version
     results = batch(namespace, declare("n", "a"), deregister("old"), declare("b", properties={"k": "v"})).results
     assert catalog.list_tables() == ["b"]
     assert catalog.list_tables("n") == ["a"]
     assert catalog.find_table("b").properties["k"] == "v"
-    assert results[0].declare_table.location == catalog.uri(catalog.find_table("n.a"))
+    assert results[0].declare_table.location == services_of(catalog).uri(catalog.find_table("n.a"))
     assert results[1].deregister_table.id == ["old"]
     assert lance.dataset(results[1].deregister_table.location).count_rows() == 1
     # In compatible mode, a table that leaves its V1 directory may first be entered in the manifest.
-    assert catalog.view().version - before <= 2
+    assert directory_of(catalog).ledger.view().version - before <= 2
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,7 @@ def test_a_batch_that_loses_a_race_releases_its_directories(
 ) -> None:
     catalog = namespace.catalog
     catalog.write("old", ROWS)
-    reserve = catalog._local("declare").tables.reserve
+    reserve = directory_of(catalog).tables.reserve
 
     def reserve_late(table: lancekeep.Table, *more: Any) -> lancekeep.Table:
         reserved = reserve(table, *more)
@@ -92,7 +93,7 @@ def test_a_batch_that_loses_a_race_releases_its_directories(
             catalog.deregister_table("old")
         return reserved
 
-    monkeypatch.setattr(catalog.tables, "reserve", reserve_late)
+    monkeypatch.setattr(directory_of(catalog).tables, "reserve", reserve_late)
     with pytest.raises(api_errors.TableNotFoundError):
         batch(namespace, declare("a"), declare("b"), deregister("old"))
     assert catalog.list_tables() == []
@@ -177,9 +178,11 @@ def staged_token(namespace: lancekeep.DirectoryNamespace) -> CommitToken:
     """Return the token of a staged manifest that no writer has committed."""
     catalog = namespace.catalog
     plan = catalog.begin_write("t", ROWS.schema, "append")
-    staged = catalog.engine.stage(plan, catalog.engine.write_fragments(plan, ROWS.to_reader()))
-    root = catalog.dataset_root(catalog.find_table("t"))
-    digest = sha256(catalog.places.objects.get(staged.path)).hexdigest()
+    staged = directory_of(catalog).engine.stage(
+        plan, directory_of(catalog).engine.write_fragments(plan, ROWS.to_reader())
+    )
+    root = directory_of(catalog).places.dataset_root(catalog.find_table("t"))
+    digest = sha256(directory_of(catalog).places.objects.get(staged.path)).hexdigest()
     return CommitToken(StagedManifest(root.base_uri, staged.version, staged.path, staged.size, digest=digest))
 
 

@@ -18,6 +18,7 @@ from deployments import ALL, Deployment, deployment
 from lance_namespace import CreateTableVersionRequest
 
 import lancekeep
+from lancekeep.application.catalog import directory_of
 from lancekeep.domain.naming import ManifestName
 from lancekeep.testing.concurrency import PROCESSES
 
@@ -47,10 +48,10 @@ def rows_of(catalog: lancekeep.Catalog, name: str = "hot.t") -> Counter[tuple[in
 
 def assert_sound(catalog: lancekeep.Catalog, name: str = "hot.t", *, staged: bool = False) -> int:
     """No gap in the versions, no row without its object, no staged file; how many versions there are."""
-    root = catalog.dataset_root(catalog.find_table(name))
-    rows = catalog.commits.page(root, None, None, False)
+    root = directory_of(catalog).places.dataset_root(catalog.find_table(name))
+    rows = directory_of(catalog).commits.page(root, None, None, False)
     assert [row.version for row in rows] == list(range(1, len(rows) + 1))
-    objects = {info.key: info for info in catalog.commits.objects.list(root.versions_key)}
+    objects = {info.key: info for info in directory_of(catalog).commits.objects.list(root.versions_key)}
     for row in rows:
         assert objects[row.path].size == row.size
     names = [ManifestName.parse(key.rpartition("/")[2]) for key in objects]
@@ -198,12 +199,12 @@ def test_two_creators_of_one_name(place: Deployment) -> None:
 def test_accidental_overwrite_is_refused(place: Deployment) -> None:
     """A manifest built on version 0 would wipe the table; version 1's own manifest is one."""
     catalog = with_table(place)
-    root = catalog.dataset_root(catalog.find_table("hot.t"))
-    first = catalog.commits.get(root, 1)
+    root = directory_of(catalog).places.dataset_root(catalog.find_table("hot.t"))
+    first = directory_of(catalog).commits.get(root, 1)
     assert first is not None
-    content = catalog.commits.objects.get(first.path)
+    content = directory_of(catalog).commits.objects.get(first.path)
     staged = f"{root.versions_key}{2**64 - 1 - 2:020}.manifest-7b1e5eaa-8371-4c00-912e-00784d3391fc"
-    catalog.commits.objects.put(staged, content)
+    directory_of(catalog).commits.objects.put(staged, content)
     namespace = lancekeep.DirectoryNamespace(**place.properties)
     request = CreateTableVersionRequest(id=writers.TABLE, version=2, manifest_path=staged, manifest_size=len(content))
     with pytest.raises(Exception, match="as if the table were empty"):

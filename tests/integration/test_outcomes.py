@@ -12,6 +12,7 @@ import pytest
 from faults import Faulty
 
 import lancekeep
+from lancekeep.application.catalog import directory_of
 
 ROWS = pa.table({"a": pa.array([1, 2], pa.int64())})
 
@@ -56,11 +57,12 @@ def test_conflict_whose_winner_was_cleaned_up_is_a_conflict(
             other.write("t", ROWS, "append")
             lance.dataset(uri).cleanup_old_versions(timedelta(0), delete_unverified=True)
 
-    catalog.ledger.commits.rows = Faulty(catalog.ledger.commits.rows, overtaken)
+    commits = directory_of(catalog).commits
+    commits.rows = rows = Faulty(commits.rows, overtaken)
     before = lance.dataset(uri).count_rows()
     with pytest.raises(lancekeep.ConcurrentModification, match=r"t: .*nothing (of this call )?was committed"):
         change(catalog)
-    assert lance.dataset(uri).count_rows() == before + 4 * catalog.ledger.commits.rows.counts["reserve"]
+    assert lance.dataset(uri).count_rows() == before + 4 * rows.counts["reserve"]
 
 
 def test_append_whose_winner_was_cleaned_up_follows_the_latest_version(tmp_path: Path) -> None:
@@ -77,7 +79,7 @@ def test_append_whose_winner_was_cleaned_up_follows_the_latest_version(tmp_path:
         elif method == "get" and objects.counts["put_if_absent"] == 1:
             lance.dataset(uri).cleanup_old_versions(timedelta(0), delete_unverified=True)
 
-    catalog.commits.objects = objects = Faulty(catalog.commits.objects, overtaken)
+    directory_of(catalog).commits.objects = objects = Faulty(directory_of(catalog).commits.objects, overtaken)
     catalog.write("t", ROWS, "append")
     assert objects.counts["put_if_absent"] == 2
     assert lance.dataset(uri).count_rows() == 5 * ROWS.num_rows

@@ -31,6 +31,7 @@ import lancekeep
 from lancekeep.adapters.authorization.policy_file import read_policy
 from lancekeep.adapters.commit_stores import open_commit_store
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
+from lancekeep.application.catalog import directory_of
 from lancekeep.config import BOOLEANS, TEXTS, ConnectionConfig
 from lancekeep.domain.commit_token import CommitToken, StagedManifest
 from lancekeep.domain.naming import NamingScheme
@@ -169,14 +170,13 @@ def test_group_commit() -> None:
 
 def key_of(catalog: lancekeep.Catalog, version: int) -> str:
     """Return the path of a manifest of ml.features."""
-    return (
-        f"/{catalog.dataset_root(catalog.find_table('ml.features')).versions_key}{NamingScheme.V2.final_name(version)}"
-    )
+    root = directory_of(catalog).places.dataset_root(catalog.find_table("ml.features"))
+    return f"/{root.versions_key}{NamingScheme.V2.final_name(version)}"
 
 
 def staged(catalog: lancekeep.Catalog) -> StagedManifest:
     """Describe a manifest that a writer has staged for version 8, with the content of version 7."""
-    root = catalog.dataset_root(catalog.find_table("ml.features"))
+    root = directory_of(catalog).places.dataset_root(catalog.find_table("ml.features"))
     content = Path(key_of(catalog, 7)).read_bytes()
     path = f"{key_of(catalog, 8)}-{uuid4()}"[1:]
     digest = sha256(content).hexdigest()

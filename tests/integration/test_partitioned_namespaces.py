@@ -37,6 +37,7 @@ from lancekeep import (
     Refused,
     Unsupported,
 )
+from lancekeep.application.catalog import directory_of, services_of
 from lancekeep.application.partitions.writing import WrittenPartition
 from lancekeep.domain import operations
 from lancekeep.domain.identifiers import ObjectId
@@ -209,7 +210,7 @@ def test_overwriting_replaces_the_partitions_of_the_data(open_catalog: Open) -> 
         namespace.write(rows(8))
     [partition, *_] = namespace.write(pa.concat_tables([rows(9), rows(10, country="FR")]), mode="overwrite")
     assert ids(namespace) == [2, 3, 4, 9, 10]
-    assert lance.dataset(open_catalog().uri(partition.table)).count_rows() == 1
+    assert lance.dataset(services_of(open_catalog()).uri(partition.table)).count_rows() == 1
 
 
 def test_unpublished_rows_never_become_visible(open_catalog: Open) -> None:
@@ -260,7 +261,7 @@ def test_clean_up_keeps_what_is_published(open_managed: Open) -> None:
     assert ids(namespace) == [0, 1, 2]
     [partition] = namespace.scan().partitions
     with pytest.raises(Refused, match="is published for the partition"):
-        catalog.versions.delete_versions(catalog.dataset_root(partition.table), [3])
+        directory_of(catalog).versions.delete_versions(directory_of(catalog).places.dataset_root(partition.table), [3])
 
 
 def test_write_that_loses_its_publication_is_repeated(open_catalog: Open, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,14 +288,14 @@ def test_write_to_dropped_partition_is_refused(open_managed: Open, monkeypatch: 
     catalog = open_managed()
     namespace = catalog.create_partitioned(SCHEMA, BY)
     [partition] = namespace.write(rows(1))
-    apply = catalog.ledger.apply
+    apply = directory_of(catalog).ledger.apply
 
     def late(decide: Any) -> Any:
         monkeypatch.undo()
         catalog.drop_table(partition.table.id)
         return apply(decide)
 
-    monkeypatch.setattr(catalog.ledger, "apply", late)
+    monkeypatch.setattr(directory_of(catalog).ledger, "apply", late)
     with pytest.raises(ConcurrentModification, match="dropped"):
         namespace.write(pa.concat_tables([rows(2), rows(3, country="FR")]))
     assert ids(namespace) == []
@@ -451,7 +452,7 @@ def test_changes_by_name_that_break_partitions_are_refused(open_catalog: Open) -
     catalog.structure.create_branch(table, "dev", None, None)
     before = catalog.describe_namespace("").properties
     columns, version = catalog.open(table).schema, catalog.open(table).version
-    for name, change in {**FORBIDDEN, **(COMMITTED if catalog.versions.managed else {})}.items():
+    for name, change in {**FORBIDDEN, **(COMMITTED if directory_of(catalog).versions.managed else {})}.items():
         with pytest.raises(Exception, match=r"partition|commit may or may not have been applied") as refusal:
             change(catalog, table)
         assert isinstance(refusal.value, Refused | OSError | RuntimeError), name

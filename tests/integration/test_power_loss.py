@@ -19,6 +19,7 @@ from powerless import Disk, Loss, Moment, losses
 from traced import Trace
 
 import lancekeep
+from lancekeep.application.catalog import directory_of
 
 STORES = ("files", "conditional-put")
 
@@ -99,10 +100,12 @@ def test_native_write_survives_power_loss_at_any_call(tmp_path: Path) -> None:
         with lancekeep.connect(f"{tmp_path}/disk/lake", commit_store=database(tmp_path)) as catalog:
             assert {promise.table for promise in promises} <= set(catalog.list_tables())
             for promise in promises:
-                row = catalog.commits.get(catalog.dataset_root(catalog.find_table(promise.table)), promise.version)
+                row = directory_of(catalog).commits.get(
+                    directory_of(catalog).places.dataset_root(catalog.find_table(promise.table)), promise.version
+                )
                 assert row is not None
                 assert row.path in promise.paths
-                assert catalog.commits.objects.get(row.path).endswith(b"LANC")
+                assert directory_of(catalog).commits.objects.get(row.path).endswith(b"LANC")
 
     assert not list(losses(moments, acknowledged, check))
 
@@ -141,14 +144,16 @@ def test_manifests_that_the_native_engine_staged_survive_their_acknowledgement(t
         catalog = lancekeep.connect(root, commit_store=store)
         for rows in (pa.table({"a": [1, 2]}), pa.table({"a": [3]})):
             version = catalog.write("t", rows, "append" if manifests else "create").version
-            row = catalog.commits.get(catalog.dataset_root(catalog.find_table("t")), version)
+            row = directory_of(catalog).commits.get(
+                directory_of(catalog).places.dataset_root(catalog.find_table("t")), version
+            )
             assert row is not None
-            manifests.append((version, row.path, catalog.commits.objects.get(row.path)))
+            manifests.append((version, row.path, directory_of(catalog).commits.objects.get(row.path)))
     disk.moments[-1].lose(loss)
     catalog = lancekeep.connect(root, commit_store=store)
     assert set(catalog.list_tables()) == {"t"}
     for _, path, content in manifests:
-        assert catalog.commits.objects.get(path) == content
-    latest = catalog.commits.latest(catalog.dataset_root(catalog.find_table("t")))
+        assert directory_of(catalog).commits.objects.get(path) == content
+    latest = directory_of(catalog).commits.latest(directory_of(catalog).places.dataset_root(catalog.find_table("t")))
     assert latest is not None
     assert latest.version == manifests[-1][0]

@@ -59,7 +59,10 @@ class Slow:
         leave.wait()
         return act(*arguments)
 
-objects, catalog.commits.objects = catalog.commits.objects, Slow()
+from lancekeep.application.catalog import directory_of
+
+commits = directory_of(catalog).commits
+objects, commits.objects = commits.objects, Slow()
 writer = threading.Thread(target=catalog.write, args=("t", row, "append"))
 writer.start()
 entered.wait()

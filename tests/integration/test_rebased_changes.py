@@ -19,6 +19,7 @@ from rest_server import serving
 
 import lancekeep
 from lancekeep.adapters.lance.engine import LanceEngine
+from lancekeep.application.catalog import directory_of
 from lancekeep.application.rows.appends import Appends
 from lancekeep.application.rows.table_transactions import TableTransactions
 from lancekeep.application.upkeep.fsck import Kind
@@ -98,7 +99,7 @@ def test_changes_beside_appends_without_a_pause(tmp_path: Path, store: str, mine
     for thread in threads:
         thread.start()
     try:
-        while not catalog._local("append").writes._appends._lines[TABLE].pace.is_busy(monotonic()):
+        while not directory_of(catalog).writes._appends._lines[TABLE].pace.is_busy(monotonic()):
             stop.wait(0.05)
         changes = [change(catalog, number, 10 + number) for number in range(5)]
     finally:
@@ -112,7 +113,7 @@ def test_changes_beside_appends_without_a_pause(tmp_path: Path, store: str, mine
         assert transaction is not None
         assert transaction.uuid == each.transaction
         assert transaction.transaction_properties == dict([REBASED])
-    line = catalog._local("append").writes._appends._lines[TABLE]
+    line = directory_of(catalog).writes._appends._lines[TABLE]
     assert (line.is_owed, line.pace.met) == (False, float("-inf")), "no append waited for the changes"
     assert catalog.fsck(deep=True, grace=0).findings == ()
 
@@ -206,7 +207,7 @@ def overtake(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None
 def test_a_lost_reply_is_one_delete(tmp_path: Path, store: str) -> None:
     catalog = connect(tmp_path, store)
     uri = of_two_fragments(catalog)
-    commits = catalog.commits
+    commits = directory_of(catalog).commits
     lost = lost_replies("put_if_absent" if store == "storage-managed" else "copy_if_absent", 1)
     commits.objects = commits.lineage._objects = Faulty(commits.objects, lost)
     change = catalog.data.delete(TABLE, "id < 5")

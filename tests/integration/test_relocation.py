@@ -20,6 +20,7 @@ from faults import Crash, killed_at_each_call
 from lance_namespace.errors import LanceNamespaceError
 
 import lancekeep
+from lancekeep.application.catalog import directory_of
 from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.upkeep.table_relocation import TableRelocation
 from lancekeep.domain.identifiers import ObjectId
@@ -223,7 +224,7 @@ def test_commit_that_the_move_carried_along_is_acknowledged(local: Lake, monkeyp
 
     def settle_and_move(commits: TableCommits, *arguments: Any, **named: Any) -> Any:
         outcome = settle(commits, *arguments, **named)
-        if commits is catalog.commits and not moved:
+        if commits is directory_of(catalog).commits and not moved:
             moved.append(outcome)
             mover = Thread(target=other.relocate, args=("t", "new"), daemon=True)
             mover.start()
@@ -266,7 +267,7 @@ def test_branch_that_begins_during_the_move_is_not_acknowledged(local: Lake, kee
             mover.start()
             mover.join()
 
-    catalog.commits.on_staged = (*catalog.commits.on_staged, move)
+    directory_of(catalog).commits.on_staged = (*directory_of(catalog).commits.on_staged, move)
     with pytest.raises((OSError, RuntimeError, ValueError)):
         handle.create_branch("late")
     assert local.rows("new") == [1, 3, 4]

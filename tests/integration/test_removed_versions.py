@@ -20,6 +20,7 @@ from lance_namespace import (
 from lance_namespace.errors import TableVersionNotFoundError
 
 import lancekeep
+from lancekeep.application.catalog import services_of
 
 KINDS = ("sqlite", "files", "conditional-put", "storage-managed")
 
@@ -34,7 +35,7 @@ def namespace(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     catalog.write("t", pa.table({"a": [1]}))
     for value in range(2, 8):
         catalog.write("t", pa.table({"a": [value]}), "append")
-    native = lance.dataset(catalog.uri(catalog.find_table("t")))
+    native = lance.dataset(services_of(catalog).uri(catalog.find_table("t")))
     native.tags.create("kept", 3)
     native.tags.create("also", 6)
     native.cleanup_old_versions(older_than=timedelta(0), error_if_tagged_old_versions=False)

@@ -17,6 +17,7 @@ from faults import Crash, Faulty
 
 import lancekeep
 from lancekeep.adapters.object_stores import open_object_store
+from lancekeep.application.catalog import directory_of, services_of
 from lancekeep.application.upkeep.fsck import Kind
 from lancekeep.domain.naming import NamingScheme
 from lancekeep.domain.version_row import VersionRow
@@ -36,17 +37,17 @@ class Lake:
 
     @property
     def base_uri(self) -> str:
-        return self.catalog.dataset_root(self.catalog.find_table("t")).base_uri
+        return directory_of(self.catalog).places.dataset_root(self.catalog.find_table("t")).base_uri
 
     @property
     def key(self) -> str:
-        return self.catalog.dataset_root(self.catalog.find_table("t")).key
+        return directory_of(self.catalog).places.dataset_root(self.catalog.find_table("t")).key
 
     def manifest(self, version: int) -> str:
         return f"{self.key}/_versions/{NamingScheme.V2.final_name(version)}"
 
     def row(self, version: int) -> VersionRow | None:
-        return self.catalog.commits.rows.get(self.base_uri, version)
+        return directory_of(self.catalog).commits.rows.get(self.base_uri, version)
 
     def manifest_as(self, version: int) -> bytes:
         """Return the manifest of version 4 with another number."""
@@ -124,7 +125,7 @@ def test_sound_table_has_no_findings(lake: Lake) -> None:
 def test_reserved_version_is_published(recorded: Lake) -> None:
     staged = recorded.stage(5)
     size = len(recorded.objects.get(staged))
-    recorded.catalog.commits.rows.reserve(VersionRow(recorded.base_uri, 5, staged, size), first=False)
+    directory_of(recorded.catalog).commits.rows.reserve(VersionRow(recorded.base_uri, 5, staged, size), first=False)
     expect(recorded, Kind.STUCK, repaired=True)
     assert recorded.objects.head(staged) is None
     assert recorded.row(5) == VersionRow(recorded.base_uri, 5, recorded.manifest(5), size)
@@ -132,7 +133,7 @@ def test_reserved_version_is_published(recorded: Lake) -> None:
 
 def test_reservation_of_a_missing_manifest_is_withdrawn(recorded: Lake) -> None:
     staged = recorded.stage(5)
-    recorded.catalog.commits.rows.reserve(VersionRow(recorded.base_uri, 5, staged, 1), first=False)
+    directory_of(recorded.catalog).commits.rows.reserve(VersionRow(recorded.base_uri, 5, staged, 1), first=False)
     recorded.objects.delete(staged)
     with pytest.raises(lancekeep.Damaged):
         recorded.reconnected().describe_table("t")
@@ -143,7 +144,8 @@ def test_reservation_of_a_missing_manifest_is_withdrawn(recorded: Lake) -> None:
 
 def test_rows_left_by_native_cleanup_are_deleted(recorded: Lake) -> None:
     dataset = lance.dataset(
-        recorded.catalog.uri(recorded.catalog.find_table("t")), storage_options=recorded.deployment.storage_options
+        services_of(recorded.catalog).uri(recorded.catalog.find_table("t")),
+        storage_options=recorded.deployment.storage_options,
     )
     dataset.cleanup_old_versions(versions=[1, 2])
     assert recorded.found() == [(Kind.LOST, "t", False)] * 2
@@ -178,7 +180,8 @@ def test_lost_latest_version_is_replaced_by_its_predecessor(recorded: Lake) -> N
     assert recorded.rows() == 12
     assert (
         lance.dataset(
-            recorded.catalog.uri(recorded.catalog.find_table("t")), storage_options=recorded.deployment.storage_options
+            services_of(recorded.catalog).uri(recorded.catalog.find_table("t")),
+            storage_options=recorded.deployment.storage_options,
         ).count_rows()
         == 12
     )
@@ -254,14 +257,14 @@ def test_version_with_a_missing_file_is_replaced_by_a_complete_one(lake: Lake) -
     assert lake.found(repair=True, accept_loss=True) == [(Kind.MISSING_FILE, "t", True)]
     assert lake.found() == []
     table = lance.dataset(
-        lake.catalog.uri(lake.catalog.find_table("t")), storage_options=lake.deployment.storage_options
+        services_of(lake.catalog).uri(lake.catalog.find_table("t")), storage_options=lake.deployment.storage_options
     ).to_table()
     assert table.num_rows == 12
 
 
 def test_missing_files_of_branches_tags_and_clones_are_reported(lake: Lake) -> None:
     options = lake.deployment.storage_options
-    native = lance.dataset(lake.catalog.uri(lake.catalog.find_table("t")), storage_options=options)
+    native = lance.dataset(services_of(lake.catalog).uri(lake.catalog.find_table("t")), storage_options=options)
     native.tags.create("first", 1)
     side = native.create_branch("side", storage_options=options)
     lance.write_dataset(ROWS, side, mode="append", storage_options=options)
@@ -285,7 +288,7 @@ def test_missing_files_of_branches_tags_and_clones_are_reported(lake: Lake) -> N
 @pytest.mark.parametrize("version", [2, 4])
 def test_lost_rows_are_recorded_again(recorded: Lake, version: int) -> None:
     before = recorded.row(version)
-    recorded.catalog.commits.rows.delete(recorded.base_uri, [version])
+    directory_of(recorded.catalog).commits.rows.delete(recorded.base_uri, [version])
     expect(recorded, Kind.UNRECORDED, repaired=True)
     after = recorded.row(version)
     assert before is not None
@@ -322,8 +325,8 @@ def test_incomplete_manifest_is_removed(lake: Lake) -> None:
 
 
 def test_gap_is_reported_unless_a_tag_explains_it(lake: Lake) -> None:
-    root = lake.catalog.dataset_root(lake.catalog.find_table("t"))
-    lake.catalog.versions.delete_versions(root, [2, 3])
+    root = directory_of(lake.catalog).places.dataset_root(lake.catalog.find_table("t"))
+    directory_of(lake.catalog).versions.delete_versions(root, [2, 3])
     expect(lake, Kind.GAP, repaired=False)
     lake.catalog.open("t").tags.create("first", 1)
     assert lake.found() == []
@@ -356,7 +359,7 @@ def test_tag_of_a_missing_version_is_deleted(lake: Lake) -> None:
     tags.create("lost", 2)
     tags.create("kept", 3)
     lake.objects.delete(lake.manifest(2))
-    lake.catalog.commits.rows.delete(lake.base_uri, [2])
+    directory_of(lake.catalog).commits.rows.delete(lake.base_uri, [2])
     assert (Kind.TAG, "t", False) in lake.found()
     assert (Kind.TAG, "t", True) in lake.found(repair=True)
     assert lake.found() == [(Kind.GAP, "t", False)]
@@ -372,7 +375,7 @@ def test_branch_without_a_version_is_reported(lake: Lake) -> None:
 
 def test_branches_are_checked_like_tables(lake: Lake) -> None:
     lake.catalog.open("t").create_branch("side/way")
-    root = lake.catalog.dataset_root(lake.catalog.find_table("t")).branch("side/way")
+    root = directory_of(lake.catalog).places.dataset_root(lake.catalog.find_table("t")).branch("side/way")
     lake.objects.put(f"{root.versions_key}notes.txt", b"mine")
     expect(lake, Kind.UNKNOWN, repaired=False, title="t@side/way")
 
@@ -382,9 +385,9 @@ def faults_of(lake: Lake) -> None:
     lake.stage(3)
     lake.catalog.open("t").tags.create("lost", 2)
     lake.objects.delete(lake.manifest(2))
-    lake.catalog.commits.rows.delete(lake.base_uri, [3])
+    directory_of(lake.catalog).commits.rows.delete(lake.base_uri, [3])
     staged = lake.stage(5)
-    lake.catalog.commits.rows.reserve(VersionRow(lake.base_uri, 5, staged, 1), first=False)
+    directory_of(lake.catalog).commits.rows.reserve(VersionRow(lake.base_uri, 5, staged, 1), first=False)
 
 
 def test_repair_after_a_crash_at_any_call_is_completed(
@@ -398,11 +401,11 @@ def test_repair_after_a_crash_at_any_call_is_completed(
             catalog.write("t", ROWS, "append" if at else "create")
         lake = Lake(catalog, open_object_store(deployment.root, {})[0], deployment)
         faults_of(lake)
-        commits = lake.reconnected().commits
+        commits = directory_of(lake.reconnected()).commits
         alive = _until(nth)
         commits.objects, commits.rows = Faulty(commits.objects, alive), Faulty(commits.rows, alive)
         broken = lake.reconnected()
-        broken.ledger.commits = commits
+        directory_of(broken).ledger.commits = commits
         try:
             broken.fsck(tables=["t"], grace=0, repair=True)
         except Crash:

@@ -19,6 +19,7 @@ from lance_namespace import errors as api_errors
 from rest_server import Front, serving
 
 import lancekeep
+from lancekeep.application.catalog import services_of
 from lancekeep.config import ConnectionConfig
 from lancekeep.domain.view import Refresh, ViewDefinition
 from lancekeep.entrypoints.namespace.implementations import namespace_of
@@ -646,10 +647,10 @@ def test_views_of_a_served_catalog(front: Front) -> None:
     with pytest.raises(lancekeep.Unsupported, match="worker of the server"):
         catalog.views.refresh_due()
     job = str(refreshed.job)
-    record = catalog._transaction_records.describe(["v", job])
+    record = services_of(catalog).transaction_records.describe(["v", job])
     assert (record.status, record.properties["version"]) == ("SUCCEEDED", "2")
     with pytest.raises(lancekeep.TransactionNotFound):
-        catalog._transaction_records.describe(["v", "7c1b7c5e-2d5f-4a4c-9d0e-4f8f0a6f3f11"])
+        services_of(catalog).transaction_records.describe(["v", "7c1b7c5e-2d5f-4a4c-9d0e-4f8f0a6f3f11"])
 
 
 def test_a_transaction_of_unknown_outcome_is_settled_through_the_server(front: Front) -> None:
@@ -659,7 +660,7 @@ def test_a_transaction_of_unknown_outcome_is_settled_through_the_server(front: F
     with pytest.raises(lancekeep.CommitUnknown) as unknown:
         catalog.write("t", pa.table({"id": [3]}), "append")
     front.losses.clear()
-    assert catalog._transaction_records.settle([str(unknown.value.token)]).status == "SUCCEEDED"
+    assert services_of(catalog).transaction_records.settle([str(unknown.value.token)]).status == "SUCCEEDED"
     assert rows(catalog, "t") == [1, 2, 3]
 
 
@@ -675,7 +676,7 @@ def test_the_token_of_a_client_is_never_a_conflict_where_its_commit_succeeded(fr
         outcome = local.resolve(unknown.value.token)
         assert isinstance(outcome, lancekeep.Unknown)
         assert "through the server" in outcome.reason
-    assert catalog._transaction_records.describe([str(unknown.value.token)]).status == "RUNNING"
+    assert services_of(catalog).transaction_records.describe([str(unknown.value.token)]).status == "RUNNING"
     assert isinstance(catalog.resolve(unknown.value.token), lancekeep.Committed)
     assert rows(catalog, "t") == [1, 2, 3]
 

@@ -31,6 +31,7 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 import lancekeep
+from lancekeep.application.catalog import directory_of
 from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.retry import Retry
 from lancekeep.domain.errors import StoreUnavailable
@@ -376,7 +377,7 @@ def test_an_unknown_commit_is_503_with_the_token_that_resolves_it(tmp_path: Path
     namespace = lancekeep.DirectoryNamespace(root=str(tmp_path / "lake"), commit_store=f"sqlite://{tmp_path}/c.db")
     catalog = namespace.catalog
     catalog.write("t", writers.row(0, 0))
-    healthy = catalog.commits
+    healthy = directory_of(catalog).commits
     broken = [False]
 
     def down(name: str, _: int) -> tuple[str, BaseException] | None:
@@ -386,12 +387,12 @@ def test_an_unknown_commit_is_503_with_the_token_that_resolves_it(tmp_path: Path
         return ("before", StoreUnavailable("down")) if broken[0] else None
 
     doubles = Faulty(healthy.objects, down), Faulty(healthy.rows, down)
-    catalog.ledger.commits = TableCommits(*doubles, "tester", Retry(0.05, sleep=lambda _: None))
+    directory_of(catalog).ledger.commits = TableCommits(*doubles, "tester", Retry(0.05, sleep=lambda _: None))
     with TestClient(create_app(namespace, QUIET)) as client:
         response = client.post("/v1/table/t/create?mode=overwrite", content=stream(writers.row(1, 1)), headers=ARROW)
         assert 'lancekeep_commits_total{operation="CreateTable",outcome="unknown"} 1.0' in client.get("/metrics").text
     refused(response, 503, 17)
-    catalog.ledger.commits = healthy
+    directory_of(catalog).ledger.commits = healthy
     token = response.json()["context"]["resolve_token"]
     assert isinstance(catalog.resolve(token), lancekeep.Committed)
     assert catalog.open("t").to_table()["number"].to_pylist() == [1]
@@ -568,9 +569,11 @@ def test_readiness_names_the_store_that_does_not_answer(tmp_path: Path) -> None:
         assert client.get("/healthz").json() == {"status": "ok"}
         ready = client.get("/readyz")
         assert (ready.status_code, set(ready.json()["checks"].values())) == (200, {"ok"})
-        rows = namespace.catalog.commits.rows
+        rows = directory_of(namespace.catalog).commits.rows
         down = Faulty(rows, lambda name, _: ("before", StoreUnavailable("secret")))
-        namespace.catalog.ledger.commits = TableCommits(namespace.catalog.commits.objects, down, "tester", Retry(0.05))
+        directory_of(namespace.catalog).ledger.commits = TableCommits(
+            directory_of(namespace.catalog).commits.objects, down, "tester", Retry(0.05)
+        )
         ready = client.get("/readyz")
         assert ready.status_code == 503
         assert ready.json()["checks"] == {"server": "ok", "storage": "ok", "commit store": "unavailable"}

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import lancekeep
+from lancekeep.application.catalog import directory_of
 from lancekeep.domain.errors import InvalidInput, LancekeepError
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.ports.rows import MergeRule
@@ -46,7 +47,7 @@ def transacted(catalog: lancekeep.Catalog, data: pa.Table) -> None:
 
 def distributed(catalog: lancekeep.Catalog, data: pa.Table) -> None:
     plan = catalog.begin_write("t", data.schema, "append")
-    catalog.commit_fragments(plan, catalog.engine.write_fragments(plan, data.to_reader()))
+    catalog.commit_fragments(plan, directory_of(catalog).engine.write_fragments(plan, data.to_reader()))
 
 
 WRITERS: dict[str, Callable[[lancekeep.Catalog, pa.Table], Any]] = {
@@ -111,7 +112,7 @@ def test_rule_that_is_added_holds_for_the_next_append(catalog: lancekeep.Catalog
     """Appends keep the latest version in memory, with the rules that the table had."""
     catalog.write("t", rows(1))
     catalog.write("t", rows(-1), "append")
-    with lancekeep.connect(catalog.root_uri, commit_store=catalog.commits.rows.url) as other:
+    with lancekeep.connect(catalog.root_uri, commit_store=directory_of(catalog).commits.rows.url) as other:
         other.alter_table("t", {"constraint.positive": "id > 0"})
     with pytest.raises(InvalidInput, match="violate"):
         catalog.write("t", rows(-2), "append")

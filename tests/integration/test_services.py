@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import pytest
 from rest_server import serving
 
 import lancekeep
-from lancekeep.application.catalog import _DEPRECATED
+from lancekeep.application.catalog import services_of
+from lancekeep.application.services import DEPRECATED
 
 ROWS = pa.table({"id": [1, 2, 3]})
 
@@ -81,8 +83,13 @@ def test_services_check_identifiers(catalog: lancekeep.Catalog, service: str) ->
 
 # -- both kinds --------------------------------------------------------------------------------------------------
 
-SERVICES = ("data", "structure", "tags", "views", "_compactions", "_transaction_records", "tables")
-PARTS_OF_A_DIRECTORY = {"commits", "engine", "ledger", "managed", "places", "versions"}
+SERVICES = ("data", "structure", "tags", "views")
+SETTINGS = {"root_uri", "storage_options"}
+OF_A_DIRECTORY = {
+    *("commits", "dataset_root", "ledger", "managed", "mem_wal", "places", "recorder", "removal", "requests"),
+    *("sql_views", "view"),
+}
+"""Deprecated names of parts that a server does not have."""
 SCHEMA = ROWS.schema
 QUERY = lancekeep.Query()
 NAME = "ns.t"
@@ -90,9 +97,8 @@ NAME = "ns.t"
 
 def test_every_public_name_is_found_without_a_fault(catalog: lancekeep.Catalog) -> None:
     assert repr(catalog)
-    absent = {name for name in dir(catalog) if not hasattr(catalog, name)}
-    assert absent <= PARTS_OF_A_DIRECTORY
-    assert dict(inspect.getmembers(catalog)).keys() == set(dir(catalog)) - absent
+    assert [name for name in dir(catalog) if not hasattr(catalog, name)] == []
+    assert dict(inspect.getmembers(catalog)).keys() == set(dir(catalog))
     for service in SERVICES:
         assert inspect.getmembers(getattr(catalog, service))
     assert not hasattr(catalog, "no_such_name")
@@ -113,11 +119,13 @@ def test_services_of_a_server_have_the_signatures_of_those_of_a_directory(tmp_pa
     ):
         assert {name for name in dir(local) if name[0] != "_"} == {name for name in dir(served) if name[0] != "_"}
         assert signatures(local) == signatures(served)
-        for service in ("data", "structure", "tags", "views", "_compactions", "_transaction_records"):
+        for service in SERVICES:
             assert signatures(getattr(local, service)) == signatures(getattr(served, service)), service
-        protocol = signatures(served.tables).keys() - {"fields", "reached", "latest", "rename"}
-        assert {name: signatures(local.tables)[name] for name in protocol} == {
-            name: signatures(served.tables)[name] for name in protocol
+        here, there = services_of(local), services_of(served)
+        assert signatures(here.transaction_records) == signatures(there.transaction_records)
+        protocol = signatures(there.tables).keys() - {"fields", "reached", "latest", "rename"}
+        assert {name: signatures(here.tables)[name] for name in protocol} == {
+            name: signatures(there.tables)[name] for name in protocol
         }
 
 
@@ -172,9 +180,6 @@ CATALOG_CALLS: dict[str, Callable[[lancekeep.Catalog], object]] = {
     "snapshot": lambda catalog: catalog.snapshot(),
     "table_exists": lambda catalog: catalog.table_exists(NAME),
     "transaction": lambda catalog: catalog.transaction(),
-    "uri": lambda catalog: catalog.uri(catalog.find_table(NAME)),
-    "view": lambda catalog: catalog.view(),
-    "dataset_root": lambda catalog: catalog.dataset_root(catalog.find_table(NAME)),
     "write": lambda catalog: catalog.write(NAME, ROWS, "append"),
     "data.analyze": lambda catalog: catalog.data.analyze(NAME, QUERY),
     "data.count": lambda catalog: catalog.data.count(NAME),
@@ -222,14 +227,14 @@ CATALOG_CALLS: dict[str, Callable[[lancekeep.Catalog], object]] = {
 }
 NOT_CALLED = {
     "close",  # every test closes
-    "commit", "commit_compaction", "commit_fragments", "in_directory", "maintain", "page_of", "page_of_tables",
+    "commit", "commit_compaction", "commit_fragments", "maintain",
     "structure.add_segments", "structure.require_columns_may_change",
 }  # fmt: skip
 LOCAL = {
     "adopt_identity", "alter_namespace", "alter_table", "change_commit_store", "cleanup", "clone", "clones_of",
-    "create_partitioned", "dataset_root", "fsck", "identity", "inspect", "materialize", "migrate",
+    "create_partitioned", "fsck", "identity", "inspect", "materialize", "migrate",
     "migrate_manifest_names", "move_fragments", "optimize", "partitioned", "relocate", "snapshot",
-    "structure.set_base_paths", "transaction", "view", "views.refresh_due",
+    "structure.set_base_paths", "transaction", "views.refresh_due",
 }  # fmt: skip
 
 
@@ -281,28 +286,53 @@ def test_an_operation_that_the_protocol_lacks_is_named(tmp_path: Path) -> None:
         catalog.change_commit_store("memory://")
 
 
-def test_the_reference_shows_every_service_and_versioning_the_deprecated_names() -> None:
-    docs = Path(__file__).parents[2] / "docs"
-    shown = (docs / "api.md").read_text()
-    for service in ("data", "structure", "tags", "views"):
-        assert f"`catalog.{service}`" in shown
-    deprecated = (docs / "versioning.md").read_text()
-    assert {name for name in _DEPRECATED if f"`{name}`" not in deprecated} == set()
-    assert not _DEPRECATED & set(dir(lancekeep.Catalog))
+DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.parametrize("name", ["compactions", "is_bare", "transaction_records", "vends"])
+def test_catalog_shows_its_methods_and_documented_services_only(tmp_path: Path) -> None:
+    """Each public name is a method, a setting, or a service whose class is in the reference."""
+    reference = (DOCS / "api.md").read_text()
+    with lancekeep.connect(str(tmp_path)) as catalog:
+        names = {name for name in dir(catalog) if not name.startswith("_")}
+        methods = {name for name in names if inspect.ismethod(getattr(catalog, name))}
+        assert names - methods - SETTINGS == set(SERVICES)
+        for name in SERVICES:
+            kind = type(getattr(catalog, name))
+            assert kind.__name__ in lancekeep.__all__
+            assert f"::: lancekeep.{kind.__name__}\n" in reference
+            assert f"`catalog.{name}`" in reference
+            assert f"``catalog.{name}``" in (kind.__doc__ or "")
+        for name in methods | SETTINGS:
+            assert inspect.getattr_static(lancekeep.Catalog, name).__doc__, f"Catalog.{name} has no docstring"
+
+
+def test_reference_shows_each_public_name() -> None:
+    shown = re.findall(r"^::: lancekeep\.(\w+)$", (DOCS / "api.md").read_text(), re.MULTILINE)
+    assert sorted(shown) == sorted({*lancekeep.__all__, "jobs", "spark"})
+
+
+def test_page_on_versions_names_the_deprecated_names() -> None:
+    sentence = (DOCS / "versioning.md").read_text().partition("These names of `Catalog`")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`(\w+)`", sentence)) == DEPRECATED
+
+
+@pytest.mark.parametrize("name", sorted(DEPRECATED))
 def test_a_deprecated_name_works_with_a_warning(catalog: lancekeep.Catalog, name: str) -> None:
     assert name not in dir(catalog)
-    with pytest.warns(DeprecationWarning, match=f"Catalog.{name} is internal"):
-        getattr(catalog, name)
-
-
-@pytest.mark.parametrize("name", ["mem_wal", "recorder", "removal", "requests", "sql_views"])
-def test_a_deprecated_part_of_a_directory_is_absent_at_a_server(catalog: lancekeep.Catalog, name: str) -> None:
-    assert name not in dir(catalog)
-    if catalog.root_uri.startswith("http"):
+    if name in OF_A_DIRECTORY and catalog.root_uri.startswith("http"):
         assert not hasattr(catalog, name)
+        with pytest.raises(lancekeep.Unsupported, match=f"'{name}'"):
+            getattr(catalog, name)
         return
-    with pytest.warns(DeprecationWarning, match=f"Catalog.{name} is internal"):
-        assert getattr(catalog, name) is not None
+    with pytest.warns(DeprecationWarning, match=f"Catalog.{name} is internal") as warned:
+        getattr(catalog, name)
+    assert warned[0].filename == __file__
+
+
+def test_deprecated_operations_return_what_their_replacements_do(catalog: lancekeep.Catalog) -> None:
+    catalog.create_namespace("ns")
+    catalog.write(NAME, ROWS)
+    old: Any = catalog
+    assert old.uri(catalog.find_table(NAME)) == catalog.describe_table(NAME).uri
+    assert old.page_of("", "namespace", None, None) == (["ns"], None)
+    assert old.page_of_tables("ns", None, None, include_declared=False) == (["t"], None)

@@ -15,6 +15,7 @@ import pytest
 from lance import DatasetBasePath
 
 import lancekeep
+from lancekeep.application.catalog import directory_of, services_of
 from lancekeep.application.entries.base_paths import restricted
 from lancekeep.domain.errors import AccessDenied, CommitRefused, InvalidInput, Unsupported
 from lancekeep.domain.identifiers import ObjectId
@@ -62,7 +63,7 @@ class Lake:
         return str(self.at(target))
 
     def native(self, version: int | None = None) -> Any:
-        return lance.dataset(self.catalog.uri(self.catalog.find_table("t")), version=version)
+        return lance.dataset(services_of(self.catalog).uri(self.catalog.find_table("t")), version=version)
 
     def values(self, version: int | None = None) -> list[int]:
         return sorted(self.native(version).to_table()["a"].to_pylist())
@@ -148,7 +149,7 @@ def test_a_place_without_the_files_is_refused_before_anything_is_written(lake: L
         lake.copy("warm", "elsewhere")
         [file] = target.rglob("*.lance")
         file.unlink() if fault == "incomplete" else file.write_bytes(file.read_bytes()[:-1])
-    table = Path(lake.catalog.uri(lake.catalog.find_table("t")).removeprefix("file://"))
+    table = Path(services_of(lake.catalog).uri(lake.catalog.find_table("t")).removeprefix("file://"))
     before = sorted(table.rglob("*"))
     with pytest.raises(CommitRefused, match=r"t: the latest version needs the file 'data/.*elsewhere.*Copy the dir"):
         lake.catalog.structure.set_base_paths(T, {1: str(target)})
@@ -163,7 +164,7 @@ def test_files_that_another_writer_adds_at_the_old_place_are_checked(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = lake.copy("warm", "copy")
-    commits, pending = lake.catalog.commits, [True]
+    commits, pending = directory_of(lake.catalog).commits, [True]
     record = commits.record_transaction
 
     def overtaken(*arguments: Any) -> None:
@@ -194,15 +195,15 @@ def test_a_clone_follows_its_source_to_another_table(tmp_path: Path) -> None:
         catalog.commit_change("source", lambda dataset: (dataset.create_scalar_index("a", "BTREE"), dataset)[1])
         catalog.commit_change("source", lambda dataset: (dataset.delete("a = 2"), dataset)[1])
         catalog.clone("source", "t")
-        source = Path(catalog.uri(catalog.find_table("source")).removeprefix("file://"))
+        source = Path(services_of(catalog).uri(catalog.find_table("source")).removeprefix("file://"))
         copy = source.with_name("copy.lance")
         shutil.copytree(source, copy)
         catalog.register_table("copy", "copy.lance")
-        [number] = lance.dataset(catalog.uri(catalog.find_table("t"))).base_paths()
+        [number] = lance.dataset(services_of(catalog).uri(catalog.find_table("t"))).base_paths()
         catalog.structure.set_base_paths(T, {number: str(copy)})
         assert "t" in catalog.clones_of("copy")
         catalog.drop_table("source", force=True)
-        read = lance.dataset(catalog.uri(catalog.find_table("t")))
+        read = lance.dataset(services_of(catalog).uri(catalog.find_table("t")))
         assert read.to_table()["a"].to_pylist() == [1, 3]
         assert read.to_table(filter="a = 3")["a"].to_pylist() == [3]
 

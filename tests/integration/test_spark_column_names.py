@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 import lancekeep
 import lancekeep.spark
+from lancekeep.application.catalog import directory_of
 from lancekeep.domain.column_names import plain_path, quoted, unquoted
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.row_rules import CONSTRAINT
@@ -97,7 +98,7 @@ def test_sql_alters_every_column(lake: Lake) -> None:
 
 def test_readers_and_streams_read_every_column(lake: Lake, tmp_path: Path) -> None:
     source = lake.spark.read.format("lancekeep").option("root", lake.catalog.root_uri).option("table", "t")
-    source = source.option("commit_store", lake.catalog.commits.rows.url)
+    source = source.option("commit_store", directory_of(lake.catalog).commits.rows.url)
     frame = source.load()
     found = frame.where(f"{quoted(STRUCT, DOT)} > 1 AND {quoted(STRUCT, TICK)} < '4'").select(quoted(KEY)).collect()
     assert sorted(row[0] for row in found) == [2, 3]

@@ -17,6 +17,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import lancekeep
+from lancekeep.application.catalog import directory_of
 from lancekeep.application.partitions.values import partition_arrays
 from lancekeep.entrypoints.spark.ingest import ingest
 from lancekeep.entrypoints.spark.partitions import read_partitioned, write_partitioned
@@ -408,9 +409,9 @@ def test_frame_is_written_to_partitions_and_read_with_pruning(spark: SparkSessio
         )
         .unionByName(spark.range(40, 42).selectExpr("cast(null as string) country", "cast(null as timestamp) at", "id"))
     )
-    before = catalog.view().version
+    before = directory_of(catalog).ledger.view().version
     written = write_partitioned(frame, namespace)
-    assert catalog.view().version == before + 1
+    assert directory_of(catalog).ledger.view().version == before + 1
     assert {partition.version for partition in written} == {1}
     assert write_partitioned(frame.where("id = 3"), namespace)[0].version == 2
     everything = namespace.scan().to_table()

@@ -26,6 +26,7 @@ from lance_namespace import errors as api_errors
 from pyspark.sql import SparkSession
 
 import lancekeep
+from lancekeep.application.catalog import directory_of
 from lancekeep.entrypoints.cli import lancekeep as commands
 from lancekeep.jobs import backfill, compact, index, ingest, upsert, verify
 
@@ -61,7 +62,10 @@ def plain(catalog: lancekeep.Catalog) -> lance.LanceDataset:
 def recorded(catalog: lancekeep.Catalog) -> list[int]:
     """The versions that the commit store has."""
     return [
-        row.version for row in catalog.commits.page(catalog.dataset_root(catalog.find_table("t")), None, None, False)
+        row.version
+        for row in directory_of(catalog).commits.page(
+            directory_of(catalog).places.dataset_root(catalog.find_table("t")), None, None, False
+        )
     ]
 
 
@@ -226,7 +230,7 @@ def test_backfill_covers_concurrently_added_fragments(
 
 def test_declared_columns_are_filled_by_the_job(spark: SparkSession, catalog: lancekeep.Catalog) -> None:
     """The namespace runs the job where Spark is configured, and its rows are those of the engine in this process."""
-    properties = {"root": catalog.root_uri, "commit_store": catalog.commits.rows.url}
+    properties = {"root": catalog.root_uri, "commit_store": directory_of(catalog).commits.rows.url}
     here = lancekeep.DirectoryNamespace(**properties)
     there = lancekeep.DirectoryNamespace(**properties, spark_master="local[2]")
     expression = "id * 2 + length(text)"
@@ -516,7 +520,7 @@ def test_job_without_pyspark_names_extra_to_install(tmp_path: Path) -> None:
 def test_jobs_write_through_a_server(spark: SparkSession, catalog: lancekeep.Catalog) -> None:
     from rest_server import serving  # not above: Spark's workers import this module to find the functions in it
 
-    served = lancekeep.DirectoryNamespace(root=catalog.root_uri, commit_store=catalog.commits.rows.url)
+    served = lancekeep.DirectoryNamespace(root=catalog.root_uri, commit_store=directory_of(catalog).commits.rows.url)
     with serving(served) as front:
         over = lancekeep.connect(front.uri)
         backfill(spark, over, "t", "twice", lambda batch: pc.multiply(batch["id"], 2), reads=["id"])

@@ -27,6 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import lancekeep
 import lancekeep.spark
+from lancekeep.application.catalog import directory_of
 from lancekeep.domain.commit_token import StagedManifest
 from lancekeep.entrypoints.spark.ingest import ingest
 from lancekeep.entrypoints.spark.sql import scan
@@ -132,7 +133,7 @@ def test_shown_definition_recreates_table(lake: Lake) -> None:
     assert lake.catalog.find_table("t").properties == {"comment": "things", "k": "v"}
 
     shown = {row[0]: row[1] for row in lake.sql("DESCRIBE TABLE EXTENDED lake.t")}
-    store = lake.catalog.commits.rows.url
+    store = directory_of(lake.catalog).commits.rows.url
     assert shown["Location"] == lake.catalog.describe_table("t").uri
     assert (shown["Provider"], shown["Comment"], shown["id"]) == ("lancekeep", "things", "bigint")
     assert shown["Table Properties"] == (f"[k=v,lancekeep.commit_store={store},lancekeep.version=1,vector.embedding=3]")

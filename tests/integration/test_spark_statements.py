@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 import lancekeep
 import lancekeep.spark
 from lancekeep import PartitionBy
+from lancekeep.application.catalog import directory_of
 from lancekeep.domain.identifiers import ObjectId
 
 pytestmark = [
@@ -110,7 +111,7 @@ class Lake:
             found[str(table)] = (dict(described.properties), dataset.schema, dataset.version, versions)
             for name in versions:
                 found[f"{table}:{name}"] = dataset.checkout_version((name, None)).version
-        views = self.catalog._local("sql_views").sql_views
+        views = directory_of(self.catalog).sql_views
         found |= {name: views.definition(ObjectId.of(["ns", name])) for name in views.names(ObjectId.of("ns"))}
         scan = self.catalog.partitioned().scan()
         return {**found, "partitions": sorted((part.values, part.version) for part in scan.partitions)}

@@ -12,6 +12,7 @@ from pyspark.sql import Row, SparkSession
 
 import lancekeep
 import lancekeep.spark
+from lancekeep.application.catalog import directory_of
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import SQL_VIEW
 from lancekeep.testing.concurrency import race
@@ -111,20 +112,20 @@ def test_one_of_racing_creators_of_a_view_wins(place: tuple[str, str], catalog: 
     def create(number: int) -> int | None:
         with lancekeep.connect(place[0], commit_store=place[1]) as mine:
             try:
-                mine._local("sql_views").sql_views.create(name, f'{{"number": {number}}}', replaces=False)
+                directory_of(mine).sql_views.create(name, f'{{"number": {number}}}', replaces=False)
             except lancekeep.ViewAlreadyExists:
                 return None
             return number
 
     [winner] = [number for number in race(4, create) if number is not None]
-    assert catalog._local("sql_views").sql_views.definition(name) == f'{{"number": {winner}}}'
-    assert catalog._local("sql_views").sql_views.names(name.parent) == ["v"]
+    assert directory_of(catalog).sql_views.definition(name) == f'{{"number": {winner}}}'
+    assert directory_of(catalog).sql_views.names(name.parent) == ["v"]
 
 
 def test_unreadable_definition_is_named(run: Run, catalog: lancekeep.Catalog) -> None:
     name = ObjectId.of("ns.v")
     for definition in ("no json", "{}", '{"query": 1, "schema": []}'):
-        catalog._local("sql_views").sql_views.create(name, definition, replaces=True)
+        directory_of(catalog).sql_views.create(name, definition, replaces=True)
         with pytest.raises(PySparkException, match=r"the definition of the view views\.ns\.v is not readable"):
             run("SELECT * FROM views.ns.v")
     assert SQL_VIEW + "v" in catalog.describe_namespace("ns").properties

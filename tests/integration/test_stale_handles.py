@@ -15,7 +15,7 @@ import pytest
 from faults import Faulty
 
 import lancekeep
-from lancekeep.application.catalog import Catalog
+from lancekeep.application.catalog import Catalog, directory_of
 from lancekeep.application.commits.lineage import Lineage
 from lancekeep.application.upkeep.fsck import Kind
 from lancekeep.domain.errors import LancekeepError
@@ -139,13 +139,13 @@ def test_commit_reads_its_predecessor_at_most_once(tmp_path: Path) -> None:
         first.create_namespace("ns")
         first.write("ns.t", rows(0))
         first.write("ns.t", rows(5).to_reader(), "append")
-        versions = first.commits.lineage._objects = Faulty(first.commits.objects)
+        versions = directory_of(first).commits.lineage._objects = Faulty(directory_of(first).commits.objects)
         # Streams are appended by the engine, through the callback.
         for number in range(1, 4):  # what this process has committed, it holds
             first.write("ns.t", rows(10 * number).to_reader(), "append")
         assert not versions.calls
         with lancekeep.connect(str(tmp_path), commit_store="conditional-put://", mode="v2") as second:
-            other = second.commits.lineage._objects = Faulty(second.commits.objects)
+            other = directory_of(second).commits.lineage._objects = Faulty(directory_of(second).commits.objects)
             second.write("ns.t", rows(40).to_reader(), "append")
             assert dict(other.counts) == {"get": 1}
             second.write("ns.t", rows(50).to_reader(), "append")
@@ -320,7 +320,7 @@ def test_change_to_a_recreated_table_is_refused(catalog: Catalog) -> None:
 def test_handle_is_refused_after_rename_and_create(catalog: Catalog, change: str) -> None:
     catalog.write("t", rows(0))
     handle = catalog.open("t")
-    if catalog.view().flat:
+    if directory_of(catalog).ledger.view().flat:
         recreate(catalog)
     else:
         catalog.rename_table("t", "u")

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 import lancekeep
+from lancekeep.application.catalog import services_of
 from lancekeep.application.upkeep.fsck import Kind
 
 Act = Callable[[lancekeep.Catalog], object]
@@ -33,7 +34,7 @@ def with_gap(directory: Path, keep: Act) -> lancekeep.Catalog:
     """Return a catalog whose table is at version 6, after a native clean-up that has kept version 2, with its hint."""
     catalog = lancekeep.connect(str(directory / "lake"), mode="v2", commit_store="conditional-put://")
     catalog.write("t", rows(1))
-    native = lance.dataset(catalog.uri(catalog.find_table("t")))
+    native = lance.dataset(services_of(catalog).uri(catalog.find_table("t")))
     native.insert(rows(2))
     keep(catalog)
     for value in range(3, 7):
@@ -62,7 +63,7 @@ def test_latest_version_after_a_gap_is_read_and_followed(tmp_path: Path, keep: A
     assert values(catalog.open("t")) == [1, 2, 3, 4, 5, 6]
     with lancekeep.connect(catalog.root_uri, mode="v2", commit_store="conditional-put://") as other:
         other.write("t", rows(7), "append")
-    assert values(lance.dataset(catalog.uri(catalog.find_table("t")))) == [1, 2, 3, 4, 5, 6, 7]
+    assert values(lance.dataset(services_of(catalog).uri(catalog.find_table("t")))) == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_latest_version_is_found_after_the_tag_was_deleted(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from redis_servers import own_redis
 
 import lancekeep
 from lancekeep.adapters.lance.native_errors import classified
+from lancekeep.application.catalog import directory_of
 from lancekeep.domain.commit_token import CommitUnknown
 from lancekeep.domain.errors import (
     AccessDenied,
@@ -48,7 +49,10 @@ class Clock:
 def hurry(catalog: lancekeep.Catalog) -> Clock:
     """Let the catalog wait out an outage without waiting."""
     clock = Clock()
-    catalog.commits.retry.clock, catalog.commits.retry.sleep = lambda: clock.now, clock.sleep
+    directory_of(catalog).commits.retry.clock, directory_of(catalog).commits.retry.sleep = (
+        lambda: clock.now,
+        clock.sleep,
+    )
     return clock
 
 
@@ -68,7 +72,7 @@ def rows_while(act: Callable[[], object]) -> pa.RecordBatchReader:
 
 
 def plain_rows(catalog: lancekeep.Catalog, name: str) -> list[int]:
-    location = catalog.dataset_root(catalog.find_table(name)).base_uri
+    location = directory_of(catalog).places.dataset_root(catalog.find_table(name)).base_uri
     return sorted(lance.dataset(location).to_table()["number"].to_pylist())
 
 

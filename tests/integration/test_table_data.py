@@ -17,6 +17,7 @@ from writers import Call, Peers
 
 import lancekeep
 from lancekeep.adapters.lance.rows import LanceRows
+from lancekeep.application.catalog import directory_of
 from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.retry import Retry
 from lancekeep.domain.errors import StoreUnavailable
@@ -321,7 +322,7 @@ def test_branches_change_apart_from_the_main_history(namespace: lancekeep.Direct
 
 def _outage(namespace: lancekeep.DirectoryNamespace) -> TableCommits:
     """Let the commit store reserve the next version and then stay silent; return the healthy commits."""
-    healthy, broken = namespace.catalog.commits, [False]
+    healthy, broken = directory_of(namespace.catalog).commits, [False]
 
     def down(name: str, _: int) -> tuple[str, BaseException] | None:
         if name == "reserve":
@@ -329,7 +330,7 @@ def _outage(namespace: lancekeep.DirectoryNamespace) -> TableCommits:
             return "after", StoreUnavailable("the reply was lost")
         return ("before", StoreUnavailable("down")) if broken[0] else None
 
-    namespace.catalog.ledger.commits = TableCommits(
+    directory_of(namespace.catalog).ledger.commits = TableCommits(
         Faulty(healthy.objects, down),
         Faulty(healthy.rows, down),
         "tester",
@@ -356,7 +357,7 @@ def test_unknown_change_carries_a_token_that_settles_it_once(tmp_path: Path, cha
         CHANGES[change](namespace)
     unknown = raised.value.__cause__
     assert isinstance(unknown, lancekeep.CommitUnknown)
-    namespace.catalog.ledger.commits = healthy
+    directory_of(namespace.catalog).ledger.commits = healthy
     assert isinstance(namespace.catalog.resolve(unknown.token), lancekeep.Committed)
     expected = {"insert": [1, 2, 3], "merge": [1, 2, 3], "update": [2, 3], "delete": [2], "restore": [1, 2]}[change]
     assert sorted(keys(namespace).elements()) == expected

@@ -21,6 +21,7 @@ from lance.fragment import write_fragments
 from rest_server import serving
 
 import lancekeep
+from lancekeep.application.catalog import directory_of
 from lancekeep.domain.dataset_files import deletion_file_name
 from lancekeep.domain.manifest import DeletionFile, DeletionFileType
 from lancekeep.domain.operations import Transaction, Update, UpdateMode
@@ -281,7 +282,7 @@ def test_first_commit_of_a_process_reads_one_manifest(lake: Path) -> None:
     built = transactions(lake, "append")
     managed(lake).close()
     catalog = lancekeep.connect(str(lake), commit_store=f"sqlite://{lake.parent}/commits.db")
-    commits = catalog.commits
+    commits = directory_of(catalog).commits
     objects: Any = Faulty(commits.objects)
     rows: Any = Faulty(commits.rows)
     commits.objects = commits.lineage._objects = objects
@@ -371,8 +372,10 @@ def test_transaction_of_a_process_that_died_is_committed_once_by_its_repetition(
         def die(method: str, nth: int, at: int = at, calls: Iterator[int] = calls) -> tuple[str, BaseException] | None:
             return (when, Crash()) if next(calls) >= at else None
 
-        dying.commits.objects = dying.commits.lineage._objects = cast(Any, Faulty(dying.commits.objects, die))
-        dying.commits.rows = cast(Any, Faulty(dying.commits.rows, die))
+        directory_of(dying).commits.objects = directory_of(dying).commits.lineage._objects = cast(
+            Any, Faulty(directory_of(dying).commits.objects, die)
+        )
+        directory_of(dying).commits.rows = cast(Any, Faulty(directory_of(dying).commits.rows, die))
         try:
             dying.commit("t", built)
             died = False

@@ -18,6 +18,7 @@ from deployments import bucket, s3_options
 from faults import killed_at_each_call
 
 import lancekeep
+from lancekeep.application.catalog import directory_of
 from lancekeep.application.upkeep.fsck import Kind
 from lancekeep.entrypoints.cli import lancekeep as lancekeep_command
 
@@ -162,7 +163,7 @@ def test_materialize_brings_the_files_back(lake: Lake) -> None:
 def test_missing_copy_is_reported(lake: Lake) -> None:
     catalog = filled(lake)
     catalog.move_fragments("t", timedelta(0), lake.base)
-    place = catalog.places.outside(lake.base)
+    place = directory_of(catalog).places.outside(lake.base)
     doomed = next(info.key for info in place.objects.list(f"{place.key}/") if info.key.endswith(".lance"))
     place.objects.delete(doomed)
     findings = catalog.fsck(deep=True, grace=0).findings

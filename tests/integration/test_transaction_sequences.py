@@ -26,6 +26,7 @@ from lance import LanceOperation
 from lance.fragment import write_fragments
 
 import lancekeep
+from lancekeep.application.catalog import directory_of
 from lancekeep.domain.operations import Transaction
 from lancekeep.format.table_version import TableVersion
 
@@ -216,7 +217,7 @@ class Transactions(RuleBasedStateMachine):
                 transaction = self.recorded(LanceOperation.UpdateConfig(config_updates=update))
                 return Prepared(kind, transaction, key=key, value=value)
             case "compact":
-                rewritten = self.catalog.engine.compaction.rewrite(self.catalog.open("t"), 1000)
+                rewritten = directory_of(self.catalog).engine.compaction.rewrite(self.catalog.open("t"), 1000)
                 return Prepared(kind, Transaction(self.latest), rewritten=rewritten) if rewritten else None
         gone = self.some(pick, count)
         if not gone:

@@ -25,6 +25,7 @@ from lance_namespace import errors as api_errors
 from lance_namespace_urllib3_client.models.version_range import VersionRange
 
 import lancekeep
+from lancekeep.application.catalog import directory_of
 from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.retry import Retry
 from lancekeep.application.rows.versions import Versions
@@ -308,10 +309,10 @@ def test_snapshot_refuses_a_table_that_was_recreated(tmp_path: Path, mode: str, 
 
 
 def test_unknown_transaction_is_settled_by_its_token(here: Open, tmp_path: Path) -> None:
-    catalog, healthy = here(), here().commits
+    catalog, healthy = here(), directory_of(here()).commits
     lost = ("after", lancekeep.StoreUnavailable("the reply was lost"))
     down: Any = Faulty(healthy.rows, lambda name, _: lost if name == "reserve_all" else None)
-    catalog.ledger.commits = TableCommits(healthy.objects, down, "tester", Retry(0.05))
+    directory_of(catalog).ledger.commits = TableCommits(healthy.objects, down, "tester", Retry(0.05))
     tx = catalog.transaction().__enter__()
     tx.write("a", rows(1), "append")
     tx.write("new", rows(1))
@@ -393,15 +394,15 @@ def _rest(ledger: Connection) -> Iterator[int]:
 def entry(catalog: lancekeep.Catalog, table: str, version: int) -> dict[str, Any]:
     """Return a manifest that another engine staged for a version of the table."""
     found = catalog.find_table(table)
-    root = catalog.dataset_root(found)
-    latest = catalog.commits.latest(root)
+    root = directory_of(catalog).places.dataset_root(found)
+    latest = directory_of(catalog).commits.latest(root)
     assert latest is not None
     path = f"{root.versions_key}{NamingScheme.V2.final_name(version)}-{random.randrange(2**32):08x}"
-    content = catalog.commits.objects.get(latest.path)
+    content = directory_of(catalog).commits.objects.get(latest.path)
     made = re.sub(
         rb"[09]-[0-9a-f]{8}(?=-)", f"9-{random.randrange(2**32):08x}".encode(), content
     )  # another's transaction
-    catalog.commits.objects.put(path, made)
+    directory_of(catalog).commits.objects.put(path, made)
     return {"id": [table], "version": version, "manifest_path": path, "manifest_size": len(content)}
 
 
@@ -414,7 +415,7 @@ def test_batch_requests_create_all_versions_or_none(tmp_path: Path, here: Open) 
     response = namespace.batch_create_table_versions(
         api.BatchCreateTableVersionsRequest(entries=[api.CreateTableVersionEntry(**each) for each in entries])
     )
-    places = [catalog.dataset_root(catalog.find_table(table)) for table in ("b", "a")]
+    places = [directory_of(catalog).places.dataset_root(catalog.find_table(table)) for table in ("b", "a")]
     assert [(each.version, each.manifest_path) for each in response.versions] == [
         (2, root.manifest_key(2, NamingScheme.V2)) for root in places
     ]

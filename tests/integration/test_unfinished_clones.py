@@ -19,6 +19,7 @@ from deployments import bucket, s3_options
 from faults import Crash, killed_at_each_call, killed_before_each_write
 
 import lancekeep
+from lancekeep.application.catalog import directory_of
 from lancekeep.application.entries.tables import Tables
 from lancekeep.application.rows.versions import Versions
 from lancekeep.application.upkeep.fsck import Kind
@@ -297,8 +298,8 @@ def _body() -> bytes:
 
 
 def _namespace(catalog: lancekeep.Catalog) -> Any:
-    store = {} if not catalog.managed else {"commit_store": catalog.commits.rows.url}
-    return lancekeep.DirectoryNamespace(root=catalog.places.root_uri, **store)
+    store = {} if not directory_of(catalog).ledger.managed else {"commit_store": directory_of(catalog).commits.rows.url}
+    return lancekeep.DirectoryNamespace(root=directory_of(catalog).places.root_uri, **store)
 
 
 @pytest.mark.parametrize("store", ["sqlite", "conditional-put", "storage-managed"])

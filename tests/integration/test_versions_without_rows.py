@@ -21,6 +21,7 @@ import lancekeep
 from lancekeep import composition
 from lancekeep.adapters.commit_stores import open_commit_store
 from lancekeep.adapters.object_stores import open_object_store
+from lancekeep.application.catalog import directory_of
 from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.upkeep.fsck import Kind
 
@@ -58,14 +59,14 @@ class Lake:
 
     def forget(self, *versions: int, branch: str | None = None) -> None:
         """Let the commit store lose rows, as a restored backup has."""
-        root = self.catalog.dataset_root(self.catalog.find_table("t")).branch(branch)
+        root = directory_of(self.catalog).places.dataset_root(self.catalog.find_table("t")).branch(branch)
         objects, _ = open_object_store(self.given.root, self.given.storage_options)
         with closing(open_commit_store(self.given.commit_store, {}, objects)) as rows:
             assert rows.delete(root.base_uri, versions) == len(versions)
 
     def rows(self) -> list[int]:
-        root = self.catalog.dataset_root(self.catalog.find_table("t"))
-        rows = self.catalog.commits.rows.list(root.base_uri, after=None, limit=None, descending=False)
+        root = directory_of(self.catalog).places.dataset_root(self.catalog.find_table("t"))
+        rows = directory_of(self.catalog).commits.rows.list(root.base_uri, after=None, limit=None, descending=False)
         return [row.version for row in rows]
 
 
@@ -143,7 +144,7 @@ def test_readers_of_a_branch_see_commits_without_rows(local: Lake) -> None:
 @pytest.mark.parametrize("lost", [[2], [1], [1, 2], [2, 4], [2, 3, 4]])
 def test_histories_and_pages_show_versions_between_rows(local: Lake, lost: list[int]) -> None:
     local.write(1, 2, 3, 4, 5)
-    root = local.catalog.dataset_root(local.catalog.find_table("t"))
+    root = directory_of(local.catalog).places.dataset_root(local.catalog.find_table("t"))
     pages = {
         "all": ((None, None, True), [5, 4, 3, 2, 1]),
         "ascending": ((None, None, False), [1, 2, 3, 4, 5]),
@@ -155,20 +156,22 @@ def test_histories_and_pages_show_versions_between_rows(local: Lake, lost: list[
     for page, expected in pages.values():
         local.forget(*lost)
         reader = local.connect()
-        assert [row.version for row in reader.commits.page(root, *page)] == expected
-        assert [row.version for row in reader.commits.page(root, None, None, True)] == [5, 4, 3, 2, 1]
+        assert [row.version for row in directory_of(reader).commits.page(root, *page)] == expected
+        assert [row.version for row in directory_of(reader).commits.page(root, None, None, True)] == [5, 4, 3, 2, 1]
 
 
 def test_deleted_versions_stay_deleted_and_cost_one_request(local: Lake) -> None:
     local.write(1, 2, 3, 4, 5)
-    root = local.catalog.dataset_root(local.catalog.find_table("t"))
-    local.catalog.versions.delete_versions(root, [1, 3])
+    root = directory_of(local.catalog).places.dataset_root(local.catalog.find_table("t"))
+    directory_of(local.catalog).versions.delete_versions(root, [1, 3])
     reader = local.connect()
-    objects: Any = Faulty(reader.commits.objects)
-    reader.ledger.commits = TableCommits(objects, reader.commits.rows, "reader", reader.commits.retry)
+    objects: Any = Faulty(directory_of(reader).commits.objects)
+    directory_of(reader).ledger.commits = TableCommits(
+        objects, directory_of(reader).commits.rows, "reader", directory_of(reader).commits.retry
+    )
     for looks in (3, 1):  # after the last row, and into the two gaps the first time
         objects.calls.clear()
-        assert [row.version for row in reader.commits.page(root, None, None, True)] == [5, 4, 2]
+        assert [row.version for row in directory_of(reader).commits.page(root, None, None, True)] == [5, 4, 2]
         assert objects.counts == {"head": looks}
     assert local.rows() == [2, 4, 5]
 
@@ -208,8 +211,8 @@ def test_repair_restores_table_whose_rows_are_older_than_a_clean_up(local: Lake,
 
 def test_file_that_is_not_a_manifest_is_not_the_next_version(local: Lake) -> None:
     local.write(1, 2)
-    root = local.catalog.dataset_root(local.catalog.find_table("t"))
-    latest = local.catalog.commits.latest(root)
+    root = directory_of(local.catalog).places.dataset_root(local.catalog.find_table("t"))
+    latest = directory_of(local.catalog).commits.latest(root)
     assert latest is not None
     following = Path("/", root.key, "_versions", f"{int(Path(latest.path).stem) - 1:020}.manifest")
     following.write_bytes(Path("/", latest.path).read_bytes()[:-9])
@@ -225,8 +228,8 @@ def test_manifest_with_a_v1_name_gets_a_v2_name_in_a_table_of_v2_names(tmp_path:
     url = "conditional-put://" if store == "conditional-put" else f"sqlite://{tmp_path}/commits.db"
     lake = Lake(Deployment(str(tmp_path / "lake"), url))
     lake.write(1, 2)
-    root = lake.catalog.dataset_root(lake.catalog.find_table("t"))
-    latest = lake.catalog.commits.latest(root)
+    root = directory_of(lake.catalog).places.dataset_root(lake.catalog.find_table("t"))
+    latest = directory_of(lake.catalog).commits.latest(root)
     assert latest is not None
     lance.write_dataset(data(3), lake.uri, mode="append")
     following = Path("/", root.key, "_versions", f"{int(Path(latest.path).stem) - 1:020}.manifest")
@@ -250,7 +253,7 @@ def test_readers_do_not_read_beyond_trusted_rows(local: Lake) -> None:
     local.forget(2)
     store = f"{local.given.commit_store}?trust_rows=true"
     trusting = lancekeep.connect(local.given.root, commit_store=store)
-    assert trusting.commits.rows.url == local.catalog.commits.rows.url
+    assert directory_of(trusting).commits.rows.url == directory_of(local.catalog).commits.rows.url
     assert trusting.describe_table("t").version == 1
     assert local.connect().describe_table("t").version == 2
     with pytest.raises(lancekeep.InvalidInput, match="trust_rows"):
@@ -298,7 +301,7 @@ def test_on_s3_reading_the_latest_version_costs_one_more_request(
 def test_remote_storage_is_read_concurrently_with_the_commit_store(local: Lake) -> None:
     local.write(1)
     looked = Event()
-    commits = local.catalog.commits
+    commits = directory_of(local.catalog).commits
     overlapped: list[bool] = []
 
     def look(name: str, _: int) -> None:
@@ -312,7 +315,7 @@ def test_remote_storage_is_read_concurrently_with_the_commit_store(local: Lake) 
     objects: Any = Faulty(commits.objects, look)
     rows: Any = Faulty(commits.rows)
     reader = TableCommits(objects, rows, "reader", commits.retry)
-    root = local.catalog.dataset_root(local.catalog.find_table("t"))
+    root = directory_of(local.catalog).places.dataset_root(local.catalog.find_table("t"))
     assert reader.latest(root) is not None
     objects._target = Remote(objects._target)
     looked.clear()

@@ -33,6 +33,7 @@ from readers.structure_operations import StructureOperations, View
 from readers.upkeep_operations import UpkeepOperations
 
 import lancekeep
+from lancekeep.application.catalog import directory_of, services_of
 from lancekeep.application.commits.protocol_runner import recognizable
 from lancekeep.application.upkeep.fsck import Kind
 from lancekeep.domain.commit import Committed
@@ -195,7 +196,7 @@ class Readers(OwnOperations, StructureOperations, UpkeepOperations, Neighbours):
 
     def enter(self, name: Names, state: State, sources: frozenset[Table] = frozenset()) -> None:
         found = self.catalogs[0].find_table(name)
-        uri = self.catalogs[0].uri(found)
+        uri = services_of(self.catalogs[0]).uri(found)
         table = Table(found.location, uri, History(), sources=sources)
         table.main.versions[self.lake.plain(uri).version] = state
         table.main.kept.add(table.main.latest)
@@ -386,7 +387,7 @@ class Readers(OwnOperations, StructureOperations, UpkeepOperations, Neighbours):
             found = catalog.find_table(goal)
             if found.location != table.path:
                 self.outside = [clone for clone in self.outside if table not in clone.sources]
-            table.path, table.uri = found.location, catalog.uri(found)
+            table.path, table.uri = found.location, services_of(catalog).uri(found)
 
     @operation(has_tables, at=FEW)
     def deregister(self, at: int) -> None:
@@ -663,9 +664,11 @@ class Readers(OwnOperations, StructureOperations, UpkeepOperations, Neighbours):
         catalog, target = self.catalogs[value % 2], self.target(name, "append", value)
         rows = target.given.rows(target.seen.columns)
         plan = catalog.begin_write(name, rows.schema, "append")
-        staged = catalog.engine.stage(plan, catalog.engine.write_fragments(plan, rows))
-        root = catalog.dataset_root(catalog.find_table(name))
-        manifest, content = catalog.commits.read_staged(root, staged.version, staged.path, staged.size, branch=False)
+        staged = directory_of(catalog).engine.stage(plan, directory_of(catalog).engine.write_fragments(plan, rows))
+        root = directory_of(catalog).places.dataset_root(catalog.find_table(name))
+        manifest, content = directory_of(catalog).commits.read_staged(
+            root, staged.version, staged.path, staged.size, branch=False
+        )
         token = CommitToken(recognizable(manifest, content))
 
         def finish() -> None:
@@ -859,13 +862,13 @@ class Readers(OwnOperations, StructureOperations, UpkeepOperations, Neighbours):
         history = table.history(of)
         assert history is not None
         catalog = self.catalogs[0]
-        root = catalog.dataset_root(catalog.find_table(name)).branch(of)
-        known = catalog.commits.rows.list(root.base_uri, after=None, limit=rows + 1, descending=True)
+        root = directory_of(catalog).places.dataset_root(catalog.find_table(name)).branch(of)
+        known = directory_of(catalog).commits.rows.list(root.base_uri, after=None, limit=rows + 1, descending=True)
         last = known[:rows]
         gap = any(later.version != row.version + 1 for later, row in pairwise(known))
         if len(known) > rows and (gap or known[rows].version not in history.kept):
             return  # a backup older than a clean-up (docs/commit-stores.md): readers do not look beyond a gap
-        catalog.commits.rows.delete(root.base_uri, [row.version for row in last])
+        directory_of(catalog).commits.rows.delete(root.base_uri, [row.version for row in last])
         OUTCOMES["lost rows"] += len(last)
 
     # -- the judge --------------------------------------------------------------------------------------------------
@@ -955,10 +958,10 @@ class Readers(OwnOperations, StructureOperations, UpkeepOperations, Neighbours):
     def require_transactions(self, name: Names, branch: str | None, history: History) -> None:
         """Each version that names a transaction file must have it."""
         catalog = self.catalogs[0]
-        root = catalog.dataset_root(catalog.find_table(name)).branch(branch)
-        objects = catalog.commits.objects
+        root = directory_of(catalog).places.dataset_root(catalog.find_table(name)).branch(branch)
+        objects = directory_of(catalog).commits.objects
         for version in history.kept:
-            row = catalog.commits.get(root, version)
+            row = directory_of(catalog).commits.get(root, version)
             assert row is not None
             file = TableVersion.parse(objects.get(row.path), row.path).manifest.transaction_file
             key = f"{root.key}/{TRANSACTIONS}/{file}"

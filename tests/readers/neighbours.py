@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine
 from readers.operations import FEW, FLAG, is_local, operation
 
 import lancekeep
+from lancekeep.application.catalog import services_of
 
 
 @attrs.define
@@ -103,6 +104,6 @@ class Neighbours(RuleBasedStateMachine):
     def require_rows(self: Any, neighbour: Neighbour) -> None:
         """Read the table of a neighbour by plain pylance."""
         with neighbour.connect() as catalog:
-            dataset = self.lake.plain(catalog.uri(catalog.find_table("a")))
+            dataset = self.lake.plain(services_of(catalog).uri(catalog.find_table("a")))
         found = sorted(dataset.to_table()["id"].to_pylist())
         assert found == sorted(neighbour.rows), f"the neighbour has the rows {found}, expected {neighbour.rows}"

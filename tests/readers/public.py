@@ -163,11 +163,10 @@ JOBS: Mapping[str, str] = {
 READING: Mapping[str, frozenset[str]] = {
     "catalog": frozenset(
         {
-            *("clones_of", "commits", "dataset_root", "describe_namespace", "describe_table", "describe_version"),
+            *("clones_of", "describe_namespace", "describe_table", "describe_version"),
             *("find_table", "history", "identity", "inspect", "list_all_tables", "list_namespaces"),
-            *("list_tables", "managed", "namespace_exists", "page_of", "page_of_tables", "partitioned", "root_uri"),
-            *("snapshot", "storage_options", "table_exists", "uri", "view"),
-            *("engine", "in_directory", "ledger", "places", "versions"),  # parts of the catalog
+            *("list_tables", "namespace_exists", "partitioned", "root_uri"),
+            *("snapshot", "storage_options", "table_exists"),
         }
     ),
     "data": frozenset({"analyze", "count", "explain", "query", "stats"}),

@@ -23,7 +23,7 @@ from lancekeep.adapters.manifest_stores import lance_table, table_versions
 from lancekeep.adapters.manifest_stores.compatible import CompatibleManifestStore, CompatibleView
 from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListing, V1Directory
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
-from lancekeep.application.catalog import Catalog
+from lancekeep.application.catalog import Catalog, catalog_in_directory, directory_of
 from lancekeep.application.commits import table_commits
 from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.entries.ledger import Ledger
@@ -178,15 +178,15 @@ def open_catalog(process: Process) -> tuple[Catalog, LanceManifestStore]:
     )
     commits = TableCommits(objects, rows, process.name, retry)
     ledger = Ledger(manifest, commits, places.root_uri, managed=True, new_id=lambda: "1" * 32)
-    catalog = Catalog.in_directory(places, ledger, Versions(ledger, places), no_engine, open_rows=lambda _: rows)
+    catalog = catalog_in_directory(places, ledger, Versions(ledger, places), no_engine, open_rows=lambda _: rows)
     manifest.view()
-    catalog.view()
+    directory_of(catalog).ledger.view()
     return catalog, table
 
 
 def fsck(process: Process, catalog: Catalog, *, repair: bool, grace: timedelta, tables: bool = False) -> FsckReport:
     """Check as `Catalog.fsck` does, by the clock of the process."""
-    own = catalog._local("fsck")
+    own = directory_of(catalog)
     now = lambda: datetime.fromtimestamp(process.clock(), UTC)  # noqa: E731 - reads better as one line
     return Fsck(own.ledger, own.places, own.removal, own.tables.remove_unwritten, grace, tables, now).run(repair=repair)
 
@@ -367,16 +367,18 @@ class Actor:
 
         def commit() -> Any:
             table = catalog.find_table(operation.name)
-            root = catalog.dataset_root(table)
+            root = directory_of(catalog).places.dataset_root(table)
             operation.location = table.location
-            latest = catalog.commits.latest(root)
+            latest = directory_of(catalog).commits.latest(root)
             version = latest.version + 1 if latest else 1
             operation.key = root.manifest_key(version, NamingScheme.V2)
             operation.content = _manifest(version, f"{operation.key} {process.name} {self._unique()}")
             operation.arguments["version"] = version
             staged = f"{operation.key}-{self._random.getrandbits(128):032x}"
-            catalog.places.objects.put(staged, operation.content)
-            outcome = catalog.versions.commit_version(table, None, version, staged, len(operation.content))
+            directory_of(catalog).places.objects.put(staged, operation.content)
+            outcome = directory_of(catalog).versions.commit_version(
+                table, None, version, staged, len(operation.content)
+            )
             if isinstance(outcome, Unknown):
                 operation.token = outcome.token
                 self._unknown.append(operation)
@@ -456,7 +458,7 @@ def _judge(world: World) -> None:
             with suppress(Refused):  # its table was dropped
                 learn(model, commit, catalog.resolve(commit.token))
     model.check_all()
-    catalog.ledger.apply(lambda view: ([SetProperties({})], None))  # the catalog still accepts changes
+    directory_of(catalog).ledger.apply(lambda view: ([SetProperties({})], None))  # the catalog still accepts changes
     _require_same(world, catalog)
     for name, thing in model.now.items():
         if thing.location is not None and thing.location not in model.trodden | model.mixed:
@@ -466,7 +468,7 @@ def _judge(world: World) -> None:
 
 def _require_same(world: World, catalog: Catalog) -> None:
     """Require that the catalog shows the state of the model."""
-    view = catalog.view()
+    view = directory_of(catalog).ledger.view()
     for name, thing in world.model.now.items():
         entry = view.find(name) if name else None
         if name and (entry is None or (entry.object_type, entry.location) != (thing.kind, thing.location)):
@@ -475,8 +477,8 @@ def _require_same(world: World, catalog: Catalog) -> None:
 
 def _require_whole(world: World, catalog: Catalog, name: str, location: str) -> None:
     """Require a history without gaps, equal in the commit store and the directory."""
-    root = catalog.dataset_root(catalog.find_table(name.replace("$", ".")))
-    catalog.commits.latest(root)  # rolls forward
+    root = directory_of(catalog).places.dataset_root(catalog.find_table(name.replace("$", ".")))
+    directory_of(catalog).commits.latest(root)  # rolls forward
     prefix = f"{ROOT}/{location}/_versions/"
     keys = [key for key in world.raw._objects if key.startswith(prefix)]
     names = [ManifestName.parse(key.rpartition("/")[2]) for key in keys]
@@ -484,18 +486,18 @@ def _require_whole(world: World, catalog: Catalog, name: str, location: str) -> 
     if versions != list(range(1, len(versions) + 1)):
         raise Violation(f"{name} has the versions {versions} in {location}")
     for attempt in range(1 if world.setting.remembers else ATTEMPTS):  # the first attempts find lost rows
-        latest = catalog.commits.latest(root)
+        latest = directory_of(catalog).commits.latest(root)
         version = latest.version + 1 if latest else 1
         staged = f"{root.manifest_key(version, NamingScheme.V2)}-{len(versions)}{attempt}"
-        catalog.places.objects.put(staged, _manifest(version, f"the last {staged}"))
-        if isinstance(catalog.commits.commit(root, version, staged, None, branch=False), Committed):
+        directory_of(catalog).places.objects.put(staged, _manifest(version, f"the last {staged}"))
+        if isinstance(directory_of(catalog).commits.commit(root, version, staged, None, branch=False), Committed):
             break
     else:
         raise Violation(f"{name} has the versions {versions} in {location}, and no writer comes behind them")
     if version != len(versions) + 1:
         raise Violation(f"{name} has the versions {versions} in {location}, and the next one was {version}")
     versions.append(version)
-    rows = catalog.commits.page(root, None, None, False)
+    rows = directory_of(catalog).commits.page(root, None, None, False)
     known = [row.version for row in rows]
     if not world.setting.remembers:  # older rows may stay lost; readers of such a version list the directory
         known = [version for version in versions if version in known or version < versions[-1]]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import lancekeep
+from lancekeep.application.catalog import directory_of
 from lancekeep.config import ConnectionConfig, public_url
 
 SECRET = "planted-secret"
@@ -327,9 +328,9 @@ def test_connect_without_a_root_opens_the_configured_catalog(nowhere: Path) -> N
     (nowhere / "lancekeep.toml").write_text("root = 'lake'\ncommit_store = 'memory://configured'")
     catalog = lancekeep.connect()
     assert catalog.root_uri == f"file://{nowhere}/lake"
-    assert catalog.managed
+    assert directory_of(catalog).ledger.managed
     assert lancekeep.DirectoryNamespace().catalog.root_uri == catalog.root_uri
-    assert not lancekeep.connect("other").managed
+    assert not directory_of(lancekeep.connect("other")).ledger.managed
     named = lancekeep.connect(impl="dir", properties={"dir.root": "third"})
     assert named.root_uri == f"file://{nowhere}/third"
 

@@ -11,6 +11,7 @@ from memory_catalogs import DATA, MANIFEST, STAGED, TRANSACTION, World
 
 import lancekeep
 from lancekeep.adapters.object_stores.local import LocalObjectStore
+from lancekeep.application.catalog import directory_of
 from lancekeep.application.upkeep.fsck import FsckReport, Kind
 from lancekeep.domain.catalog import Put
 from lancekeep.domain.commit import Committed
@@ -232,7 +233,7 @@ def test_directory_that_changes_after_the_check_is_kept(world: World, monkeypatc
 def test_version_committed_during_a_removal_is_kept(world: World, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
     """A writer can have a table open that was deregistered before its first version."""
     world.files("0a1b2c3d_t", RESERVED_MARKER)
-    root = world.catalog.dataset_root(Table(ObjectId(("t",)), "0a1b2c3d_t", {}))
+    root = directory_of(world.catalog).places.dataset_root(Table(ObjectId(("t",)), "0a1b2c3d_t", {}))
     staged = f"{root.key}/{MANIFEST}-00000000"
     place: Any = world.manifest if moment == "view" else world.objects
     act, looks = getattr(place, moment), iter(range(100))
@@ -241,7 +242,9 @@ def test_version_committed_during_a_removal_is_kept(world: World, monkeypatch: p
         if next(looks) == (1 if moment == "view" else 0):
             monkeypatch.undo()
             world.objects.put(staged, b"version 1 LANC")
-            assert isinstance(world.catalog.commits.commit(root, 1, staged, None, branch=False), Committed)
+            assert isinstance(
+                directory_of(world.catalog).commits.commit(root, 1, staged, None, branch=False), Committed
+            )
         return act(*arguments)
 
     monkeypatch.setattr(place, moment, behind_the_last_look)
@@ -255,7 +258,7 @@ def test_version_committed_during_a_removal_is_kept(world: World, monkeypatch: p
 def test_rows_of_a_removed_table_are_deleted(world: World) -> None:
     world.files("0a1b2c3d_t", MANIFEST)
     table = world.catalog.register_table("t", "0a1b2c3d_t")
-    root = world.catalog.dataset_root(table)
+    root = directory_of(world.catalog).places.dataset_root(table)
     world.catalog.deregister_table("t")
     assert world.rows.latest(root.base_uri) is not None
     world.fsck(repair=True, grace=timedelta(0), remove_tables=True)

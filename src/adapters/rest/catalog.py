@@ -1,7 +1,7 @@
 """A catalog that another process serves (REST catalog specification).
 
-`RestCatalog` is the facade of a catalog over other services: those of this module call the server. The table engine of
-this process reads and writes data files, with the credentials that the server vends, and commits through the server.
+The services of this package call the server. The table engine of this process reads and writes data files, with the
+credentials that the server vends, and commits through the server.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from uuid import NAMESPACE_URL, uuid5
 
 from lancekeep.adapters.rest.records import RestTags, RestTransactionRecords, RestViews
 from lancekeep.adapters.rest.tables import RestNamespaces, RestTables, table_of, texts_of
-from lancekeep.application.catalog import Catalog, Services
+from lancekeep.application.catalog import Catalog
 from lancekeep.application.commits.replaced_values import WatchedChange
 from lancekeep.application.rows.compactions import Compactions
 from lancekeep.application.rows.row_rules import checked
 from lancekeep.application.rows.table_data import TableData
 from lancekeep.application.rows.table_structure import TableStructure
 from lancekeep.application.rows.writes import HistoryEntry, after_checks, until_committed
+from lancekeep.application.services import Services
+from lancekeep.application.upkeep.directory import NoDirectory
 from lancekeep.domain.commit import Committed, Conflict, Outcome, Unknown
 from lancekeep.domain.commit_token import CommitToken, CommitUnknown
 from lancekeep.domain.errors import (
@@ -35,7 +37,6 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import BRANCHES
 from lancekeep.domain.row_rules import Rules, rules_of
 from lancekeep.domain.table import Table
-from lancekeep.domain.transaction import AllCommitted
 from lancekeep.ports.catalog_server import CatalogServer
 from lancekeep.ports.table_engine import TableEngine, VersionDetails, WriteMode, WritePlan
 
@@ -56,72 +57,45 @@ def commit_key(manifest_path: str) -> str:
     return str(uuid5(NAMESPACE_URL, manifest_path))
 
 
-class RestCatalog(Catalog):
-    """A catalog over a server.
+def served_catalog(server: CatalogServer, engines: Engines, vends: object, options: Mapping[str, str]) -> Catalog:
+    """Return the catalog over a server.
 
-    What the protocol does not offer raises `Unsupported`. Maintenance works on the files of a catalog; run it where
-    the server's catalog is configured.
+    An operation that the protocol lacks raises `Unsupported`. Maintenance works on the files of a catalog, so it runs
+    where the server's catalog is configured.
+
+    Args:
+        server: The server.
+        engines: The table engines.
+        vends: The namespace client of the server; it pickles, with the credentials of this client.
+        options: The storage options of this process.
     """
+    tables = RestTables(server)
+    writes = RestWrites(server, tables, engines, vends, options)
+    engine = engines(ObjectId(()), {})
 
-    def __init__(self, server: CatalogServer, engines: Engines, vends: object, options: Mapping[str, str]) -> None:
-        """Create the facade.
+    def no_transactions() -> TableTransactions:
+        raise NoDirectory.at(server.uri, "set_base_paths")
 
-        Args:
-            server: The server.
-            engines: The table engines.
-            vends: The namespace client of the server; it pickles, with the credentials of this client.
-            options: The storage options of this process.
-        """
-        tables = RestTables(server)
-        writes = RestWrites(server, tables, engines, vends, options)
-        engine = engines(ObjectId(()), {})
-        super().__init__(
-            Services(
-                RestNamespaces(server),
-                tables,
-                tables.rename,
-                writes,
-                TableData(tables, writes, engine),
-                TableStructure(writes, engine, self._transactions),
-                RestTags(server),
-                RestViews(server, tables, writes, engine),
-                Compactions(writes, engine, None),
-                RestTransactionRecords(server, writes.resolve),
-            ),
-            server.uri,
-        )
-        self._server, self._vends, self._options, self._served = server, vends, options, writes
-
-    def _transactions(self) -> TableTransactions:
-        return self._local("set_base_paths").transactions()
-
-    @property
-    def storage_options(self) -> Mapping[str, str]:
-        """The options of this process. The server vends the options of each table."""
-        return self._options
-
-    def uri(self, table: Table) -> str:
-        """Return the URI by which the table engine opens a table."""
-        return table.location
-
-    def _is_bare(self) -> bool:
-        """Return False: a server cannot be a mistyped directory."""
-        return False
-
-    def resolve(self, token: CommitToken | str) -> Outcome | AllCommitted:
-        """Settle a commit of unknown outcome through the server. Idempotent.
-
-        Raises:
-            InvalidInput: The text is not a token, or no table of the server is at the location in it.
-            Unsupported: The server does not keep idempotency keys, or the token is that of a transaction.
-        """
-        return self._served.resolve(CommitToken.parse(str(token)))
-
-    def close(self) -> None:
-        self._server.close()
-
-    def __repr__(self) -> str:
-        return f"RestCatalog({self._server.uri!r})"
+    services = Services(
+        RestNamespaces(server),
+        tables,
+        tables.rename,
+        writes,
+        TableData(tables, writes, engine),
+        TableStructure(writes, engine, no_transactions),
+        RestTags(server),
+        RestViews(server, tables, writes, engine),
+        Compactions(writes, engine, None),
+        RestTransactionRecords(server, writes.resolve),
+        engine,
+        resolve=writes.resolve,
+        close=server.close,
+        uri=lambda table: table.location,
+        storage_options=options,
+        is_bare=lambda: False,  # a server cannot be a mistyped directory
+        vends=vends,
+    )
+    return Catalog(services, server.uri)
 
 
 class RestWrites:
@@ -258,8 +232,14 @@ class RestWrites:
             for entry in (engine.summaries(object_id, versions[:limit]) if versions else ())
         ]
 
-    def resolve(self, token: CommitToken) -> Outcome:
-        """Settle a commit by repeating it with its idempotency key."""
+    def resolve(self, token: CommitToken | str) -> Outcome:
+        """Settle a commit by repeating it with its idempotency key.
+
+        Raises:
+            InvalidInput: The text is not a token, or no table of the server is at the location in it.
+            Unsupported: The server does not keep idempotency keys, or the token is that of a transaction.
+        """
+        token = CommitToken.parse(str(token))
         if token.others or not self._server.honours_keys():
             raise Unsupported(
                 f"{self._server.uri}: the server cannot settle this token. Resolve it where the catalog's storage and "

@@ -38,6 +38,14 @@ class NoDirectory(Unsupported, AttributeError):
     It is an `AttributeError`, too, so ``hasattr`` is False for the parts that only a directory has.
     """
 
+    @classmethod
+    def at(cls, uri: str, operation: str) -> NoDirectory:
+        """Return the error for an operation of a server's catalog."""
+        return cls(
+            f"{uri}: the REST protocol of Lance namespaces has no operation for {operation!r}. Run it where the "
+            "catalog's storage and commit store are configured. Nothing was changed"
+        )
+
 
 class Directory:
     """The parts of a catalog in a directory, each created once."""

@@ -43,10 +43,7 @@ class Upkeep:
             Unsupported: The catalog is that of a server.
         """
         if self._directory is None:
-            raise NoDirectory(
-                f"{self._root_uri}: the REST protocol of Lance namespaces has no operation for {operation!r}. Run it "
-                "where the catalog's storage and commit store are configured. Nothing was changed"
-            )
+            raise NoDirectory.at(self._root_uri, operation)
         return self._directory
 
     def fsck(

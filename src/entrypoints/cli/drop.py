@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from lancekeep.application.catalog import Catalog
+from lancekeep.application.catalog import Catalog, services_of
 from lancekeep.domain.errors import Unsupported
 from lancekeep.entrypoints.cli.commands import WRONG
 from lancekeep.entrypoints.cli.console import print_json, print_line
@@ -86,4 +86,4 @@ def _clones(catalog: Catalog, table: str) -> list[str] | None:
 
 def _described(catalog: Catalog, table: str) -> dict[str, object]:
     found = catalog.find_table(table)
-    return {"table": str(found.id), "location": catalog.uri(found)}
+    return {"table": str(found.id), "location": services_of(catalog).uri(found)}

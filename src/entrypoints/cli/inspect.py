@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
+from lancekeep.application.catalog import directory_of
 from lancekeep.entrypoints.cli.console import print_json
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, stores
 from lancekeep.entrypoints.cli.upkeep import mode
@@ -77,7 +78,8 @@ def inspect(
 
 
 def _drawn(catalog: Catalog, table: str) -> str:
-    rows = catalog.versions.page(catalog.dataset_root(catalog.find_table(table)), None, None, True)
+    own = directory_of(catalog, "inspect")
+    rows = own.versions.page(own.places.dataset_root(catalog.find_table(table)), None, None, True)
     chosen = reversed(rows[:MOST_VERSIONS])
     versions = [catalog.inspect(table, row.version, most_fragments=MOST_FRAGMENTS + 1) for row in chosen]
     return picture(table, versions, max(len(rows) - MOST_VERSIONS, 0))

@@ -11,7 +11,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import attrs
 import click
 
-from lancekeep.application.catalog import Catalog
+from lancekeep.application.catalog import Catalog, directory_of
 from lancekeep.entrypoints.cli.console import print_json, print_table, progress
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, stores
 from lancekeep.entrypoints.cli.upkeep import mode
@@ -79,7 +79,7 @@ class Surroundings:
             jobs = self.functions.jobs
             with self.stores.catalog(self.functions, new=new, mode=self.mode) as catalog:
                 if storage:
-                    _ = catalog.commits  # refuse before Spark starts
+                    directory_of(catalog, title)  # refuse before Spark starts
                 for table in tables:
                     catalog.find_table(table)
                 jobs.require_sources(sources)

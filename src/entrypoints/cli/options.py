@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TextIO,
 import attrs
 import click
 
-from lancekeep.application.catalog import Catalog
+from lancekeep.application.catalog import Catalog, services_of
 from lancekeep.application.certification import Certificate
 from lancekeep.config import ConnectionConfig, given
 from lancekeep.domain.errors import NotFound
@@ -77,7 +77,7 @@ class Stores:
             NotFound: The root is empty: a mistyped root must not look like a healthy catalog.
         """
         with functions.connect(**self.given, **how) as catalog:
-            if not new and catalog._is_bare():
+            if not new and services_of(catalog).is_bare():
                 raise NotFound(f"{catalog.root_uri} holds neither a catalog nor a table. Check the root.")
             yield catalog
 

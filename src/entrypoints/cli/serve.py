@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from lancekeep.application.catalog import directory_of
 from lancekeep.config import IMPLEMENTATIONS, MODES, ConnectionConfig, given
 from lancekeep.config_files import CONFIG_VARIABLE
 from lancekeep.domain.errors import MissingExtra
@@ -83,7 +84,11 @@ def serve(chosen: Stores, /, mode: str | None, impl: str | None, maintenance: Pa
     plan = None if maintenance is None else read_plan(maintenance)
     with ExitStack() as stack:
         namespace, shown = stack.enter_context(namespace_of(config, native=impl == NATIVE))
-        base_paths = namespace.catalog.versions.base_paths if isinstance(namespace, CatalogNamespace) else None
+        base_paths = (
+            directory_of(namespace.catalog, "serve").versions.base_paths
+            if isinstance(namespace, CatalogNamespace)
+            else None
+        )
         security = security_of(settings, config.storage_options, base_paths)
         stack.enter_context(maintaining(namespace, plan, confined=bool(settings.policy)))
         app = create_app(namespace, settings, around=security.around, middleware=security.middleware)

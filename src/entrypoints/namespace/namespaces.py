@@ -36,7 +36,7 @@ class NamespaceOperations(Operations):
 
     @operation
     def list_namespaces(self, request: api.ListNamespacesRequest) -> api.ListNamespacesResponse:
-        names, token = self._catalog.page_of(
+        names, token = self._parts.namespaces.page(
             id_of(request), NAMESPACE, request.page_token, checked_limit(request.limit)
         )
         return api.ListNamespacesResponse(namespaces=names, page_token=token)

@@ -7,7 +7,7 @@ from typing import Any
 import lance_namespace as api
 
 from lancekeep.adapters.lance.callbacks import CallbackNamespace
-from lancekeep.application.catalog import Catalog
+from lancekeep.application.catalog import Catalog, directory_of
 from lancekeep.domain.errors import BranchNotFound, InvalidInput, VersionNotFound
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
@@ -33,21 +33,22 @@ class Operations(api.LanceNamespace):
         self._catalog = catalog
         self._spark_master = spark_master
         self._vend = vend_storage_options
-        self.callbacks = CallbackNamespace(catalog.versions)
+        self._parts = directory_of(catalog, "namespace")
+        self.callbacks = CallbackNamespace(self._parts.versions)
 
     def _storage_options(self, vend: bool | None) -> dict[str, str] | None:
         wanted = vend if self._vend is None else self._vend and vend is not False
         return dict(self._catalog.storage_options) or None if wanted else None
 
     def _root(self, table: Table, branch: str | None) -> DatasetRoot:
-        return self._catalog.dataset_root(table).branch(branch)
+        return self._parts.places.dataset_root(table).branch(branch)
 
     def _latest(self, table: Table, branch: str | None) -> int | None:
-        row = self._catalog.commits.latest(self._root(table, branch))
+        row = self._parts.commits.latest(self._root(table, branch))
         return None if row is None else row.version
 
     def _version(self, table: Table, branch: str | None, version: int) -> VersionRow:
-        row = self._catalog.commits.existing(self._root(table, branch), version)
+        row = self._parts.commits.existing(self._root(table, branch), version)
         if row is None:
             raise VersionNotFound(f"the table {table.id} has no version {version}")
         return row

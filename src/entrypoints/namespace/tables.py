@@ -27,7 +27,7 @@ class TableOperations(Operations):
 
     @operation
     def list_tables(self, request: api.ListTablesRequest) -> api.ListTablesResponse:
-        names, token = self._catalog.page_of_tables(
+        names, token = self._parts.tables.page(
             id_of(request),
             request.page_token,
             checked_limit(request.limit),
@@ -68,7 +68,7 @@ class TableOperations(Operations):
         except errors.TableAlreadyExists as error:
             table = self._existing(object_id, mode, error)
         return api.CreateEmptyTableResponse(
-            location=self._catalog.uri(table),
+            location=self._parts.places.uri(table),
             storage_options=self._storage_options(None),
             properties=dict(table.properties),
         )
@@ -104,7 +104,7 @@ class TableOperations(Operations):
             table = self._existing(object_id, mode, error)
             version = self._latest(table, None)
         return api.CreateTableResponse(
-            location=self._catalog.uri(table),
+            location=self._parts.places.uri(table),
             version=version,
             storage_options=self._storage_options(None),
             properties=dict(table.properties),
@@ -117,7 +117,7 @@ class TableOperations(Operations):
         ``load_detailed_metadata`` adds the schema and statistics of its version, or of that of a tag or branch.
         """
         object_id = id_of(request)
-        table = self._catalog.tables.find_in_namespace(object_id)
+        table = self._parts.tables.find_in_namespace(object_id)
         self._root(table, None)  # the caller reads at this location, so no symbolic link may lead to it
         version, tag, branch = request.version, request.tag, request.branch
         if tag is not None and (version is not None or branch is not None):
@@ -125,16 +125,16 @@ class TableOperations(Operations):
         response = api.DescribeTableResponse(
             table=table.id.name,
             namespace=list(table.id.parent.names),
-            location=self._catalog.uri(table),
+            location=self._parts.places.uri(table),
             storage_options=self._storage_options(request.vend_credentials),
             properties=dict(table.properties),
-            managed_versioning=self._catalog.managed or None,
+            managed_versioning=self._parts.ledger.managed or None,
         )
         if request.with_table_uri:
-            response.table_uri = self._catalog.uri(table)
+            response.table_uri = self._parts.places.uri(table)
         if request.check_declared or request.load_detailed_metadata:
             has_version = self._latest(table, None) is not None
-            response.is_only_declared = not has_version and not self._catalog.places.is_foreign(table)
+            response.is_only_declared = not has_version and not self._parts.places.is_foreign(table)
         if request.load_detailed_metadata:
             if has_version or version is not None or tag is not None or branch is not None:
                 _fill_in(response, self._catalog.describe_version(object_id, version, tag=tag, branch=branch))
@@ -150,7 +150,7 @@ class TableOperations(Operations):
 
     @operation
     def table_exists(self, request: api.TableExistsRequest) -> api.TableExistsResponse:
-        table = self._catalog.tables.find_in_namespace(id_of(request))
+        table = self._parts.tables.find_in_namespace(id_of(request))
         if request.version is not None:
             self._version(table, None, request.version)
         return api.TableExistsResponse()
@@ -173,7 +173,7 @@ class TableOperations(Operations):
     def drop_table(self, request: api.DropTableRequest) -> api.DropTableResponse:
         table = self._catalog.drop_table(id_of(request))
         return api.DropTableResponse(
-            id=list(table.id.names), location=self._catalog.uri(table), properties=dict(table.properties)
+            id=list(table.id.names), location=self._parts.places.uri(table), properties=dict(table.properties)
         )
 
     @operation
@@ -189,15 +189,15 @@ class TableOperations(Operations):
 
     def _declared(self, table: Table, request: api.DeclareTableRequest) -> api.DeclareTableResponse:
         return api.DeclareTableResponse(
-            location=self._catalog.uri(table),
+            location=self._parts.places.uri(table),
             storage_options=self._storage_options(request.vend_credentials),
             properties=dict(table.properties),
-            managed_versioning=self._catalog.managed or None,
+            managed_versioning=self._parts.ledger.managed or None,
         )
 
     def _deregistered(self, table: Table) -> api.DeregisterTableResponse:
         return api.DeregisterTableResponse(
-            id=list(table.id.names), location=self._catalog.uri(table), properties=dict(table.properties)
+            id=list(table.id.names), location=self._parts.places.uri(table), properties=dict(table.properties)
         )
 
     def _existing(self, object_id: ObjectId, mode: str, error: errors.TableAlreadyExists) -> Table:

@@ -7,6 +7,7 @@ from typing import Any
 
 import lance_namespace as api
 
+from lancekeep.application.catalog import services_of
 from lancekeep.application.entries.tables import Declaration
 from lancekeep.application.rows.transaction_records import STATUSES, SUCCEEDED, TransactionRecord
 from lancekeep.domain.errors import InvalidInput, Unsupported
@@ -59,7 +60,7 @@ class TransactionOperations(TableOperations, VersionOperations):
     @operation
     def describe_transaction(self, request: api.DescribeTransactionRequest) -> api.DescribeTransactionResponse:
         """Describe a transaction. Nothing is committed by it."""
-        found = self._catalog._transaction_records.describe(request.id or [])
+        found = services_of(self._catalog).transaction_records.describe(request.id or [])
         return api.DescribeTransactionResponse(status=found.status, properties=dict(found.properties))
 
     @operation
@@ -73,7 +74,7 @@ class TransactionOperations(TableOperations, VersionOperations):
         return api.AlterTransactionResponse(status=found.status, properties=dict(found.properties))
 
     def _settled(self, names: Sequence[str], wanted: set[str]) -> TransactionRecord:
-        records = self._catalog._transaction_records
+        records = services_of(self._catalog).transaction_records
         found = records.describe(names)
         if wanted == {found.status}:
             return found
@@ -89,7 +90,7 @@ class TransactionOperations(TableOperations, VersionOperations):
             Declaration(id_of(each), each.properties, each.location) for kind, each in chosen if kind == DECLARE
         ]
         removed = [id_of(each) for kind, each in chosen if kind == DEREGISTER]
-        entries = self._catalog._local("alter_transaction").tables
+        entries = self._parts.tables
         tables, gone = map(iter, entries.declare_and_deregister(declared, removed))
         return [
             self._declared(next(tables), each) if kind == DECLARE else self._deregistered(next(gone))

@@ -49,7 +49,7 @@ class VersionOperations(Operations):
         """
         table = id_of(request)
         check_staged(request.manifest_path, request.naming_scheme, request.metadata)
-        outcome = self._catalog.versions.commit_to(
+        outcome = self._parts.versions.commit_to(
             table, request.branch, request.version, request.manifest_path, request.manifest_size
         )
         return api.CreateTableVersionResponse(version=_version(raise_unless_committed(outcome, str(table))))
@@ -69,7 +69,7 @@ class VersionOperations(Operations):
         """Describe one version, by default the latest."""
         table = self._catalog.find_table(id_of(request))
         version, root = request.version, self._root(table, request.branch)
-        row = self._catalog.commits.latest(root) if version is None else self._catalog.commits.get(root, version)
+        row = self._parts.commits.latest(root) if version is None else self._parts.commits.get(root, version)
         if row is None:
             self._require_branch(table, request.branch)
             raise errors.VersionNotFound(f"{root.base_uri} has no version {'yet' if version is None else version}")
@@ -83,7 +83,7 @@ class VersionOperations(Operations):
         """List versions, the latest first unless ``descending`` is false."""
         table = self._catalog.find_table(id_of(request))
         root = self._root(table, request.branch)
-        rows, token = page(self._catalog.versions, root, request.limit, request.page_token, request.descending)
+        rows, token = page(self._parts.versions, root, request.limit, request.page_token, request.descending)
         if not rows:
             self._require_branch(table, request.branch)
         return api.ListTableVersionsResponse(versions=self._versions(root, rows), page_token=token)
@@ -95,7 +95,7 @@ class VersionOperations(Operations):
         """Delete versions, rows and manifests; the latest version is refused."""
         table = self._catalog.find_table(id_of(request))
         root = self._root(table, request.branch)
-        latest = self._catalog.commits.latest(root)
+        latest = self._parts.commits.latest(root)
         if latest is None:
             self._require_branch(table, request.branch)
         end = latest.version + 1 if latest else 0
@@ -105,7 +105,7 @@ class VersionOperations(Operations):
             if start < 0 or stop < -1:
                 raise errors.InvalidInput(f"{start}..{stop} is not a range of versions")
             doomed.update(range(start, end if stop == -1 else min(stop, end)))
-        return api.BatchDeleteTableVersionsResponse(deleted_count=self._catalog.versions.delete_versions(root, doomed))
+        return api.BatchDeleteTableVersionsResponse(deleted_count=self._parts.versions.delete_versions(root, doomed))
 
     def _create_versions(self, requests: Sequence[VersionRequest]) -> list[api.TableVersion]:
         candidates = []
@@ -114,12 +114,12 @@ class VersionOperations(Operations):
             check_staged(each.manifest_path, each.naming_scheme, each.metadata)
             candidates.append(NewVersion(table, each.version, each.manifest_path, each.manifest_size, each.branch))
         names = ", ".join(str(each.table.id) for each in candidates)
-        committed = raise_unless_committed(self._catalog.versions.commit_versions(candidates), names)
+        committed = raise_unless_committed(self._parts.versions.commit_versions(candidates), names)
         return [_version(each) for each in committed.versions]
 
     def _versions(self, root: DatasetRoot, rows: Sequence[VersionRow]) -> list[api.TableVersion]:
         """Return the versions that exist, with their times, which cost one request."""
-        dated = self._catalog.commits.dated(root, rows)
+        dated = self._parts.commits.dated(root, rows)
         return [_version(row, None if moment is None else _millis(moment)) for row, moment in dated]
 
 

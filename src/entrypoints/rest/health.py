@@ -9,7 +9,7 @@ import lance_namespace as api
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from lancekeep.application.catalog import Catalog
+from lancekeep.application.catalog import Catalog, directory_of
 
 
 class Health:
@@ -46,5 +46,6 @@ class Health:
         catalog = getattr(self._namespace, "catalog", None)
         if not isinstance(catalog, Catalog):
             return {"namespace": lambda: self._namespace.list_namespaces(api.ListNamespacesRequest(id=[], limit=1))}
-        rows, asked = catalog.commits.rows, catalog.places.manifest_root.base_uri
-        return {"storage": catalog.view, "commit store": lambda: rows.latest(asked)}
+        own = directory_of(catalog, "health")
+        rows, asked = own.commits.rows, own.places.manifest_root.base_uri
+        return {"storage": own.ledger.view, "commit store": lambda: rows.latest(asked)}

@@ -22,7 +22,7 @@ from lance_namespace.errors import ErrorCode
 from pydantic import BaseModel
 
 from lancekeep.adapters.rest.routes import READS
-from lancekeep.application.catalog import Catalog
+from lancekeep.application.catalog import Catalog, directory_of
 from lancekeep.application.rows.idempotency import Answer, Attempt
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.commit_token import CommitUnknown
@@ -77,7 +77,7 @@ class Idempotency:
             committed=lambda outcome: Answer(_encode(_committed(catalog, call, outcome))),
             body=call.body.digest if isinstance(call.body, DigestedBody) else lambda: "",
         )
-        return _echoing(_decode(catalog._local("idempotency keys").requests.perform(request, attempt)), key)
+        return _echoing(_decode(directory_of(catalog, "idempotency keys").requests.perform(request, attempt)), key)
 
 
 class DigestedBody(RequestBody):

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancekeep.application.catalog import Catalog
+from lancekeep.application.catalog import Catalog, services_of
 from lancekeep.domain.errors import InvalidInput, Refused
 from lancekeep.entrypoints.spark.reading import FragmentReader, Snapshot, entries
 
@@ -153,7 +153,7 @@ def _step(
     come = [number for number, content in new.items() if old.get(number) != content]
     key = None
     if gone:
-        operation = catalog.engine.structure.operation(after)
+        operation = services_of(catalog).engine.structure.operation(after)
         if operation in _KEEPING_ROWS:
             return None
         if operation != "Overwrite":

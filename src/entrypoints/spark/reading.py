@@ -51,8 +51,11 @@ class Snapshot:
     @staticmethod
     def of(catalog: Catalog, dataset: Any, branch: str | None = None) -> Snapshot:
         """Return the version of a dataset that the catalog has opened."""
-        options, table = dict(catalog.storage_options), () if catalog._vends is None else tuple(dataset._table_id)
-        return Snapshot(dataset.uri, dataset.version, identity(dataset), options, branch, catalog._vends, table)
+        from lancekeep.application.catalog import services_of  # a driver has a catalog, a worker has none
+
+        vends = services_of(catalog).vends
+        options, table = dict(catalog.storage_options), () if vends is None else tuple(dataset._table_id)
+        return Snapshot(dataset.uri, dataset.version, identity(dataset), options, branch, vends, table)
 
     @property
     def access(self) -> dict[str, Any]:

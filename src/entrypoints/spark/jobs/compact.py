@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from lance.optimize import Compaction, CompactionOptions, CompactionTask, RewriteResult
 
-from lancekeep.application.catalog import Catalog
+from lancekeep.application.catalog import Catalog, services_of
 from lancekeep.application.rows.compactions import ATTEMPTS, REPEATED, given_up
 from lancekeep.application.upkeep.fsck import Progress
 from lancekeep.domain.errors import InvalidInput
@@ -52,7 +52,8 @@ def compact(
     name = ObjectId.of(table)
     before = catalog.open(name).version
     options: CompactionOptions = {"target_rows_per_fragment": target_rows}
-    root = catalog._compactions.root(name)
+    compactions = services_of(catalog).compactions
+    root = compactions.root(name)
     for _ in range(ATTEMPTS):
         dataset = catalog.open(name)
         options["batch_size"] = _batch_rows(dataset)
@@ -66,7 +67,7 @@ def compact(
             committed = catalog.commit_compaction(name, rewritten)
         except REPEATED as error:
             refusal = error
-            catalog._compactions.discard(root, rewritten)
+            compactions.discard(root, rewritten)
             continue
         counts = {
             "fragments removed": sum(result.metrics.fragments_removed for result in rewritten),

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import attrs
 import pyarrow as pa
 
-from lancekeep.application.catalog import Catalog
+from lancekeep.application.catalog import Catalog, directory_of
 from lancekeep.domain.errors import Damaged, ObjectNotFound, Refused
 from lancekeep.domain.table import INGESTED_DIRECTORY, Table
 from lancekeep.entrypoints.spark.jobs.files import SourceFile
@@ -51,10 +51,11 @@ class IngestedFiles:
     """The record of one table; stays valid after other commits to the table."""
 
     def __init__(self, catalog: Catalog, table: Table) -> None:
-        self._objects = catalog.commits.objects
-        self._retry = catalog.commits.retry
+        own = directory_of(catalog, "ingest")
+        self._objects = own.commits.objects
+        self._retry = own.commits.retry
         self._table = table
-        self._prefix = f"{catalog.dataset_root(table).key}/{INGESTED_DIRECTORY}/"
+        self._prefix = f"{own.places.dataset_root(table).key}/{INGESTED_DIRECTORY}/"
 
     def read(self, dataset: Any) -> pa.Table:
         """Return the files that a version has ingested, and settle pending entries.

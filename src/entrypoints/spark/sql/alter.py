@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructField
 
-from lancekeep.application.catalog import Catalog
+from lancekeep.application.catalog import Catalog, services_of
 from lancekeep.application.rows.row_rules import check_stream, require_evaluable
 from lancekeep.domain.column_names import plain_path, quoted, require_readable
 from lancekeep.domain.errors import InvalidInput, Unsupported
@@ -122,7 +122,8 @@ def _set_properties(
     catalog.alter_table(table, given, removed)
     try:
         if rules:
-            check_stream(catalog.engine.rows.updated(catalog.open(table), {}, None, columns_of(rules)), rules)
+            updated = services_of(catalog).engine.rows.updated(catalog.open(table), {}, None, columns_of(rules))
+            check_stream(updated, rules)
     except InvalidInput:
         stated = [rule.name for rule in rules]
         former = {name: stored[name] for name in stated if name in stored}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from pyspark.sql import SparkSession
 
-from lancekeep.application.catalog import Catalog
+from lancekeep.application.catalog import Catalog, services_of
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.entrypoints.spark.internals.sessions import put_catalog, session_id
 from lancekeep.entrypoints.spark.internals.strategy import install_strategy
@@ -76,6 +76,6 @@ def implement(
     install_strategy(jvm)
     openers = _OPENERS.setdefault(session_id(jvm.spark), {})
     openers[name] = opener
-    register(jvm.spark, dict(openers), catalog.engine.rows)
+    register(jvm.spark, dict(openers), services_of(catalog).engine.rows)
     register_changes(jvm.spark, dict(openers))
     return SqlCatalog(jvm, name, catalog, Streams(jvm, options))

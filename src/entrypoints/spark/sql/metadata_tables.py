@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import pyarrow as pa
 
-from lancekeep.application.catalog import Catalog
+from lancekeep.application.catalog import Catalog, services_of
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.spark.internals.classes import CATALOG
@@ -75,7 +75,7 @@ def _files(catalog: Catalog, table: ObjectId, dataset: Any) -> Iterator[Row]:
 
 
 def _indexes(catalog: Catalog, table: ObjectId, dataset: Any) -> Iterator[Row]:
-    for index in catalog.engine.structure.indexes(dataset):
+    for index in services_of(catalog).engine.structure.indexes(dataset):
         counts = index.indexed_rows, index.unindexed_rows, index.segments, index.size
         yield index.name, list(index.columns), index.kind, *counts, index.created, index.uuid
 

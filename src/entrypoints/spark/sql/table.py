@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import attrs
 import pyarrow as pa
 
-from lancekeep.application.catalog import Catalog
+from lancekeep.application.catalog import Catalog, directory_of
 from lancekeep.domain.column_names import require_readable
 from lancekeep.domain.commit_token import CommitUnknown
 from lancekeep.domain.errors import ConcurrentModification, TableNotFound, Unsupported
@@ -125,7 +125,7 @@ class SqlTable(_Table):
         described = catalog.describe_table(table)
         shown = {"location": described.uri, "is_managed_location": "true", VERSION_SHOWN: str(dataset.version)}
         if described.managed:
-            shown[STORE_SHOWN] = catalog.commits.rows.url
+            shown[STORE_SHOWN] = directory_of(catalog).commits.rows.url
         super().__init__(jvm, name, dataset.schema, {**described.properties, **shown})
         self._catalog = catalog
         self._table = table

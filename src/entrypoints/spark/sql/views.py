@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 
 from pyspark.errors import PySparkException
 
-from lancekeep.application.catalog import Catalog
+from lancekeep.application.catalog import Catalog, directory_of
+from lancekeep.application.entries.sql_views import SqlViews
 from lancekeep.domain.errors import (
     Damaged,
     NamespaceNotFound,
@@ -39,6 +40,10 @@ class ViewCatalog(Proxy):
     _name: str
     _catalog: Catalog
 
+    @property
+    def _stored(self) -> SqlViews:
+        return directory_of(self._catalog, "SQL views").sql_views
+
     def listViews(self, namespace: Any) -> Any:
         kind = self._jvm.java(CATALOG + "Identifier")
         return self._jvm.array(CATALOG + "Identifier", [kind.of(namespace, name) for name in self._views(namespace)])
@@ -63,12 +68,12 @@ class ViewCatalog(Proxy):
         return self._put_view(identifier, view, replaces=True)
 
     def replaceView(self, identifier: Any, view: Any) -> Any:
-        self._catalog._local("SQL views").sql_views.replace(object_id(identifier), stored_definition(view, self._name))
+        self._stored.replace(object_id(identifier), stored_definition(view, self._name))
         return view
 
     def dropView(self, identifier: Any) -> bool:
         try:
-            self._catalog._local("SQL views").sql_views.drop(object_id(identifier))
+            self._stored.drop(object_id(identifier))
         except ViewNotFound:
             return False
         return True
@@ -77,16 +82,14 @@ class ViewCatalog(Proxy):
         wanted = self._without_own_name(object_id(target))
         if wanted.parent.is_root:  # an unqualified new name
             wanted = ObjectId((*object_id(source).parent.names, *wanted.names))
-        self._catalog._local("SQL views").sql_views.rename(object_id(source), wanted)
+        self._stored.rename(object_id(source), wanted)
 
     def _put_view(self, identifier: Any, view: Any, *, replaces: bool) -> Any:
         if not len(identifier.namespace()):
             raise Unsupported(
                 f"{self._shown(object_id(identifier))}: Spark cannot read a view of the root; create it in a namespace"
             )
-        self._catalog._local("SQL views").sql_views.create(
-            object_id(identifier), stored_definition(view, self._name), replaces=replaces
-        )
+        self._stored.create(object_id(identifier), stored_definition(view, self._name), replaces=replaces)
         return view
 
     def _view(self, view: ObjectId) -> Any:
@@ -94,13 +97,13 @@ class ViewCatalog(Proxy):
 
     def _definition_of(self, view: ObjectId) -> str:
         try:
-            return self._catalog._local("SQL views").sql_views.definition(view)
+            return self._stored.definition(view)
         except Unsupported as error:  # a server keeps no views
             raise ViewNotFound(str(error)) from error
 
     def _views(self, namespace: Any) -> list[str]:
         try:
-            return self._catalog._local("SQL views").sql_views.names(ObjectId.of(list(namespace)))
+            return self._stored.names(ObjectId.of(list(namespace)))
         except Unsupported:
             return []
 
