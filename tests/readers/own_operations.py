@@ -16,6 +16,7 @@ from lance_namespace import ListTableVersionsRequest
 from readers.model import CHANGES, Change, Target
 from readers.operations import FEW, FLAG, has_tables, is_local, operation
 
+from lancekeep.application.catalog import services_of
 from lancekeep.domain.maintenance import MaintenancePolicy, MaintenanceRule
 from lancekeep.domain.naming import ManifestName
 from lancekeep.domain.operations import Transaction
@@ -92,7 +93,7 @@ class OwnOperations(RuleBasedStateMachine):
             self.outside = [clone for clone in self.outside if table not in clone.sources]
             found = catalog.find_table(name)
             assert found.location == location
-            table.path, table.uri = found.location, catalog.uri(found)
+            table.path, table.uri = found.location, services_of(catalog).uri(found)
             self.settle_grace()
             for branch in (None, *table.branches):  # the fence has a number of its own
                 history = table.history(branch)

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine
 from readers.model import CHANGES, Change, State, content_of
 from readers.operations import FEW, FLAG, has_pending, has_tables, operation
 
+from lancekeep.application.catalog import services_of
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.view import ViewDefinition
 from lancekeep.ports.table_structure import FieldMetadata
@@ -215,7 +216,7 @@ class StructureOperations(RuleBasedStateMachine):
         """Read the view by plain pylance."""
         if self.view is not None:
             catalog = self.catalogs[self.steps % 2]
-            _, found = content_of(self.lake.plain(catalog.uri(catalog.find_table(VIEW))))
+            _, found = content_of(self.lake.plain(services_of(catalog).uri(catalog.find_table(VIEW))))
             assert sorted(found) == self.view.rows, f"the view has the rows {found}, expected {self.view.rows}"
 
 
