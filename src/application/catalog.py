@@ -14,6 +14,7 @@ from lancekeep.application.rows.table_data import TableData
 from lancekeep.application.rows.table_structure import TableStructure
 from lancekeep.application.rows.transaction_records import TransactionRecords
 from lancekeep.application.rows.transactions import Snapshot, Transaction, take_snapshot
+from lancekeep.application.rows.version_times import Moment, moment_of, version_of
 from lancekeep.application.rows.versions import Versions
 from lancekeep.application.rows.views import Views
 from lancekeep.application.rows.writes import HistoryEntry
@@ -483,7 +484,13 @@ class Catalog(Upkeep):
         self._services.writes.abandon(plan)
 
     def open(
-        self, identifier: Identifier, version: int | None = None, *, tag: str | None = None, branch: str | None = None
+        self,
+        identifier: Identifier,
+        version: int | None = None,
+        *,
+        tag: str | None = None,
+        branch: str | None = None,
+        timestamp: Moment | None = None,
     ) -> Any:
         """Return a table as a ``lance.LanceDataset`` that commits through this catalog.
 
@@ -492,18 +499,35 @@ class Catalog(Upkeep):
             version: A version; by default the latest.
             tag: A tag, without a version or branch.
             branch: A branch; by default the main history.
+            timestamp: A time instead of a version: the version that was the latest then. A ``datetime`` with a zone, or
+                an ISO 8601 text with an offset. A version is the latest from its own time on, which `history` shows.
 
         Raises:
             TableNotFound, VersionNotFound, TagNotFound, BranchNotFound: The object does not exist.
-            InvalidInput: A tag was given together with a version or a branch.
+            InvalidInput: A tag was given together with a version or a branch, or a time together with a version or a
+                tag; or the time has no zone.
         """
-        return self._services.writes.open(ObjectId.of(identifier), version, tag, branch)
+        object_id, writes = ObjectId.of(identifier), self._services.writes
+        return writes.open(object_id, version_of(writes, object_id, version, tag, branch, timestamp), tag, branch)
+
+    def version_at(self, identifier: Identifier, timestamp: Moment, *, branch: str | None = None) -> int:
+        """Return the version that was the latest at a time, chosen as by `open`."""
+        return self._services.writes.version_at(ObjectId.of(identifier), moment_of(timestamp), branch)
 
     def describe_version(
-        self, identifier: Identifier, version: int | None = None, *, tag: str | None = None, branch: str | None = None
+        self,
+        identifier: Identifier,
+        version: int | None = None,
+        *,
+        tag: str | None = None,
+        branch: str | None = None,
+        timestamp: Moment | None = None,
     ) -> VersionDetails:
         """Return the schema and the counts of a version, chosen as by `open`."""
-        return self._services.writes.describe_version(ObjectId.of(identifier), version, tag, branch)
+        object_id, writes = ObjectId.of(identifier), self._services.writes
+        return writes.describe_version(
+            object_id, version_of(writes, object_id, version, tag, branch, timestamp), tag, branch
+        )
 
     def inspect(
         self,

@@ -169,12 +169,30 @@ def summary_of(content: bytes, name: str) -> Summary:
         Damaged: the file is not a manifest.
     """
     try:
-        message = message_at(content)
-        time = parse(ManifestTail, message).timestamp
-        rows = sum(entry.rows or 0 for entry in fragment_entries(message))
+        rows = sum(entry.rows or 0 for entry in fragment_entries(message_at(content)))
     except ValueError as error:
         raise not_a_manifest(name, error) from error
-    return Summary(time.seconds * 10**9 + time.nanos, rows)
+    return Summary(committed_at(content, name), rows)
+
+
+def committed_at(content: bytes, name: str) -> int:
+    """Return the time of a manifest file in nanoseconds since 1970.
+
+    Raises `Damaged`, which names the file ``name``.
+    """
+    try:
+        return time_of(message_at(content))
+    except ValueError as error:
+        raise not_a_manifest(name, error) from error
+
+
+def time_of(message: bytes) -> int:
+    """Return the time of a manifest message in nanoseconds since 1970.
+
+    Raises `ValueError` if the bytes are not a message.
+    """
+    time = parse(ManifestTail, message).timestamp
+    return int(time.seconds * 10**9 + time.nanos)
 
 
 @attrs.frozen

@@ -284,6 +284,12 @@ class TableEngine(Protocol):
         Versions that were cleaned up are left out.
         """
 
+    def times(self, table: ObjectId, branch: str | None) -> tuple[int, Callable[[int], int | None]]:
+        """Return the latest version of a branch, and a function for times.
+
+        It returns the time of a version in nanoseconds since 1970; None for a version that does not exist.
+        """
+
     def file_digest(self, directory: str, path: str, size: int) -> str:
         """Return the BLAKE2b digest of a file, in hexadecimal digits.
 

@@ -10,6 +10,7 @@ import shutil
 import tomllib
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from lance import DatasetBasePath
 from pages import ROOT, Reader, blocks, free_port, server_at
 from readers.walk import Walk
 from rest_server import serving
+from version_times import nanos_of, set_times
 
 import lancekeep
 from lancekeep.adapters.authorization.policy_file import read_policy
@@ -348,6 +350,18 @@ def test_table_format(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert reader.read(page("table-format.md")) >= 6
     assert reader.names["found"].tolist() == [False] * 6 + [True] * 2
     assert "owner" in catalog.open("t").config()
+
+
+def test_time_travel(home: Path) -> None:
+    catalog = fill("lake", None)
+    dataset = catalog.open("ml.features")
+    dataset.tags.create("training-2026-03", 2)
+    dataset.create_branch("experiment", 1)
+    table = Path(catalog.describe_table("ml.features").uri.removeprefix("file://"))
+    set_times(table, {1: nanos_of(datetime(2026, 11, 24, 8, 30, tzinfo=UTC))})
+    set_times(table / "tree" / "experiment", {1: nanos_of(datetime(2026, 11, 24, 8, 30, tzinfo=UTC))})
+    assert Reader(names={"catalog": catalog}).read(page("time-travel.md")) == 2
+    assert catalog.open("ml.features").count_rows() == 2
 
 
 def test_transactions(home: Path) -> None:

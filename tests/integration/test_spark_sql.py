@@ -577,7 +577,7 @@ def test_time_travel_by_version_tag_and_time(lake: Lake) -> None:
     for moment, error in [
         ("VERSION AS OF 9", "has no version 9"),
         ("VERSION AS OF 'none'", "none"),
-        (f"TIMESTAMP AS OF '{early}'", "has no version as old as"),
+        (f"TIMESTAMP AS OF '{early}'", "has no version that was the latest at"),
     ]:
         with pytest.raises(PySparkException, match=error):
             lake.sql(f"SELECT * FROM lake.t {moment}")

@@ -238,7 +238,7 @@ def test_procedures_refuse_wrong_arguments(lake: Lake) -> None:
         ("compact('ns.missing')", "ns.missing does not exist"),
         ("cleanup('next week')", "'next week' is not a time span"),
         ("rollback_to_version('ns.t', 99)", "99"),
-        ("rollback_to_timestamp('ns.t', TIMESTAMP '2001-01-01')", "no version as old as 2001-01-01"),
+        ("rollback_to_timestamp('ns.t', TIMESTAMP '2001-01-01')", "no version that was the latest at 2001-01-01"),
         ("create_tag('ns.t', 'first')", "has a tag 'first'"),
         ("fast_forward('ns.t', 'none')", "no branch 'none'"),
         ("drop_index('ns.t', 'none')", "no index 'none'"),

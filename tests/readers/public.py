@@ -166,7 +166,7 @@ READING: Mapping[str, frozenset[str]] = {
             *("clones_of", "describe_namespace", "describe_table", "describe_version"),
             *("find_table", "history", "identity", "inspect", "list_all_tables", "list_namespaces"),
             *("list_tables", "namespace_exists", "partitioned", "root_uri"),
-            *("snapshot", "storage_options", "table_exists"),
+            *("snapshot", "storage_options", "table_exists", "version_at"),
         }
     ),
     "data": frozenset({"analyze", "count", "explain", "query", "stats"}),

@@ -45,7 +45,7 @@ from lancekeep.domain.errors import (
 )
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.lineage import Base
-from lancekeep.format.manifest import transaction_name
+from lancekeep.format.manifest import time_of, transaction_name
 from lancekeep.ports.compaction_engine import CompactionEngine
 from lancekeep.ports.data_files import DataFiles
 from lancekeep.ports.table_engine import StagedVersion, VersionDetails, VersionSummary, WriteMode, WritePlan
@@ -322,6 +322,15 @@ class LanceEngine:
             with ThreadPoolExecutor(_AT_ONCE) as pool:
                 yield from filter(None, pool.map(partial(_summary, table, dataset), versions))
 
+    def times(self, table: ObjectId, branch: str | None) -> tuple[int, Callable[[int], int | None]]:
+        dataset = self.open(table, None, None, branch)
+
+        def time(version: int) -> int | None:
+            at = _checked_out(table, dataset, version if branch is None else (branch, version))
+            return None if at is None else time_of(at._ds.serialized_manifest())
+
+        return int(dataset.version), time
+
     def file_digest(self, directory: str, path: str, size: int) -> str:
         return file_digest(directory, path, size, self._storage_options)
 
@@ -386,16 +395,23 @@ def _admitted(admits: Callable[[Any, int], bool], dataset: Any, version: int) ->
 
 def _summary(table: ObjectId, dataset: Any, version: int) -> VersionSummary | None:
     """Summarize a version by its manifest alone; None if the version was cleaned up."""
+    at = _checked_out(table, dataset, version)
+    if at is None:
+        return None
+    described = at.get_version()
+    when = described["timestamp"].astimezone(UTC)  # pylance gives local time without a zone
+    return VersionSummary(version, when, operation_of(at, version), int(described["metadata"]["total_rows"]))
+
+
+def _checked_out(table: ObjectId, dataset: Any, version: int | tuple[str, int]) -> Any | None:
+    """Return a dataset at another version; None if the version does not exist."""
     try:
-        at = dataset.checkout_version(version)
+        return dataset.checkout_version(version)
     except (OSError, ValueError, RuntimeError) as error:
         found = classified(str(table), error, reading=True)
         if isinstance(found, VersionNotFound):
             return None
         raise found from error
-    described = at.get_version()
-    when = described["timestamp"].astimezone(UTC)  # pylance gives local time without a zone
-    return VersionSummary(version, when, operation_of(at, version), int(described["metadata"]["total_rows"]))
 
 
 def _committed(channel: Channel, dataset: Any) -> Committed:

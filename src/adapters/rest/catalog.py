@@ -6,8 +6,9 @@ credentials that the server vends, and commits through the server.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import NAMESPACE_URL, uuid5
 
@@ -19,6 +20,7 @@ from lancekeep.application.rows.compactions import Compactions
 from lancekeep.application.rows.row_rules import checked
 from lancekeep.application.rows.table_data import TableData
 from lancekeep.application.rows.table_structure import TableStructure
+from lancekeep.application.rows.version_times import Times, history_name, latest_at, time_of_manifest
 from lancekeep.application.rows.writes import HistoryEntry, after_checks, until_committed
 from lancekeep.application.services import Services
 from lancekeep.application.upkeep.directory import NoDirectory
@@ -222,6 +224,35 @@ class RestWrites:
     ) -> VersionDetails:
         engine, _ = self._opened(object_id)
         return engine.details(object_id, version, tag, branch)
+
+    def version_at(self, object_id: ObjectId, moment: datetime, branch: str | None) -> int:
+        """Search the manifests from here.
+
+        A server may ignore the context of a request.
+        """
+        engine, _ = self._opened(object_id)
+        latest, nanos = engine.times(object_id, branch)
+        name = history_name(object_id, branch)
+
+        def time(version: int) -> datetime | None:
+            found = nanos(version)
+            return None if found is None else time_of_manifest(found, f"version {version} of {name}")
+
+        def kept(until: int) -> list[int]:
+            fields = {"id": list(object_id.names), "branch": branch, "descending": False}
+            return [version for version in self._versions(fields) if version <= until]
+
+        return latest_at(Times(name, latest, time, kept), moment)
+
+    def _versions(self, fields: Mapping[str, Any]) -> Iterator[int]:
+        """Yield the versions of all pages of a list."""
+        given, after = {name: value for name, value in fields.items() if value is not None}, None
+        while True:
+            found = self._server.call("list_table_versions", {**given, **({"page_token": after} if after else {})})
+            yield from (int(row["version"]) for row in found.get("versions") or [])
+            after = found.get("page_token")
+            if not after:
+                return
 
     def history(self, object_id: ObjectId, limit: int | None) -> list[HistoryEntry]:
         engine, _ = self._opened(object_id)

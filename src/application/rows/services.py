@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
 from lancekeep.application.rows.transaction_records import TransactionRecord
@@ -63,6 +64,9 @@ class WriteService(Protocol):
     def describe_version(
         self, object_id: ObjectId, version: int | None, tag: str | None, branch: str | None
     ) -> VersionDetails: ...
+
+    def version_at(self, object_id: ObjectId, moment: datetime, branch: str | None) -> int:
+        """Return the version that was the latest at a time; see `latest_at`."""
 
     def history(self, object_id: ObjectId, limit: int | None) -> list[HistoryEntry]: ...
 

@@ -10,10 +10,12 @@ from lancekeep.application.entries.services import TableService
 from lancekeep.application.retry import Retry
 from lancekeep.application.rows.row_rules import check_stream, checked
 from lancekeep.application.rows.services import WriteService
+from lancekeep.application.rows.version_times import Moment, version_of
 from lancekeep.domain.appends import MOST_BYTES
 from lancekeep.domain.commit import Changed, Committed
 from lancekeep.domain.errors import (
     ConcurrentModification,
+    InvalidInput,
     LsmWarning,
     TableAlreadyExists,
     TableNotFound,
@@ -182,10 +184,27 @@ class TableData:
             object_id, lambda dataset: self._engine.rows.delete(dataset, condition), branch, rebased=True
         )
 
-    def restore(self, identifier: Identifier, version: int, *, branch: str | None = None) -> Changed:
-        """Commit a new version with the contents of an earlier one."""
+    def restore(
+        self,
+        identifier: Identifier,
+        version: int | None = None,
+        *,
+        branch: str | None = None,
+        timestamp: Moment | None = None,
+    ) -> Changed:
+        """Commit a new version with the contents of an earlier one.
+
+        Args:
+            identifier: The table.
+            version: The earlier version.
+            branch: The branch to change.
+            timestamp: The time at which the earlier version was the latest, as in `Catalog.open`.
+        """
         object_id = self._of_new_rows(identifier, branch)
         rows = self._engine.rows
+        version = version_of(self._writes, object_id, version, None, branch, timestamp)
+        if version is None:
+            raise InvalidInput(f"{object_id}: restore needs a version or a timestamp; history() lists the versions")
 
         def check(dataset: Any, rules: Rules) -> None:
             old = self._writes.open(object_id, version, None, branch)

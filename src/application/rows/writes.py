@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,6 +25,7 @@ from lancekeep.application.retry import Retry
 from lancekeep.application.rows.appends import Appends
 from lancekeep.application.rows.published import PublishedPartitions
 from lancekeep.application.rows.row_rules import checked
+from lancekeep.application.rows.version_times import Times, history_name, latest_at, time_of_manifest
 from lancekeep.application.rows.versions import Versions, raise_unless_committed
 from lancekeep.application.rows.waiting_writers import WaitingWriters
 from lancekeep.domain.catalog import CatalogView, Change
@@ -53,7 +54,7 @@ from lancekeep.domain.row_rules import Rules, rules_of
 from lancekeep.domain.table import Table, add_table, find_table, v1_location, v1_table
 from lancekeep.domain.version_row import VersionRow
 from lancekeep.format.file_references import names_in
-from lancekeep.format.manifest import summary_of
+from lancekeep.format.manifest import committed_at, summary_of
 from lancekeep.format.table_version import TableVersion
 from lancekeep.ports.table_engine import TableEngine, VersionDetails, WriteMode, WritePlan
 
@@ -61,7 +62,6 @@ if TYPE_CHECKING:
     from lancekeep.application.rows.table_transactions import TableTransactions
 
 Result = TypeVar("Result")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @attrs.frozen
@@ -447,7 +447,29 @@ class Writes:
         summary = summary_of(content, row.path)
         transaction = versions.transaction(TableVersion.parse(content, row.path))
         operation = "unknown" if transaction is None else type(transaction.operation).__name__
-        return HistoryEntry(row.version, _time(summary.committed, row.path), operation, summary.rows, row.committer)
+        time = time_of_manifest(summary.committed, row.path)
+        return HistoryEntry(row.version, time, operation, summary.rows, row.committer)
+
+    def version_at(self, object_id: ObjectId, moment: datetime, branch: str | None) -> int:
+        table = self.with_version(object_id, None, None, branch)
+        commits, root = self._ledger.commits, self._places.dataset_root(table).branch(branch)
+        latest = commits.latest(root)
+        assert latest is not None  # `with_version` has found it
+
+        def time(version: int) -> datetime | None:
+            row = commits.get(root, version)
+            if row is None:
+                return None
+            try:
+                content = commits.retry.call(partial(commits.objects.get, row.path))
+            except ObjectNotFound:
+                return None
+            return time_of_manifest(committed_at(content, row.path), row.path)
+
+        def kept(until: int) -> list[int]:
+            return [row.version for row in reversed(commits.page(root, until + 1, None, True))]
+
+        return latest_at(Times(history_name(table.id, branch), latest.version, time, kept), moment)
 
     def with_version(self, object_id: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Table:
         """Return a table after checking, without the engine, that the version exists."""
@@ -475,8 +497,9 @@ class Writes:
         if branch is not None and commits.latest(root.branch(branch)) is None:
             raise BranchNotFound(f"the table {table.id} has no branch {branch!r}")
         if version is not None and commits.get(root.branch(branch), version) is None:
-            place = f"the table {table.id}" if branch is None else f"the branch {branch} of {table.id}"
-            raise VersionNotFound(f"{place} has no version {version}; history() lists the versions of the table")
+            raise VersionNotFound(
+                f"{history_name(table.id, branch)} has no version {version}; history() lists the versions of the table"
+            )
         return table
 
     @contextmanager
@@ -540,11 +563,3 @@ def _mode(mode: str) -> WriteMode:
         return WriteMode(mode)
     except ValueError:
         raise InvalidInput(f"unknown write mode {mode!r}; choose create, append or overwrite") from None
-
-
-def _time(nanos: int, name: str) -> datetime:
-    """Return the time of a manifest, in the floating point of pylance: versions are compared by their times."""
-    try:
-        return _EPOCH + timedelta(seconds=nanos // 1e9, microseconds=(nanos % 1e9) // 1e3)
-    except OverflowError as error:
-        raise Damaged(f"{name} has the time {nanos} ns after 1970, which no calendar has") from error

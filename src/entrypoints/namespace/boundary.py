@@ -22,6 +22,17 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Model = TypeVar("Model", bound=BaseModel)
 
+TIMESTAMP = "lancekeep.timestamp"
+"""The entry of a request's context that selects a version by time; as a header, ``x-lancekeep-timestamp``."""
+
+_BY_TIME = frozenset(
+    {
+        *("describe_table", "describe_table_version", "query_table", "query_stream", "count_table_rows"),
+        *("explain_table_query_plan", "analyze_table_query_plan"),
+    }
+)
+"""The operations that select a version by time."""
+
 
 def operation(method: Callable[P, R]) -> Callable[P, R]:
     """Accept a model, a dict or a subclass of dict as the request.
@@ -34,9 +45,24 @@ def operation(method: Callable[P, R]) -> Callable[P, R]:
     @translating
     @functools.wraps(method)
     def converted(self: Any, request: object = None, *args: Any, **kwargs: Any) -> R:
-        return cast("Callable[..., R]", method)(self, request_of(model, request), *args, **kwargs)
+        found = request_of(model, request)
+        if timestamp_of(found) is not None and method.__name__ not in _BY_TIME:
+            raise errors.InvalidInput(
+                f"{method.__name__} reads no version by time, and its context has one; ask describe_table_version for "
+                "the version first. Nothing was changed"
+            )
+        return cast("Callable[..., R]", method)(self, found, *args, **kwargs)
 
     return cast(Callable[P, R], converted)
+
+
+def timestamp_of(request: Any) -> str | None:
+    """Return the time by which a request selects a version; None without one."""
+    context: Mapping[str, str] = getattr(request, "context", None) or {}
+    given = {context[name] for name in (TIMESTAMP, f"header.x-{TIMESTAMP.replace('.', '-')}") if name in context}
+    if len(given) > 1:
+        raise errors.InvalidInput("the context has two different times; give one of them")
+    return next(iter(given), None)
 
 
 def version_operation(method: Callable[P, R]) -> Callable[P, R]:

@@ -31,7 +31,7 @@ class CatalogNamespace(
     `create_table_version`.
 
     Every field of a request is honoured or refused, except two that address a server in between: ``identity``, since
-    the storage's own credentials decide about access here, and ``context``.
+    the storage's own credentials decide about access here, and ``context``, of which only `TIMESTAMP` counts.
     """
 
     @property

@@ -153,9 +153,9 @@ class DataOperations(Operations):
 
     @operation
     def count_table_rows(self, request: api.CountTableRowsRequest) -> api.CountTableRowsResponse:
-        count = self._catalog.data.count(
-            id_of(request), request.predicate or None, version=request.version, branch=branch_of(request)
-        )
+        branch = branch_of(request)
+        version = self._chosen(request, request.version, branch)
+        count = self._catalog.data.count(id_of(request), request.predicate or None, version=version, branch=branch)
         return api.CountTableRowsResponse(count=count)
 
     @operation
@@ -166,19 +166,20 @@ class DataOperations(Operations):
             raise InvalidInput("the query is for another table; give the id of the request, or none")
         if len(branches) > 1:
             raise InvalidInput("the query is for another branch; give the branch of the request, or none")
+        branch = next(iter(branches), None)
         return self._catalog.data.explain(
             id_of(request),
             query_of(query),
-            version=query.version,
-            branch=next(iter(branches), None),
+            version=self._chosen(request, query.version, branch),
+            branch=branch,
             verbose=request.verbose is True,
         )
 
     @operation
     def analyze_table_query_plan(self, request: api.AnalyzeTableQueryPlanRequest) -> str:
-        return self._catalog.data.analyze(
-            id_of(request), query_of(request), version=request.version, branch=branch_of(request)
-        )
+        branch = branch_of(request)
+        version = self._chosen(request, request.version, branch)
+        return self._catalog.data.analyze(id_of(request), query_of(request), version=version, branch=branch)
 
     @operation
     def get_table_stats(self, request: api.GetTableStatsRequest) -> api.GetTableStatsResponse:
@@ -200,9 +201,9 @@ class DataOperations(Operations):
         )
 
     def _query(self, request: api.QueryTableRequest) -> pa.RecordBatchReader:
-        return self._catalog.data.query(
-            id_of(request), query_of(request), version=request.version, branch=branch_of(request)
-        )
+        branch = branch_of(request)
+        version = self._chosen(request, request.version, branch)
+        return self._catalog.data.query(id_of(request), query_of(request), version=version, branch=branch)
 
 
 def _summary(lengths: list[int]) -> FragmentSummary:

@@ -13,6 +13,7 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.table import Table
 from lancekeep.domain.version_row import VersionRow
+from lancekeep.entrypoints.namespace.boundary import timestamp_of
 
 MAIN = "main"
 """The name of the main history, which is no branch."""
@@ -52,6 +53,15 @@ class Operations(api.LanceNamespace):
         if row is None:
             raise VersionNotFound(f"the table {table.id} has no version {version}")
         return row
+
+    def _chosen(self, request: Any, version: int | None, branch: str | None, tag: str | None = None) -> int | None:
+        """Return the version that a request selects, by its number or by the time in its context."""
+        timestamp = timestamp_of(request)
+        if timestamp is None:
+            return version
+        if version is not None or tag is not None:
+            raise InvalidInput("the time in the context selects a version; give no version or tag with it")
+        return self._catalog.version_at(id_of(request), timestamp, branch=branch)
 
     def _require_branch(self, table: Table, branch: str | None) -> None:
         """Raise `BranchNotFound` if a table has no such branch."""

@@ -122,6 +122,7 @@ class TableOperations(Operations):
         version, tag, branch = request.version, request.tag, request.branch
         if tag is not None and (version is not None or branch is not None):
             raise errors.InvalidInput("a tag names a version: give no version or branch with it")
+        version = self._chosen(request, version, branch, tag)
         response = api.DescribeTableResponse(
             table=table.id.name,
             namespace=list(table.id.parent.names),

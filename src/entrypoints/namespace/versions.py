@@ -68,7 +68,8 @@ class VersionOperations(Operations):
     def describe_table_version(self, request: api.DescribeTableVersionRequest) -> api.DescribeTableVersionResponse:
         """Describe one version, by default the latest."""
         table = self._catalog.find_table(id_of(request))
-        version, root = request.version, self._root(table, request.branch)
+        version = self._chosen(request, request.version, request.branch)
+        root = self._root(table, request.branch)
         row = self._parts.commits.latest(root) if version is None else self._parts.commits.get(root, version)
         if row is None:
             self._require_branch(table, request.branch)

@@ -33,7 +33,6 @@ from lancekeep.entrypoints.spark.sql.alter import alter, constraint_property
 from lancekeep.entrypoints.spark.sql.branches import PREFIX, TAG_PREFIX, WAP_BRANCH, Branch
 from lancekeep.entrypoints.spark.sql.changelog import Changelog
 from lancekeep.entrypoints.spark.sql.columns import is_type_property, stated_expressions, stored_schema
-from lancekeep.entrypoints.spark.sql.history import version_at
 from lancekeep.entrypoints.spark.sql.jvm import Jvm, struct
 from lancekeep.entrypoints.spark.sql.metadata_tables import KINDS, MetadataTable, require_version_allowed
 from lancekeep.entrypoints.spark.sql.partitioned import PartitionedTable
@@ -270,7 +269,7 @@ class SqlCatalog(ViewCatalog):
     def _opened(self, table: ObjectId, version: str | None, moment: datetime | None) -> Any:
         try:
             if moment is not None:
-                return self._catalog.open(table, version_at(self._catalog, table, moment))
+                return self._catalog.open(table, timestamp=moment)
             if version is None or version.isdecimal():
                 return self._catalog.open(table, None if version is None else int(version))
             try:

@@ -22,7 +22,6 @@ from lancekeep.entrypoints.spark.internals.classes import PROCEDURE, TYPE
 from lancekeep.entrypoints.spark.jobs.compact import compact
 from lancekeep.entrypoints.spark.jobs.index import index
 from lancekeep.entrypoints.spark.jobs.upsert import upsert
-from lancekeep.entrypoints.spark.sql.history import version_at
 from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy
 from lancekeep.entrypoints.spark.sql.rows import Rows
 
@@ -151,7 +150,7 @@ def _rollback_to_version(call: Call) -> Iterable[Row]:
 
 
 def _rollback_to_timestamp(call: Call) -> Iterable[Row]:
-    return _rollback(call, version_at(call.catalog, call.table, call["timestamp"]))
+    return _rollback(call, call.catalog.version_at(call.table, call["timestamp"]))
 
 
 def _rollback(call: Call, target: int) -> Iterable[Row]:
