@@ -249,7 +249,9 @@ class Record:
         """
         try:
             fields = json.loads(text)
-            attempt = int(fields["attempt"])
+            attempt = fields["attempt"]
+            if not isinstance(attempt, int):
+                raise TypeError("the attempt is not a number")
             if "id" not in fields:
                 return Record(attempt)
             object_id = ObjectId(tuple(map(str, fields["id"])))

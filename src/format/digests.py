@@ -39,7 +39,7 @@ def decode_digests(name: str, content: bytes) -> list[tuple[str, FileDigest]]:
         if digest_of(content).blake2b + _SUFFIX != name.rpartition("/")[2]:
             raise ValueError("its content does not have the digest in its name")
         return [_decoded(json.loads(line)) for line in content.splitlines()]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise Damaged(
             f"{name} is no record of digests: {error}. Remove it, check the table against a backup, and record the "
             "digests again with `lancekeep digest`"

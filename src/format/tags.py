@@ -38,7 +38,10 @@ class Tag:
             branch = found.get("branch")
             if branch is not None and not isinstance(branch, str):
                 raise TypeError(f"branch is {branch!r}")
-            return Tag(int(found["version"]), branch, int(found.get("manifestSize") or 0), others)
+            version, size = found["version"], found.get("manifestSize") or 0
+            if not isinstance(version, int) or not isinstance(size, int):
+                raise TypeError(f"version is {version!r} and manifestSize {size!r}, and both are numbers")
+            return Tag(version, branch, size, others)
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise Damaged(f"{key} is no tag: {error!r}. Delete the file, and create the tag again") from error
 

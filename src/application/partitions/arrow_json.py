@@ -35,6 +35,7 @@ _TYPES |= {name: pa.type_for_alias(name) for name in ("int8", "int16", "int32", 
 _TYPES |= {name: pa.type_for_alias(name) for name in ("uint8", "uint16", "uint32", "uint64", "null")}
 _TYPES |= {"float16": pa.float16(), "float32": pa.float32(), "float64": pa.float64(), "timestamp": pa.timestamp("us")}
 _TYPES |= {"utf8": pa.string(), "large_utf8": pa.large_string(), "date32[day]": pa.date32()}
+_LISTS = frozenset({"list", "large_list", "fixed_size_list"})
 
 
 def type_json(kind: pa.DataType) -> dict[str, Any]:
@@ -105,10 +106,14 @@ def type_of(found: Mapping[str, Any]) -> pa.DataType:
     """Return the type in a JsonArrowDataType.
 
     Raises:
-        ValueError, KeyError: The type is unknown.
+        ValueError, KeyError, TypeError: The type is unknown.
     """
-    name, length = found["type"], int(found.get("length") or 0)
+    name, length = found["type"], found.get("length") or 0
+    if not isinstance(length, int) or not 0 <= length < 1 << 31:
+        raise ValueError(f"the length {length!r} is not a number below 2^31")
     fields = [_field(field) for field in found.get("fields") or ()]
+    if name in _LISTS and len(fields) != 1:
+        raise ValueError(f"a {name} has one field for its items, and this one has {len(fields)}")
     match name:
         case "struct":
             return pa.struct(fields)

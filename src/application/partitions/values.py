@@ -109,7 +109,7 @@ def column_type(field: PartitionField, schema: pa.Schema) -> pa.DataType:
         return _result_type(field.transform, source.type)
     try:
         return type_of(field.result_type)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise Damaged(f"the partition field {field.field_id!r} has an unusable result_type: {error}") from error
 
 

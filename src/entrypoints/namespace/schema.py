@@ -163,7 +163,7 @@ def _data_type(entry: AlterColumnsEntry) -> Any:
         return None
     try:
         return type_of(entry.data_type)
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InvalidInput(
             f"data_type of {entry.path!r} is no JsonArrowDataType, such as {{'type': 'int32'}}: {error}"
         ) from error
