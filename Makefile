@@ -55,6 +55,7 @@ soak: $(VENV)/installed-test ## repeat the random tests with fresh seeds, more k
 	@LANCEKEEP_SERVER_MINUTES=$(or $(MINUTES),10) $(BIN)/python -m pytest tests/integration/test_server_soak.py -s
 	@LANCEKEEP_DRIVER_KILLS=$(or $(DRIVERS),50) $(BIN)/python -m pytest tests/integration/test_killed_drivers.py -s
 	@LANCEKEEP_DRIVER_KILLS=10 $(BIN)/python -m pytest tests/integration/test_spark_writers.py
+	@LANCEKEEP_SPARK_MUTATIONS=100 $(BIN)/python -m pytest tests/integration/test_spark_oracle.py
 	@LANCEKEEP_STREAM_MINUTES=$(or $(MINUTES),10) $(BIN)/python -m pytest tests/integration/test_stream_soak.py -s
 	@LANCEKEEP_KILLS=$(or $(KILLS),50) $(BIN)/python -m pytest tests/integration/test_rest_behaviours.py -k killed
 	@LANCEKEEP_REST_EXAMPLES=100 $(BIN)/python -m pytest tests/fuzz/test_rest_requests.py

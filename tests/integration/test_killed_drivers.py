@@ -1,4 +1,7 @@
-"""Spark's drivers and executors killed at random moments of every kind of work: exact rows, and nothing left behind."""
+"""Spark's drivers and executors killed at random moments of every kind of work: exact rows, and nothing left behind.
+
+`make test` kills one driver with some kinds of work, `make soak` many with all kinds, and executors of a cluster.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +25,22 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:lance is not fork-safe"),  # the driver is forked, and executes at once
 ]
 
+IS_SOAK = "LANCEKEEP_DRIVER_KILLS" in os.environ
 KILLS = int(os.environ.get("LANCEKEEP_DRIVER_KILLS", "1"))
+OTHERS = 2
+"""How many kinds of work a driver has beside its stream, unless it has all."""
 VICTIMS = ("written", "committing", "committed", "all", "program", "jvm")
 """What ends a driver: a moment of its stream, or the death of so much of it. Each run begins with another one."""
 NOW = timedelta(0)
 
 
 def test_killed_driver_loses_and_repeats_no_work(tmp_path: Path) -> None:
-    """Each driver also loses a worker first. The last one ends normally, on a cluster that loses executors."""
+    """Each driver also loses a worker first. The last one ends normally, in a soak on a cluster losing executors."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)
-    done = dict.fromkeys(KINDS, 0)
+    others = [kind for kind in KINDS if kind != "stream"]
+    done = dict.fromkeys(["stream", *(others if IS_SOAK else chance.sample(others, OTHERS))], 0)
     first = chance.randrange(len(VICTIMS))
     for kill in range(KILLS):
         with Driver(tmp_path, done) as driver:
@@ -54,8 +61,8 @@ def test_killed_driver_loses_and_repeats_no_work(tmp_path: Path) -> None:
             assert orphans(catalog, tmp_path / "lake") == set()
         committed = [kind for kind in done if found[kind] > done[kind]]
         print(f"kill {kill}, {victim}: {done}, and committed without a reply: {committed}")
-    with Driver(tmp_path, done, CLUSTER) as driver:
-        for _ in range(KILLS):
+    with Driver(tmp_path, done, CLUSTER if IS_SOAK else "local[2,4]") as driver:
+        for _ in range(KILLS if IS_SOAK else 0):
             driver.await_works()
             driver.go_on(chance.random())
             driver.kill("executor", chance.choice)

@@ -32,7 +32,7 @@ MINUTES = float(os.environ.get("LANCEKEEP_SERVER_MINUTES", "0"))
 LOSSES = 20
 """The replies to changes that are lost between two stops."""
 
-ROUNDS = 40
+ROUNDS = 20
 """The acknowledged rows between two stops, unless the duration is set."""
 
 CLIENTS = 8

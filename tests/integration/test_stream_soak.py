@@ -34,7 +34,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:lance is not fork-safe"),  # the JVM is forked, and executes at once
 ]
 
-SECONDS = 60 * float(os.environ.get("LANCEKEEP_STREAM_MINUTES", "0.1"))
+SECONDS = 60 * float(os.environ.get("LANCEKEEP_STREAM_MINUTES", "0.05"))
 ROWS = 20
 """The rows of each append."""
 KEPT = 300
