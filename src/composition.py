@@ -32,6 +32,7 @@ from lancekeep.application.rows.versions import Versions
 from lancekeep.config import V1, V2, ConnectionConfig, given, public_url
 from lancekeep.domain.errors import InvalidInput, LancekeepError, UnsafeStore, UnsafeStoreWarning, Unsupported
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.table import MANIFEST_DIRECTORY
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.manifest_store import ManifestStore
@@ -182,11 +183,14 @@ def _open(config: ConnectionConfig) -> Catalog:
     rows = open_rows(commit_store or CONDITIONAL_PUT)
     native_options = {key: value for key, value in options.items() if key not in OWN_STORAGE_OPTIONS}
 
+    manifest_key = f"{root_key}/{MANIFEST_DIRECTORY}".lstrip("/")
+    own_history = DatasetRoot(manifest_key, objects.root_uri + manifest_key)
+
     def publish(name: str, content: bytes) -> bool:
-        return ledger.commits.publish(places.manifest_root, name, content)
+        return ledger.commits.publish(own_history, name, content)
 
     def forget(versions: Sequence[int]) -> None:
-        ledger.commits.rows.delete(places.manifest_root.base_uri, versions)
+        ledger.commits.rows.delete(own_history.base_uri, versions)
 
     opened = {objects.root_uri: objects}
     places = Places(
@@ -194,12 +198,10 @@ def _open(config: ConnectionConfig) -> Catalog:
         root_key,
         uri_of=lambda key: uri_for_lance(objects, key),
         storage_options=native_options,
-        v1_names=mode != V2,
         entropy=lambda: f"{_CHANCE.getrandbits(32):08x}",
         outside=lambda uri: _outside(uri, opened, options),
         opened=opened.values(),
     )
-    manifest_key = places.manifest_root.key
     native_commits = objects.guarantees.atomic_create and mode != V1
     if inline_optimization and not native_commits:
         raise InvalidInput(f"inline optimization of {root} in mode {mode!r}: there are no indexes that could be built")
@@ -241,7 +243,7 @@ def _open(config: ConnectionConfig) -> Catalog:
         return CompatibleManifestStore(entered, DirectoryListing(place.objects, place.key)).view().properties
 
     catalog = catalog_in_directory(places, ledger, versions, engine, open_rows=open_rows, properties_at=properties_at)
-    rows.latest(objects.root_uri + (root_key or manifest_key))  # fail now, not at the first commit
+    rows.latest(places.probe_uri)  # fail now, not at the first commit
     manifest.view()
     view = ledger.view()
     if mode == V2 and COMMIT_STORE_PROPERTY not in view.properties:

@@ -19,11 +19,12 @@ from lancekeep.application.rows.versions import Versions
 from lancekeep.application.upkeep.cleanup import Cleanup
 from lancekeep.application.upkeep.cleanup_report import CleanupReport
 from lancekeep.application.upkeep.fsck import Fsck, FsckReport
-from lancekeep.domain.catalog import Put
+from lancekeep.domain.catalog import ManifestStoreGuarantees, Put
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
 
 NAMES = count()
+COMPATIBLE = ManifestStoreGuarantees(lists_directories=True)
 MANIFEST = "_versions/18446744073709551614.manifest"
 STAGED = f"{MANIFEST}-6f1c1c1e-0000-4000-8000-000000000001"
 DATA = f"data/{'01' * 12}{'0a' * 13}.lance"
@@ -31,12 +32,12 @@ TRANSACTION = "_transactions/1-6f1c1c1e-0000-4000-8000-000000000002.txn"
 
 
 class World:
-    """A catalog below ``lake/`` without a table engine; ``v1_names`` as in compatibility mode."""
+    """A catalog below ``lake/`` without a table engine; by default as in compatibility mode."""
 
-    def __init__(self, *, v1_names: bool = True) -> None:
+    def __init__(self, guarantees: ManifestStoreGuarantees = COMPATIBLE) -> None:
         self.time = datetime(2026, 1, 1, tzinfo=UTC)
         self.objects = MemoryObjectStore(clock=lambda: self.time)
-        self.manifest = MemoryManifestStore()
+        self.manifest = MemoryManifestStore(guarantees)
         self.rows = MemoryCommitStore(f"world-{next(NAMES)}")
         entropy = count()
         no_engine: Any = None  # nothing here reads or writes data
@@ -45,7 +46,6 @@ class World:
             "lake",
             uri_of=lambda key: f"memory:///{key}",
             storage_options={},
-            v1_names=v1_names,
             entropy=lambda: f"{next(entropy):08x}",
         )
         commits = TableCommits(self.objects, self.rows, "tester", Retry())

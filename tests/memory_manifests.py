@@ -5,17 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from threading import RLock
 
-from lancekeep.domain.catalog import CatalogView, Entries
+from lancekeep.domain.catalog import CatalogView, Entries, ManifestStoreGuarantees
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.table import v1_location
 from lancekeep.ports.manifest_store import Decision, Result
 from lancekeep.ports.object_store import ObjectInfo
+
+ALL = ManifestStoreGuarantees()
 
 
 class MemoryManifestStore:
     """A `ManifestStore` for tests."""
 
-    def __init__(self) -> None:
+    history = None
+
+    def __init__(self, guarantees: ManifestStoreGuarantees = ALL) -> None:
+        self.guarantees = guarantees
         self._lock = RLock()
-        self._entries = Entries(0, (), {})
+        self._entries = Entries(0, (), {}, guarantees)
+
+    def location_of(self, table_id: ObjectId) -> str | None:
+        return v1_location(table_id) if self.guarantees.lists_directories else None
 
     def view(self) -> CatalogView:
         return self._entries

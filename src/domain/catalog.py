@@ -13,7 +13,7 @@ from typing import Protocol
 
 import attrs
 
-from lancekeep.domain.errors import NamespaceAlreadyExists, NamespaceNotFound, TableAlreadyExists
+from lancekeep.domain.errors import NamespaceAlreadyExists, NamespaceNotFound, TableAlreadyExists, Unsupported
 from lancekeep.domain.identifiers import MANIFEST_DELIMITER, ObjectId
 from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
 
@@ -60,6 +60,44 @@ class AddColumns:
 Change = Put | Remove | SetProperties | AddColumns
 
 
+@attrs.frozen
+class ManifestStoreGuarantees:
+    """State what a manifest store can hold, and how its changes become visible.
+
+    Operations refuse what no guarantee covers, before anything is written.
+
+    Attributes:
+        atomic_changes: The changes of one ``apply`` become visible together. Otherwise each change is an atomic step,
+            in the given order, and operations on several tables are refused.
+        levels: The number of levels of namespaces: a table has one name more. None: namespaces have any depth, and
+            tables are at every level.
+        properties: The root, namespaces and tables have properties. Otherwise the store keeps only properties of the
+            root that begin with ``lancekeep.``.
+        locations: An entry states the directory of its table, so any directory can be a table, and a rename moves no
+            files. Otherwise a table is the directory ``{name}.lance``.
+        lists_directories: Each directory ``{name}.lance`` in the root is a table, also without an entry (directory
+            namespace V1, "V1: Directory Listing").
+        home: What errors call the store, with an article.
+        remedy: What to do for an operation that the store does not support, in errors. May be empty.
+    """
+
+    atomic_changes: bool = True
+    levels: int | None = None
+    properties: bool = True
+    locations: bool = True
+    lists_directories: bool = False
+    home: str = "a catalog"
+    remedy: str = ""
+
+    def refusal(self, what: str) -> Unsupported:
+        """Return the error for an operation that the store does not support.
+
+        Args:
+            what: The rest of the sentence about the store, such as ``cannot store properties``.
+        """
+        return Unsupported("; ".join(filter(None, (f"{self.home} {what}", self.remedy))))
+
+
 class CatalogView(Protocol):
     """The catalog at one version: immutable and cheap to query.
 
@@ -67,7 +105,7 @@ class CatalogView(Protocol):
         version: the number of changes so far; 0 if the catalog does not exist yet.
         properties: the properties of the root namespace.
         entered: those of them that the manifest holds. They cost no request.
-        flat: the catalog is a V1 directory: its tables lie in the root, each in ``{name}.lance``, without properties.
+        guarantees: what the manifest store can hold.
         unnamed: the number of stored rows without an object id or an object type. They are kept, but are not entries.
     """
 
@@ -81,7 +119,7 @@ class CatalogView(Protocol):
     def entered(self) -> Mapping[str, str]: ...
 
     @property
-    def flat(self) -> bool: ...
+    def guarantees(self) -> ManifestStoreGuarantees: ...
 
     @property
     def unnamed(self) -> int: ...
@@ -117,11 +155,17 @@ class CatalogView(Protocol):
 class Entries:
     """A `CatalogView` over entries in memory, for catalogs of a few thousand entries."""
 
-    flat = False
     unnamed = 0
 
-    def __init__(self, version: int, entries: Iterable[ManifestEntry], properties: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        version: int,
+        entries: Iterable[ManifestEntry],
+        properties: Mapping[str, str],
+        guarantees: ManifestStoreGuarantees = ManifestStoreGuarantees(),
+    ) -> None:
         self.version = version
+        self.guarantees = guarantees
         self.properties = self.entered = properties
         self._entries = {entry.object_id: entry for entry in entries}
         self._ids = sorted(self._entries)
@@ -175,7 +219,7 @@ class Entries:
                     properties = change.merged_into(properties)
                 case AddColumns():
                     pass  # entries in memory keep any extension
-        return Entries(self.version + 1, entries.values(), properties)
+        return Entries(self.version + 1, entries.values(), properties, self.guarantees)
 
 
 def page(names: Sequence[str], after: str | None, limit: int | None) -> tuple[list[str], str | None]:
@@ -201,6 +245,17 @@ def require_namespace(view: CatalogView, object_id: ObjectId) -> None:
     entry = view.find(object_id.key)
     if not object_id.is_root and (entry is None or entry.object_type != NAMESPACE):
         raise NamespaceNotFound(f"the namespace {object_id} does not exist; create it first")
+
+
+def require_level(view: CatalogView, table_id: ObjectId) -> None:
+    """Check that the manifest store has tables at this level.
+
+    Raises:
+        Unsupported: its tables have another number of names.
+    """
+    levels = view.guarantees.levels
+    if levels is not None and len(table_id.names) != levels + 1:
+        raise view.guarantees.refusal(f"names each table by {levels + 1} name(s); it cannot store {table_id}")
 
 
 def require_free(view: CatalogView, object_id: ObjectId, wanted: str) -> None:

@@ -16,7 +16,7 @@ from lancekeep.domain.catalog import (
     require_free,
     require_namespace,
 )
-from lancekeep.domain.errors import NamespaceNotEmpty, NamespaceNotFound, Refused, Unsupported
+from lancekeep.domain.errors import NamespaceNotEmpty, NamespaceNotFound, Refused
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.identity import IDENTITY_PROPERTY
 from lancekeep.domain.manifest_entry import NAMESPACE, SQL_VIEW, TABLE, ManifestEntry
@@ -59,11 +59,14 @@ def create_namespace(view: CatalogView, object_id: ObjectId, properties: Mapping
     Raises:
         NamespaceNotFound: the parent does not exist.
         NamespaceAlreadyExists: an object has the name.
-        Unsupported: the catalog is a V1 directory.
+        Unsupported: the manifest store has no namespaces at this level.
         Refused: the name belongs to the partitioned namespace.
     """
-    if view.flat:
-        raise Unsupported(f"a V1 directory has only the root namespace; open it with its manifest for {object_id}")
+    levels = view.guarantees.levels
+    if levels == 0:
+        raise view.guarantees.refusal(f"has only the root namespace, and cannot store {object_id}")
+    if levels is not None and len(object_id.names) > levels:
+        raise view.guarantees.refusal(f"has {levels} level(s) of namespaces, and cannot store {object_id}")
     require_namespace(view, object_id.parent)
     require_free(view, object_id, NAMESPACE)
     require_enterable(view, object_id)
@@ -125,11 +128,11 @@ def alter_namespace(view: CatalogView, object_id: ObjectId, changes: Mapping[str
 
     Raises:
         NamespaceNotFound: the namespace does not exist.
-        Unsupported: the catalog is a V1 directory.
+        Unsupported: the manifest store has no properties.
         Refused: a property defines partitions.
     """
-    if view.flat:
-        raise Unsupported("a V1 directory cannot store properties; open it with its manifest")
+    if not view.guarantees.properties:
+        raise view.guarantees.refusal("cannot store properties")
     require_unpartitioned_properties(view, object_id, changes)
     if object_id.is_root:
         return [SetProperties(changes)]

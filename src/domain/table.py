@@ -8,8 +8,8 @@ from functools import lru_cache
 
 import attrs
 
-from lancekeep.domain.catalog import CatalogView, Change, Put, Remove, require_free, require_namespace
-from lancekeep.domain.errors import ConcurrentModification, Damaged, InvalidInput, TableNotFound, Unsupported
+from lancekeep.domain.catalog import CatalogView, Change, Put, Remove, require_free, require_level, require_namespace
+from lancekeep.domain.errors import ConcurrentModification, Damaged, InvalidInput, TableNotFound
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import RESERVED, TABLE, ManifestEntry
 from lancekeep.domain.partition_rules import require_enterable
@@ -97,16 +97,18 @@ def add_table(
         TableAlreadyExists: an object has the name.
         InvalidInput: the directory belongs to another table.
         ConcurrentModification: the directory was free when it was ``chosen``, and now belongs to another table.
-        Unsupported: a V1 directory cannot store the table.
+        Unsupported: the manifest store cannot hold the table.
         Refused: the name belongs to the partitioned namespace.
     """
     if table.id.is_root:
         raise InvalidInput("the empty identifier is the root namespace; give the table a name")
     require_namespace(view, table.id.parent)
-    if view.flat and (table.properties or table.location != v1_location(table.id)):
-        raise Unsupported(
-            f"a V1 directory stores each table in {{name}}.lance, without properties; it cannot store {table.id} in "
-            f"{table.location!r} with {len(table.properties)} properties. Open it with its manifest."
+    require_level(view, table.id)
+    if table.properties and not view.guarantees.properties:
+        raise view.guarantees.refusal(f"cannot store the properties of {table.id}")
+    if table.location != v1_location(table.id) and not view.guarantees.locations:
+        raise view.guarantees.refusal(
+            f"stores each table in {{name}}.lance; it cannot store {table.id} in {table.location!r}"
         )
     entry = view.find(table.id.key)
     is_here = entry is not None and entry.location == table.location and (entry.listed or (reserved and _waits(entry)))
@@ -146,11 +148,11 @@ def alter_table(view: CatalogView, object_id: ObjectId, changes: Mapping[str, st
 
     Raises:
         TableNotFound: the table does not exist.
-        Unsupported: the catalog is a V1 directory.
+        Unsupported: the manifest store has no properties.
     """
     entry = _entry_of_table(view, object_id)
-    if view.flat:
-        raise Unsupported("a V1 directory cannot store properties; open it with its manifest")
+    if not view.guarantees.properties:
+        raise view.guarantees.refusal("cannot store properties")
     return [Put(entry.with_properties(changes))]
 
 
@@ -168,7 +170,7 @@ def rename_table(view: CatalogView, source: Table, target: ObjectId, location: s
         NamespaceNotFound: the namespace of the new name does not exist.
         TableAlreadyExists: an object has the new name.
         ConcurrentModification: the entry has another location than ``source``, or ``location`` has another table.
-        Unsupported: the catalog is a V1 directory.
+        Unsupported: the manifest store cannot rename tables, or has no tables at the level of the new name.
         Refused: a name belongs to the partitioned namespace.
     """
     entry = _entry_of_table(view, source.id)
@@ -176,9 +178,10 @@ def rename_table(view: CatalogView, source: Table, target: ObjectId, location: s
         raise ConcurrentModification(
             f"the table {source.id} is no longer at {source.location!r}: another table has its name; nothing changed"
         )
-    if view.flat:
-        raise Unsupported(f"a V1 directory cannot rename {source.id}; open it with its manifest")
+    if not view.guarantees.locations:
+        raise view.guarantees.refusal(f"cannot rename {source.id}")
     require_namespace(view, target.parent)
+    require_level(view, target)
     require_free(view, target, TABLE)
     for name in (source.id, target):
         require_enterable(view, name)
@@ -204,13 +207,12 @@ def relocate_table(view: CatalogView, source: Table, location: str) -> list[Chan
         TableNotFound: the table does not exist.
         InvalidInput: ``location`` belongs to another table, or overlaps the present directory.
         ConcurrentModification: the entry has another location than ``source``.
-        Unsupported: the catalog is a V1 directory.
+        Unsupported: an entry states no directory.
     """
     entry = _entry_of_table(view, source.id)
-    if view.flat:
-        raise Unsupported(
-            f"a V1 directory stores {source.id} in the directory of its name and has no entry that could name another "
-            "one; open it with its manifest"
+    if not view.guarantees.locations:
+        raise view.guarantees.refusal(
+            f"stores {source.id} in the directory of its name, and has no entry that could name another directory"
         )
     if entry.location != source.location:
         raise ConcurrentModification(

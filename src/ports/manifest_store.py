@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
-from lancekeep.domain.catalog import CatalogView, Change
+from lancekeep.domain.catalog import CatalogView, Change, ManifestStoreGuarantees
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.layout import DatasetRoot
 from lancekeep.ports.object_store import ObjectInfo
 
 Result = TypeVar("Result")
@@ -21,19 +23,36 @@ after a conflict. Only the result of the last call counts.
 class ManifestStore(Protocol):
     """Store the entries of a catalog and the properties of its root namespace.
 
-    Directory namespace V1 and V2. Every adapter keeps these invariants:
+    Every adapter keeps these invariants:
 
-    - **Atomicity**: the changes of one ``apply`` become visible together or not at all.
+    - **Atomicity**: the changes of one ``apply`` become visible together or not at all, if ``guarantees`` says so.
+      Otherwise each change is an atomic step.
     - **Uniqueness and isolation**: changes apply to exactly the state that ``decide`` saw. If another process changes
       the state in between, the store calls ``decide`` again with the new state.
     - **Freshness**: ``view`` shows every change that any process had acknowledged before the call.
     - **Reads write nothing.**
 
-    (A V1 directory stores the state of each object separately, so there each change is an atomic step of its own.)
-
     Every method raises `StoreUnavailable` and `AccessDenied`, and `Damaged` if the stored data is not a catalog.
     Instances may be shared between threads.
     """
+
+    @property
+    def guarantees(self) -> ManifestStoreGuarantees:
+        """What the store can hold; its views state the same guarantees."""
+
+    @property
+    def history(self) -> DatasetRoot | None:
+        """The dataset whose versions are the states of the catalog.
+
+        None if the store decides its states itself, without the commit store of the catalog.
+        """
+
+    def location_of(self, table_id: ObjectId) -> str | None:
+        """Return the directory that the store prescribes for a new table.
+
+        Returns:
+            A path relative to the root; None if the catalog chooses a new directory.
+        """
 
     def view(self) -> CatalogView:
         """Return the latest state of the catalog."""
@@ -74,7 +93,7 @@ class ManifestStore(Protocol):
         """
 
     def leftovers(self) -> Sequence[ObjectInfo]:
-        """Return the files that no state needs.
+        """Return the files that no state needs, by their keys in the object store.
 
         They come from writers that crashed before their commit, or that are still running. After the next change, no
         Lancekeep writer can still use the remaining files. A native writer can: it rebases its commit on the change

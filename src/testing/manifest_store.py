@@ -68,6 +68,10 @@ class ManifestStoreContract:
         assert change(store, lambda view: []).version == 0
         assert other.view().version == 0
 
+    def test_views_state_the_guarantees_of_the_store(self, store: ManifestStore) -> None:
+        create(store, "a")
+        assert store.view().guarantees == store.recent().guarantees == store.guarantees
+
     def test_changes_are_seen_by_other_instance(self, store: ManifestStore, other: ManifestStore) -> None:
         other.view()
         entry = namespace("a", {"owner": "Zoë", "quote": '"'})
@@ -212,6 +216,12 @@ class V1Contract:
         assert store.view().owner_of("gone.lance") is None
         assert list(store.view().all_of(NAMESPACE)) == []
 
+    def test_store_prescribes_the_directories_that_it_lists(self, store: ManifestStore) -> None:
+        assert store.view().guarantees == store.guarantees
+        assert store.guarantees.lists_directories
+        assert store.location_of(T) == "t.lance"
+        assert store.location_of(ObjectId.of("n.t")) is None
+
     def test_names_are_sorted_without_suffix(self, objects: ObjectStore, store: ManifestStore) -> None:
         names = ["a", "a!", "a-b", "a.b", "a.lance", "a0", "b", "é", "日", "😀"]
         self.write(objects, *(f"{name}.lance/x" for name in reversed(names)))
@@ -252,7 +262,7 @@ class V1Contract:
             return changes
 
         # With a manifest, the table is added to it before its directory is hidden, so there is an entry to remove.
-        with pytest.raises(TableNotFound) if store.view().flat else nullcontext():
+        with nullcontext() if store.guarantees.locations else pytest.raises(TableNotFound):
             change(store, decide)
         assert seen(store.view()) == []
         assert not [key for key in self.stored(objects) if "t.lance" in key]
@@ -267,7 +277,6 @@ class V1AloneContract(V1Contract):
         self.write(objects, "directory/x")
         assert (store.view().version, ids(store.view()), dict(store.view().properties)) == (0, [], {})
         assert change(store, lambda view: []).version == 0
-        assert store.view().flat
         self.write(objects, "t.lance/x")
         assert store.view().version == store.recent().version == 1
         assert self.stored(objects) == ["directory/x", "t.lance/x"]

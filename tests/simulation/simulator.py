@@ -45,6 +45,7 @@ from lancekeep.domain.errors import (
     StoreUnavailable,
     TableNotFound,
 )
+from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.manifest import Manifest
 from lancekeep.domain.manifest_entry import NAMESPACE, TABLE
 from lancekeep.domain.naming import ManifestName, NamingScheme
@@ -148,15 +149,17 @@ def open_catalog(process: Process) -> tuple[Catalog, LanceManifestStore]:
     objects = Objects(process)
     rows: Any = ConditionalPutCommitStore(objects) if world.setting.commit_store != "memory" else Rows(process)
 
+    own_history = DatasetRoot(f"{ROOT}/__manifest", f"{objects.root_uri}{ROOT}/__manifest")
+
     def publish(name: str, content: bytes) -> bool:
-        return ledger.commits.publish(places.manifest_root, name, content)
+        return ledger.commits.publish(own_history, name, content)
 
     def forget(versions: Sequence[int]) -> None:
-        ledger.commits.rows.delete(places.manifest_root.base_uri, versions)
+        ledger.commits.rows.delete(own_history.base_uri, versions)
 
     table = LanceManifestStore(
         objects,
-        f"{ROOT}/__manifest",
+        own_history.key,
         publish=None if world.setting.creates else publish,
         forget=None if world.setting.creates else forget,
         clock=process.clock,
@@ -173,7 +176,6 @@ def open_catalog(process: Process) -> tuple[Catalog, LanceManifestStore]:
         ROOT,
         uri_of=lambda key: f"memory:///{key}",
         storage_options={},
-        v1_names=world.setting.mode == "compatible",
         entropy=lambda: f"{world.random.getrandbits(32):08x}",
     )
     commits = TableCommits(objects, rows, process.name, retry)

@@ -14,7 +14,16 @@ from operator import attrgetter
 import attrs
 
 from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListing, V1Directory
-from lancekeep.domain.catalog import AddColumns, CatalogView, Change, Put, Remove, SetProperties, page
+from lancekeep.domain.catalog import (
+    AddColumns,
+    CatalogView,
+    Change,
+    ManifestStoreGuarantees,
+    Put,
+    Remove,
+    SetProperties,
+    page,
+)
 from lancekeep.domain.errors import ConcurrentModification, LancekeepError, StoreUnavailable
 from lancekeep.domain.idempotency import PROPERTY as REQUEST_PROPERTY
 from lancekeep.domain.idempotency import without_records
@@ -26,6 +35,8 @@ from lancekeep.ports.manifest_store import Decision, ManifestStore, Result
 from lancekeep.ports.object_store import ObjectInfo
 
 _ATTEMPTS = 20
+
+_GUARANTEES = ManifestStoreGuarantees(lists_directories=True)
 
 
 class CompatibleView:
@@ -41,7 +52,7 @@ class CompatibleView:
         latest: returns the latest view of the manifest. A decision passes None, because it is retried.
     """
 
-    flat = False
+    guarantees = _GUARANTEES
 
     def __init__(
         self,
@@ -159,11 +170,17 @@ class CompatibleManifestStore:
     manifest decides. docs/interoperability.md lists the states after a crash.
     """
 
+    guarantees = _GUARANTEES
+
     def __init__(self, manifest: ManifestStore, listing: DirectoryListing) -> None:
         self._manifest = manifest
         self._listing = listing
+        self.history = manifest.history
         self._view = CompatibleView(manifest.recent(), listing.view, manifest.view)
         self._remembered: Mapping[str, str] = {}
+
+    def location_of(self, table_id: ObjectId) -> str | None:
+        return self._listing.location_of(table_id)
 
     def view(self) -> CompatibleView:
         return self._over(self._manifest.view())

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
-from lancekeep.domain.catalog import AddColumns, Change, Put, Remove, SetProperties, page
+from lancekeep.domain.catalog import AddColumns, Change, ManifestStoreGuarantees, Put, Remove, SetProperties, page
 from lancekeep.domain.errors import ConcurrentModification, Damaged, ObjectNotFound, Refused, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import OWN_PROPERTIES, RESERVED, TABLE, ManifestEntry, encode_properties
@@ -20,6 +20,7 @@ from lancekeep.domain.table import (
     MARKER_CONTENT,
     RESERVED_MARKER,
     V1_SUFFIX,
+    v1_location,
     v1_table,
 )
 from lancekeep.ports.manifest_store import Decision, Result
@@ -30,6 +31,16 @@ PROPERTIES_FILE = ".lancekeep.json"
 
 _ATTEMPTS = 10
 
+_GUARANTEES = ManifestStoreGuarantees(
+    atomic_changes=False,
+    levels=0,
+    properties=False,
+    locations=False,
+    lists_directories=True,
+    home="a V1 directory",
+    remedy="open it with its manifest",
+)
+
 
 class V1Directory:
     """The `CatalogView` of a V1 directory.
@@ -39,7 +50,7 @@ class V1Directory:
     are ignored.
     """
 
-    flat = True
+    guarantees = _GUARANTEES
     unnamed = 0
 
     def __init__(self, objects: ObjectStore, root_key: str) -> None:
@@ -147,10 +158,16 @@ class DirectoryListing:
     ``root_key`` is empty or has no trailing slash.
     """
 
+    guarantees = _GUARANTEES
+    history = None
+
     def __init__(self, objects: ObjectStore, root_key: str) -> None:
         self._objects = objects
         self._root_key = root_key
         self._root = f"{root_key}/" if root_key else ""
+
+    def location_of(self, table_id: ObjectId) -> str | None:
+        return v1_location(table_id)
 
     def view(self) -> V1Directory:
         return V1Directory(self._objects, self._root_key)
@@ -237,7 +254,7 @@ class DirectoryListing:
                 self._require_alone()
                 return self.remember(change.merged_into(view.properties), view)
             case Put(entry):
-                # The domain gives a flat catalog no other location.
+                # The domain gives a V1 directory no other location.
                 assert entry.location == entry.object_id + V1_SUFFIX, entry
                 if view.find(entry.object_id) is None:
                     self.show(entry.location)

@@ -20,7 +20,7 @@ from pyroaring import FrozenBitMap
 
 from lancekeep.adapters.manifest_stores.columns import OWN_COLUMNS, REQUIRED, column_of, require_values, with_columns
 from lancekeep.adapters.manifest_stores.lookups import HASH_LENGTH, STEP, Lookup, Part, SmallLookup, SortedLookup
-from lancekeep.domain.catalog import AddColumns, Change, Put, Remove, SetProperties, ancestors
+from lancekeep.domain.catalog import AddColumns, Change, ManifestStoreGuarantees, Put, Remove, SetProperties, ancestors
 from lancekeep.domain.identifiers import MANIFEST_DELIMITER, ObjectId
 from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
 from lancekeep.domain.table import V1_SUFFIX
@@ -196,7 +196,8 @@ class IndexedView:
     properties: Mapping[str, str]
     fragments: tuple[Fragment, ...]
     schema: pa.Schema
-    flat: bool = False
+
+    guarantees = ManifestStoreGuarantees()
 
     @property
     def unnamed(self) -> int:

@@ -22,6 +22,7 @@ from typing import Any
 
 import attrs
 
+from lancekeep.adapters.manifest_stores.index import IndexedView
 from lancekeep.adapters.manifest_stores.table_cleanup import Forget, clean_up, leftovers, versions_of
 from lancekeep.adapters.manifest_stores.table_versions import Prepared, TableVersions, Version, empty_version
 from lancekeep.domain.catalog import CatalogView
@@ -33,7 +34,8 @@ from lancekeep.domain.errors import (
     StoreUnavailable,
     Unsupported,
 )
-from lancekeep.domain.layout import HINT, VERSIONS
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.layout import HINT, VERSIONS, DatasetRoot
 from lancekeep.domain.naming import ManifestName, NamingScheme, final_versions
 from lancekeep.format.json_files import hinted_version
 from lancekeep.ports.manifest_store import Decision, Result
@@ -69,6 +71,8 @@ class LanceManifestStore:
         jitter: returns the random fraction of that backoff.
     """
 
+    guarantees = IndexedView.guarantees
+
     def __init__(
         self,
         objects: ObjectStore,
@@ -86,6 +90,7 @@ class LanceManifestStore:
         self._key = key
         self._publish_object = publish or objects.put_if_absent
         self._alone = publish is None
+        self.history = None if publish is None else DatasetRoot(key, objects.root_uri + key)
         self._forget_versions = forget
         self._index = index if publish is None else None
         self._index_inline = index_inline
@@ -104,6 +109,9 @@ class LanceManifestStore:
         self._company = 1
         self._reading = RLock()
         self._cleaner: ThreadPoolExecutor | None = None
+
+    def location_of(self, table_id: ObjectId) -> None:
+        """Return None: the name of each new directory has a new hash."""
 
     def view(self) -> CatalogView:
         latest = self._latest

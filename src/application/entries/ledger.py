@@ -8,7 +8,7 @@ from typing import ParamSpec, TypeVar, cast
 
 from lancekeep.application.commits.keyed_requests import current_request
 from lancekeep.application.commits.table_commits import TableCommits
-from lancekeep.domain.catalog import CatalogView, Change, SetProperties
+from lancekeep.domain.catalog import CatalogView, Change, ManifestStoreGuarantees, SetProperties
 from lancekeep.domain.errors import CommitStoreMismatch, Damaged, LancekeepError, Refused
 from lancekeep.domain.idempotency import Effect
 from lancekeep.domain.identity import IDENTITY_PROPERTY, Identity, identity_in
@@ -77,6 +77,11 @@ class Ledger:
         self._root_uri = root_uri
         self._new_id = new_id
         self._checked: CatalogView | None = None
+
+    @property
+    def guarantees(self) -> ManifestStoreGuarantees:
+        """What the store of the entries can hold."""
+        return self.manifest.guarantees
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -195,10 +200,6 @@ class Ledger:
                 "change_commit_store."
             )
 
-    def shares_store(self, view: CatalogView) -> bool:
-        """Return whether the commit store also commits versions of the manifest table."""
-        return not self.commits.objects.guarantees.atomic_create and not view.flat
-
     def may_move(self, url: str) -> CatalogView | None:
         """Return the view from which the versions may move to another commit store.
 
@@ -252,13 +253,13 @@ class Ledger:
     def _remembering(self, view: CatalogView, proposed: Identity) -> Sequence[Change]:
         """Return the changes that record the commit store and the identity.
 
-        A V1 directory without a commit store has no file for properties, and gets none for the identity alone.
+        A store without properties records no identity alone: a V1 directory would get a file for it.
         """
         self._require_authority(view)
         recorded: dict[str, str | None] = {}
         if self.managed and COMMIT_STORE_PROPERTY not in view.properties:
             recorded[COMMIT_STORE_PROPERTY] = self.commits.rows.url
-        if (recorded or not view.flat) and IDENTITY_PROPERTY not in view.properties:
+        if (recorded or self.guarantees.properties) and IDENTITY_PROPERTY not in view.properties:
             recorded[IDENTITY_PROPERTY] = proposed.text()
         return [SetProperties(recorded)] if recorded else []
 

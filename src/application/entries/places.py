@@ -33,7 +33,6 @@ class Places:
         root_key: The key of the root; empty if the root is the whole store.
         uri_of: Returns the URI by which the table engine opens a key.
         storage_options: The options that the table engine needs to open such a URI.
-        v1_names: Whether tables of the root namespace keep V1 directory names (``{name}.lance``).
         entropy: Returns the random part of a new directory's name.
         outside: Opens a directory outside of the root, by its absolute path or URI.
         opened: The object stores to close with the catalog. ``outside`` may add some.
@@ -46,7 +45,6 @@ class Places:
         *,
         uri_of: Callable[[str], str],
         storage_options: Mapping[str, str],
-        v1_names: bool,
         entropy: Callable[[], str],
         outside: Callable[[str], OutsideDirectory] = nowhere,
         opened: Collection[ObjectStore] = (),
@@ -54,7 +52,6 @@ class Places:
         self.objects = objects
         self.root_key = root_key
         self.storage_options = storage_options
-        self.v1_names = v1_names
         self._uri_of = uri_of
         self._entropy = entropy
         self.outside = outside
@@ -80,9 +77,9 @@ class Places:
         return self.objects.root_uri + self.prefix
 
     @property
-    def manifest_root(self) -> DatasetRoot:
-        """The dataset root of the manifest table."""
-        return self._root(self.prefix + MANIFEST_DIRECTORY)
+    def probe_uri(self) -> str:
+        """A base URI without a table, by which a commit store can be asked."""
+        return self.objects.root_uri + (self.root_key or MANIFEST_DIRECTORY)
 
     def key(self, table: Table) -> str:
         """Return the key of a table's directory."""

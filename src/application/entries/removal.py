@@ -49,7 +49,7 @@ class Removal:
 
         No commit through the catalog may have recorded it.
         """
-        entry = self._ledger.view().find(object_id.key) if self._places.v1_names else None
+        entry = self._ledger.view().find(object_id.key) if self._ledger.guarantees.lists_directories else None
         if entry is not None and entry.listed and entry.location:
             self.clones.record_dataset(entry.location)
 
@@ -97,7 +97,7 @@ class Removal:
 
         The search is limited to the first directories.
         """
-        if not self._places.v1_names:
+        if not self._ledger.guarantees.lists_directories:
             return
         view, reads = self._ledger.view(), 0
         for directory in islice(self._places.objects.directories(self._places.prefix), _LISTED_DIRECTORIES):
@@ -136,7 +136,7 @@ class Removal:
         root = self._places.dataset_root(table)
         view = self._ledger.view()
         owner = view.owner_of(table.location)
-        if owner is not None and (view.flat or not owner.listed):
+        if owner is not None and (not owner.listed or not view.guarantees.locations):
             return
         commits = self._ledger.commits
         commits.forget_history(root)

@@ -27,7 +27,6 @@ from lancekeep.domain.errors import (
     Refused,
     TableAlreadyExists,
     TableNotFound,
-    Unsupported,
 )
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import TABLE
@@ -185,7 +184,7 @@ class Tables:
 
         Raises:
             InvalidInput: A name or a directory is named twice.
-            Unsupported: The catalog is a V1 directory, which changes one table at a time.
+            Unsupported: The manifest store changes one table at a time.
         """
         _require_distinct([*(each.id for each in declarations), *removed])
         if any(each.id.is_root for each in declarations):
@@ -200,8 +199,8 @@ class Tables:
             ]
 
         def accept(view: CatalogView) -> None:
-            if view.flat and len(declarations) + len(removed) > 1:
-                raise Unsupported("a V1 directory changes one table at a time; open the catalog with its manifest")
+            if not view.guarantees.atomic_changes and len(declarations) + len(removed) > 1:
+                raise view.guarantees.refusal("changes one table at a time")
             for table, location in zip(placed(view), given, strict=True):
                 add_table(view, table, chosen=location is None)
             for object_id in removed:
@@ -222,16 +221,16 @@ class Tables:
     ) -> tuple[list[Table], list[Table]]:
         """Reserve the directories of tables, then enter these tables and remove others."""
         for table, location in zip(tables, given, strict=True):
-            if location is not None or self._places.v1_names:  # else the directory is new
+            if location is not None or self._ledger.manifest.location_of(table.id):  # else the directory is new
                 self._places.chosen_root(table)
-        if tables and self._places.v1_names:
+        if tables and self._ledger.guarantees.lists_directories:
             self._ledger.record_store()  # first, because V1 readers see the directory as a table at once
         declared: list[Table] = []
         certain = self._places.objects.guarantees.atomic_create
         try:
             for table, location, marker in zip(tables, given, markers, strict=True):
                 declared.append(self.reserve(table, location is None, marker))
-            seen = [table for table in declared if self._places.v1_names and table.location == v1_location(table.id)]
+            seen = [table for table in declared if self._is_listed(table)]
 
             def decide(view: CatalogView) -> tuple[list[Change], list[Table]]:
                 gone = next((table for table in seen if view.find(table.id.key) is None), None)
@@ -254,11 +253,14 @@ class Tables:
 
     def _release(self, table: Table) -> None:
         """Remove the reservation of a directory whose table was not entered."""
-        seen = self._places.v1_names and table.location == v1_location(table.id)
-        owner = self._ledger.view().owner_of(table.location) if seen else None
+        owner = self._ledger.view().owner_of(table.location) if self._is_listed(table) else None
         if owner is None or owner.listed:  # else another writer has dropped it, and declared its own there
             self._places.objects.delete(self._places.reserved_marker(table))
             self._places.objects.prune(self._places.key(table))
+
+    def _is_listed(self, table: Table) -> bool:
+        """Return whether readers that list directories see a reservation as a table."""
+        return self._ledger.guarantees.lists_directories and table.location == v1_location(table.id)
 
     def reserve(self, table: Table, chosen: bool, content: bytes = MARKER_CONTENT) -> Table:
         """Reserve an empty directory for a table.
@@ -278,7 +280,7 @@ class Tables:
         """
         hashed = table.location.endswith(f"_{table.id.key}")
         if not (chosen and hashed) and self._places.is_occupied(table):
-            if not (chosen and self._places.is_deregistered(table)) or self._ledger.recent().flat:
+            if not (chosen and self._places.is_deregistered(table)) or not self._ledger.guarantees.locations:
                 raise TableAlreadyExists(
                     f"{table.id}: files lie in {table.location!r} already. If they are a table, enter it with "
                     f"register_table({str(table.id)!r}, {table.location!r}); otherwise move the files away. "
@@ -339,13 +341,13 @@ class Tables:
     def _free_location(self, object_id: ObjectId, view: CatalogView) -> str:
         """Choose the location of a new table.
 
-        If V1 names are kept and no other table has the V1 directory, the table gets that directory.
+        The table gets the directory that the manifest store prescribes, unless another table has it.
         """
-        v1 = v1_location(object_id) if self._places.v1_names else None
-        owner = None if v1 is None else view.owner_of(v1)
-        if v1 is None or (owner is not None and owner.object_id != object_id.key):
+        prescribed = self._ledger.manifest.location_of(object_id)
+        owner = None if prescribed is None else view.owner_of(prescribed)
+        if prescribed is None or (owner is not None and owner.object_id != object_id.key):
             return self._places.new_location(object_id)
-        return v1
+        return prescribed
 
     # -- changing -----------------------------------------------------------------------------------------------
 

@@ -45,7 +45,6 @@ from lancekeep.domain.errors import (
     InvalidInput,
     LancekeepError,
     NamespaceNotFound,
-    Unsupported,
 )
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
@@ -104,8 +103,8 @@ class PartitionedNamespace:
         _require_depth(spec)
 
         def decide(view: CatalogView) -> tuple[list[Change], None]:
-            if view.flat:
-                raise Unsupported("a V1 directory cannot be partitioned; open it with its manifest")
+            if view.guarantees.levels is not None or not view.guarantees.properties:
+                raise view.guarantees.refusal("cannot be partitioned")
             if specs_of(view.properties) or SCHEMA_PROPERTY in view.properties:
                 raise AlreadyExists("the catalog is partitioned already; evolve it instead")
             require_free(view, ObjectId((DATASET,)), TABLE)

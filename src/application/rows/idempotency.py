@@ -38,6 +38,7 @@ from lancekeep.domain.idempotency import (
     take_over,
     withdrawing,
 )
+from lancekeep.domain.table import MANIFEST_DIRECTORY
 from lancekeep.domain.transaction import AllCommitted
 from lancekeep.ports.manifest_store import Decision
 
@@ -175,14 +176,15 @@ class IdempotentRequests:
 
     @property
     def _directory(self) -> str:
-        return f"{self._places.manifest_root.key}/{REQUESTS}/"
+        return f"{self._places.prefix}{MANIFEST_DIRECTORY}/{REQUESTS}/"
 
     def _proof(self, operation: str) -> Proof:
         """Return what proves an operation in this catalog."""
         proof = PROOFS.get(operation, Proof.NONE)
         if proof is Proof.VERSION and not self._ledger.managed:
             return Proof.NONE
-        if proof is Proof.ENTRY and self._ledger.recent().flat:
+        guarantees = self._ledger.guarantees
+        if proof is Proof.ENTRY and not (guarantees.properties and guarantees.atomic_changes):
             return Proof.NONE
         return proof
 

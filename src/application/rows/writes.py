@@ -51,7 +51,7 @@ from lancekeep.domain.errors import (
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.properties import checked_properties
 from lancekeep.domain.row_rules import Rules, rules_of
-from lancekeep.domain.table import Table, add_table, find_table, v1_location, v1_table
+from lancekeep.domain.table import Table, add_table, find_table, v1_table
 from lancekeep.domain.version_row import VersionRow
 from lancekeep.format.file_references import names_in
 from lancekeep.format.manifest import committed_at, summary_of
@@ -121,14 +121,14 @@ class Writes:
         reader = self._engine.reader(data)
         if write_mode is not WriteMode.CREATE:
             self.require_no_new_rows(object_id)
-        if write_mode is WriteMode.CREATE and not (self._places.v1_names and v1_location(object_id)):
+        if write_mode is WriteMode.CREATE and self._ledger.manifest.location_of(object_id) is None:
             location = self._places.new_location(object_id)
             return self._write_and_enter(Table(object_id, location, checked_properties(properties)), reader)
         replaces = write_mode is WriteMode.OVERWRITE and properties is not None
         if write_mode is WriteMode.OVERWRITE:
             self._require_columns(object_id, reader.schema)
-        if properties and replaces and self._ledger.view().flat:
-            raise Unsupported(f"{object_id}: a V1 directory has no properties; open the catalog with its manifest")
+        if properties and replaces and not self._ledger.guarantees.properties:
+            raise self._ledger.guarantees.refusal(f"cannot store the properties of {object_id}")
         if write_mode is WriteMode.APPEND and not properties and not _is_stream(data):
             return self._append(object_id, reader)
         declared, rules = self._declare_for(object_id, write_mode, properties, replaces=replaces)

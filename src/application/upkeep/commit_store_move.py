@@ -30,14 +30,14 @@ def move_to(rows: ExternalCommitStore, ledger: Ledger, places: Places) -> int:
     commits = ledger.commits
     target = commits.with_rows(rows)
     # An unreachable store must not block the catalog, so it is read before the move begins.
-    rows.latest(places.manifest_root.base_uri)
+    rows.latest(places.probe_uri)
     for root in (places.dataset_root(Table.from_entry(entry)) for entry in view.all_of(TABLE)):
         for history in commits.histories(root):  # a row that cannot be moved is refused before the move begins
             _require_room(commits, history, target)
     view = ledger.begin_move(rows.url)
     roots = [places.dataset_root(Table.from_entry(entry)) for entry in view.all_of(TABLE)]
-    if ledger.shares_store(view):
-        roots.append(places.manifest_root)
+    if ledger.manifest.history is not None:
+        roots.append(ledger.manifest.history)
     moved = sum(move_history(commits, history, target) for root in roots for history in commits.histories(root))
     ledger.finish_move(target)
     return moved

@@ -83,7 +83,7 @@ def migrate(
     view = ledger.view()
     if batch < 1:
         raise InvalidInput(f"batch is {batch!r}; at least one table has to go into a change")
-    if view.flat or not places.v1_names:
+    if not (ledger.guarantees.lists_directories and ledger.guarantees.locations):
         raise Unsupported(
             "a migration needs a catalog that sees V1 tables and has a manifest to enter them in: open it with "
             "mode='compatible'"

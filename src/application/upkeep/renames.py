@@ -42,7 +42,7 @@ class Renames:
     def rename(self, source: ObjectId, target: ObjectId) -> Table:
         table = self._tables.find(source)
         self._ledger.refuse_early(lambda view: rename_table(view, table, target, table.location))
-        if not self._places.v1_names or v1_table(table.location) is None:
+        if not self._ledger.guarantees.lists_directories or v1_table(table.location) is None:
             return self._enter(table, target, table.location)
         UnfinishedClones(self._ledger, self._places).refuse(table)
         self._ledger.commits.naming_schemes.require_one(self._places.dataset_root(table))

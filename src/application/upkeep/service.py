@@ -23,7 +23,7 @@ from lancekeep.application.upkeep.tiering import Tiering, TieringReport
 from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.identity import Identity
 from lancekeep.domain.maintenance import MaintenancePolicy
-from lancekeep.domain.table import MANIFEST_DIRECTORY, Table
+from lancekeep.domain.table import Table
 
 
 class Upkeep:
@@ -108,10 +108,11 @@ class Upkeep:
             return report
         within = checks.run(list(local.tables.usable()), places.dataset_root, repair=repair, progress=progress)
         findings = report.findings + within.findings
-        if ledger.managed and ledger.shares_store(ledger.view()):
-            own = Table(ObjectId((MANIFEST_DIRECTORY,)), MANIFEST_DIRECTORY, {})
+        history = ledger.manifest.history
+        if ledger.managed and history is not None:
+            own = Table(ObjectId((places.location(history),)), places.location(history), {})
             own_checks = attrs.evolve(checks, accept_loss=False)
-            of_manifest = own_checks.run([own], lambda _: places.manifest_root, repair=repair, progress=progress)
+            of_manifest = own_checks.run([own], lambda _: history, repair=repair, progress=progress)
             findings += of_manifest.findings
         return attrs.evolve(report, findings=findings, tables=within.tables)
 

@@ -172,7 +172,7 @@ class TableRelocation:
     def _require_movable(self, table: Table, target: Table) -> None:
         self._ledger.refuse_early(lambda view: relocate_table(view, table, target.location))
         self._places.chosen_root(target)
-        if self._places.v1_names and v1_table(target.location) is not None:
+        if self._ledger.guarantees.lists_directories and v1_table(target.location) is not None:
             raise InvalidInput(
                 f"{target.location!r} is the name of a V1 directory, in which other readers would see a table while it "
                 "is copied; choose a location that does not end in '.lance'"
@@ -437,7 +437,7 @@ class TableRelocation:
         places, objects = self._places, self._places.objects
         old, new = places.dataset_root(source), places.dataset_root(target)
         if self._ledger.view().owner_of(source.location) is None and places.is_occupied(source):
-            if places.v1_names and v1_table(source.location) is not None:
+            if self._ledger.guarantees.lists_directories and v1_table(source.location) is not None:
                 objects.put(f"{old.key}/{DEREGISTERED_MARKER}", MARKER_CONTENT)
             fences = self._fences(old)
             self._copy_references(old, new, replace=False)

@@ -47,5 +47,5 @@ class Health:
         if not isinstance(catalog, Catalog):
             return {"namespace": lambda: self._namespace.list_namespaces(api.ListNamespacesRequest(id=[], limit=1))}
         own = directory_of(catalog, "health")
-        rows, asked = own.commits.rows, own.places.manifest_root.base_uri
+        rows, asked = own.commits.rows, own.places.probe_uri
         return {"storage": own.ledger.view, "commit store": lambda: rows.latest(asked)}
