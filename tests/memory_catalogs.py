@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
+from unittest.mock import Mock
 
 from memory_manifests import MemoryManifestStore
 
@@ -40,7 +41,7 @@ class World:
         self.manifest = MemoryManifestStore(guarantees)
         self.rows = MemoryCommitStore(f"world-{next(NAMES)}")
         entropy = count()
-        no_engine: Any = None  # nothing here reads or writes data
+        no_engine: Any = Mock(spec=["restore"])  # nothing here reads or writes data
         places = Places(
             self.objects,
             "lake",

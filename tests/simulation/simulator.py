@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 from uuid import UUID
 
 import attrs
@@ -170,7 +170,7 @@ def open_catalog(process: Process) -> tuple[Catalog, LanceManifestStore]:
     if world.setting.mode == "compatible":
         manifest = CompatibleManifestStore(table, DirectoryListing(objects, ROOT))
     retry = Retry(clock=process.clock, sleep=process.sleep, jitter=world.random.random)
-    no_engine: Any = None  # no operation reads or writes data
+    no_engine: Any = Mock(spec=["restore"])  # no operation reads or writes data
     places = Places(
         objects,
         ROOT,
