@@ -70,7 +70,7 @@ def _reference(placeholder: click.Command, path: str) -> Iterator[str]:
 
 
 def _help(command: click.Command, path: str) -> str:
-    context = click.Context(command, info_name=path, max_content_width=100, terminal_width=100)
+    context = click.Context(command, info_name=path, max_content_width=80, terminal_width=80)
     return re.sub(r"(?m)^\s+(-h, )?--help .*\n?", "", command.get_help(context) + "\n")
 
 
