@@ -7,12 +7,13 @@ import os
 import random
 import socket
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 
 from lancekeep.adapters.commit_stores import open_commit_store
 from lancekeep.adapters.lance.callbacks import CallbackNamespace
 from lancekeep.adapters.lance.engine import LanceEngine
+from lancekeep.adapters.lance.hashing import file_digest
 from lancekeep.adapters.manifest_stores.compatible import CompatibleManifestStore
 from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListing
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
@@ -21,10 +22,11 @@ from lancekeep.adapters.object_stores import open_object_store, uri_for_lance
 from lancekeep.adapters.rest.catalog import commit_key, served_catalog
 from lancekeep.adapters.rest.settings import HEADER, RestSettings
 from lancekeep.adapters.rest.tables import Descriptions
-from lancekeep.application.catalog import Catalog, catalog_in_directory
+from lancekeep.application.bootstrap import bootstrap
+from lancekeep.application.catalog import Catalog, directory_of
 from lancekeep.application.certification import Certificate, Progress, measure
 from lancekeep.application.commits.table_commits import TableCommits
-from lancekeep.application.entries.ledger import COMMIT_STORE_PROPERTY, Ledger
+from lancekeep.application.entries.ledger import COMMIT_STORE_PROPERTY
 from lancekeep.application.entries.outside import OutsideDirectory
 from lancekeep.application.entries.places import Places
 from lancekeep.application.retry import Retry
@@ -182,16 +184,9 @@ def _open(config: ConnectionConfig) -> Catalog:
 
     rows = open_rows(commit_store or CONDITIONAL_PUT)
     native_options = {key: value for key, value in options.items() if key not in OWN_STORAGE_OPTIONS}
-
+    commits = TableCommits(objects, rows, config.committer or _committer(), Retry())
     manifest_key = f"{root_key}/{MANIFEST_DIRECTORY}".lstrip("/")
     own_history = DatasetRoot(manifest_key, objects.root_uri + manifest_key)
-
-    def publish(name: str, content: bytes) -> bool:
-        return ledger.commits.publish(own_history, name, content)
-
-    def forget(versions: Sequence[int]) -> None:
-        ledger.commits.rows.delete(own_history.base_uri, versions)
-
     opened = {objects.root_uri: objects}
     places = Places(
         objects,
@@ -211,40 +206,43 @@ def _open(config: ConnectionConfig) -> Catalog:
         LanceManifestStore(
             objects,
             manifest_key,
-            publish=None if native_commits else publish,
-            forget=None if native_commits else forget,
+            publish=None if native_commits else partial(commits.publish, own_history),
+            forget=None if native_commits else partial(commits.rows.delete, own_history.base_uri),
             index=partial(refresh_indexes, uri_for_lance(objects, manifest_key), native_options),
             index_inline=inline_optimization,
         ),
         listing,
     )
 
-    commits = TableCommits(objects, rows, config.committer or _committer(), Retry())
-    ledger = Ledger(
-        manifest,
-        commits,
-        places.root_uri,
-        managed=commit_store is not None,
-        new_id=lambda: f"{_CHANCE.getrandbits(128):032x}",
-    )
-    versions = Versions(ledger, places)
-    callbacks = CallbackNamespace(versions)
-    engine = LanceEngine(
-        callbacks,
-        native_options,
-        callbacks.based_on,
-        before_commit=versions.require_safe,
-        on_open=versions.base_paths.require,
-    )
+    def engine_over(versions: Versions) -> LanceEngine:
+        callbacks = CallbackNamespace(versions)
+        return LanceEngine(
+            callbacks,
+            native_options,
+            callbacks.based_on,
+            before_commit=versions.require_safe,
+            on_open=versions.base_paths.require,
+        )
 
     def properties_at(uri: str) -> Mapping[str, str]:
         place = places.outside(uri)
         entered = LanceManifestStore(place.objects, f"{place.key}/{MANIFEST_DIRECTORY}".lstrip("/"))
         return CompatibleManifestStore(entered, DirectoryListing(place.objects, place.key)).view().properties
 
-    catalog = catalog_in_directory(places, ledger, versions, engine, open_rows=open_rows, properties_at=properties_at)
+    catalog = bootstrap(
+        commits,
+        places,
+        manifest,
+        engine_over,
+        managed=commit_store is not None,
+        new_id=lambda: f"{_CHANCE.getrandbits(128):032x}",
+        file_digest=partial(file_digest, storage_options=native_options),
+        open_rows=open_rows,
+        properties_at=properties_at,
+    )
     rows.latest(places.probe_uri)  # fail now, not at the first commit
     manifest.view()
+    ledger = directory_of(catalog).ledger
     view = ledger.view()
     if mode == V2 and COMMIT_STORE_PROPERTY not in view.properties:
         remembered = listing.view().properties.get(COMMIT_STORE_PROPERTY)  # in V1 or compatible mode

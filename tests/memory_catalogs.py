@@ -11,12 +11,11 @@ from memory_manifests import MemoryManifestStore
 
 from lancekeep.adapters.commit_stores.memory import MemoryCommitStore
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
-from lancekeep.application.catalog import catalog_in_directory, directory_of
+from lancekeep.application.bootstrap import bootstrap
+from lancekeep.application.catalog import directory_of
 from lancekeep.application.commits.table_commits import TableCommits
-from lancekeep.application.entries.ledger import Ledger
 from lancekeep.application.entries.places import Places
 from lancekeep.application.retry import Retry
-from lancekeep.application.rows.versions import Versions
 from lancekeep.application.upkeep.cleanup import Cleanup
 from lancekeep.application.upkeep.cleanup_report import CleanupReport
 from lancekeep.application.upkeep.fsck import Fsck, FsckReport
@@ -50,9 +49,15 @@ class World:
             entropy=lambda: f"{next(entropy):08x}",
         )
         commits = TableCommits(self.objects, self.rows, "tester", Retry())
-        ledger = Ledger(self.manifest, commits, places.root_uri, managed=False, new_id=lambda: f"{next(entropy):032x}")
-        self.catalog = catalog_in_directory(
-            places, ledger, Versions(ledger, places), no_engine, open_rows=lambda _: self.rows
+        self.catalog = bootstrap(
+            commits,
+            places,
+            self.manifest,
+            lambda versions: no_engine,
+            managed=False,
+            new_id=lambda: f"{next(entropy):032x}",
+            file_digest=no_engine,
+            open_rows=lambda _: self.rows,
         )
 
     def enter(self, object_id: str, location: str | None, *, listed: bool = False) -> None:

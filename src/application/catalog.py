@@ -6,20 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from lancekeep.application.entries.ledger import Ledger
-from lancekeep.application.entries.places import Places
 from lancekeep.application.entries.tables import Description
 from lancekeep.application.partitions.namespace import PartitionedNamespace
-from lancekeep.application.rows.table_data import TableData
-from lancekeep.application.rows.table_structure import TableStructure
-from lancekeep.application.rows.transaction_records import TransactionRecords
 from lancekeep.application.rows.transactions import Snapshot, Transaction, take_snapshot
 from lancekeep.application.rows.version_times import Moment, moment_of, version_of
-from lancekeep.application.rows.versions import Versions
-from lancekeep.application.rows.views import Views
 from lancekeep.application.rows.writes import HistoryEntry
 from lancekeep.application.services import DEPRECATED, Services, deprecated_part
-from lancekeep.application.upkeep.bases import PropertiesAt
 from lancekeep.application.upkeep.directory import Directory
 from lancekeep.application.upkeep.service import Upkeep
 from lancekeep.domain.commit import Committed, Outcome
@@ -31,8 +23,7 @@ from lancekeep.domain.namespace import Namespace
 from lancekeep.domain.partitioning import PartitionBy
 from lancekeep.domain.table import Table
 from lancekeep.domain.transaction import AllCommitted
-from lancekeep.ports.commit_store import ExternalCommitStore
-from lancekeep.ports.table_engine import TableEngine, VersionDetails, WritePlan
+from lancekeep.ports.table_engine import VersionDetails, WritePlan
 
 if TYPE_CHECKING:
     from lancekeep.domain.operations import Transaction as TableTransaction
@@ -688,38 +679,6 @@ class Catalog(Upkeep):
     def __repr__(self) -> str:
         store = "" if self._directory is None else f", commit_store={self._directory.ledger.own_store!r}"
         return f"Catalog({self.root_uri!r}{store})"
-
-
-def catalog_in_directory(
-    places: Places,
-    ledger: Ledger,
-    versions: Versions,
-    engine: TableEngine,
-    *,
-    open_rows: Callable[[str], ExternalCommitStore],
-    properties_at: PropertiesAt = lambda _: {},
-) -> Catalog:
-    """Return the catalog in a directory."""
-    own = Directory(places, ledger, versions, engine, open_rows, properties_at)
-    services = Services(
-        own.namespaces,
-        own.tables,
-        own.renames.rename,
-        own.writes,
-        TableData(own.tables, own.writes, engine, own.mem_wal.ask),
-        TableStructure(own.writes, engine, own.transactions),
-        own.tags,
-        Views(own.tables, own.writes, engine),
-        own.compactions,
-        TransactionRecords(ledger, places, own.tables, versions, own.writes, engine),
-        engine,
-        resolve=versions.resolve,
-        close=own.close,
-        uri=places.uri,
-        storage_options=places.storage_options,
-        is_bare=places.is_bare,
-    )
-    return Catalog(services, places.root_uri, own)
 
 
 def directory_of(catalog: Catalog, operation: str = "parts of a directory") -> Directory:

@@ -54,10 +54,16 @@ class ExternalCommitStore(Protocol):
     the URL instead.
     """
 
-    url: str
-    """The canonical URL, without secrets and tuning options; equal exactly if two stores hold the same rows."""
+    @property
+    def url(self) -> str:
+        """The canonical URL, without secrets and tuning options.
 
-    guarantees: CommitStoreGuarantees
+        It is equal exactly if two stores hold the same rows.
+        """
+
+    @property
+    def guarantees(self) -> CommitStoreGuarantees:
+        """What the store guarantees."""
 
     def get(self, base_uri: str, version: int) -> VersionRow | None:
         """Return the row of one version, or None."""

@@ -289,21 +289,3 @@ class TableEngine(Protocol):
 
         It returns the time of a version in nanoseconds since 1970; None for a version that does not exist.
         """
-
-    def file_digest(self, directory: str, path: str, size: int) -> str:
-        """Return the BLAKE2b digest of a file, in hexadecimal digits.
-
-        Args:
-            directory: The URI of a directory.
-            path: The path of the file below it.
-            size: The size of the file.
-
-        Raises:
-            OSError: The file cannot be read.
-        """
-
-    def tagged_versions(self, uri: str, branch: str | None) -> set[int]:
-        """Return the tagged versions of a branch of a table.
-
-        ``branch`` None is the main history of the table at ``uri``.
-        """

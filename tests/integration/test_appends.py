@@ -109,7 +109,7 @@ def test_an_interrupted_append_neither_holds_up_its_group_nor_adds_rows(tmp_path
 
     def append(number: int) -> Any:
         while (
-            number and sum(len(line.waiting) for line in directory_of(catalog).writes._appends._lines.values()) < number
+            number and sum(len(line.waiting) for line in directory_of(catalog).versions.lines._lines.values()) < number
         ):
             threading.Event().wait(0.001)
         with performing(cast(KeyedRequest, Interrupted()) if number in interrupted else None):
@@ -481,10 +481,10 @@ def test_a_writer_that_never_wins_does_not_hold_up_appends(tmp_path: Path) -> No
             return False
 
     catalog.write("t", row(1, 0), "append")
-    [line] = appends._lines.values()
+    [line] = appends._lines._lines.values()
     line.won, appends._clock = Won(), lambda: 0.0
     for number in range(1, 5):
-        appends._note_other(ObjectId(("t",)), False)
+        appends._lines.note_other(ObjectId(("t",)), won=False)
         catalog.write("t", row(1, number), "append")
     assert waits == [3.0]
 
@@ -505,7 +505,7 @@ def test_a_writer_of_another_process_that_has_lost_gets_a_turn(
             catalog.write("t", row(1, number), "append")
 
     append_busily()
-    [line] = appends._lines.values()
+    [line] = appends._lines._lines.values()
     assert line.pace.met == float("-inf")
     commit, pending = Versions.commit_version, [1]
 

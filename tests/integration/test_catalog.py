@@ -20,6 +20,7 @@ from lance_namespace_urllib3_client.models.version_range import VersionRange
 
 import lancekeep
 from lancekeep.application.catalog import directory_of, services_of
+from lancekeep.application.commits.checked_rows import HistoryRows
 from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.upkeep.commit_store_move import move_history
 from lancekeep.domain.commit import Committed
@@ -326,7 +327,7 @@ def test_changing_the_commit_store_moves_and_fences_every_history(
     catalog.declare_table("a.declared")
     held = catalog.open("a.t")
     stale = lancekeep.connect(str(tmp_path / "lake"), commit_store=directory_of(catalog).commits.rows.url)
-    rows = directory_of(catalog).commits.rows
+    rows = directory_of(stale).commits.rows
     assert catalog.change_commit_store(redis_url) == 3
     assert catalog.change_commit_store(redis_url) == 0
     with pytest.raises(lancekeep.CommitStoreMismatch):
@@ -363,7 +364,7 @@ def test_interrupted_change_of_commit_store_is_completed(
     target = f"sqlite://{tmp_path}/new.db"
     done: list[int] = []
 
-    def stop(source: TableCommits, root: DatasetRoot, target: TableCommits) -> int:
+    def stop(source: TableCommits, root: DatasetRoot, target: HistoryRows) -> int:
         if len(done) == step:
             raise KeyboardInterrupt
         done.append(1)

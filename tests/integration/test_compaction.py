@@ -386,13 +386,13 @@ def test_appends_do_not_pause_for_compactions(tmp_path: Path, store: str) -> Non
         for thread in threads:
             thread.join()
     assert ids(uri) == sorted(appended)
-    assert directory_of(catalog).writes._appends._lines[ObjectId(("t",))].pace.met == float("-inf")
+    assert directory_of(catalog).versions.lines._lines[ObjectId(("t",))].pace.met == float("-inf")
 
 
 def test_appends_pause_for_a_writer_that_does_not_rebase(tmp_path: Path) -> None:
     catalog, other = connect(tmp_path), connect(tmp_path)
     of_four_fragments(catalog, ["id"])
-    pace = directory_of(catalog).writes._appends._lines[ObjectId(("t",))]
+    pace = directory_of(catalog).versions.lines._lines[ObjectId(("t",))]
     other.compact("t")
     catalog.write("t", rows(50, 1).select(["id"]), "append")
     assert pace.pace.met == float("-inf")

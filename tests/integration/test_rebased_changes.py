@@ -99,7 +99,7 @@ def test_changes_beside_appends_without_a_pause(tmp_path: Path, store: str, mine
     for thread in threads:
         thread.start()
     try:
-        while not directory_of(catalog).writes._appends._lines[TABLE].pace.is_busy(monotonic()):
+        while not directory_of(catalog).versions.lines._lines[TABLE].pace.is_busy(monotonic()):
             stop.wait(0.05)
         changes = [change(catalog, number, 10 + number) for number in range(5)]
     finally:
@@ -113,7 +113,7 @@ def test_changes_beside_appends_without_a_pause(tmp_path: Path, store: str, mine
         assert transaction is not None
         assert transaction.uuid == each.transaction
         assert transaction.transaction_properties == dict([REBASED])
-    line = directory_of(catalog).writes._appends._lines[TABLE]
+    line = directory_of(catalog).versions.lines._lines[TABLE]
     assert (line.is_owed, line.pace.met) == (False, float("-inf")), "no append waited for the changes"
     assert catalog.fsck(deep=True, grace=0).findings == ()
 

@@ -22,6 +22,7 @@ from lance_namespace.errors import LanceNamespaceError
 import lancekeep
 from lancekeep.application.catalog import directory_of
 from lancekeep.application.commits.table_commits import TableCommits
+from lancekeep.application.entries.staged_checks import StagedChecks
 from lancekeep.application.upkeep.table_relocation import TableRelocation
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.operations import Restore, Transaction
@@ -256,18 +257,23 @@ def test_branches_move_with_the_table(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("keep", [False, True])
-def test_branch_that_begins_during_the_move_is_not_acknowledged(local: Lake, keep: bool) -> None:
+def test_branch_that_begins_during_the_move_is_not_acknowledged(
+    local: Lake, monkeypatch: pytest.MonkeyPatch, keep: bool
+) -> None:
     catalog = filled(local, "v2")
     other = local.connect("v2")
     handle = catalog.open("t")
 
-    def move(root: Any, _: bytes) -> None:
+    require = StagedChecks.__call__
+
+    def move(checks: StagedChecks, root: Any, content: bytes) -> None:
+        require(checks, root, content)
         if root.is_branch:  # in a thread of its own: the engine waits for this call
             mover = Thread(target=other.relocate, args=("t", "new"), kwargs={"keep": keep}, daemon=True)
             mover.start()
             mover.join()
 
-    directory_of(catalog).commits.on_staged = (*directory_of(catalog).commits.on_staged, move)
+    monkeypatch.setattr(StagedChecks, "__call__", move)
     with pytest.raises((OSError, RuntimeError, ValueError)):
         handle.create_branch("late")
     assert local.rows("new") == [1, 3, 4]

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import attrs
 from model.world import ROOT, Mishap, Request, Tale
+from unchecked import unchecked
 
 from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.retry import Retry
@@ -177,7 +178,7 @@ class Commit:
 
     def run(self, tape: Tape, commits: Participant) -> Programme | None:
         try:
-            outcome = commits.commit(ROOT, self.version, self.path, None, branch=False)
+            outcome = commits.commit(ROOT, self.version, self.path, None, branch=False, check=unchecked)
         except (CommitRefused, StoreUnavailable):  # both promise that nothing was committed
             tape.tell("lost", self.content)
             return None

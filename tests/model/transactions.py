@@ -15,6 +15,7 @@ import attrs
 from model.checker import COPIES
 from model.participants import ONE_MORE_TRY, Pending, Tape
 from model.world import CALLS, ROOT, Mishap, Request, World, begun, remembered, shown, violation
+from unchecked import unchecked
 
 from lancekeep.adapters.commit_stores import claims
 from lancekeep.application.commits.table_commits import TableCommits
@@ -122,7 +123,7 @@ class Transact:
     def run(self, commits: TableCommits, tell: Callable[[str], None]) -> Token | None:
         wanted = [Candidate(ROOTS[at], 2, staged_path(at, self.name), None) for at in self.order]
         try:
-            outcome = Runner(commits).commit(wanted)
+            outcome = Runner(commits).commit(wanted, unchecked)
         except (CommitRefused, StoreUnavailable):
             tell("lost")
             return None
@@ -149,7 +150,9 @@ class Single:
 
     def run(self, commits: TableCommits, tell: Callable[[str], None]) -> Token | None:
         try:
-            outcome = commits.commit(ROOTS[self.at], 2, staged_path(self.at, self.name), None, branch=False)
+            outcome = commits.commit(
+                ROOTS[self.at], 2, staged_path(self.at, self.name), None, branch=False, check=unchecked
+            )
         except (CommitRefused, StoreUnavailable):
             return None
         if isinstance(outcome, Committed):

@@ -667,7 +667,7 @@ class Readers(OwnOperations, StructureOperations, UpkeepOperations, Neighbours):
         staged = directory_of(catalog).engine.stage(plan, directory_of(catalog).engine.write_fragments(plan, rows))
         root = directory_of(catalog).places.dataset_root(catalog.find_table(name))
         manifest, content = directory_of(catalog).commits.read_staged(
-            root, staged.version, staged.path, staged.size, branch=False
+            root, staged.version, staged.path, staged.size, branch=False, check=directory_of(catalog).versions.check
         )
         token = CommitToken(recognizable(manifest, content))
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -23,14 +24,13 @@ from lancekeep.adapters.manifest_stores import lance_table, table_versions
 from lancekeep.adapters.manifest_stores.compatible import CompatibleManifestStore, CompatibleView
 from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListing, V1Directory
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
-from lancekeep.application.catalog import Catalog, catalog_in_directory, directory_of
+from lancekeep.application.bootstrap import bootstrap
+from lancekeep.application.catalog import Catalog, directory_of
 from lancekeep.application.commits import table_commits
 from lancekeep.application.commits.table_commits import TableCommits
-from lancekeep.application.entries.ledger import Ledger
 from lancekeep.application.entries.places import Places
 from lancekeep.application.retry import Retry
 from lancekeep.application.rows import waiting_writers
-from lancekeep.application.rows.versions import Versions
 from lancekeep.application.upkeep.fsck import Fsck, FsckReport, Kind
 from lancekeep.domain.catalog import SetProperties
 from lancekeep.domain.commit import Committed, Conflict, Unknown
@@ -148,27 +148,6 @@ def open_catalog(process: Process) -> tuple[Catalog, LanceManifestStore]:
     world = process.world
     objects = Objects(process)
     rows: Any = ConditionalPutCommitStore(objects) if world.setting.commit_store != "memory" else Rows(process)
-
-    own_history = DatasetRoot(f"{ROOT}/__manifest", f"{objects.root_uri}{ROOT}/__manifest")
-
-    def publish(name: str, content: bytes) -> bool:
-        return ledger.commits.publish(own_history, name, content)
-
-    def forget(versions: Sequence[int]) -> None:
-        ledger.commits.rows.delete(own_history.base_uri, versions)
-
-    table = LanceManifestStore(
-        objects,
-        own_history.key,
-        publish=None if world.setting.creates else publish,
-        forget=None if world.setting.creates else forget,
-        clock=process.clock,
-        sleep=process.sleep,
-        jitter=world.random.random,
-    )
-    manifest: ManifestStore = table
-    if world.setting.mode == "compatible":
-        manifest = CompatibleManifestStore(table, DirectoryListing(objects, ROOT))
     retry = Retry(clock=process.clock, sleep=process.sleep, jitter=world.random.random)
     no_engine: Any = Mock(spec=["restore"])  # no operation reads or writes data
     places = Places(
@@ -179,8 +158,29 @@ def open_catalog(process: Process) -> tuple[Catalog, LanceManifestStore]:
         entropy=lambda: f"{world.random.getrandbits(32):08x}",
     )
     commits = TableCommits(objects, rows, process.name, retry)
-    ledger = Ledger(manifest, commits, places.root_uri, managed=True, new_id=lambda: "1" * 32)
-    catalog = catalog_in_directory(places, ledger, Versions(ledger, places), no_engine, open_rows=lambda _: rows)
+    root = DatasetRoot(f"{ROOT}/__manifest", f"{objects.root_uri}{ROOT}/__manifest")
+    table = LanceManifestStore(
+        objects,
+        root.key,
+        publish=None if world.setting.creates else partial(commits.publish, root),
+        forget=None if world.setting.creates else partial(commits.rows.delete, root.base_uri),
+        clock=process.clock,
+        sleep=process.sleep,
+        jitter=world.random.random,
+    )
+    manifest: ManifestStore = table
+    if world.setting.mode == "compatible":
+        manifest = CompatibleManifestStore(table, DirectoryListing(objects, ROOT))
+    catalog = bootstrap(
+        commits,
+        places,
+        manifest,
+        lambda versions: no_engine,
+        managed=True,
+        new_id=lambda: "1" * 32,
+        file_digest=no_engine,
+        open_rows=lambda _: rows,
+    )
     manifest.view()
     directory_of(catalog).ledger.view()
     return catalog, table
@@ -492,7 +492,9 @@ def _require_whole(world: World, catalog: Catalog, name: str, location: str) -> 
         version = latest.version + 1 if latest else 1
         staged = f"{root.manifest_key(version, NamingScheme.V2)}-{len(versions)}{attempt}"
         directory_of(catalog).places.objects.put(staged, _manifest(version, f"the last {staged}"))
-        if isinstance(directory_of(catalog).commits.commit(root, version, staged, None, branch=False), Committed):
+        own = directory_of(catalog)
+        outcome = own.commits.commit(root, version, staged, None, branch=False, check=own.versions.check)
+        if isinstance(outcome, Committed):
             break
     else:
         raise Violation(f"{name} has the versions {versions} in {location}, and no writer comes behind them")

@@ -243,7 +243,10 @@ def test_version_committed_during_a_removal_is_kept(world: World, monkeypatch: p
             monkeypatch.undo()
             world.objects.put(staged, b"version 1 LANC")
             assert isinstance(
-                directory_of(world.catalog).commits.commit(root, 1, staged, None, branch=False), Committed
+                directory_of(world.catalog).commits.commit(
+                    root, 1, staged, None, branch=False, check=directory_of(world.catalog).versions.check
+                ),
+                Committed,
             )
         return act(*arguments)
 

@@ -9,6 +9,7 @@ from itertools import count
 
 import pytest
 from faults import Crash, Faulty, crash_at, lost_replies
+from unchecked import unchecked
 
 from lancekeep.adapters.commit_stores.memory import MemoryCommitStore
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
@@ -58,7 +59,7 @@ class World:
 
     def commit(self, version: int, commits: TableCommits | None = None, path: str | None = None) -> object:
         path = path or self.stage(version)
-        return (commits or self.commits()).commit(self.root, version, path, None, branch=False)
+        return (commits or self.commits()).commit(self.root, version, path, None, branch=False, check=unchecked)
 
     def fill(self, versions: int) -> None:
         for version in range(1, versions + 1):
@@ -524,7 +525,7 @@ def test_manifest_with_a_v1_name_gets_a_v2_name_in_a_table_of_v2_names(world: Wo
     if knows:  # the process read the table while it had V1 names
         assert commits.latest(world.root) is not None
     other = world.commits()
-    built, _ = other.commit_built(world.root, Approved(3, "", b"switch LANC"), scheme=NamingScheme.V2)
+    built, _ = other.commit_built(world.root, Approved(3, "", b"switch LANC"), check=unchecked, scheme=NamingScheme.V2)
     assert isinstance(built, Committed)
     stale = f"{world.root.manifest_key(3, NamingScheme.V1)}-0b1d3"
     world.objects.put(stale, b"manifest LANC")
@@ -557,10 +558,10 @@ def test_branch_begins_once_with_the_number_of_its_parent(world: World) -> None:
         return path
 
     commits = world.commits()
-    assert isinstance(commits.commit(branch, 4, stage(4), None, branch=True), Committed)
-    assert isinstance(commits.commit(branch, 5, stage(5), None, branch=True), Committed)
+    assert isinstance(commits.commit(branch, 4, stage(4), None, branch=True, check=unchecked), Committed)
+    assert isinstance(commits.commit(branch, 5, stage(5), None, branch=True, check=unchecked), Committed)
     with pytest.raises(CommitRefused, match="leave a gap"):
-        commits.commit(branch, 8, stage(8), None, branch=True)
+        commits.commit(branch, 8, stage(8), None, branch=True, check=unchecked)
     assert [history.key for history in commits.histories(world.root)] == ["t.lance", "t.lance/tree/b1"]
 
 
@@ -580,20 +581,20 @@ def test_branch_begins_once_with_the_number_of_its_parent(world: World) -> None:
 def test_staged_manifest_of_another_table_or_version_is_refused(world: World, path: str) -> None:
     world.fill(1)
     with pytest.raises(CommitRefused, match="not a staged manifest"):
-        world.commits().commit(world.root, 2, path, None, branch=False)
+        world.commits().commit(world.root, 2, path, None, branch=False, check=unchecked)
 
 
 def test_missing_truncated_or_invalid_staged_manifest_is_refused(world: World) -> None:
     world.fill(1)
     path = world.stage(2)
     with pytest.raises(CommitRefused, match=r"has \d+ bytes where 7 were announced"):
-        world.commits().commit(world.root, 2, path, 7, branch=False)
+        world.commits().commit(world.root, 2, path, 7, branch=False, check=unchecked)
     world.objects.put(path, b"not a manifest")
     with pytest.raises(CommitRefused, match="not a Lance manifest"):
-        world.commits().commit(world.root, 2, path, None, branch=False)
+        world.commits().commit(world.root, 2, path, None, branch=False, check=unchecked)
     world.objects.delete(path)
     with pytest.raises(CommitRefused, match="does not exist"):
-        world.commits().commit(world.root, 2, path, None, branch=False)
+        world.commits().commit(world.root, 2, path, None, branch=False, check=unchecked)
     assert world.rows.get(world.root.base_uri, 2) is None
 
 
@@ -613,16 +614,16 @@ def test_moved_history_is_fenced_in_the_old_store(world: World) -> None:
     world.fill(3)
     commits = world.commits()
     new = MemoryCommitStore(f"world-{next(NAMES)}")
-    target = commits.with_rows(new)
-    assert move_history(commits, world.root, target) == 3
-    assert move_history(commits, world.root, target) == 3  # repeating it completes it
+    target = world.commits(rows=new)
+    assert move_history(commits, world.root, target.rows) == 3
+    assert move_history(commits, world.root, target.rows) == 3  # repeating it completes it
     for version in (4, 5):
         with pytest.raises(CommitStoreMismatch, match="moved to memory://"):
             world.commit(version)
     with pytest.raises(CommitStoreMismatch, match="Connect with that commit store"):
         world.commits().latest(world.root)
     assert isinstance(world.commit(4, world.commits(rows=new)), Committed)
-    assert move_history(target, world.root, commits) == 4  # and back again
+    assert move_history(target, world.root, commits.rows) == 4  # and back again
     assert isinstance(world.commit(5), Committed)
 
 
@@ -649,7 +650,7 @@ def test_rename_without_atomic_create_copies_after_a_reservation(world: World) -
                 staged = f"{key}-another"
                 super().put(staged, b"another LANC")
                 told.append(None)
-                told[:] = [commits.commit(root, 1, staged, None, branch=False)]
+                told[:] = [commits.commit(root, 1, staged, None, branch=False, check=unchecked)]
             super().put(key, content)
 
     world.objects = Plain()

@@ -7,6 +7,7 @@ from itertools import count
 
 import pytest
 from faults import Crash, Faulty, crash_at, lost_replies
+from unchecked import unchecked
 
 from lancekeep.adapters.commit_stores.memory import MemoryCommitStore
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
@@ -53,7 +54,7 @@ class World:
 
     def commit(self, name: str, version: int) -> None:
         each = self.stage(name, version)
-        outcome = self.commits().commit(each.root, version, each.path, None, branch=False)
+        outcome = self.commits().commit(each.root, version, each.path, None, branch=False, check=unchecked)
         assert isinstance(outcome, Committed)
 
     def content(self, name: str, version: int) -> bytes | None:
@@ -83,7 +84,7 @@ def test_transaction_costs_one_reserve_and_one_publication_per_table(world: Worl
         assert commits.latest(each.root) is not None  # as every writer reads it
     rows.calls.clear()
     objects.calls.clear()
-    outcome = TransactionCommits(commits).commit(batch)
+    outcome = TransactionCommits(commits).commit(batch, unchecked)
     assert isinstance(outcome, AllCommitted)
     assert [(each.version, each.path) for each in outcome.versions] == [
         (2, each.root.manifest_key(2, NamingScheme.V2)) for each in batch
@@ -109,14 +110,14 @@ def test_crash_at_any_call_publishes_all_or_nothing_to_the_next_reader(when: str
 
         objects.decide = rows.decide = decide
         try:
-            outcome = TransactionCommits(world.commits(objects=objects, rows=rows)).commit(batch)
+            outcome = TransactionCommits(world.commits(objects=objects, rows=rows)).commit(batch, unchecked)
         except Crash:
             outcome = None
         versions = {name: world.commits().latest(world.roots[name]) for name in reader}
         decided = [each.version == getattr(versions[each.root.key], "version", None) for each in batch]
         assert world.holds(batch) == decided
         assert decided in ([True, True], [False, False]), nth
-        again = TransactionCommits(world.commits()).commit(batch) if not decided[0] else outcome
+        again = TransactionCommits(world.commits()).commit(batch, unchecked) if not decided[0] else outcome
         assert decided == [True, True] or isinstance(again, AllCommitted)
         if outcome is not None:
             assert nth > 12
@@ -129,7 +130,9 @@ def test_lost_replies_commit_exactly_once(world: World, method: str, replies: in
     batch = world.batch()
     objects, rows = Faulty(world.objects), Faulty(world.rows)
     (rows if method in ("reserve_all", "finalize") else objects).decide = lost_replies(method, replies)
-    assert isinstance(TransactionCommits(world.commits(objects=objects, rows=rows)).commit(batch), AllCommitted)
+    assert isinstance(
+        TransactionCommits(world.commits(objects=objects, rows=rows)).commit(batch, unchecked), AllCommitted
+    )
     assert world.holds(batch) == [True, True]
     assert not world.staged()
     assert [row and row.version for row in world.rows.latest_all([root.base_uri for root in world.roots.values()])] == [
@@ -157,7 +160,7 @@ def test_transaction_that_a_reader_finalized_is_reported_as_committed(
         return lose(name, nth)
 
     rows.decide = others_first
-    assert isinstance(TransactionCommits(world.commits(rows=rows)).commit(batch), AllCommitted)
+    assert isinstance(TransactionCommits(world.commits(rows=rows)).commit(batch, unchecked), AllCommitted)
     assert world.holds(batch) == [True, True]
     assert not world.staged()
 
@@ -174,7 +177,7 @@ def test_version_removed_by_cleanup_counts_as_committed_if_another_proves_it(wor
         return lose(name, nth)
 
     rows.decide = gone
-    assert isinstance(TransactionCommits(world.commits(rows=rows)).commit(batch), AllCommitted)
+    assert isinstance(TransactionCommits(world.commits(rows=rows)).commit(batch, unchecked), AllCommitted)
     assert world.holds(batch) == [False, True]
     assert world.content("a", 3) is not None
 
@@ -188,7 +191,7 @@ def test_conflict_on_one_table_aborts_the_transaction(world: World, taken: str, 
     assert world.rows.reserve(row, first=False)
     if published:
         world.commits().latest(other.root)
-    outcome = TransactionCommits(world.commits()).commit(batch)
+    outcome = TransactionCommits(world.commits()).commit(batch, unchecked)
     assert isinstance(outcome, Conflict)
     assert outcome.winner is not None
     assert outcome.winner.base_uri == other.root.base_uri
@@ -209,7 +212,7 @@ def test_token_settles_the_whole_unknown_transaction(world: World) -> None:
             (effect, StoreUnavailable("no reply")) if name == "reserve_all" else None
         )
         objects = Faulty(world.objects)
-        outcome = TransactionCommits(world.commits(objects=objects, rows=rows, patience=0.05)).commit(batch)
+        outcome = TransactionCommits(world.commits(objects=objects, rows=rows, patience=0.05)).commit(batch, unchecked)
         assert isinstance(outcome, Unknown)
         assert "delete" not in objects.calls
         token = CommitToken.parse(str(outcome.token))
@@ -226,7 +229,7 @@ def test_token_settles_the_whole_unknown_transaction(world: World) -> None:
 def test_token_of_taken_versions_resolves_to_a_conflict(world: World) -> None:
     batch = world.batch()
     rows = Faulty(world.rows, lambda name, _: ("before", StoreUnavailable("down")) if name == "reserve_all" else None)
-    outcome = TransactionCommits(world.commits(rows=rows, patience=0.05)).commit(batch)
+    outcome = TransactionCommits(world.commits(rows=rows, patience=0.05)).commit(batch, unchecked)
     assert isinstance(outcome, Unknown)
     world.commit("b", 2)
     for _ in range(2):
@@ -238,15 +241,15 @@ def test_token_of_taken_versions_resolves_to_a_conflict(world: World) -> None:
 def test_impossible_transaction_is_refused_and_changes_nothing(world: World) -> None:
     a, b = world.batch()
     with pytest.raises(InvalidInput, match="at least one"):
-        TransactionCommits(world.commits()).commit([])
+        TransactionCommits(world.commits()).commit([], unchecked)
     with pytest.raises(InvalidInput, match="one new version of each table"):
-        TransactionCommits(world.commits()).commit([a, world.stage("a", 3)])
+        TransactionCommits(world.commits()).commit([a, world.stage("a", 3)], unchecked)
     with pytest.raises(CommitRefused, match="would leave a gap"):
-        TransactionCommits(world.commits()).commit([a, world.stage("b", 5)])
+        TransactionCommits(world.commits()).commit([a, world.stage("b", 5)], unchecked)
     fence = VersionRow.fence(b.root.base_uri, 2, "redis://elsewhere:6379/0")
     assert world.rows.reserve(fence, first=False)
     with pytest.raises(CommitStoreMismatch, match="elsewhere"):
-        TransactionCommits(world.commits()).commit([a, b])
+        TransactionCommits(world.commits()).commit([a, b], unchecked)
     latest = world.rows.latest(a.root.base_uri)
     assert latest is not None
     assert latest.version == 1
@@ -267,14 +270,14 @@ def test_partial_transaction_after_a_lost_row_raises_damaged(world: World) -> No
 
     objects.decide = forget
     with pytest.raises(Damaged, match=r"version 2 of memory:///b belongs to another writer.*lost an acknowledged row"):
-        TransactionCommits(world.commits(objects=objects)).commit(batch)
+        TransactionCommits(world.commits(objects=objects)).commit(batch, unchecked)
     assert world.holds(batch) == [True, False]
 
 
 def test_commit_without_the_store_keeps_the_table_readable(world: World) -> None:
     batch = world.batch()
     rows = Faulty(world.rows, lambda name, _: ("after", StoreUnavailable("lost")) if name == "reserve_all" else None)
-    outcome = TransactionCommits(world.commits(rows=rows, patience=0.05)).commit(batch)
+    outcome = TransactionCommits(world.commits(rows=rows, patience=0.05)).commit(batch, unchecked)
     assert isinstance(outcome, Unknown)
     world.objects.put(world.roots["a"].manifest_key(2, NamingScheme.V2), b"of a writer that knows no commit store")
     world.commits().latest(world.roots["a"])  # what lies there stands, and our staged manifest goes

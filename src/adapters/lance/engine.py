@@ -17,7 +17,6 @@ from lance.fragment import write_fragments
 
 from lancekeep.adapters.lance.channels import Channel, FirstChannel, Handle, StagingChannel
 from lancekeep.adapters.lance.data_files import LanceDataFiles
-from lancekeep.adapters.lance.hashing import file_digest
 from lancekeep.adapters.lance.indexes import trusted_indexes
 from lancekeep.adapters.lance.namespace_errors import is_namespace_error
 from lancekeep.adapters.lance.native_errors import classified, leaves_unknown
@@ -330,13 +329,6 @@ class LanceEngine:
             return None if at is None else time_of(at._ds.serialized_manifest())
 
         return int(dataset.version), time
-
-    def file_digest(self, directory: str, path: str, size: int) -> str:
-        return file_digest(directory, path, size, self._storage_options)
-
-    def tagged_versions(self, uri: str, branch: str | None) -> set[int]:
-        dataset = lance.dataset(uri, storage_options=self._storage_options or None)
-        return {tag["version"] for tag in dataset.tags.list().values() if tag["branch"] == branch}
 
     def _bind(self, writer: Channel | Handle, dataset: Any, branch: str | None = None) -> None:
         """Bind a writer's commits to the version that it has read, and to its successors."""

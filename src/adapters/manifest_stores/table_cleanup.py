@@ -21,7 +21,7 @@ RETENTION = timedelta(minutes=10)
 
 _OF_VERSIONS = (DATA, DELETIONS, TRANSACTIONS, INDICES)
 
-Forget = Callable[[Sequence[int]], None]
+Forget = Callable[[Sequence[int]], object]
 """Removes the rows of versions from a commit store."""
 
 

@@ -17,7 +17,7 @@ from lancekeep.domain.version_row import (
     VersionRow,
     misplacement,
 )
-from lancekeep.ports.commit_store import ExternalCommitStore
+from lancekeep.ports.commit_store import CommitStoreGuarantees, ExternalCommitStore
 
 
 class HistoryRows(ExternalCommitStore, Protocol):
@@ -25,6 +25,9 @@ class HistoryRows(ExternalCommitStore, Protocol):
 
     def sort_out(self, base_uri: str) -> tuple[list[VersionRow], list[VersionRow]]:
         """Return the sound rows of a history, and the foreign ones."""
+
+    def move_to(self, rows: ExternalCommitStore) -> None:
+        """Return rows of another commit store from now on."""
 
 
 class CheckedRows:
@@ -35,13 +38,24 @@ class CheckedRows:
     """
 
     def __init__(self, rows: ExternalCommitStore, root_uri: str) -> None:
-        self.url = rows.url
-        self.guarantees = rows.guarantees
         self._rows = rows
         self._root_uri = root_uri
+        self._left: list[ExternalCommitStore] = []
 
     def __repr__(self) -> str:
         return repr(self._rows)
+
+    @property
+    def url(self) -> str:
+        return self._rows.url
+
+    @property
+    def guarantees(self) -> CommitStoreGuarantees:
+        return self._rows.guarantees
+
+    def move_to(self, rows: ExternalCommitStore) -> None:
+        self._left.append(self._rows)  # commits in progress may still use it
+        self._rows = rows
 
     def sort_out(self, base_uri: str) -> tuple[list[VersionRow], list[VersionRow]]:
         rows = self._rows.list(base_uri, after=None, limit=None, descending=False)
@@ -86,7 +100,8 @@ class CheckedRows:
         return self._rows.delete(base_uri, versions)
 
     def close(self) -> None:
-        self._rows.close()
+        for rows in (*self._left, self._rows):
+            rows.close()
 
     def _check_obstacle(self, obstacle: Taken | NotReady) -> None:
         self._checked(obstacle.row if isinstance(obstacle, Taken) else obstacle.latest)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from lancekeep.application.commits.table_commits import TableCommits
+from lancekeep.application.commits.table_commits import Check, TableCommits
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import CommitRefused, ObjectNotFound
 from lancekeep.domain.layout import DatasetRoot
@@ -18,10 +18,16 @@ from lancekeep.format.manifest import is_manifest
 
 
 class DetachedVersions:
-    """Commits the detached versions of the datasets of one object store."""
+    """Commits the detached versions of the datasets of one object store.
 
-    def __init__(self, commits: TableCommits) -> None:
+    Args:
+        commits: The commits of other versions.
+        check: Checks each manifest.
+    """
+
+    def __init__(self, commits: TableCommits, check: Check) -> None:
         self._commits = commits
+        self._check = check
         self._objects = commits.objects
 
     def create(self, root: DatasetRoot, built: Approved) -> Committed:
@@ -35,8 +41,7 @@ class DetachedVersions:
         return self._create(root, built.number, built.content)
 
     def _create(self, root: DatasetRoot, version: int, content: bytes) -> Committed:
-        for check in self._commits.on_staged:
-            check(root, content)
+        self._check(root, content)
         key = root.versions_key + detached_name(version)
         if not self._commits.retry.call(partial(self._put, key, content)):
             raise CommitRefused(f"{root.base_uri}: the detached version {version} exists; nothing was committed")

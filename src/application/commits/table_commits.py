@@ -49,6 +49,9 @@ from lancekeep.ports.object_store import ObjectStore
 
 Success = TypeVar("Success", Committed, AllCommitted)
 
+Check = Callable[[DatasetRoot, bytes], object]
+"""Checks a manifest before it is committed to a dataset or branch. An error prevents the commit."""
+
 READ_AHEAD = 4
 """How many manifests are read at once after a conflict."""
 
@@ -83,8 +86,6 @@ class TableCommits(Histories):
     ) -> None:
         super().__init__(objects, rows, retry)
         self._committer = committer
-        self.on_staged: Sequence[Callable[[DatasetRoot, bytes], object]] = ()
-        """Functions to call with each manifest before it is committed. One that raises prevents the commit."""
         self.lineage = Lineage(objects, retry, self.get)
         self.naming_schemes = NamingSchemes(objects, self.rows, retry)
         self.settled_indexes = SettledIndexes(objects, retry, self.lineage, self.get)
@@ -114,6 +115,7 @@ class TableCommits(Histories):
         size: int | None,
         *,
         branch: bool,
+        check: Check,
         base: Base | None = None,
         ahead: Ahead | None = None,
         confirm: Callable[[], object] = lambda: None,
@@ -128,6 +130,7 @@ class TableCommits(Histories):
             path: The key of the staged manifest.
             size: Its size in bytes, as a check, if the caller knows it.
             branch: Whether the history may begin with any version.
+            check: Checks the manifest.
             base: The version that the writer read, if the caller knows it.
             ahead: The requests that have begun.
             confirm: Raises if the committed version may be missing. If it cannot decide, the outcome is `Unknown`.
@@ -142,7 +145,7 @@ class TableCommits(Histories):
             AccessDenied, Unsupported: The commit store refused the reservation; the staged manifest was removed.
         """
         reading = None if ahead is None else ahead.staged
-        staged, content = self.read_staged(root, version, path, size, branch=branch, ahead=reading)
+        staged, content = self.read_staged(root, version, path, size, branch=branch, check=check, ahead=reading)
         if ahead is not None:
             ahead.previous.exception()  # the check of the lineage repeats a read that failed
         keyed, latest = current_request(), None
@@ -184,6 +187,7 @@ class TableCommits(Histories):
         root: DatasetRoot,
         built: Approved,
         *,
+        check: Check,
         scheme: NamingScheme = NamingScheme.V2,
         claim: Callable[[CommitToken], object] | None = None,
         confirm: Callable[[], object] = lambda: None,
@@ -198,6 +202,7 @@ class TableCommits(Histories):
         Args:
             root: The dataset.
             built: The version.
+            check: Checks the manifest.
             scheme: How to name it. The caller must know that the version before it has such a name.
             claim: Called with the token of the commit before anything is written. From then on another process may
                 settle the token. An error ends the commit.
@@ -212,8 +217,7 @@ class TableCommits(Histories):
         content = built.content
         path = f"{root.manifest_key(built.number, scheme)}-{uuid4()}"
         staged = StagedManifest(root.base_uri, built.number, path, len(content), False, self._committer)
-        for check in self.on_staged:
-            check(root, content)
+        check(root, content)
         derived = self.rows.guarantees.derived
         manifest = None if derived else self.lineage.decode(root, staged, content)
         descendant = None if derived else self.lineage.require(root, staged, manifest, None)
@@ -340,6 +344,7 @@ class TableCommits(Histories):
         size: int | None,
         *,
         branch: bool,
+        check: Check,
         ahead: Future[bytes] | None = None,
     ) -> tuple[StagedManifest, bytes]:
         """Read and check a staged manifest, with the arguments of `commit`."""
@@ -364,12 +369,18 @@ class TableCommits(Histories):
                 "nothing was committed"
             )
         path = self._by_scheme_of_table(root, name, path, content)
-        return self._claim(root, name, path, content, branch=branch), content
+        staged = self._claim(root, name, path, content, branch=branch)
+        check(root, content)
+        return staged, content
 
     def _claim(
         self, root: DatasetRoot, name: ManifestName, path: str, content: bytes, *, branch: bool
     ) -> StagedManifest:
-        """Check a staged manifest before its commit."""
+        """Return the claim of a staged manifest.
+
+        Raises:
+            CommitRefused: The file is not a manifest, or would wipe the table.
+        """
         version = name.version
         try:
             from_nothing = reads_version_zero(content)
@@ -379,8 +390,6 @@ class TableCommits(Histories):
                 "committed."
             ) from error
         refuse_accidental_overwrite(version, from_nothing, root.base_uri)
-        for check in self.on_staged:
-            check(root, content)
         begins = branch or version == 1
         return StagedManifest(root.base_uri, version, path, len(content), begins, self._committer)
 
@@ -511,11 +520,10 @@ class TableCommits(Histories):
 
     # -- moving to another commit store -------------------------------------------------------------------------
 
-    def with_rows(self, rows: ExternalCommitStore) -> TableCommits:
-        """Return the same authority over another commit store."""
-        other = TableCommits(self.objects, rows, self._committer, self.retry)
-        other.on_staged = self.on_staged
-        return other
+    def move_to(self, rows: ExternalCommitStore) -> None:
+        """Commit through another commit store from now on."""
+        self.rows.move_to(rows)
+        self.forget()
 
     def fence(self, root: DatasetRoot, new_store: str) -> None:
         """End a history here by a row that names the new store. Idempotent."""

@@ -8,7 +8,7 @@ import attrs
 
 from lancekeep.application.commits.keyed_requests import current_request
 from lancekeep.application.commits.protocol_runner import recognizable, refusal
-from lancekeep.application.commits.table_commits import TableCommits, confirmed
+from lancekeep.application.commits.table_commits import Check, TableCommits, confirmed
 from lancekeep.domain.commit import Unknown
 from lancekeep.domain.commit_token import CommitToken, StagedManifest
 from lancekeep.domain.errors import Damaged, LancekeepError, StoreUnavailable
@@ -49,12 +49,12 @@ class TransactionCommits:
         self._commits = commits
 
     def commit(
-        self, candidates: Sequence[Candidate], *, confirm: Callable[[], object] = lambda: None
+        self, candidates: Sequence[Candidate], check: Check, *, confirm: Callable[[], object] = lambda: None
     ) -> TransactionOutcome:
         """Commit every staged manifest as the version that it names, or none of them.
 
-        Idempotent for the same staged manifests. Nothing is removed unless the outcome is definite. ``confirm`` is that
-        of `TableCommits.commit`.
+        Idempotent for the same staged manifests. Nothing is removed unless the outcome is definite. ``check`` and
+        ``confirm`` are those of `TableCommits.commit`.
 
         Raises:
             Unsupported: The commit store cannot reserve that many versions in one step; nothing was committed.
@@ -68,7 +68,7 @@ class TransactionCommits:
         staged, contents, descendants = [], [], []
         for each in candidates:
             manifest, content = self._commits.read_staged(
-                each.root, each.version, each.path, each.size, branch=each.branch
+                each.root, each.version, each.path, each.size, branch=each.branch, check=check
             )
             manifest, content, descendant = self._commits.require_descent(each.root, manifest, content, each.base)
             descendants.append(descendant)

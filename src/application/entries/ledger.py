@@ -13,6 +13,7 @@ from lancekeep.domain.errors import CommitStoreMismatch, Damaged, LancekeepError
 from lancekeep.domain.idempotency import Effect
 from lancekeep.domain.identity import IDENTITY_PROPERTY, Identity, identity_in
 from lancekeep.domain.manifest_entry import OWN_PROPERTIES, TABLE
+from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.manifest_store import Decision, ManifestStore, Result
 
 COMMIT_STORE_PROPERTY = f"{OWN_PROPERTIES}commit_store"
@@ -56,7 +57,7 @@ class Ledger:
 
     Args:
         manifest: The store of the entries.
-        commits: The commits of table versions. `finish_move` replaces them.
+        commits: The commits of table versions.
         root_uri: The root of the catalog.
         managed: Whether a commit store, and not the storage alone, manages the versions.
         new_id: Returns a random id for a new catalog.
@@ -223,11 +224,11 @@ class Ledger:
         view, _ = self.manifest.apply(lambda _: ([SetProperties({MOVING_PROPERTY: url})], None))
         return view
 
-    def finish_move(self, commits: TableCommits) -> None:
+    def finish_move(self, rows: ExternalCommitStore) -> None:
         """Commit through another store from now on, and record it in the catalog."""
-        self.commits = commits
+        self.commits.move_to(rows)
         self.managed = True
-        finished = SetProperties({COMMIT_STORE_PROPERTY: commits.rows.url, MOVING_PROPERTY: None})
+        finished = SetProperties({COMMIT_STORE_PROPERTY: rows.url, MOVING_PROPERTY: None})
         self.manifest.apply(lambda _: ([finished], None))
 
     def _require_authority(self, view: CatalogView, *, during_move: bool = False) -> None:

@@ -12,7 +12,6 @@ from lancekeep.application.entries.ledger import Ledger
 from lancekeep.application.entries.places import Places
 from lancekeep.domain.errors import Damaged, LancekeepError, Refused
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.domain.layout import BRANCHES, DatasetRoot
 from lancekeep.domain.table import Table, v1_table
 
 _LISTED_DIRECTORIES, _LISTED_READS = 1000, 50
@@ -33,16 +32,6 @@ class Removal:
         self.clones = clones
 
     # -- clones -------------------------------------------------------------------------------------------------
-
-    def record_staged(self, root: DatasetRoot, content: bytes) -> None:
-        """Record a dataset as a clone of the datasets whose files its manifest names.
-
-        Args:
-            root: The dataset or branch.
-            content: The staged manifest.
-        """
-        key = root.key.partition(f"/{BRANCHES}/")[0] if root.is_branch else root.key
-        self.clones.record(key, content, root.base_uri)
 
     def record_listed(self, object_id: ObjectId) -> None:
         """Record a V1 table as a clone, if it is one, before its entry changes.

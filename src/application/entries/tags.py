@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import partial
-from typing import TypeVar
 
 import attrs
 
-from lancekeep.application.concurrency import all_alongside, is_remote
 from lancekeep.application.entries.ledger import Ledger
 from lancekeep.application.entries.places import Places
 from lancekeep.application.entries.tables import Tables
+from lancekeep.application.entries.tag_files import TagFiles
 from lancekeep.domain.errors import (
     BranchNotFound,
     InvalidInput,
-    ObjectNotFound,
     TagAlreadyExists,
     TagNotFound,
     VersionNotFound,
 )
 from lancekeep.domain.identifiers import Identifier, ObjectId
+from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.version_row import VersionRow
-from lancekeep.format.tags import DIRECTORY, SUFFIX, Tag
-
-Answer = TypeVar("Answer")
+from lancekeep.format.tags import Tag
 
 
 class Tags:
@@ -33,15 +29,13 @@ class Tags:
 
     Identifiers are those of `Catalog`. ``branch`` None is the main history. Every method raises `TableNotFound` if the
     table does not exist.
-
-    A tag is a small file in the directory of its table. The engine can write it, too, but it checks for the file and
-    then writes it, so two writers can both create one tag. Here the storage's put-if-absent decides.
     """
 
-    def __init__(self, ledger: Ledger, places: Places, tables: Tables) -> None:
+    def __init__(self, ledger: Ledger, places: Places, tables: Tables, files: TagFiles) -> None:
         self._ledger = ledger
         self._places = places
         self._tables = tables
+        self._files = files
 
     def get(self, identifier: Identifier, name: str) -> Tag:
         """Return a tag.
@@ -50,17 +44,11 @@ class Tags:
             TagNotFound: The table has no such tag.
         """
         object_id = ObjectId.of(identifier)
-        return self._read(object_id, name, self._key(object_id, name))
+        return self._read(object_id, self._root(object_id), name)
 
     def list(self, identifier: Identifier) -> Mapping[str, Tag]:
         """Return the tags of a table, by name in byte order."""
-        object_id = ObjectId.of(identifier)
-        directory, objects = self._directory(object_id), self._places.objects
-        keys = self._ask(lambda: [info.key for info in objects.list(directory) if info.key.endswith(SUFFIX)])
-        names = [key[len(directory) : -len(SUFFIX)] for key in keys]
-        contents = all_alongside(self._content, keys) if is_remote(objects) else map(self._content, keys)
-        found = dict(zip(names, zip(keys, contents, strict=True), strict=True))
-        return {name: Tag.parse(content, key) for name, (key, content) in sorted(found.items()) if content is not None}
+        return self._files.list(self._root(ObjectId.of(identifier)))
 
     def create(self, identifier: Identifier, name: str, version: int, branch: str | None = None) -> None:
         """Create a tag.
@@ -79,11 +67,12 @@ class Tags:
             InvalidInput: The name is not valid.
         """
         object_id = ObjectId.of(identifier)
-        key = self._key(object_id, name)
-        row = self._version(object_id, version, branch)
+        root = self._root(object_id)
+        _check(name)
+        row = self._version(object_id, root.branch(branch), version, branch)
         now = _now()
-        content = Tag(version, branch, row.size or 0, {"createdAt": now, "updatedAt": now, "metadata": {}}).content()
-        if not self._created(key, content):
+        tag = Tag(version, branch, row.size or 0, {"createdAt": now, "updatedAt": now, "metadata": {}})
+        if not self._files.create(root, name, tag):
             raise TagAlreadyExists(
                 f"the table {object_id} has a tag {name!r}; choose another name, or move the tag with update_table_tag"
             )
@@ -101,9 +90,9 @@ class Tags:
             TagNotFound, BranchNotFound, VersionNotFound: The tag, the branch or the version does not exist.
         """
         object_id = ObjectId.of(identifier)
-        key = self._key(object_id, name)
-        tag = self._read(object_id, name, key)
-        row = self._version(object_id, version, branch)
+        root = self._root(object_id)
+        tag = self._read(object_id, root, name)
+        row = self._version(object_id, root.branch(branch), version, branch)
         moved = attrs.evolve(
             tag,
             version=version,
@@ -111,7 +100,7 @@ class Tags:
             manifest_size=row.size or 0,
             others=tag.others | {"updatedAt": _now()},
         )
-        self._ask(lambda: self._places.objects.put(key, moved.content()))
+        self._files.replace(root, name, moved)
 
     def delete(self, identifier: Identifier, name: str) -> None:
         """Delete a tag.
@@ -120,58 +109,31 @@ class Tags:
             TagNotFound: The table has no such tag.
         """
         object_id = ObjectId.of(identifier)
-        key = self._key(object_id, name)
-        if self._ask(lambda: self._places.objects.head(key)) is None:
+        root = self._root(object_id)
+        _check(name)
+        if not self._files.exists(root, name):
             raise _missing(object_id, name)
         if self._ledger.commits.rows.guarantees.derived:  # removes a hint that is stale because of the tag
-            self._ledger.commits.latest(self._places.dataset_root(self._tables.find(object_id)))
-        self._ask(lambda: self._places.objects.delete(key))
+            self._ledger.commits.latest(root)
+        self._files.delete(root, name)
 
-    # -- files --------------------------------------------------------------------------------------------------
+    def _root(self, object_id: ObjectId) -> DatasetRoot:
+        return self._places.dataset_root(self._tables.find(object_id))
 
-    def _directory(self, object_id: ObjectId) -> str:
-        table = self._tables.find(object_id)
-        return f"{self._places.dataset_root(table).key}/{DIRECTORY}"
-
-    def _key(self, object_id: ObjectId, name: str) -> str:
-        directory = self._directory(object_id)
+    def _read(self, object_id: ObjectId, root: DatasetRoot, name: str) -> Tag:
         _check(name)
-        return f"{directory}{name}{SUFFIX}"
-
-    def _read(self, object_id: ObjectId, name: str, key: str) -> Tag:
-        content = self._content(key)
-        if content is None:
+        tag = self._files.get(root, name)
+        if tag is None:
             raise _missing(object_id, name)
-        return Tag.parse(content, key)
+        return tag
 
-    def _content(self, key: str) -> bytes | None:
-        try:
-            return self._ask(lambda: self._places.objects.get(key))
-        except ObjectNotFound:
-            return None
-
-    def _created(self, key: str, content: bytes) -> bool:
-        objects = self._places.objects
-        if objects.guarantees.atomic_create:
-            if self._ask(partial(objects.put_if_absent, key, content)):
-                return True
-            return self._content(key) == content  # the reply to the first request may be lost
-        if self._ask(partial(objects.head, key)) is not None:
-            return False
-        self._ask(partial(objects.put, key, content))
-        return True
-
-    def _version(self, object_id: ObjectId, version: int, branch: str | None) -> VersionRow:
-        root = self._places.dataset_root(self._tables.find(object_id)).branch(branch)
-        row = self._ledger.commits.existing(root, version)
+    def _version(self, object_id: ObjectId, history: DatasetRoot, version: int, branch: str | None) -> VersionRow:
+        row = self._ledger.commits.existing(history, version)
         if row is not None:
             return row
-        if branch is not None and self._ledger.commits.latest(root) is None:
+        if branch is not None and self._ledger.commits.latest(history) is None:
             raise BranchNotFound(f"the table {object_id} has no branch {branch!r}")
         raise VersionNotFound(f"the table {object_id} has no version {version} on {branch or 'the main history'}")
-
-    def _ask(self, act: Callable[[], Answer]) -> Answer:
-        return self._ledger.commits.retry.call(act)
 
 
 def _missing(object_id: ObjectId, name: str) -> TagNotFound:

@@ -8,30 +8,27 @@ table and that the previous manifest is still the latest. An append that needs t
 
 from __future__ import annotations
 
-import os
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from copy import copy
 from functools import partial
 from itertools import pairwise
-from threading import Event, Lock
 from typing import Any, TypeVar
 from uuid import uuid4
-from weakref import WeakSet
 
 import attrs
 
 from lancekeep.application.commits.keyed_requests import current_request
 from lancekeep.application.commits.table_commits import READ_AHEAD
 from lancekeep.application.concurrency import alongside, in_background, is_remote
+from lancekeep.application.rows.append_lines import Line, Lines, Predecessor
 from lancekeep.application.rows.digests import Recorder
 from lancekeep.application.rows.row_rules import check_rows
 from lancekeep.application.rows.versions import Versions, raise_unless_committed
 from lancekeep.application.rows.waiting_appends import Append, Claims, Unclaimed
 from lancekeep.application.rows.waiting_writers import WaitingWriters
-from lancekeep.domain.appends import ATTEMPTS, LOOK_EVERY, MOST_BYTES, Pace, group_of, turn
+from lancekeep.domain.appends import ATTEMPTS, LOOK_EVERY, MOST_BYTES, group_of, turn
 from lancekeep.domain.commit import Committed, Conflict
 from lancekeep.domain.commit_token import CommitUnknown
 from lancekeep.domain.dataset_files import DATA, TRANSACTIONS, data_file_name
@@ -40,14 +37,13 @@ from lancekeep.domain.errors import (
     ConcurrentModification,
     InvalidInput,
     LancekeepError,
-    Refused,
     StoreUnavailable,
     Unsupported,
 )
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.naming import NamingScheme
-from lancekeep.domain.table import Table, v1_table
+from lancekeep.domain.table import v1_table
 from lancekeep.domain.version_row import scheme_of
 from lancekeep.format.append import Appendable, NewFile, TransactionFile
 from lancekeep.format.json_files import version_hint
@@ -55,8 +51,6 @@ from lancekeep.ports.table_engine import TableEngine
 
 T = TypeVar("T")
 
-_REMEMBERED = 256
-"""The number of tables whose latest manifest is kept in memory."""
 _HINT_EVERY = 16
 """A version hint this far behind costs a reader of local files a few microseconds per version."""
 
@@ -70,25 +64,6 @@ class Alone:
     """
 
     reader: Any
-
-
-@attrs.frozen
-class _Base:
-    """The version that the next group follows."""
-
-    table: Table
-    root: DatasetRoot
-    version: Appendable
-
-    def has_layout_of(self, other: _Base) -> bool:
-        """Return whether a data file that was written for ``other`` can belong to the next version."""
-        mine, theirs = self.version, other.version
-        return (self.root, self.table.rules, mine.fields, mine.storage_version) == (
-            other.root,
-            other.table.rules,
-            theirs.fields,
-            theirs.storage_version,
-        )
 
 
 @attrs.frozen
@@ -109,51 +84,13 @@ class _Files:
         return f"{self.root.key}/{TRANSACTIONS}/{self.transaction.name}"
 
 
-@attrs.define(eq=False)
-class _Line:
-    """The appends of one table, in order of arrival, and its committer's memory.
-
-    Attributes:
-        others: the other writers of this process that are known.
-        is_owed: whether one of them has lost a commit since the committer last waited for it.
-        is_owed_elsewhere: whether a writer of another process has.
-        won: set when another writer has won a commit.
-        patient_from: when the committer next waits for such a writer.
-        mark: what `WaitingWriters.last` has returned; None if it was not called.
-    """
-
-    table: ObjectId
-    waiting: list[Append] = attrs.field(factory=list)
-    is_served: bool = False
-    others: int = 0
-    is_owed: bool = False
-    is_owed_elsewhere: bool = False
-    won: Event = attrs.field(factory=Event)
-    patient_from: float = float("-inf")
-    mark: bytes | None = None
-    expected: int = 0
-    enough: Event = attrs.field(factory=Event)
-    pace: Pace = attrs.field(factory=Pace)
-    base: _Base | None = None
-
-
-_OPEN: WeakSet[Appends] = WeakSet()
-
-
-def _after_fork() -> None:
-    for appends in _OPEN:
-        appends.after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
-
 class Appends:
     """Commits the appends of this process, together where they meet.
 
     Args:
         versions: The versions of the catalog's tables.
         engine: Its `data_files` encode rows.
+        lines: The appends that wait.
         waiting: The writers of other processes that have lost a commit.
         clock: Returns monotonic seconds.
         now: Returns the time in nanoseconds since 1970, for manifests.
@@ -163,6 +100,7 @@ class Appends:
         self,
         versions: Versions,
         engine: TableEngine,
+        lines: Lines,
         waiting: WaitingWriters,
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -170,34 +108,10 @@ class Appends:
     ) -> None:
         self._versions = versions
         self._engine = engine
+        self._lines = lines
         self._waiting = waiting
         self._clock = clock
         self._now = now
-        self._lock = Lock()
-        self._lines: OrderedDict[ObjectId, _Line] = OrderedDict()
-        self._is_torn = False
-        versions.after_commit = self._note_other
-        _OPEN.add(self)
-
-    def after_fork(self) -> None:
-        """Forget the threads of the parent, which a forked child does not have."""
-        self._lock = Lock()
-        self._is_torn = self._is_torn or any(line.is_served or line.others for line in self._lines.values())
-        self._lines.clear()
-
-    def require_whole(self) -> None:
-        """Refuse to write if this process was forked during a write.
-
-        Another thread of the parent may have held a lock.
-
-        Raises:
-            Refused: It was.
-        """
-        if self._is_torn:
-            raise Refused(
-                "this process was forked while another thread wrote through this catalog; nothing was written. Start "
-                "processes with the methods 'spawn' or 'forkserver' of multiprocessing"
-            )
 
     def append(self, table: ObjectId, reader: Any) -> Committed | Alone:
         """Append a stream of batches, together with the appends that wait.
@@ -209,9 +123,9 @@ class Appends:
             CommitUnknown: The outcome is unknown.
             CommitRefused: As `Versions.commit_version`.
             StoreUnavailable: A store did not answer; nothing was committed.
-            Refused: As `require_whole`.
+            Refused: As `Lines.require_whole`.
         """
-        self.require_whole()
+        self._lines.require_whole()
         rows, reader = self._engine.data_files.gather(reader, MOST_BYTES)
         if rows is None:
             return Alone(reader)
@@ -226,54 +140,16 @@ class Appends:
             raise copy(append.error) from append.error  # several threads raise it
         return Alone(reader) if append.committed is None else append.committed
 
-    @contextmanager
-    def beside(self, table: ObjectId) -> Iterator[None]:
-        """Let a committer pause more often while another local writer runs.
-
-        Raises:
-            Refused: As `require_whole`.
-        """
-        self.require_whole()
-        with self._lock:
-            line = self._line(table)
-            line.others += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                line.others -= 1
-
     def are_recent(self, table: ObjectId) -> bool:
         """Return whether appends to a table commit now, or have a moment ago."""
-        with self._lock:
-            line = self._lines.get(table)
+        line = self._lines.find(table)
         return line is not None and (line.is_served or line.pace.is_recent(self._clock()))
-
-    def _note_other(self, table: ObjectId, won: bool) -> None:
-        """Note that another writer of this process has won or lost a commit."""
-        with self._lock:
-            line = self._lines.get(table)
-            if line is not None:
-                line.is_owed = not won
-        if line is not None and won:
-            line.won.set()
-        if not won:  # perhaps to another process
-            self._waiting.add(table)
 
     # -- the line of a table ------------------------------------------------------------------------------------
 
-    def _line(self, table: ObjectId) -> _Line:
-        line = self._lines.setdefault(table, _Line(table))
-        self._lines.move_to_end(table)
-        if len(self._lines) > _REMEMBERED:
-            idle = (each for each in self._lines.values() if not (each.is_served or each.others or each is line))
-            if (oldest := next(idle, None)) is not None:
-                del self._lines[oldest.table]
-        return line
-
     def _enter(self, table: ObjectId, append: Append) -> None:
-        with self._lock:
-            line = self._line(table)
+        with self._lines.lock:
+            line = self._lines.of(table)
             line.waiting.append(append)
             if len(line.waiting) >= line.expected:
                 line.enough.set()
@@ -292,15 +168,15 @@ class Appends:
             )
             raise
 
-    def _end(self, line: _Line, error: Exception) -> None:
+    def _end(self, line: Line, error: Exception) -> None:
         """Answer every append of a line without a committer; the next append starts one."""
-        with self._lock:
+        with self._lines.lock:
             waiting, line.waiting, line.is_served = line.waiting, [], False
         for append in waiting:
             append.error = error
             append.answer()
 
-    def _serve(self, line: _Line) -> None:
+    def _serve(self, line: Line) -> None:
         try:
             self._commit_groups(line)
         except BaseException as error:
@@ -311,11 +187,11 @@ class Appends:
             self._end(line, failed)
             raise
 
-    def _commit_groups(self, line: _Line) -> None:
+    def _commit_groups(self, line: Line) -> None:
         """Commit groups until no append waits."""
         while True:
             self._pause(line)
-            with self._lock:
+            with self._lines.lock:
                 chosen = set(group_of([append.waiting for append in line.waiting]))
                 group = [append for at, append in enumerate(line.waiting) if at in chosen]
                 line.waiting = [append for at, append in enumerate(line.waiting) if at not in chosen]
@@ -330,23 +206,23 @@ class Appends:
                     append.following = following
                 group[0].answer()
 
-    def _pause(self, line: _Line) -> None:
+    def _pause(self, line: Line) -> None:
         breath = line.pace.breath(self._clock(), line.others)
         if breath:
             self._versions.commits.retry.sleep(breath)
             line.pace = attrs.evolve(line.pace, busy_since=self._clock())
         self._give_turn(line)
         expected, longest = line.pace.linger()
-        with self._lock:
+        with self._lines.lock:
             if len(line.waiting) >= expected:
                 return
             line.expected = expected
             line.enough.clear()
         line.enough.wait(longest)
 
-    def _give_turn(self, line: _Line) -> None:
+    def _give_turn(self, line: Line) -> None:
         """Wait until another writer that has lost a commit has won one, but not for long."""
-        with self._lock:
+        with self._lines.lock:
             is_here, owed = line.is_owed, turn(line.is_owed, line.is_owed_elsewhere)
             line.is_owed = line.is_owed_elsewhere = False
             line.won.clear()
@@ -356,7 +232,7 @@ class Appends:
             line.patient_from = self._clock() + owed.impatient
         line.pace = attrs.evolve(line.pace, busy_since=self._clock())
 
-    def _has_next_version(self, line: _Line, longest: float) -> bool:
+    def _has_next_version(self, line: Line, longest: float) -> bool:
         """Wait until another process has committed a version."""
         commits, ends = self._versions.commits, self._clock() + longest
         while line.base is not None and self._clock() < ends:
@@ -369,7 +245,7 @@ class Appends:
 
     # -- one group ----------------------------------------------------------------------------------------------
 
-    def _commit(self, line: _Line, group: Sequence[Append]) -> None:
+    def _commit(self, line: Line, group: Sequence[Append]) -> None:
         """Commit a group and answer its appends.
 
         An error before the commit sends every append to the engine alone, which commits it or raises its own error. A
@@ -395,7 +271,7 @@ class Appends:
         if base is not None:
             self._hint(base)
 
-    def _begin_to_ask(self, line: _Line) -> Callable[[], bool]:
+    def _begin_to_ask(self, line: Line) -> Callable[[], bool]:
         """Start to look whether a writer of another process has lost a commit since the last look."""
         if not line.pace.is_busy(self._clock()):
             return lambda: False
@@ -407,7 +283,7 @@ class Appends:
 
         return has_changed
 
-    def _publish(self, line: _Line, group: Sequence[Append]) -> tuple[_Base | None, bool]:
+    def _publish(self, line: Line, group: Sequence[Append]) -> tuple[Predecessor | None, bool]:
         """Commit a group.
 
         Returns:
@@ -432,8 +308,7 @@ class Appends:
                 if files is None:
                     return None, met
                 files = self._rebased(files, base)
-                recorder = self._versions.recorder
-                hashed = recorder is not None and recorder.wants(base.table)
+                hashed = self._versions.recorder.wants(base.table)
                 following, built = base.version.followed_by(
                     files.data, files.transaction, self._now(), str(line.table), hashed=hashed
                 )
@@ -454,8 +329,8 @@ class Appends:
                         append.committed = attrs.evolve(
                             committed, transaction=following.transaction, rows=append.rows.count
                         )
-                    if recorder is not None and hashed:
-                        _note(recorder, files, following, committed, built.content)
+                    if hashed:
+                        _note(self._versions.recorder, files, following, committed, built.content)
                     return attrs.evolve(base, version=following), met
                 claims.lost()
                 base = self._after(base, found, attempt)
@@ -467,7 +342,7 @@ class Appends:
             self._discard(files)
             raise
 
-    def _write(self, base: _Base, group: Sequence[Append]) -> tuple[Sequence[Append], _Files | None]:
+    def _write(self, base: Predecessor, group: Sequence[Append]) -> tuple[Sequence[Append], _Files | None]:
         """Write the rows that conform to the table as one data file, and its transaction; the others commit alone."""
         engine, rules = self._engine.data_files, base.table.rules
         for append in group if rules else ():
@@ -490,7 +365,7 @@ class Appends:
         recorded()
         return appends, files
 
-    def _rebased(self, files: _Files, base: _Base) -> _Files:
+    def _rebased(self, files: _Files, base: Predecessor) -> _Files:
         """Return the files with a transaction that read ``base``, or an earlier version if nothing compares the two."""
         read, version = files.transaction.read_version, base.version.version
         if read == version or (read < version and self._versions.commits.rows.guarantees.derived):
@@ -516,7 +391,7 @@ class Appends:
 
     # -- the version to follow ----------------------------------------------------------------------------------
 
-    def _begin_checks(self, table: ObjectId, base: _Base) -> Callable[[], bool]:
+    def _begin_checks(self, table: ObjectId, base: Predecessor) -> Callable[[], bool]:
         """Start to check whether ``base`` is still the latest version of the table."""
         commits = self._versions.commits
         found = self._begin(lambda: self._versions.find_table(table))
@@ -547,7 +422,7 @@ class Appends:
         waits = is_remote(objects) or (syncs and objects.guarantees.durable)
         return alongside(act).result if waits else act
 
-    def _load(self, table: ObjectId) -> _Base:
+    def _load(self, table: ObjectId) -> Predecessor:
         """Read the latest version of a table.
 
         Raises:
@@ -563,9 +438,9 @@ class Appends:
         if row is None or scheme_of(row) is not NamingScheme.V2:
             raise Unsupported(f"{table}: it has no version, or its manifests have names of the scheme V1")
         content = commits.retry.call(partial(commits.objects.get, row.path))
-        return _Base(found, root, Appendable.parse(content, row.path))
+        return Predecessor(found, root, Appendable.parse(content, row.path))
 
-    def _after(self, base: _Base, found: Sequence[bytes], attempt: int) -> _Base:
+    def _after(self, base: Predecessor, found: Sequence[bytes], attempt: int) -> Predecessor:
         """Return the latest version after a conflict."""
         retry = self._versions.commits.retry
         if attempt:
@@ -574,7 +449,7 @@ class Appends:
             return attrs.evolve(base, version=Appendable.parse(found[-1], base.root.versions_key))
         return self._load(base.table.id)
 
-    def _hint(self, base: _Base) -> None:
+    def _hint(self, base: Predecessor) -> None:
         """Write the version hint every few versions, where readers need it to find the latest version."""
         version, objects = base.version.version, self._versions.commits.objects
         if version % _HINT_EVERY == 0 and not objects.guarantees.paged:

@@ -23,6 +23,7 @@ from lancekeep.domain.partitioning import READ_BRANCH, READ_TAG
 from lancekeep.domain.partitions import pinned, published_version, require_main
 from lancekeep.domain.table import find_table
 from lancekeep.format.lineage import Manifest
+from lancekeep.ports.table_engine import TableEngine
 
 
 @attrs.frozen
@@ -37,17 +38,17 @@ class _Published:
 class PublishedPartitions:
     """Publishes what changes of partitions by name commit."""
 
-    def __init__(self, ledger: Ledger, places: Places, restore: Callable[[ObjectId, int], object]) -> None:
+    def __init__(self, ledger: Ledger, places: Places, engine: TableEngine) -> None:
         """Create it.
 
         Args:
             ledger: The catalog.
             places: The directories of tables.
-            restore: Commits a version of a table with the contents of an earlier one.
+            engine: Restores versions.
         """
         self._ledger = ledger
         self._places = places
-        self._restore = restore
+        self._engine = engine
 
     def require_no_new_rows(self, object_id: ObjectId) -> None:
         """Check that a table may get rows or values by its name.
@@ -82,7 +83,7 @@ class PublishedPartitions:
             return commit()
         latest = self._ledger.commits.latest(published.root)
         if latest is not None and not self._adds_no_rows(published, latest.version):
-            self._restore(object_id, published.version)
+            self._engine.restore(object_id, published.version)
         committed = commit()
         self._publish(published, committed.version)
         return committed

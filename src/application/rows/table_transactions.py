@@ -153,10 +153,11 @@ class TableTransactions:
             if not isinstance(outcome, Conflict):
                 made = raise_unless_committed(outcome, str(object_id))
                 if attempt > _MODEST:
-                    self._versions.after_commit(object_id, True)
+                    self._versions.lines.note_other(object_id, won=True)
                 return attrs.evolve(made, transaction=following.transaction)
             if attempt == _MODEST:
-                self._versions.after_commit(object_id, False)  # a committer of appends gives way until the next attempt
+                # A committer of appends gives way until the next attempt.
+                self._versions.lines.note_other(object_id, won=False)
             if not found:
                 found = known.of_winner(latest, outcome.winner)
             if 0 < len(found) < READ_AHEAD:

@@ -11,14 +11,16 @@ from uuid import uuid4
 import attrs
 
 from lancekeep.application.commits.detached_versions import DetachedVersions
-from lancekeep.application.commits.table_commits import Ahead, TableCommits
+from lancekeep.application.commits.table_commits import Ahead, Check, TableCommits
 from lancekeep.application.commits.tokens import parse_token
 from lancekeep.application.commits.transaction_commits import Candidate, TransactionCommits
 from lancekeep.application.concurrency import is_remote
 from lancekeep.application.entries.base_paths import BasePaths
 from lancekeep.application.entries.ledger import Ledger
 from lancekeep.application.entries.places import Places
+from lancekeep.application.entries.tag_files import TagFiles
 from lancekeep.application.entries.unfinished_clones import UnfinishedClones
+from lancekeep.application.rows.append_lines import Lines
 from lancekeep.application.rows.digests import Recorder
 from lancekeep.domain.commit import Committed, Conflict, Outcome, Unknown
 from lancekeep.domain.commit_token import CommitToken, CommitUnknown
@@ -62,21 +64,36 @@ class NewVersion:
 class Versions:
     """The versions of every table of one catalog.
 
-    The table engine calls this object while it reads and writes, so this object must not need the engine. The catalog
-    sets `tagged_versions` once it has an engine, and `Appends` sets `after_commit`.
+    The table engine calls this object while it reads and writes, so this object must not need the engine.
+
+    Args:
+        ledger: The entries, and the commits.
+        places: The directories of the tables.
+        base_paths: The base paths that the caller may read.
+        check: Checks each manifest before its commit.
+        tag_files: The tags, which keep versions from being deleted.
+        lines: The appends that give way to other writers.
+        recorder: Notes each committed version.
     """
 
-    def __init__(self, ledger: Ledger, places: Places) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        places: Places,
+        base_paths: BasePaths,
+        check: Check,
+        tag_files: TagFiles,
+        lines: Lines,
+        recorder: Recorder,
+    ) -> None:
         self._ledger = ledger
         self._places = places
-        self.base_paths = BasePaths(ledger, places)
+        self.base_paths = base_paths
+        self.check = check
+        self._tag_files = tag_files
+        self.lines = lines
+        self.recorder = recorder
         self.unfinished_clones = UnfinishedClones(ledger, places)
-        self.tagged_versions: Callable[[str, str | None], set[int]] = lambda uri, branch: set()
-        """Returns the versions of a branch of the table at a URI that a tag points at."""
-        self.after_commit: Callable[[ObjectId, bool], None] = lambda table, won: None
-        """Called after a commit of a table's main history by `commit_version`: whether it won its version."""
-        self.recorder: Recorder | None = None
-        """Notes each committed version."""
 
     # -- tables -------------------------------------------------------------------------------------------------
 
@@ -194,7 +211,7 @@ class Versions:
         self.require_one_scheme(table, branch)
         root, commits = self._places.dataset_root(table).branch(branch), self._ledger.commits
         latest = commits.latest(root)
-        committed = detaching(DetachedVersions(commits), root)
+        committed = detaching(DetachedVersions(commits, self.check), root)
         is_here = is_at(self._ledger.fresh(), table.location)
         if is_here and (latest is None or commits.retry.call(partial(commits.objects.head, latest.path))):
             self.note(table, branch, committed)
@@ -255,12 +272,13 @@ class Versions:
             manifest_path,
             size,
             branch=branch is not None,
+            check=self.check,
             base=_base_at(table, branch, base),
             ahead=ahead,
             confirm=self._confirming(table, version, first=version == 1, branch=branch),
         )
         if branch is None:
-            self.after_commit(table.id, not isinstance(outcome, Conflict))
+            self.lines.note_other(table.id, won=not isinstance(outcome, Conflict))
         self.note(table, branch, outcome)
         return outcome
 
@@ -285,7 +303,7 @@ class Versions:
         confirm = self._confirming(table, built.number, first=False) if self.managed else _nothing
         root = self._places.dataset_root(table)
         outcome, found = self._ledger.commits.commit_built(
-            root, built, scheme=scheme or NamingScheme.V2, claim=claim, confirm=confirm
+            root, built, check=self.check, scheme=scheme or NamingScheme.V2, claim=claim, confirm=confirm
         )
         if noted:
             self.note(table, None, outcome)
@@ -304,7 +322,9 @@ class Versions:
         staged = f"{root.manifest_key(built.number, NamingScheme.V2)}-{uuid4()}"
         commits = self._ledger.commits
         commits.retry.call(lambda: self._places.objects.put(staged, built.content))
-        outcome = commits.commit(root, built.number, staged, len(built.content), branch=True, confirm=confirm)
+        outcome = commits.commit(
+            root, built.number, staged, len(built.content), branch=True, check=self.check, confirm=confirm
+        )
         self.note(table, None, outcome)
         return outcome
 
@@ -332,6 +352,7 @@ class Versions:
                 )
                 for each in candidates
             ],
+            self.check,
             confirm=lambda: [check() for check in checks],
         )
         if isinstance(outcome, AllCommitted):
@@ -341,7 +362,7 @@ class Versions:
 
     def note(self, table: Table, branch: str | None, outcome: Outcome) -> None:
         """Note a committed version for `recorder`."""
-        if self.recorder is not None and isinstance(outcome, Committed):
+        if isinstance(outcome, Committed):
             self.recorder.note(table, branch, outcome.version, outcome.path)
 
     def require_columns_may_change(self, object_id: ObjectId) -> None:
@@ -484,9 +505,9 @@ class Versions:
         """Return the tagged versions of a history. Histories share numbers, and a tag names one of them."""
         found = self._history(self._places.location(root))
         if found is None or not root.is_branch:
-            return self.tagged_versions(self._places.uri_at(root), None)
+            return self._tag_files.tagged_versions(root, None)
         table, branch = found
-        return self.tagged_versions(self._places.uri(table), branch)
+        return self._tag_files.tagged_versions(self._places.dataset_root(table), branch)
 
     def _history(self, location: str) -> tuple[Table, str | None] | None:
         """Return the table and the branch of a history; None if no entry has it."""

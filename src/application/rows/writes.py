@@ -27,7 +27,6 @@ from lancekeep.application.rows.published import PublishedPartitions
 from lancekeep.application.rows.row_rules import checked
 from lancekeep.application.rows.version_times import Times, history_name, latest_at, time_of_manifest
 from lancekeep.application.rows.versions import Versions, raise_unless_committed
-from lancekeep.application.rows.waiting_writers import WaitingWriters
 from lancekeep.domain.catalog import CatalogView, Change
 from lancekeep.domain.commit import Committed, Conflict
 from lancekeep.domain.commit_token import CommitUnknown
@@ -98,6 +97,7 @@ class Writes:
         tables: Tables,
         removal: Removal,
         engine: TableEngine,
+        appends: Appends,
         transactions: Callable[[], TableTransactions],
         published: PublishedPartitions,
     ) -> None:
@@ -109,14 +109,12 @@ class Writes:
         self._engine = engine
         self._transactions = transactions
         self._published = published
-        self._appends = Appends(
-            versions, engine, WaitingWriters(places.objects, places.prefix, versions.commits.retry.clock)
-        )
+        self._appends = appends
 
     # -- writing ------------------------------------------------------------------------------------------------
 
     def write(self, object_id: ObjectId, data: Any, mode: str, properties: Mapping[str, str] | None) -> Committed:
-        self._appends.require_whole()
+        self._versions.lines.require_whole()
         write_mode = _mode(mode)
         reader = self._engine.reader(data)
         if write_mode is not WriteMode.CREATE:
@@ -134,7 +132,7 @@ class Writes:
         declared, rules = self._declare_for(object_id, write_mode, properties, replaces=replaces)
         engine_mode = WriteMode.CREATE if declared else write_mode
         try:
-            with self._diagnosed(object_id), self._appends.beside(object_id), checked(reader, rules) as rows:
+            with self._diagnosed(object_id), self._versions.lines.beside(object_id), checked(reader, rules) as rows:
                 committed = self._settled(object_id, lambda: self._engine.write(object_id, rows, engine_mode))
             self.note(object_id, None, committed)
             if replaces and not declared:
@@ -156,7 +154,7 @@ class Writes:
             if isinstance(appended, Committed):
                 return appended
             rules = self._tables.find(object_id).rules
-            with self._appends.beside(object_id), checked(appended.reader, rules) as rows:
+            with self._versions.lines.beside(object_id), checked(appended.reader, rules) as rows:
                 return self._engine.write(object_id, rows, WriteMode.APPEND)
 
         with self._diagnosed(object_id):
@@ -192,7 +190,7 @@ class Writes:
     def commit_fragments(
         self, plan: WritePlan, fragments: Sequence[Any], properties: Mapping[str, str], *, exactly: bool
     ) -> Committed:
-        with self._diagnosed(plan.table), self._appends.beside(plan.table):
+        with self._diagnosed(plan.table), self._versions.lines.beside(plan.table):
             committed = self._settled(
                 plan.table, lambda: self._engine.commit_fragments(plan, fragments, properties, exactly=exactly)
             )
@@ -284,7 +282,7 @@ class Writes:
         if rebased and branch is None and current_request() is None and self._appends.are_recent(object_id):
             with suppress(Unsupported):  # the engine can
                 return until_committed().call(lambda: self._commit_rebased(object_id, act))
-        with self._diagnosed(object_id), self._appends.beside(object_id):
+        with self._diagnosed(object_id), self._versions.lines.beside(object_id):
             return self._settled(
                 object_id,
                 lambda: self._engine.change(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from lancekeep.application.commits.checked_rows import CheckedRows, HistoryRows
 from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.entries.ledger import Ledger
 from lancekeep.application.entries.places import Places
@@ -28,7 +29,7 @@ def move_to(rows: ExternalCommitStore, ledger: Ledger, places: Places) -> int:
     if view is None:
         return 0
     commits = ledger.commits
-    target = commits.with_rows(rows)
+    target = CheckedRows(rows, commits.objects.root_uri)
     # An unreachable store must not block the catalog, so it is read before the move begins.
     rows.latest(places.probe_uri)
     for root in (places.dataset_root(Table.from_entry(entry)) for entry in view.all_of(TABLE)):
@@ -39,11 +40,11 @@ def move_to(rows: ExternalCommitStore, ledger: Ledger, places: Places) -> int:
     if ledger.manifest.history is not None:
         roots.append(ledger.manifest.history)
     moved = sum(move_history(commits, history, target) for root in roots for history in commits.histories(root))
-    ledger.finish_move(target)
+    ledger.finish_move(rows)
     return moved
 
 
-def move_history(source: TableCommits, root: DatasetRoot, target: TableCommits) -> int:
+def move_history(source: TableCommits, root: DatasetRoot, target: HistoryRows) -> int:
     """Fence a history in its store, and copy its rows to the target. Idempotent.
 
     Returns:
@@ -52,25 +53,25 @@ def move_history(source: TableCommits, root: DatasetRoot, target: TableCommits) 
     Raises:
         Damaged: The target holds other versions; see `_require_room`.
     """
-    source.retry.call(lambda: source.fence(root, target.rows.url))
-    rows = [row for row in _all_rows(source, root) if row.is_final]
-    if target.rows.guarantees.derived:  # it searches from the hint up to a gap, which deletions may have left
+    source.retry.call(lambda: source.fence(root, target.url))
+    rows = [row for row in _all_rows(source.rows, root) if row.is_final]
+    if target.guarantees.derived:  # it searches from the hint up to a gap, which deletions may have left
         source.retry.call(partial(source.objects.delete, root.hint_key))
-    stale = target.rows.latest(root.base_uri)
+    stale = target.latest(root.base_uri)
     if stale is not None and stale.moved_to is not None:
-        target.rows.delete(root.base_uri)  # left by an earlier move in the other direction
-    target.rows.record(rows)
+        target.delete(root.base_uri)  # left by an earlier move in the other direction
+    target.record(rows)
     missing = {(row.version, row.path) for row in rows} - {(row.version, row.path) for row in _all_rows(target, root)}
     if missing:
         raise Damaged(
-            f"{root.base_uri}: {target.rows.url} holds other versions than {source.rows.url}, first {min(missing)}. "
+            f"{root.base_uri}: {target.url} holds other versions than {source.rows.url}, first {min(missing)}. "
             "Remove the foreign rows there, then call change_commit_store again."
         )
     _require_room(source, root, target)
     return len(rows)
 
 
-def _require_room(source: TableCommits, root: DatasetRoot, target: TableCommits) -> None:
+def _require_room(source: TableCommits, root: DatasetRoot, target: HistoryRows) -> None:
     """Check that the target's rows of a history belong to existing versions.
 
     Readers would report the version of any other row as the latest.
@@ -78,17 +79,17 @@ def _require_room(source: TableCommits, root: DatasetRoot, target: TableCommits)
     Raises:
         Damaged: A row has no manifest. The message names the row.
     """
-    own = {(row.version, row.path) for row in _all_rows(source, root)}
+    own = {(row.version, row.path) for row in _all_rows(source.rows, root)}
     for row in _all_rows(target, root):
         if row.moved_to is not None:
             return  # the history moved away from the target before; its rows are replaced
         if (row.version, row.path) not in own and source.retry.call(partial(source.objects.head, row.path)) is None:
             raise Damaged(
-                f"{root.base_uri}: {target.rows.url} holds a row of version {row.version}, whose manifest "
+                f"{root.base_uri}: {target.url} holds a row of version {row.version}, whose manifest "
                 f"{row.path!r} does not exist. The row was left by another table at this place. Delete the rows of "
-                f"{root.base_uri} in {target.rows.url}, then call change_commit_store again."
+                f"{root.base_uri} in {target.url}, then call change_commit_store again."
             )
 
 
-def _all_rows(commits: TableCommits, root: DatasetRoot) -> list[VersionRow]:
-    return commits.rows.list(root.base_uri, after=None, limit=None, descending=True)
+def _all_rows(rows: HistoryRows, root: DatasetRoot) -> list[VersionRow]:
+    return rows.list(root.base_uri, after=None, limit=None, descending=True)

@@ -31,7 +31,6 @@ from lancekeep.domain.table import Table
 from lancekeep.format.digests import digest_of
 from lancekeep.format.manifest import message_at, transaction_name
 from lancekeep.format.table_version import operation_field
-from lancekeep.ports.table_engine import TableEngine
 
 _LOG = logging.getLogger(__name__)
 
@@ -41,6 +40,9 @@ _LOOK_EVERY = 0.05
 """Seconds after which an ending process is noticed."""
 _MOST_BYTES = 32 << 20
 """The most contents of files that wait to be hashed."""
+
+FileDigestOf = Callable[[str, str, int], str]
+"""Returns the digest of a file, by the URI of a directory, its path there and its size. Raises `OSError`."""
 
 _OPEN: WeakSet[DigestRecorder] = WeakSet()
 
@@ -80,7 +82,7 @@ class DigestRecorder:
         ledger: The entries, and the commits of the versions.
         places: The directories.
         clones: Resolves base paths.
-        engine: Reads the files that it has written.
+        file_digest: Reads the files that the table engine has written.
         clock: Returns monotonic seconds.
     """
 
@@ -89,13 +91,13 @@ class DigestRecorder:
         ledger: Ledger,
         places: Places,
         clones: Clones,
-        engine: TableEngine,
+        file_digest: FileDigestOf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ledger = ledger
         self._places = places
         self._clones = clones
-        self._engine = engine
+        self._file_digest = file_digest
         self._clock = clock
         self.after_fork()
         _OPEN.add(self)
@@ -244,8 +246,8 @@ class DigestRecorder:
     def _digest_of(self, root: DatasetRoot, file: NamedFile) -> str:
         if "://" in file.key:
             directory, _, path = file.key.rpartition("/")
-            return self._engine.file_digest(directory, path, file.size)
-        return self._engine.file_digest(self._places.uri_at(root), file.key.removeprefix(f"{root.key}/"), file.size)
+            return self._file_digest(directory, path, file.size)
+        return self._file_digest(self._places.uri_at(root), file.key.removeprefix(f"{root.key}/"), file.size)
 
     def _path(self, history: DatasetRoot, version: int) -> str:
         row = self._ledger.commits.existing(history, version)

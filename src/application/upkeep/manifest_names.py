@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import attrs
 
-from lancekeep.application.commits.table_commits import TableCommits
+from lancekeep.application.commits.table_commits import Check, TableCommits
 from lancekeep.application.rows.versions import raise_unless_committed
 from lancekeep.domain.commit import Conflict
 from lancekeep.domain.errors import ConcurrentModification, Damaged, ObjectNotFound, Unsupported
@@ -58,6 +58,7 @@ class ManifestNamesMigration:
     Attributes:
         name: The table.
         commits: The commits of the table's versions.
+        check: Checks the version without changes.
         interrupt_plain_readers: Whether readers that open the latest version without the catalog may fail until the
             migration ends.
         reader_pause: Seconds between the change of the rows and the removal of the V1 names.
@@ -67,6 +68,7 @@ class ManifestNamesMigration:
 
     name: ObjectId
     commits: TableCommits
+    check: Check
     interrupt_plain_readers: bool
     reader_pause: float
     progress: Progress
@@ -140,7 +142,7 @@ class ManifestNamesMigration:
             transaction = Transaction(latest.version, str(uuid4()), operation=UpdateConfig())
             following = next_version(base, transaction, self.now(), str(self.name))
             self.commits.record_transaction(root, following)
-            outcome, _ = self.commits.commit_built(root, following, scheme=_V2)
+            outcome, _ = self.commits.commit_built(root, following, check=self.check, scheme=_V2)
             if not isinstance(outcome, Conflict):
                 return raise_unless_committed(outcome, str(self.name)).version
         raise ConcurrentModification(

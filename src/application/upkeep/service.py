@@ -208,7 +208,7 @@ class Upkeep:
         local = self._local("relocate")
         local.recorder.flush()
         relocation = TableRelocation(
-            local.ledger, local.places, local.tables, local.removal, local.mem_wal, local.engine
+            local.ledger, local.places, local.tables, local.removal, local.mem_wal, local.engine, local.versions.check
         )
         return relocation.relocate(ObjectId.of(identifier), location, keep=keep, dry_run=dry_run, progress=progress)
 
@@ -359,8 +359,8 @@ class Upkeep:
         """
         local = self._local("migrate_manifest_names")
         found = local.tables.find(ObjectId.of(table))
-        commits = local.ledger.commits
-        migration = ManifestNamesMigration(found.id, commits, interrupt_plain_readers, reader_pause, progress)
+        commits, check = local.ledger.commits, local.versions.check
+        migration = ManifestNamesMigration(found.id, commits, check, interrupt_plain_readers, reader_pause, progress)
         return migration.run(local.places.dataset_root(found), dry_run=dry_run)
 
     def optimize(self) -> None:

@@ -16,6 +16,7 @@ from uuid import uuid4
 
 import attrs
 
+from lancekeep.application.commits.table_commits import Check
 from lancekeep.application.concurrency import at_once
 from lancekeep.application.entries.ledger import Ledger
 from lancekeep.application.entries.mem_wal import MemWal
@@ -115,6 +116,7 @@ class TableRelocation:
     """Moves tables below the root of one catalog.
 
     Args:
+        check: Checks each fence.
         now: Returns the time in nanoseconds since 1970, for manifests.
     """
 
@@ -126,6 +128,7 @@ class TableRelocation:
         removal: Removal,
         mem_wal: MemWal,
         engine: TableEngine,
+        check: Check,
         *,
         now: Callable[[], int] = time.time_ns,
     ) -> None:
@@ -135,6 +138,7 @@ class TableRelocation:
         self._removal = removal
         self._mem_wal = mem_wal
         self._engine = engine
+        self._check = check
         self._now = now
 
     def relocate(
@@ -413,8 +417,9 @@ class TableRelocation:
             commits.record_transaction(history, manifest)
             staged = f"{history.manifest_key(latest.version + 1, scheme)}-{uuid4()}"
             self._retry(partial(self._places.objects.put, staged, manifest.content))
+            size = len(manifest.content)
             outcome = commits.commit(
-                history, latest.version + 1, staged, len(manifest.content), branch=branch is not None
+                history, latest.version + 1, staged, size, branch=branch is not None, check=self._check
             )
             if not isinstance(outcome, Conflict):
                 raise_unless_committed(outcome, base_uri)
