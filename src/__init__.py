@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from lancekeep.application.certification import Certificate, Check, Result
     from lancekeep.application.entries.tables import Description
     from lancekeep.application.entries.tags import Tags
-    from lancekeep.application.partitions.namespace import PartitionedNamespace
+    from lancekeep.application.partitions.namespace import PartitionedNamespace, Partitions
     from lancekeep.application.partitions.scan import Scan
+    from lancekeep.application.rows.branches import Branches
     from lancekeep.application.rows.table_data import TableData
     from lancekeep.application.rows.table_structure import TableStructure
     from lancekeep.application.rows.transactions import Snapshot, Transaction
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from lancekeep.application.rows.writes import HistoryEntry
     from lancekeep.application.upkeep.cleanup_report import CleanupReport, NotCleaned, TableCleanup
     from lancekeep.application.upkeep.fsck import Finding, FsckReport
+    from lancekeep.application.upkeep.maintenance import MaintenanceAction
+    from lancekeep.application.upkeep.manifest_names import RenamedManifests
     from lancekeep.application.upkeep.migration import MigrationProgress, MigrationReport
     from lancekeep.application.upkeep.table_relocation import RelocationReport
     from lancekeep.application.upkeep.tiering import TieringReport
@@ -69,6 +72,8 @@ if TYPE_CHECKING:
         ViewNotFound,
     )
     from lancekeep.domain.identifiers import ObjectId
+    from lancekeep.domain.identity import Identity
+    from lancekeep.domain.maintenance import MaintenancePolicy
     from lancekeep.domain.namespace import Namespace
     from lancekeep.domain.partitioning import PartitionBy, PartitionField, PartitionSpec, Transform
     from lancekeep.domain.partitions import Partition
@@ -93,6 +98,7 @@ __all__ = [
     "Branch",
     "BranchAlreadyExists",
     "BranchNotFound",
+    "Branches",
     "Catalog",
     "Certificate",
     "Changed",
@@ -115,6 +121,7 @@ __all__ = [
     "Finding",
     "FsckReport",
     "HistoryEntry",
+    "Identity",
     "Index",
     "IndexAlreadyExists",
     "IndexCounts",
@@ -125,6 +132,8 @@ __all__ = [
     "LostRows",
     "LsmRefused",
     "LsmWarning",
+    "MaintenanceAction",
+    "MaintenancePolicy",
     "MergeCounts",
     "MergeRule",
     "MigrationProgress",
@@ -144,6 +153,7 @@ __all__ = [
     "PartitionField",
     "PartitionSpec",
     "PartitionedNamespace",
+    "Partitions",
     "Problem",
     "Query",
     "Recording",
@@ -151,6 +161,7 @@ __all__ = [
     "Refreshed",
     "Refused",
     "RelocationReport",
+    "RenamedManifests",
     "RestNamespace",
     "Result",
     "Retryable",
@@ -206,11 +217,16 @@ _HOMES = {
     "lancekeep.application.upkeep.tiering": "TieringReport",
     "lancekeep.application.upkeep.fsck": "Finding FsckReport",
     "lancekeep.application.upkeep.migration": "MigrationProgress MigrationReport",
-    "lancekeep.application.partitions.namespace": "PartitionedNamespace",
+    "lancekeep.application.partitions.namespace": "PartitionedNamespace Partitions",
     "lancekeep.application.partitions.scan": "Scan",
     "lancekeep.application.entries.tables": "Description",
     "lancekeep.application.rows.transactions": "Snapshot Transaction",
     "lancekeep.application.rows.writes": "HistoryEntry",
+    "lancekeep.application.rows.branches": "Branches",
+    "lancekeep.domain.identity": "Identity",
+    "lancekeep.domain.maintenance": "MaintenancePolicy",
+    "lancekeep.application.upkeep.maintenance": "MaintenanceAction",
+    "lancekeep.application.upkeep.manifest_names": "RenamedManifests",
     "lancekeep.composition": "certify connect",
     "lancekeep.domain.transaction": "AllCommitted",
     "lancekeep.application.rows.table_data": "TableData",

@@ -19,8 +19,10 @@ from lancekeep.application.entries.staged_checks import StagedChecks
 from lancekeep.application.entries.tables import Tables
 from lancekeep.application.entries.tag_files import TagFiles
 from lancekeep.application.entries.tags import Tags
+from lancekeep.application.partitions.namespace import Partitions
 from lancekeep.application.rows.append_lines import Lines
 from lancekeep.application.rows.appends import Appends
+from lancekeep.application.rows.branches import Branches
 from lancekeep.application.rows.cloning import Cloning
 from lancekeep.application.rows.compactions import Compactions
 from lancekeep.application.rows.idempotency import IdempotentRequests
@@ -125,7 +127,9 @@ def bootstrap(
         TableData(tables, writes, engine, mem_wal.ask),
         TableStructure(writes, engine, transactions),
         tags,
+        Branches(writes, engine),
         Views(tables, writes, engine),
+        Partitions(ledger, places, writes, removal, engine),
         compactions,
         TransactionRecords(ledger, places, tables, versions, writes, engine),
         engine,

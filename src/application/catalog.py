@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from lancekeep.application.deprecation import warn_of_move
 from lancekeep.application.entries.tables import Description
-from lancekeep.application.partitions.namespace import PartitionedNamespace
 from lancekeep.application.rows.transactions import Snapshot, Transaction, take_snapshot
 from lancekeep.application.rows.version_times import Moment, moment_of, version_of
 from lancekeep.application.rows.writes import HistoryEntry
@@ -20,7 +20,6 @@ from lancekeep.domain.errors import NamespaceNotFound
 from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.manifest_entry import NAMESPACE
 from lancekeep.domain.namespace import Namespace
-from lancekeep.domain.partitioning import PartitionBy
 from lancekeep.domain.table import Table
 from lancekeep.domain.transaction import AllCommitted
 from lancekeep.ports.table_engine import VersionDetails, WritePlan
@@ -46,7 +45,9 @@ class Catalog(Upkeep):
         self.data = services.data
         self.structure = services.structure
         self.tags = services.tags
+        self.branches = services.branches
         self.views = services.views
+        self.partitions = services.partitions
 
     # -- namespaces ---------------------------------------------------------------------------------------------
 
@@ -605,37 +606,6 @@ class Catalog(Upkeep):
         """
         return self._services.resolve(token)
 
-    # -- partitions ---------------------------------------------------------------------------------------------
-
-    def create_partitioned(self, schema: Any, by: Iterable[PartitionBy]) -> PartitionedNamespace:
-        """Make the catalog a partitioned namespace.
-
-        The tables of a partitioned namespace share a schema and are divided by values of their rows. Tables that the
-        catalog already holds do not change.
-
-        Args:
-            schema: A ``pyarrow.Schema``. Unless its columns have numbers (``lance:field_id``), they receive them.
-            by: The levels, outermost first.
-
-        Raises:
-            AlreadyExists: The catalog is partitioned already.
-            InvalidInput: The schema or a level is invalid.
-            Unsupported: The catalog is a V1 directory.
-        """
-        return self._partitioned("create_partitioned").create(schema, by)
-
-    def partitioned(self) -> PartitionedNamespace:
-        """Return the catalog as a partitioned namespace.
-
-        Raises:
-            NamespaceNotFound: The catalog is not partitioned.
-        """
-        return self._partitioned("partitioned").open()
-
-    def _partitioned(self, operation: str) -> PartitionedNamespace:
-        own = self._local(operation)
-        return PartitionedNamespace(own.ledger, own.places, own.writes, own.removal, own.engine)
-
     # -- settings -----------------------------------------------------------------------------------------------
 
     @property
@@ -671,10 +641,12 @@ class Catalog(Upkeep):
     if not TYPE_CHECKING:  # a type checker rejects the deprecated names
 
         def __getattr__(self, name: str) -> object:
-            """Return an internal part by its former, deprecated name."""
+            """Return a part by its former, deprecated name."""
             if name not in DEPRECATED:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            return deprecated_part(name, self._services, self._local)
+            part, replacement = deprecated_part(name, self._services, self._local)
+            warn_of_move(name, replacement)
+            return part
 
     def __repr__(self) -> str:
         store = "" if self._directory is None else f", commit_store={self._directory.ledger.own_store!r}"

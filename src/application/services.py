@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from operator import attrgetter
 
 import attrs
 
 from lancekeep.application.entries.services import NamespaceService, TableService, TagService
+from lancekeep.application.partitions.services import PartitionService
+from lancekeep.application.rows.branches import Branches
 from lancekeep.application.rows.compactions import Compactions
 from lancekeep.application.rows.services import TransactionRecordService, WriteService
 from lancekeep.application.rows.table_data import TableData
@@ -17,7 +18,7 @@ from lancekeep.application.rows.views import Views
 from lancekeep.application.upkeep.directory import Directory
 from lancekeep.domain.commit import Outcome
 from lancekeep.domain.commit_token import CommitToken
-from lancekeep.domain.identifiers import Identifier, ObjectId
+from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.table import Table
 from lancekeep.domain.transaction import AllCommitted
 from lancekeep.ports.table_engine import TableEngine
@@ -34,7 +35,9 @@ class Services:
     data: TableData
     structure: TableStructure
     tags: TagService
+    branches: Branches
     views: Views
+    partitions: PartitionService
     compactions: Compactions
     transaction_records: TransactionRecordService
     engine: TableEngine
@@ -51,38 +54,41 @@ class Services:
 
 # -- deprecated names of the facade ------------------------------------------------------------------------------
 
-_OF_SERVICES: Mapping[str, Callable[[Services], object]] = {
+_INTERNAL = "the documented methods and services of Catalog"
+_OF_SERVICES: Mapping[str, tuple[Callable[[Services], object], str]] = {
     **{
-        name: attrgetter(name)
-        for name in ("compactions", "engine", "is_bare", "tables", "transaction_records", "uri", "vends")
+        name: (attrgetter(name), _INTERNAL)
+        for name in ("compactions", "engine", "is_bare", "tables", "transaction_records", "vends")
     },
-    "page_of": lambda services: lambda identifier, *page: services.namespaces.page(_id(identifier), *page),
-    "page_of_tables": lambda services: (
-        lambda identifier, *page, **chosen: services.tables.page(_id(identifier), *page, **chosen)
+    "create_partitioned": (attrgetter("partitions.create"), "Catalog.partitions.create"),
+    "page_of": (
+        lambda services: lambda identifier, *page: services.namespaces.page(ObjectId.of(identifier), *page),
+        "Catalog.list_namespaces",
     ),
+    "page_of_tables": (
+        lambda services: (
+            lambda identifier, *page, **chosen: services.tables.page(ObjectId.of(identifier), *page, **chosen)
+        ),
+        "Catalog.list_tables",
+    ),
+    "partitioned": (attrgetter("partitions.open"), "Catalog.partitions.open"),
+    "uri": (attrgetter("uri"), "Catalog.describe_table(...).uri"),
 }
-_OF_DIRECTORY: Mapping[str, Callable[[Directory], object]] = {
+_OF_DIRECTORY: Mapping[str, tuple[Callable[[Directory], object], str]] = {
     **{
-        name: attrgetter(name)
+        name: (attrgetter(name), _INTERNAL)
         for name in ("commits", "ledger", "mem_wal", "places", "recorder", "removal", "requests", "sql_views")
     },
-    "dataset_root": attrgetter("places.dataset_root"),
-    "managed": attrgetter("ledger.managed"),
-    "view": attrgetter("ledger.view"),
-}
-_REPLACEMENTS = {
-    "managed": "describe_table(...).managed",
-    "page_of": "list_namespaces",
-    "page_of_tables": "list_tables",
-    "uri": "describe_table(...).uri",
-    "view": "list_all_tables",
+    "dataset_root": (attrgetter("places.dataset_root"), "Catalog.describe_table(...).uri"),
+    "managed": (attrgetter("ledger.managed"), "Catalog.describe_table(...).managed"),
+    "view": (attrgetter("ledger.view"), "Catalog.list_all_tables"),
 }
 DEPRECATED = _OF_SERVICES.keys() | _OF_DIRECTORY.keys()
-"""Internal parts that were public attributes of `Catalog`."""
+"""Former public names of `Catalog`."""
 
 
-def deprecated_part(name: str, services: Services, directory: Callable[[str], Directory]) -> object:
-    """Return an internal part by its former name, with a warning.
+def deprecated_part(name: str, services: Services, directory: Callable[[str], Directory]) -> tuple[object, str]:
+    """Return a part of a catalog by a former name, and what to use instead.
 
     Args:
         name: A name of `DEPRECATED`.
@@ -92,13 +98,8 @@ def deprecated_part(name: str, services: Services, directory: Callable[[str], Di
     Raises:
         NoDirectory: The catalog is that of a server, and has no such part.
     """
-    part = _OF_SERVICES[name](services) if name in _OF_SERVICES else _OF_DIRECTORY[name](directory(name))
-    replacement = _REPLACEMENTS.get(name, "the documented methods and services of Catalog")
-    warnings.warn(
-        f"Catalog.{name} is internal, and will be removed. Use {replacement}", DeprecationWarning, stacklevel=3
-    )
-    return part
-
-
-def _id(identifier: Identifier) -> ObjectId:
-    return ObjectId.of(identifier)
+    if name in _OF_SERVICES:
+        of_services, replacement = _OF_SERVICES[name]
+        return of_services(services), replacement
+    of_directory, replacement = _OF_DIRECTORY[name]
+    return of_directory(directory(name)), replacement

@@ -61,7 +61,7 @@ def require_enterable(view: CatalogView, object_id: ObjectId) -> None:
     if _is_below_spec(view, object_id):
         raise Refused(
             f"{object_id} belongs to the partitioned namespace, whose writes choose the names below v1, v2, … and the "
-            "partition values; nothing was changed. Write rows with catalog.partitioned().write, and add a "
+            "partition values; nothing was changed. Write rows with catalog.partitions.open().write, and add a "
             "specification with its evolve."
         )
     if object_id.names == (DATASET,) and _is_partitioned(view):
@@ -95,8 +95,8 @@ def require_unpartitioned_properties(view: CatalogView, namespace: ObjectId, cha
         if defining:
             raise Refused(
                 f"the property {defining[0]!r} of the root defines the partitioned namespace, and partitions depend on "
-                "it; nothing was changed. Partition a catalog with create_partitioned, and change how later writes "
-                "are partitioned with catalog.partitioned().evolve."
+                "it; nothing was changed. Partition a catalog with catalog.partitions.create, and change how later "
+                "writes are partitioned with catalog.partitions.open().evolve."
             )
     elif _is_below_spec(view, namespace):
         derived = [name for name, value in changes.items() if value is not None and name.startswith(_DERIVED)]

@@ -129,9 +129,6 @@ class StructureEngine(Protocol):
     new dataset.
     """
 
-    def transaction(self, dataset: Any) -> str | None:
-        """Return the id of the transaction that made the version of a dataset."""
-
     def operation(self, dataset: Any) -> str:
         """Return the operation of the dataset's version, such as ``Append``."""
 

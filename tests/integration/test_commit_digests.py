@@ -121,7 +121,7 @@ def viewed(catalog: lancekeep.Catalog) -> None:
 
 
 def branched(catalog: lancekeep.Catalog) -> None:
-    catalog.structure.create_branch(T, "b", None, None)
+    catalog.branches.create(T, "b", None, None)
     catalog.data.insert(T, rows(90).to_reader(), branch="b")
     catalog.data.delete(T, "i = 90", branch="b")
 
@@ -192,7 +192,7 @@ def test_every_kind_of_commit_records_its_files(tmp_path: Path, store: str) -> N
 def hold(catalog: lancekeep.Catalog) -> None:
     """Tag every version, so that `verify` reads it."""
     for table in catalog.list_tables():
-        for branch in (None, *catalog.structure.branches(ObjectId.of(table))):
+        for branch in (None, *catalog.branches.list(ObjectId.of(table))):
             for each in catalog.open(table, branch=branch).versions():
                 tag = f"{branch or ''}{each['version']}"
                 catalog.tags.create(ObjectId.of(table), tag, each["version"], branch)

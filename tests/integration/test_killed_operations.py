@@ -86,8 +86,8 @@ def beyond_repair(catalog: lancekeep.Catalog) -> list[Finding]:
 
 def _branches(catalog: lancekeep.Catalog) -> None:
     catalog.fsck(deep=True, grace=0, repair=True)  # the remains of a branch have its name
-    if "b" not in catalog.structure.branches(T):
-        catalog.structure.create_branch(T, "b", None, 2)
+    if "b" not in catalog.branches.list(T):
+        catalog.branches.create(T, "b", None, 2)
     assert catalog.open("t", branch="b").count_rows() == 3
 
 
@@ -142,14 +142,14 @@ def test_remains_of_a_branch_are_removed_unless_it_has_rows(tmp_path: Path, stor
     catalog = lancekeep.connect(str(tmp_path / "lake"), commit_store=urls.get(store))
     catalog.write("t", rows(1, 2))
     for name in ("b", "b/c", "tagged", "written"):
-        catalog.structure.create_branch(T, name, None, None)
+        catalog.branches.create(T, name, None, None)
     catalog.open("t").tags.create("first", ("tagged", 1))
     catalog.commit_change("t", lambda dataset: lance.write_dataset(rows(3), dataset, mode="append"), branch="written")
     table = tmp_path / "lake/t.lance"
     for name in ("b", "tagged", "written"):
         (table / f"_refs/branches/{name}.json").unlink()
     with pytest.raises(lancekeep.BranchAlreadyExists, match="repair --deep"):
-        catalog.structure.create_branch(T, "b", None, None)
+        catalog.branches.create(T, "b", None, None)
 
     young = catalog.fsck(deep=True, repair=True).findings
     assert {finding.object for finding in young} >= {"t@b", "t@tagged", "t@written"}
@@ -162,7 +162,7 @@ def test_remains_of_a_branch_are_removed_unless_it_has_rows(tmp_path: Path, stor
     }
     assert {one.object: one.kind for one in catalog.fsck(deep=True, grace=0).findings if not one.repair} == kept
     assert catalog.open("t", branch="b/c").count_rows() == 2
-    catalog.structure.create_branch(T, "b", None, None)
+    catalog.branches.create(T, "b", None, None)
     catalog.commit_change("t", lambda dataset: lance.write_dataset(rows(3), dataset, mode="append"), branch="b")
     assert sorted(catalog.open("t", branch="b").to_table()["a"].to_pylist()) == [1, 2, 3]
     assert sorted(lance.dataset(str(table)).to_table()["a"].to_pylist()) == [1, 2]

@@ -156,7 +156,7 @@ CHANGES: dict[str, Callable[[lancekeep.Catalog], object]] = {
     "compact": lambda catalog: catalog.compact("t"),
     "columns": lambda catalog: catalog.structure.add_columns(TABLE, {"j": "i"}, None),
     "index": lambda catalog: catalog.structure.create_index(TABLE, NewIndex("i", "BTREE"), None),
-    "branch": lambda catalog: catalog.structure.create_branch(TABLE, "b", None, None),
+    "branch": lambda catalog: catalog.branches.create(TABLE, "b", None, None),
     "materialize": lambda catalog: catalog.materialize("t"),
     "relocate": lambda catalog: catalog.relocate("t", "elsewhere"),
     "rename": lambda catalog: catalog.rename_table("t", "u"),

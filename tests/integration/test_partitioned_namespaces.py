@@ -111,7 +111,7 @@ def no_publication(namespace: PartitionedNamespace) -> Iterator[None]:
 
 
 def test_layout_matches_the_specification_and_reads_prune(open_catalog: Open) -> None:
-    namespace = open_catalog().create_partitioned(SCHEMA, BY)
+    namespace = open_catalog().partitions.create(SCHEMA, BY)
     written = namespace.write(ROWS)
     assert all([field.field_id for field in each.spec.fields] == ["ts_year", "country"] for each in written)
     assert {each.values for each in written} == {(2025, "NL"), (1969, "NL"), (2025, "US"), (None, None)}
@@ -125,7 +125,7 @@ def test_layout_matches_the_specification_and_reads_prune(open_catalog: Open) ->
     assert (again.table, again.version) == (by_value[2025, "NL"].table, 2)
 
     catalog = open_catalog()
-    reader = catalog.partitioned()
+    reader = catalog.partitions.open()
     assert ids(reader) == [1, 2, 3, 4, 5]
     scan = reader.scan([("ts", ">", "2025-01-15"), ("country", "=", "US")])
     assert (len(scan.partitions), scan.skipped) == (1, 3)
@@ -164,12 +164,12 @@ def test_layout_matches_the_specification_and_reads_prune(open_catalog: Open) ->
 def test_rows_that_do_not_fit_are_refused_before_any_write(open_managed: Open, tmp_path: Path) -> None:
     catalog = open_managed()
     with pytest.raises(NamespaceNotFound, match="not partitioned"):
-        catalog.partitioned()
+        catalog.partitions.open()
     with pytest.raises(InvalidInput, match="has room for 246"):
-        catalog.create_partitioned(SCHEMA, [PartitionBy.bucket("id", n) for n in range(1, 20)])
-    namespace = catalog.create_partitioned(SCHEMA, BY)
+        catalog.partitions.create(SCHEMA, [PartitionBy.bucket("id", n) for n in range(1, 20)])
+    namespace = catalog.partitions.create(SCHEMA, BY)
     with pytest.raises(AlreadyExists):
-        catalog.create_partitioned(SCHEMA, BY)
+        catalog.partitions.create(SCHEMA, BY)
     before = sorted(tmp_path.rglob("*"))
     for data, message in [
         (ROWS.drop_columns(["country"]), "expected id, ts, country"),
@@ -184,13 +184,13 @@ def test_rows_that_do_not_fit_are_refused_before_any_write(open_managed: Open, t
     assert namespace.write(ROWS.slice(0, 0)) == []
     assert sorted(tmp_path.rglob("*")) == before
     with pytest.raises(Unsupported):
-        lancekeep.connect(f"{tmp_path}/v1", mode="v1").create_partitioned(SCHEMA, BY)
+        lancekeep.connect(f"{tmp_path}/v1", mode="v1").partitions.create(SCHEMA, BY)
 
 
 def test_evolved_namespace_is_read_across_its_specifications(open_managed: Open) -> None:
-    namespace = open_managed().create_partitioned(SCHEMA, BY)
+    namespace = open_managed().partitions.create(SCHEMA, BY)
     namespace.write(ROWS)
-    spec = open_managed().partitioned().evolve([PartitionBy.identity("country"), PartitionBy.bucket("id", 4)])
+    spec = open_managed().partitions.open().evolve([PartitionBy.identity("country"), PartitionBy.bucket("id", 4)])
     assert [field.field_id for field in spec.fields] == ["country", "id_bucket_4"]
     assert namespace.evolve([PartitionBy.identity("country"), PartitionBy.bucket("id", 4)]) == spec
     written = namespace.write(rows(6, 7))
@@ -204,7 +204,7 @@ def test_evolved_namespace_is_read_across_its_specifications(open_managed: Open)
 
 
 def test_overwriting_replaces_the_partitions_of_the_data(open_catalog: Open) -> None:
-    namespace = open_catalog().create_partitioned(SCHEMA, BY)
+    namespace = open_catalog().partitions.create(SCHEMA, BY)
     namespace.write(ROWS)
     with no_publication(namespace):
         namespace.write(rows(8))
@@ -214,7 +214,7 @@ def test_overwriting_replaces_the_partitions_of_the_data(open_catalog: Open) -> 
 
 
 def test_unpublished_rows_never_become_visible(open_catalog: Open) -> None:
-    namespace = open_catalog().create_partitioned(SCHEMA, BY)
+    namespace = open_catalog().partitions.create(SCHEMA, BY)
     namespace.write(ROWS)
     with no_publication(namespace):
         namespace.write(pa.concat_tables([rows(100), rows(101, country="FR")]))
@@ -223,7 +223,7 @@ def test_unpublished_rows_never_become_visible(open_catalog: Open) -> None:
     append_natively(native, partition.table.id, rows(102))
     assert ids(namespace) == [1, 2, 3, 4]
     [after] = namespace.write(rows(5))
-    assert ids(open_catalog().partitioned()) == [1, 2, 3, 4, 5]
+    assert ids(open_catalog().partitions.open()) == [1, 2, 3, 4, 5]
     assert after.version is not None
     assert after.version > 3
     namespace.write(rows(6, country="FR"))
@@ -233,7 +233,7 @@ def test_unpublished_rows_never_become_visible(open_catalog: Open) -> None:
 def test_rows_added_during_a_commit_are_not_published(open_catalog: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine rebases the append of a write onto it, silently."""
     catalog, native = open_catalog(), open_catalog()
-    namespace = catalog.create_partitioned(SCHEMA, BY)
+    namespace = catalog.partitions.create(SCHEMA, BY)
     [partition] = namespace.write(rows(1))
     commit, slipped = namespace._writes.commit_fragments, list[str]()
 
@@ -251,7 +251,7 @@ def test_rows_added_during_a_commit_are_not_published(open_catalog: Open, monkey
 
 def test_clean_up_keeps_what_is_published(open_managed: Open) -> None:
     catalog = open_managed()
-    namespace = catalog.create_partitioned(SCHEMA, BY)
+    namespace = catalog.partitions.create(SCHEMA, BY)
     for number in range(3):
         namespace.write(rows(number))
     with no_publication(namespace):
@@ -266,7 +266,7 @@ def test_clean_up_keeps_what_is_published(open_managed: Open) -> None:
 
 def test_write_that_loses_its_publication_is_repeated(open_catalog: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the commits and the publication of a write another publishes the same partitions, old and new."""
-    namespace, other = open_catalog().create_partitioned(SCHEMA, BY), open_catalog().partitioned()
+    namespace, other = open_catalog().partitions.create(SCHEMA, BY), open_catalog().partitions.open()
     namespace.write(rows(1))
     ledger, overtaken = namespace._ledger, list[str]()
     apply = ledger.apply
@@ -286,7 +286,7 @@ def test_write_that_loses_its_publication_is_repeated(open_catalog: Open, monkey
 
 def test_write_to_dropped_partition_is_refused(open_managed: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = open_managed()
-    namespace = catalog.create_partitioned(SCHEMA, BY)
+    namespace = catalog.partitions.create(SCHEMA, BY)
     [partition] = namespace.write(rows(1))
     apply = directory_of(catalog).ledger.apply
 
@@ -304,18 +304,18 @@ def test_write_to_dropped_partition_is_refused(open_managed: Open, monkeypatch: 
 
 def test_racing_writers_make_each_partition_once_and_readers_see_whole_writes(open_catalog: Open) -> None:
     """Every write adds one row to each of three partitions, which the first writers have to make."""
-    open_catalog().create_partitioned(SCHEMA, BY)
+    open_catalog().partitions.create(SCHEMA, BY)
     writers, each = 3, 2
     barrier, done = Barrier(writers), Event()
 
     def write(writer: int) -> None:
-        namespace = open_catalog().partitioned()
+        namespace = open_catalog().partitions.open()
         barrier.wait()
         for number in range(writer * each, writer * each + each):
             namespace.write(pa.concat_tables([rows(number, country=country) for country in ("NL", "FR", None)]))
 
     def read() -> int:
-        namespace, most = open_catalog().partitioned(), 0
+        namespace, most = open_catalog().partitions.open(), 0
         while not done.is_set():
             counts = Counter(ids(namespace))
             assert set(counts.values()) <= {3}, counts
@@ -330,14 +330,14 @@ def test_racing_writers_make_each_partition_once_and_readers_see_whole_writes(op
         finally:
             done.set()
         reading.result()
-    namespace = open_catalog().partitioned()
+    namespace = open_catalog().partitions.open()
     assert ids(namespace) == sorted(list(range(writers * each)) * 3)
     assert len(namespace.scan().partitions) == 3
     assert not open_catalog().fsck(grace=0).findings
 
 
 def test_native_namespace_lists_the_tables_and_its_drops_are_visible(tmp_path: Path) -> None:
-    namespace = lancekeep.connect(f"{tmp_path}/native").create_partitioned(SCHEMA, BY)
+    namespace = lancekeep.connect(f"{tmp_path}/native").partitions.create(SCHEMA, BY)
     partitions: list[Partition] = namespace.write(ROWS)
     [first, *_] = partitions
     native = lance.namespace.DirectoryNamespace(root=f"{tmp_path}/native")
@@ -358,7 +358,7 @@ def test_native_namespace_lists_the_tables_and_its_drops_are_visible(tmp_path: P
 
 def test_namespace_of_another_implementation_is_read_as_specified(open_managed: Open) -> None:
     catalog = open_managed()
-    namespace = catalog.create_partitioned(SCHEMA, BY)
+    namespace = catalog.partitions.create(SCHEMA, BY)
     [partition] = namespace.write(rows(1))
     namespace.write(rows(2))
     table, entry = catalog.open(partition.table.id), f"object_id = '{partition.table.id.key}'"
@@ -444,12 +444,12 @@ The engine reports every refusal of a commit through an opened dataset as unknow
 
 def test_changes_by_name_that_break_partitions_are_refused(open_catalog: Open) -> None:
     catalog = open_catalog()
-    namespace = catalog.create_partitioned(SCHEMA, BY)
+    namespace = catalog.partitions.create(SCHEMA, BY)
     [partition] = namespace.write(rows(1))
     namespace.evolve([PartitionBy.identity("country")])
     table = partition.table.id
     catalog.write("plain", ROWS)
-    catalog.structure.create_branch(table, "dev", None, None)
+    catalog.branches.create(table, "dev", None, None)
     before = catalog.describe_namespace("").properties
     columns, version = catalog.open(table).schema, catalog.open(table).version
     for name, change in {**FORBIDDEN, **(COMMITTED if directory_of(catalog).versions.managed else {})}.items():
@@ -466,7 +466,7 @@ def test_changes_by_name_that_break_partitions_are_refused(open_catalog: Open) -
 
 def test_partitions_stay_usable_by_name(open_catalog: Open) -> None:
     catalog = open_catalog()
-    namespace = catalog.create_partitioned(SCHEMA, BY)
+    namespace = catalog.partitions.create(SCHEMA, BY)
     [partition] = namespace.write(rows(1))
     table = partition.table.id
     catalog.alter_namespace("v1", {"owner": "ann"})
@@ -480,7 +480,7 @@ def test_partitions_stay_usable_by_name(open_catalog: Open) -> None:
 
 def test_changes_by_name_that_keep_partitions_are_published(open_catalog: Open) -> None:
     catalog = open_catalog()
-    namespace = catalog.create_partitioned(SCHEMA, BY)
+    namespace = catalog.partitions.create(SCHEMA, BY)
     for number in range(1, 5):
         [partition] = namespace.write(rows(number))
     table = partition.table.id
@@ -504,14 +504,14 @@ def test_changes_by_name_that_keep_partitions_are_published(open_catalog: Open) 
     assert partition.version == committed.version
     append_natively(catalog, table, rows(102))
     namespace.write(rows(5))
-    assert ids(open_catalog().partitioned()) == [1, 3, 4, 5]
+    assert ids(open_catalog().partitions.open()) == [1, 3, 4, 5]
     [(_, dataset)] = namespace.scan([("id", "=", 5)]).datasets()
     assert [index.name for index in dataset.describe_indices()] == ["id_idx"]
 
 
 def test_change_by_name_that_loses_to_a_write_is_an_error(open_catalog: Open) -> None:
     catalog = open_catalog()
-    namespace = catalog.create_partitioned(SCHEMA, BY)
+    namespace = catalog.partitions.create(SCHEMA, BY)
     [partition] = namespace.write(rows(1, 2))
     table = partition.table.id
 
@@ -524,19 +524,19 @@ def test_change_by_name_that_loses_to_a_write_is_an_error(open_catalog: Open) ->
         catalog.commit_change(table, late)
     assert ids(namespace) == [1, 2, 3]
     catalog.data.delete(table, "id = 1")
-    assert ids(open_catalog().partitioned()) == [2, 3]
+    assert ids(open_catalog().partitions.open()) == [2, 3]
 
 
 def test_catalog_with_a_table_of_the_name_of_all_partitions_is_not_partitioned(open_managed: Open) -> None:
     catalog = open_managed()
     catalog.write("dataset", ROWS)
     with pytest.raises(AlreadyExists, match="the name dataset is taken by a table"):
-        catalog.create_partitioned(SCHEMA, BY)
+        catalog.partitions.create(SCHEMA, BY)
 
 
 def test_servers_refuse_other_columns_of_a_partition(open_managed: Open) -> None:
     catalog = open_managed()
-    [partition] = catalog.create_partitioned(SCHEMA, BY).write(rows(1))
+    [partition] = catalog.partitions.create(SCHEMA, BY).write(rows(1))
     names = list(partition.table.id.names)
     namespace = CatalogNamespace(catalog)
     with serving(namespace) as front, lancekeep.connect(front.uri) as remote:
@@ -545,12 +545,12 @@ def test_servers_refuse_other_columns_of_a_partition(open_managed: Open) -> None
                 change(remote, partition.table.id)
     with pytest.raises(Exception, match="partition"):
         namespace.alter_table_drop_columns(api.AlterTableDropColumnsRequest(id=names, columns=["ts"]))
-    assert catalog.open(partition.table.id).schema == catalog.partitioned().schema
+    assert catalog.open(partition.table.id).schema == catalog.partitions.open().schema
 
 
 def test_directories_carry_the_ids_of_their_tables(open_catalog: Open) -> None:
     """Partitions share the namespaces of their common values, whether they exist or one write makes them."""
-    namespace = open_catalog().create_partitioned(SCHEMA, BY)
+    namespace = open_catalog().partitions.create(SCHEMA, BY)
     namespace.write(ROWS)
     namespace.write(rows(5, country="DE"))
     tables = [partition.table for partition in namespace.scan().partitions]
@@ -563,7 +563,7 @@ def test_directories_carry_the_ids_of_their_tables(open_catalog: Open) -> None:
 
 def test_level_named_by_concurrent_write_is_used(open_catalog: Open) -> None:
     """Both writes create the year 2025; the rows of the later one go to a directory below the first one's name."""
-    namespace = open_catalog().create_partitioned(SCHEMA, BY)
+    namespace = open_catalog().partitions.create(SCHEMA, BY)
     plan = namespace.begin_write()
     values = (2025, "NL")
     place, location = plan.place(values)
@@ -578,7 +578,7 @@ def test_level_named_by_concurrent_write_is_used(open_catalog: Open) -> None:
 
 def test_floats_are_truncated_and_dates_have_the_hour_zero(open_catalog: Open) -> None:
     schema = pa.schema([("x", pa.float64()), ("d", pa.date32())])
-    namespace = open_catalog().create_partitioned(schema, [PartitionBy.truncate("x", 10), PartitionBy.hour("d")])
+    namespace = open_catalog().partitions.create(schema, [PartitionBy.truncate("x", 10), PartitionBy.hour("d")])
     day = dt.date(2025, 1, 1)
     namespace.write(pa.table({"x": [12.7, 19.9, -3.5, float("nan"), None], "d": [day, day, None, day, day]}))
     found = {repr(partition.values) for partition in namespace.scan().partitions}

@@ -238,7 +238,7 @@ def test_a_killed_change_is_whole_or_nothing(
 def test_the_engine_commits_on_branches_and_what_only_it_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = connect(tmp_path, "files")
     uri = of_two_fragments(catalog)
-    catalog.structure.create_branch(TABLE, "b", None, None)
+    catalog.branches.create(TABLE, "b", None, None)
     monkeypatch.setattr(LanceEngine, "stage_change", None)
     catalog.data.delete(TABLE, "id < 5", branch="b")
     assert catalog.data.count(TABLE, branch="b") == 15

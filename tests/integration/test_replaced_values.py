@@ -361,7 +361,7 @@ def test_update_that_is_rebased_on_appends_leaves_no_entries_of_moved_rows(
 @pytest.mark.parametrize("kind", ["BITMAP", "INVERTED"])
 def test_change_of_a_branch_leaves_no_entries_of_replaced_values(tmp_path: Path, kind: str) -> None:
     catalog = managed(tmp_path, kind)
-    catalog.structure.create_branch(TABLE, "b", None, None)
+    catalog.branches.create(TABLE, "b", None, None)
     replace_columns(catalog.open("t", branch="b"))
     replace_columns(catalog.open("t", branch="b"))
     catalog.open("t", branch="b").optimize.optimize_indices(num_indices_to_merge=0)

@@ -72,7 +72,7 @@ def test_what_a_server_cannot_do_is_unsupported(native_server: str) -> None:
             lambda: catalog.alter_namespace("ns", {"a": "b"}),
             lambda: catalog.drop_table("t", force=True),
             catalog.transaction,
-            catalog.partitioned,
+            catalog.partitions.open,
             lambda: catalog.structure.set_base_paths(lancekeep.ObjectId.of("t"), {1: "/elsewhere"}),
         ):
             with pytest.raises(lancekeep.Unsupported, match="REST protocol"):
@@ -592,11 +592,11 @@ def test_tags_and_branches_of_a_served_catalog(front: Front) -> None:
     catalog.tags.delete(table, "first")
     with pytest.raises(lancekeep.TagNotFound):
         catalog.tags.get(table, "first")
-    catalog.structure.create_branch(table, "side", None, 1)
-    assert catalog.structure.branches(table)["side"].version == 1
+    catalog.branches.create(table, "side", None, 1)
+    assert catalog.branches.list(table)["side"].version == 1
     assert lance.dataset(location).checkout_version(("side", None)).count_rows() == 2
-    catalog.structure.delete_branch(table, "side")
-    assert catalog.structure.branches(table) == {}
+    catalog.branches.delete(table, "side")
+    assert catalog.branches.list(table) == {}
 
 
 def test_indexes_of_a_served_catalog(front: Front) -> None:
@@ -686,7 +686,7 @@ def test_a_tag_protects_the_version_of_its_own_history_only(front: Front, tagged
     catalog = lancekeep.connect(front.uri)
     catalog.write("t", ROWS)
     table = lancekeep.ObjectId.of("t")
-    catalog.structure.create_branch(table, "side", None, 1)
+    catalog.branches.create(table, "side", None, 1)
     catalog.write("t", pa.table({"id": [3]}), "append")
     catalog.commit_change("t", lambda dataset: (dataset.insert(ROWS, mode="append"), dataset)[1], branch="side")
     catalog.tags.create(table, "x", 1, tagged)

@@ -96,13 +96,13 @@ def test_update_is_checked_on_the_rows_that_it_makes(catalog: lancekeep.Catalog)
 def test_branches_and_old_versions_are_checked_before_they_are_published(catalog: lancekeep.Catalog) -> None:
     catalog.write("t", rows(1, -1))
     catalog.data.delete(T, "id < 0")
-    catalog.structure.create_branch(T, "dev", None, None)
+    catalog.branches.create(T, "dev", None, None)
     catalog.data.insert(T, rows(-5).to_reader(), branch="dev")
     catalog.alter_table("t", PROPERTIES)
     with pytest.raises(InvalidInput, match="violate"):
         catalog.data.insert(T, rows(-6).to_reader(), branch="dev")
     with pytest.raises(InvalidInput, match="violate"):
-        catalog.structure.fast_forward(T, "dev")
+        catalog.branches.fast_forward(T, "dev")
     with pytest.raises(InvalidInput, match="violate"):
         catalog.data.restore(T, 1)
     assert stored(catalog) == [1]

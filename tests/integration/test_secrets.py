@@ -74,7 +74,7 @@ def test_credentials_appear_in_no_repr_message_log_or_stored_byte(
         with catalog.transaction() as transaction:
             transaction.write("t", ROWS, "append")
         held = (plan, transaction, catalog.snapshot(), catalog.open("t"), catalog.describe_table("t"))
-        partitioned = catalog.create_partitioned(ROWS.schema, [lancekeep.PartitionBy.identity("id")])
+        partitioned = catalog.partitions.create(ROWS.schema, [lancekeep.PartitionBy.identity("id")])
         partitioned.write(ROWS)
         namespace = lancekeep.DirectoryNamespace(
             root=root,

@@ -15,6 +15,7 @@ from rest_server import serving
 
 import lancekeep
 from lancekeep.application.catalog import services_of
+from lancekeep.application.rows.table_structure import _OF_BRANCHES
 from lancekeep.application.services import DEPRECATED
 
 ROWS = pa.table({"id": [1, 2, 3]})
@@ -46,8 +47,8 @@ def test_services_accept_each_spelling_of_an_identifier(catalog: lancekeep.Catal
     catalog.tags.create(named, "v1", 1)
     catalog.tags.update(named, "v1", 2)
     assert {name: tag.version for name, tag in catalog.tags.list(named).items()} == {"v1": 2}
-    catalog.structure.create_branch(named, "dev", version=1)
-    assert list(catalog.structure.branches(named)) == ["dev"]
+    catalog.branches.create(named, "dev", version=1)
+    assert list(catalog.branches.list(named)) == ["dev"]
     assert catalog.structure.create_index(named, lancekeep.NewIndex("id", "BTREE")).version == 3
     assert [index.columns for index in catalog.structure.indexes(named)] == [["id"]]
     catalog.structure.add_columns(named, {"twice": "id * 2"})
@@ -68,7 +69,7 @@ def test_a_list_of_tags_reads_an_iterator_of_names_once(catalog: lancekeep.Catal
 CALLS: dict[str, Callable[[lancekeep.Catalog, str], object]] = {
     "data": lambda catalog, name: catalog.data.count(name),
     "tags": lambda catalog, name: catalog.tags.get(name, "v1"),
-    "structure": lambda catalog, name: catalog.structure.branches(name),
+    "structure": lambda catalog, name: catalog.branches.list(name),
     "views": lambda catalog, name: catalog.views.definition(name),
 }
 
@@ -83,7 +84,7 @@ def test_services_check_identifiers(catalog: lancekeep.Catalog, service: str) ->
 
 # -- both kinds --------------------------------------------------------------------------------------------------
 
-SERVICES = ("data", "structure", "tags", "views")
+SERVICES = ("branches", "data", "partitions", "structure", "tags", "views")
 SETTINGS = {"root_uri", "storage_options"}
 OF_A_DIRECTORY = {
     *("commits", "dataset_root", "ledger", "managed", "mem_wal", "places", "recorder", "removal", "requests"),
@@ -149,7 +150,6 @@ CATALOG_CALLS: dict[str, Callable[[lancekeep.Catalog], object]] = {
     ),
     "compact": lambda catalog: catalog.compact(NAME),
     "create_namespace": lambda catalog: catalog.create_namespace("other"),
-    "create_partitioned": lambda catalog: catalog.create_partitioned(SCHEMA, []),
     "declare_table": lambda catalog: catalog.declare_table("ns.declared"),
     "deregister_table": lambda catalog: catalog.deregister_table(NAME),
     "describe_namespace": lambda catalog: catalog.describe_namespace("ns"),
@@ -172,7 +172,6 @@ CATALOG_CALLS: dict[str, Callable[[lancekeep.Catalog], object]] = {
     "namespace_exists": lambda catalog: catalog.namespace_exists("ns"),
     "open": lambda catalog: catalog.open(NAME),
     "optimize": lambda catalog: catalog.optimize(),
-    "partitioned": lambda catalog: catalog.partitioned(),
     "register_table": lambda catalog: catalog.register_table("ns.other", "missing"),
     "relocate": lambda catalog: catalog.relocate(NAME, "elsewhere", dry_run=True),
     "rename_table": lambda catalog: catalog.rename_table(NAME, "ns.renamed"),
@@ -181,6 +180,8 @@ CATALOG_CALLS: dict[str, Callable[[lancekeep.Catalog], object]] = {
     "table_exists": lambda catalog: catalog.table_exists(NAME),
     "transaction": lambda catalog: catalog.transaction(),
     "write": lambda catalog: catalog.write(NAME, ROWS, "append"),
+    "partitions.create": lambda catalog: catalog.partitions.create(SCHEMA, []),
+    "partitions.open": lambda catalog: catalog.partitions.open(),
     "data.analyze": lambda catalog: catalog.data.analyze(NAME, QUERY),
     "data.count": lambda catalog: catalog.data.count(NAME),
     "data.delete": lambda catalog: catalog.data.delete(NAME, "id = 1"),
@@ -195,15 +196,15 @@ CATALOG_CALLS: dict[str, Callable[[lancekeep.Catalog], object]] = {
     "structure.alter_columns": lambda catalog: catalog.structure.alter_columns(
         NAME, [lancekeep.ColumnChange("id", name="number")]
     ),
-    "structure.branches": lambda catalog: catalog.structure.branches(NAME),
-    "structure.create_branch": lambda catalog: catalog.structure.create_branch(NAME, "dev"),
+    "branches.list": lambda catalog: catalog.branches.list(NAME),
+    "branches.create": lambda catalog: catalog.branches.create(NAME, "dev"),
     "structure.create_index": lambda catalog: catalog.structure.create_index(NAME, lancekeep.NewIndex("id", "BTREE")),
     "structure.declare_columns": lambda catalog: catalog.structure.declare_columns(NAME, {"n": "id + 1"}),
-    "structure.delete_branch": lambda catalog: catalog.structure.delete_branch(NAME, "missing"),
+    "branches.delete": lambda catalog: catalog.branches.delete(NAME, "missing"),
     "structure.drop_columns": lambda catalog: catalog.structure.drop_columns(NAME, ["missing"]),
     "structure.drop_index": lambda catalog: catalog.structure.drop_index(NAME, "missing"),
     "structure.expression": lambda catalog: catalog.structure.expression(NAME, "id"),
-    "structure.fast_forward": lambda catalog: catalog.structure.fast_forward(NAME, "missing"),
+    "branches.fast_forward": lambda catalog: catalog.branches.fast_forward(NAME, "missing"),
     "structure.fill_column": lambda catalog: catalog.structure.fill_column(NAME, "id"),
     "structure.index_statistics": lambda catalog: catalog.structure.index_statistics(NAME, "missing"),
     "structure.indexes": lambda catalog: catalog.structure.indexes(NAME),
@@ -232,9 +233,9 @@ NOT_CALLED = {
 }  # fmt: skip
 LOCAL = {
     "adopt_identity", "alter_namespace", "alter_table", "change_commit_store", "cleanup", "clone", "clones_of",
-    "create_partitioned", "fsck", "identity", "inspect", "materialize", "migrate",
-    "migrate_manifest_names", "move_fragments", "optimize", "partitioned", "relocate", "snapshot",
-    "structure.set_base_paths", "transaction", "views.refresh_due",
+    "fsck", "identity", "inspect", "materialize", "migrate",
+    "migrate_manifest_names", "move_fragments", "optimize", "partitions.create", "partitions.open", "relocate",
+    "snapshot", "structure.set_base_paths", "transaction", "views.refresh_due",
 }  # fmt: skip
 
 
@@ -243,7 +244,9 @@ def test_the_table_of_calls_names_every_public_method() -> None:
         f"{prefix}{name}"
         for prefix, owner in (
             ("", lancekeep.Catalog),
+            ("branches.", lancekeep.Branches),
             ("data.", lancekeep.TableData),
+            ("partitions.", lancekeep.Partitions),
             ("structure.", lancekeep.TableStructure),
             ("tags.", lancekeep.Tags),
             ("views.", lancekeep.Views),
@@ -312,8 +315,11 @@ def test_reference_shows_each_public_name() -> None:
 
 
 def test_page_on_versions_names_the_deprecated_names() -> None:
-    sentence = (DOCS / "versioning.md").read_text().partition("These names of `Catalog`")[2].partition("\n\n")[0]
-    assert set(re.findall(r"`(\w+)`", sentence)) == DEPRECATED
+    table = (
+        (DOCS / "versioning.md").read_text().partition("| deprecated | use |\n| --- | --- |\n")[2].partition("\n\n")[0]
+    )
+    named = {name for line in table.splitlines() for name in re.findall(r"`([\w.]+)`", line.split("|")[1])}
+    assert named == DEPRECATED | {f"structure.{name}" for name in _OF_BRANCHES}
 
 
 @pytest.mark.parametrize("name", sorted(DEPRECATED))
@@ -324,7 +330,7 @@ def test_a_deprecated_name_works_with_a_warning(catalog: lancekeep.Catalog, name
         with pytest.raises(lancekeep.Unsupported, match=f"'{name}'"):
             getattr(catalog, name)
         return
-    with pytest.warns(DeprecationWarning, match=f"Catalog.{name} is internal") as warned:
+    with pytest.warns(DeprecationWarning, match=f"Catalog.{name} is deprecated") as warned:
         getattr(catalog, name)
     assert warned[0].filename == __file__
 
@@ -336,3 +342,17 @@ def test_deprecated_operations_return_what_their_replacements_do(catalog: lancek
     assert old.uri(catalog.find_table(NAME)) == catalog.describe_table(NAME).uri
     assert old.page_of("", "namespace", None, None) == (["ns"], None)
     assert old.page_of_tables("ns", None, None, include_declared=False) == (["t"], None)
+
+
+def test_branches_have_their_deprecated_names_in_structure(catalog: lancekeep.Catalog) -> None:
+    catalog.create_namespace("ns")
+    catalog.write(NAME, ROWS)
+    old: Any = catalog.structure
+    with pytest.warns(DeprecationWarning, match=r"Catalog\.structure\.create_branch .* Use Catalog\.branches\.create"):
+        old.create_branch(NAME, "dev")
+    with pytest.warns(DeprecationWarning, match=r"Use Catalog\.branches\.list"):
+        assert old.branches(NAME) == catalog.branches.list(NAME)
+    with pytest.warns(DeprecationWarning, match=r"Use Catalog\.branches\.delete"):
+        old.delete_branch(NAME, "dev")
+    assert catalog.branches.list(NAME) == {}
+    assert not hasattr(old, "no_such_name")

@@ -399,7 +399,7 @@ def test_frame_is_written_to_partitions_and_read_with_pruning(spark: SparkSessio
         lancekeep.PartitionBy.bucket("id", 2),
     ]
     catalog = lancekeep.connect(f"{tmp_path}/lake", commit_store=f"sqlite://{tmp_path}/commits.db")
-    namespace = catalog.create_partitioned(schema, by)
+    namespace = catalog.partitions.create(schema, by)
     frame = (
         spark.range(40)
         .selectExpr(

@@ -57,7 +57,7 @@ class Lake:
 def lake(spark: SparkSession, tmp_path: Path) -> Iterator[Lake]:
     store = f"sqlite://{tmp_path}/commits.db"
     with lancekeep.spark.install(spark, "lake", str(tmp_path / "lake"), commit_store=store) as catalog:
-        namespace = catalog.create_partitioned(SCHEMA, [PartitionBy.year("at"), PartitionBy.identity("country")])
+        namespace = catalog.partitions.create(SCHEMA, [PartitionBy.year("at"), PartitionBy.identity("country")])
         yield Lake(spark, namespace)
 
 

@@ -66,7 +66,7 @@ def lake(spark: SparkSession, tmp_path: Path) -> Iterator[Lake]:
 
 
 def test_metadata_tables_show_what_pylance_reads(lake: Lake) -> None:
-    lake.catalog.structure.create_branch(TABLE, "dev", None, 2)
+    lake.catalog.branches.create(TABLE, "dev", None, 2)
     dataset = lake.stored()
     assert lake.sql("SELECT version, operation, rows FROM lake.ns.t.history") == [
         (4, "CreateIndex", 3),
@@ -105,7 +105,7 @@ def test_metadata_tables_show_what_pylance_reads(lake: Lake) -> None:
 
 
 def test_parts_of_a_table_refuse_changes(lake: Lake) -> None:
-    lake.catalog.structure.create_branch(TABLE, "dev", None, None)
+    lake.catalog.branches.create(TABLE, "dev", None, None)
     for statement, error in [
         ("INSERT INTO lake.ns.t.tags VALUES ('x', 'main', 1)", "does not support append in batch mode"),
         ("DELETE FROM lake.ns.t.history", "does not support deletes"),
@@ -147,7 +147,7 @@ def test_metadata_columns_show_where_rows_are(lake: Lake, tmp_path: Path) -> Non
 
 
 def test_branches_are_read_and_written_by_name(lake: Lake) -> None:
-    lake.catalog.structure.create_branch(TABLE, "dev", None, None)
+    lake.catalog.branches.create(TABLE, "dev", None, None)
     lake.sql("INSERT INTO lake.ns.t.branch_dev VALUES (5, 'e')")
     lake.sql("DELETE FROM lake.ns.t.branch_dev WHERE id = 1")
     assert lake.sql("SELECT id, _fragment FROM lake.ns.t.branch_dev ORDER BY id") == [(3, 0), (4, 1), (5, 2)]
@@ -177,7 +177,7 @@ def test_write_audit_publish(lake: Lake) -> None:
     finally:
         lake.spark.conf.unset(WAP_BRANCH)
     assert lake.sql("SELECT id FROM lake.ns.t ORDER BY id") == [(1,), (3,), (4,)]
-    lake.catalog.structure.create_branch(TABLE, "late", None, None)
+    lake.catalog.branches.create(TABLE, "late", None, None)
     lake.sql("INSERT INTO lake.ns.t.branch_late VALUES (7, 'g')")
 
     assert lake.sql("CALL lake.system.fast_forward('ns.t', 'audit')") == [("audit", 5)]
@@ -185,8 +185,8 @@ def test_write_audit_publish(lake: Lake) -> None:
     assert rows == [(3, "C"), (4, "merged"), (5, "e"), (8, "h")]
     for branch, error in [("late", "begins at version 4"), ("audit", "begins at version 4"), ("none", "no branch")]:
         with pytest.raises(lancekeep.LancekeepError, match=error):
-            lake.catalog.structure.fast_forward(TABLE, branch)
-    lake.catalog.structure.delete_branch(TABLE, "audit")
+            lake.catalog.branches.fast_forward(TABLE, branch)
+    lake.catalog.branches.delete(TABLE, "audit")
     assert (lake.ids(), lake.stored().version) == ([3, 4, 5, 8], 5)
 
 

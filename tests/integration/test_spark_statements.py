@@ -107,13 +107,13 @@ class Lake:
         for table in map(ObjectId.of, [*self.catalog.list_tables(ObjectId(())), *names]):
             described = self.catalog.describe_table(table)
             dataset = lance.dataset(described.uri)
-            versions = {name: branch.version for name, branch in self.catalog.structure.branches(table).items()}
+            versions = {name: branch.version for name, branch in self.catalog.branches.list(table).items()}
             found[str(table)] = (dict(described.properties), dataset.schema, dataset.version, versions)
             for name in versions:
                 found[f"{table}:{name}"] = dataset.checkout_version((name, None)).version
         views = directory_of(self.catalog).sql_views
         found |= {name: views.definition(ObjectId.of(["ns", name])) for name in views.names(ObjectId.of("ns"))}
-        scan = self.catalog.partitioned().scan()
+        scan = self.catalog.partitions.open().scan()
         return {**found, "partitions": sorted((part.values, part.version) for part in scan.partitions)}
 
 
@@ -145,9 +145,9 @@ def lakes(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake
         catalog.create_namespace("ns")
         catalog.write("ns.t", ROWS)
         catalog.tags.create(TABLE, "one", 1, None)
-        catalog.structure.create_branch(TABLE, "dev", None, 1)
+        catalog.branches.create(TABLE, "dev", None, 1)
         spark.sql("CREATE VIEW template.ns.v AS SELECT 1L AS i, 'a' AS s")
-        catalog.create_partitioned(ROWS.schema, [PartitionBy.identity("s")]).write(ROWS)
+        catalog.partitions.create(ROWS.schema, [PartitionBy.identity("s")]).write(ROWS)
     return Lakes(spark, directory)
 
 

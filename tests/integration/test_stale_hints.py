@@ -50,7 +50,7 @@ def tag(catalog: lancekeep.Catalog) -> None:
 
 
 def branch(catalog: lancekeep.Catalog) -> None:
-    catalog.structure.create_branch(lancekeep.ObjectId.of("t"), "kept", None, None)
+    catalog.branches.create(lancekeep.ObjectId.of("t"), "kept", None, None)
 
 
 def untag(catalog: lancekeep.Catalog) -> None:

@@ -27,7 +27,6 @@ CATALOG: Mapping[str, str] = {
     "commit_fragments": "plan_write",
     "compact": "compact",
     "create_namespace": "begin",
-    "create_partitioned": "partitions are tables of other names: test_partitioned_namespaces.py",
     "declare_table": "declare",
     "deregister_table": "deregister",
     "drop_namespace": "drop_namespace",
@@ -50,6 +49,8 @@ CATALOG: Mapping[str, str] = {
 """Methods of `Catalog`."""
 
 SERVICES: Mapping[str, Mapping[str, str]] = {
+    "branches": {"create": "create_branch", "delete": "delete_branch", "fast_forward": "fast_forward"},
+    "partitions": {"create": "partitions are tables of other names: test_partitioned_namespaces.py"},
     "data": {
         "delete": "change_by_request",
         "insert": "change_by_request",
@@ -61,13 +62,10 @@ SERVICES: Mapping[str, Mapping[str, str]] = {
         "add_columns": "change_by_request",
         "add_segments": "needs Spark: test_spark_jobs.py",
         "alter_columns": "change_by_request",
-        "create_branch": "create_branch",
         "create_index": "change_by_request",
         "declare_columns": "declare_column",
-        "delete_branch": "delete_branch",
         "drop_columns": "change_by_request",
         "drop_index": "keep_index",
-        "fast_forward": "fast_forward",
         "merge_indexes": "keep_index",
         "fill_column": "fill_column",
         "set_base_paths": "set_base_paths",
@@ -165,12 +163,14 @@ READING: Mapping[str, frozenset[str]] = {
         {
             *("clones_of", "describe_namespace", "describe_table", "describe_version"),
             *("find_table", "history", "identity", "inspect", "list_all_tables", "list_namespaces"),
-            *("list_tables", "namespace_exists", "partitioned", "root_uri"),
+            *("list_tables", "namespace_exists", "root_uri"),
             *("snapshot", "storage_options", "table_exists", "version_at"),
         }
     ),
     "data": frozenset({"analyze", "count", "explain", "query", "stats"}),
-    "structure": frozenset({"branches", "expression", "index_statistics", "indexes", "require_columns_may_change"}),
+    "branches": frozenset({"list"}),
+    "partitions": frozenset({"open"}),
+    "structure": frozenset({"expression", "index_statistics", "indexes", "require_columns_may_change"}),
     "tags": frozenset({"get", "list"}),
     "views": frozenset({"definition"}),
     "functions": frozenset({"certify", "connect", "lost_rows", "verify"}),

@@ -117,7 +117,7 @@ class StructureOperations(RuleBasedStateMachine):
         publishable = main.latest == table.parents[chosen] and history.latest > min(history.versions)
         target = self.target(name, "compact", at)
         target.change = Change(target.change.act, lambda latest, seen, given: history.state)
-        act = lambda: self.catalogs[at % 2].structure.fast_forward(ObjectId.of(name), chosen)  # noqa: E731
+        act = lambda: self.catalogs[at % 2].branches.fast_forward(ObjectId.of(name), chosen)  # noqa: E731
         must = publishable and history.state.columns == main.state.columns
         if self.commit(act, [target], must=must, what="fast-forward"):
             assert publishable, f"{name}: the branch {chosen} was published past later versions"

@@ -26,7 +26,6 @@ from lancekeep.domain.errors import (
     Unsupported,
 )
 from lancekeep.domain.indexes import is_system_index
-from lancekeep.format.manifest import transaction_name
 from lancekeep.ports.table_structure import Branch, ColumnChange, FieldMetadata, Index, IndexStatistics, NewIndex
 
 EXPRESSION = "lancekeep:computed"
@@ -44,10 +43,6 @@ _PQ = ("IVF_PQ", "IVF_HNSW_PQ")
 @without_panics
 class LanceStructure:
     """A `StructureEngine` that uses pylance."""
-
-    def transaction(self, dataset: Any) -> str | None:
-        name = transaction_name(dataset._ds.serialized_manifest())
-        return name.partition("-")[2].removesuffix(".txn") or None
 
     def operation(self, dataset: Any) -> str:
         return operation_of(dataset, dataset.version)

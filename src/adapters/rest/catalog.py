@@ -12,10 +12,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import NAMESPACE_URL, uuid5
 
-from lancekeep.adapters.rest.records import RestTags, RestTransactionRecords, RestViews
+from lancekeep.adapters.rest.records import RestPartitions, RestTags, RestTransactionRecords, RestViews
 from lancekeep.adapters.rest.tables import RestNamespaces, RestTables, table_of, texts_of
 from lancekeep.application.catalog import Catalog
 from lancekeep.application.commits.replaced_values import WatchedChange
+from lancekeep.application.rows.branches import Branches
 from lancekeep.application.rows.compactions import Compactions
 from lancekeep.application.rows.row_rules import checked
 from lancekeep.application.rows.table_data import TableData
@@ -86,7 +87,9 @@ def served_catalog(server: CatalogServer, engines: Engines, vends: object, optio
         TableData(tables, writes, engine),
         TableStructure(writes, engine, no_transactions),
         RestTags(server),
+        Branches(writes, engine),
         RestViews(server, tables, writes, engine),
+        RestPartitions(server),
         Compactions(writes, engine, None),
         RestTransactionRecords(server, writes.resolve),
         engine,

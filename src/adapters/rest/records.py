@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from lancekeep.application.entries.services import TableService
+from lancekeep.application.partitions.namespace import PartitionedNamespace
 from lancekeep.application.rows.services import WriteService
 from lancekeep.application.rows.transaction_records import SUCCEEDED, TransactionRecord
 from lancekeep.application.rows.versions import raise_unless_committed
 from lancekeep.application.rows.views import Refreshed, Views
+from lancekeep.application.upkeep.directory import NoDirectory
 from lancekeep.domain.commit import Committed, Outcome
 from lancekeep.domain.commit_token import CommitToken
 from lancekeep.domain.errors import InvalidInput, LancekeepError, Unsupported
 from lancekeep.domain.identifiers import Identifier, ObjectId
+from lancekeep.domain.partitioning import PartitionBy
 from lancekeep.domain.view import Effect, Refresh, ViewDefinition
 from lancekeep.format.tags import Tag
 from lancekeep.ports.catalog_server import CatalogServer
@@ -110,6 +113,19 @@ class RestViews(Views):
             object_id, lambda dataset: self._engine.views.effect(dataset, after), after, None
         )
         return Refresh.APPEND if effect is Effect.APPENDED else Refresh.FULL
+
+
+class RestPartitions:
+    """The partitions of a catalog, which the protocol does not offer."""
+
+    def __init__(self, server: CatalogServer) -> None:
+        self._server = server
+
+    def create(self, schema: Any, by: Iterable[PartitionBy]) -> PartitionedNamespace:
+        raise NoDirectory.at(self._server.uri, "partitions.create")
+
+    def open(self) -> PartitionedNamespace:
+        raise NoDirectory.at(self._server.uri, "partitions.open")
 
 
 class RestTransactionRecords:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Self
+from typing import Any
 
 import attrs
 import pyarrow as pa
@@ -70,7 +70,7 @@ from lancekeep.ports.table_engine import TableEngine
 
 
 class PartitionedNamespace:
-    """The partitions below the root of a catalog; see `Catalog.partitioned`."""
+    """The partitions below the root of a catalog; see `Partitions.open`."""
 
     def __init__(self, ledger: Ledger, places: Places, writes: Writes, removal: Removal, engine: TableEngine) -> None:
         self._ledger = ledger
@@ -95,30 +95,6 @@ class PartitionedNamespace:
     def specs(self) -> dict[int, PartitionSpec]:
         """The partition specifications by id; writes use the last."""
         return specs_of(self._ledger.view().properties)
-
-    def create(self, schema: pa.Schema, by: Iterable[PartitionBy]) -> Self:
-        """Partition the catalog; see `Catalog.create_partitioned`."""
-        numbered = with_field_ids(schema)
-        spec = next_spec({}, [partition_field(each, numbered) for each in by])
-        _require_depth(spec)
-
-        def decide(view: CatalogView) -> tuple[list[Change], None]:
-            if view.guarantees.levels is not None or not view.guarantees.properties:
-                raise view.guarantees.refusal("cannot be partitioned")
-            if specs_of(view.properties) or SCHEMA_PROPERTY in view.properties:
-                raise AlreadyExists("the catalog is partitioned already; evolve it instead")
-            require_free(view, ObjectId((DATASET,)), TABLE)
-            changes = _enter(view, spec, numbered)
-            return [SetProperties({SCHEMA_PROPERTY: exact_schema_text(numbered)}), *changes], None
-
-        self._ledger.apply(decide)
-        return self
-
-    def open(self) -> Self:
-        """Return this namespace; see `Catalog.partitioned`."""
-        if not self.specs:
-            raise NamespaceNotFound(f"{self._places.root_uri} is not partitioned; create_partitioned partitions it")
-        return self
 
     def evolve(self, by: Iterable[PartitionBy]) -> PartitionSpec:
         """Change how later writes are partitioned. Idempotent.
@@ -262,13 +238,63 @@ class PartitionedNamespace:
             raise InvalidInput(f"the data do not fit the schema of the namespace: {error}") from error
 
 
+class Partitions:
+    """The partitions of a catalog: ``catalog.partitions``."""
+
+    def __init__(self, ledger: Ledger, places: Places, writes: Writes, removal: Removal, engine: TableEngine) -> None:
+        self._ledger = ledger
+        self._root_uri = places.root_uri
+        self._namespace = PartitionedNamespace(ledger, places, writes, removal, engine)
+
+    def create(self, schema: Any, by: Iterable[PartitionBy]) -> PartitionedNamespace:
+        """Make the catalog a partitioned namespace.
+
+        The tables of a partitioned namespace share a schema and are divided by values of their rows. Tables that the
+        catalog already holds do not change.
+
+        Args:
+            schema: A ``pyarrow.Schema``. Unless its columns have numbers (``lance:field_id``), they receive them.
+            by: The levels, outermost first.
+
+        Raises:
+            AlreadyExists: The catalog is partitioned already.
+            InvalidInput: The schema or a level is invalid.
+            Unsupported: The catalog is a V1 directory.
+        """
+        numbered = with_field_ids(schema)
+        spec = next_spec({}, [partition_field(each, numbered) for each in by])
+        _require_depth(spec)
+
+        def decide(view: CatalogView) -> tuple[list[Change], None]:
+            if view.guarantees.levels is not None or not view.guarantees.properties:
+                raise view.guarantees.refusal("cannot be partitioned")
+            if specs_of(view.properties) or SCHEMA_PROPERTY in view.properties:
+                raise AlreadyExists("the catalog is partitioned already; evolve it instead")
+            require_free(view, ObjectId((DATASET,)), TABLE)
+            changes = _enter(view, spec, numbered)
+            return [SetProperties({SCHEMA_PROPERTY: exact_schema_text(numbered)}), *changes], None
+
+        self._ledger.apply(decide)
+        return self._namespace
+
+    def open(self) -> PartitionedNamespace:
+        """Return the catalog as a partitioned namespace.
+
+        Raises:
+            NamespaceNotFound: The catalog is not partitioned.
+        """
+        if not self._namespace.specs:
+            raise NamespaceNotFound(f"{self._root_uri} is not partitioned; catalog.partitions.create partitions it")
+        return self._namespace
+
+
 def _call(test: Callable[[Any], bool], value: Any) -> bool:
     return test(value)
 
 
 def _schema_in(view: CatalogView) -> pa.Schema:
     if not specs_of(view.properties):
-        raise NamespaceNotFound("the catalog is not partitioned; create_partitioned makes it so")
+        raise NamespaceNotFound("the catalog is not partitioned; catalog.partitions.create partitions it")
     if SCHEMA_PROPERTY not in view.properties:
         raise Damaged(f"the root namespace has partition specs and no property {SCHEMA_PROPERTY!r}")
     return schema_of(view.properties[SCHEMA_PROPERTY])

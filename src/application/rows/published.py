@@ -59,7 +59,7 @@ class PublishedPartitions:
         if self._find(object_id) is not None:
             raise Refused(
                 f"the table {object_id} is a partition, and only the partitioned namespace finds the partition of a "
-                "row; nothing was written. Write rows with catalog.partitioned().write. Rows of a partition can be "
+                "row; nothing was written. Write rows with catalog.partitions.open().write. Rows of a partition can be "
                 "deleted by name."
             )
 

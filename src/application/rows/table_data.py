@@ -8,6 +8,7 @@ from typing import Any
 
 from lancekeep.application.entries.services import TableService
 from lancekeep.application.retry import Retry
+from lancekeep.application.rows.changes import change_table
 from lancekeep.application.rows.row_rules import check_stream, checked
 from lancekeep.application.rows.services import WriteService
 from lancekeep.application.rows.version_times import Moment, version_of
@@ -230,17 +231,17 @@ class TableData:
         checks: Callable[[Any, Rules], None] | None = None,
         rebased: bool = False,
     ) -> Changed:
-        transactions: list[str | None] = []
-
-        def noted(dataset: Any) -> Any:
-            changed = act(dataset)
-            transactions[:] = [self._engine.rows.transaction(changed)]
-            return changed
-
-        committed = self._writes.commit_change(
-            object_id, noted, branch=branch, exactly=exactly, admits=admits, checks=checks, rebased=rebased
+        return change_table(
+            self._writes,
+            self._engine,
+            object_id,
+            act,
+            branch,
+            exactly=exactly,
+            admits=admits,
+            checks=checks,
+            rebased=rebased,
         )
-        return Changed(committed.version, transactions[0] if transactions else None)
 
     def _write_first(self, object_id: ObjectId, data: Any) -> Changed:
         """Write the first version of a table that is only declared."""

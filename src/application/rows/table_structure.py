@@ -1,25 +1,33 @@
-"""Change and list the branches, indexes, columns and base paths of tables."""
+"""Change and list the indexes, columns and base paths of tables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lancekeep.application.rows.row_rules import check_stream
+from lancekeep.application.deprecation import warn_of_move
+from lancekeep.application.rows.branches import Branches
+from lancekeep.application.rows.changes import change_table
 from lancekeep.application.rows.services import WriteService
 from lancekeep.domain.commit import Changed
-from lancekeep.domain.errors import BranchNotFound, Refused, Unsupported
 from lancekeep.domain.identifiers import Identifier, ObjectId
-from lancekeep.domain.row_rules import Rules, columns_of
 from lancekeep.ports.table_engine import TableEngine
-from lancekeep.ports.table_structure import Branch, ColumnChange, FieldMetadata, Index, IndexStatistics, NewIndex
+from lancekeep.ports.table_structure import ColumnChange, FieldMetadata, Index, IndexStatistics, NewIndex
 
 if TYPE_CHECKING:
     from lancekeep.application.rows.table_transactions import TableTransactions
 
+_OF_BRANCHES = {
+    "branches": "list",
+    "create_branch": "create",
+    "delete_branch": "delete",
+    "fast_forward": "fast_forward",
+}
+"""Methods that have moved to `Branches`, by their former names."""
+
 
 class TableStructure:
-    """The branches, indexes, columns and base paths of tables: ``catalog.structure``.
+    """The indexes, columns, metadata and base paths of tables: ``catalog.structure``.
 
     Identifiers are those of `Catalog`. ``branch`` None is the main history, and ``version`` None is the latest version.
     Every change is one version, and raises the errors of `Catalog.write`. Every method raises `TableNotFound`,
@@ -33,84 +41,6 @@ class TableStructure:
         self._writes = writes
         self._engine = engine
         self._transactions = transactions
-
-    # -- branches -----------------------------------------------------------------------------------------------
-
-    def branches(self, identifier: Identifier) -> Mapping[str, Branch]:
-        """Return the branches of a table, by name."""
-        object_id = ObjectId.of(identifier)
-        return self._writes.examine(object_id, self._engine.structure.branches, None, None)
-
-    def create_branch(
-        self, identifier: Identifier, name: str, source: str | None = None, version: int | None = None
-    ) -> None:
-        """Create a branch, by default from the latest version of the main history.
-
-        Args:
-            identifier: The table.
-            name: The name of the branch.
-            source: The branch from which it begins.
-            version: The version of the source at which it begins.
-
-        Raises:
-            BranchAlreadyExists: The table has the branch.
-            BranchNotFound, VersionNotFound: The source does not exist.
-        """
-        object_id = ObjectId.of(identifier)
-        self._writes.with_version(object_id, version, None, source)
-        created = self._writes.commit_change(
-            object_id, lambda dataset: self._engine.structure.create_branch(dataset, name, source, version), noted=False
-        )
-        self._writes.note(object_id, name, created)
-
-    def delete_branch(self, identifier: Identifier, name: str) -> None:
-        """Delete a branch with its versions and files.
-
-        Raises:
-            BranchNotFound: The table has no such branch.
-            Refused: A tag or another branch needs it.
-        """
-        object_id = ObjectId.of(identifier)
-        if name not in self.branches(object_id):
-            raise BranchNotFound(f"the table {object_id} has no branch {name!r}")
-        self._writes.commit_change(
-            object_id, lambda dataset: self._engine.structure.delete_branch(dataset, name), noted=False
-        )
-
-    def fast_forward(self, identifier: Identifier, name: str) -> Changed:
-        """Publish the rows of a branch as one version of the main history.
-
-        Raises:
-            BranchNotFound: The table has no such branch.
-            Refused: The main history has versions that the branch lacks, or the branch has no version to publish.
-            Unsupported: The branch begins at another branch, or has other columns.
-        """
-        object_id = ObjectId.of(identifier)
-        branch = self.branches(object_id).get(name)
-        if branch is None:
-            raise BranchNotFound(f"the table {object_id} has no branch {name!r}")
-        if branch.parent is not None:
-            raise Unsupported(
-                f"the branch {name!r} of {object_id} begins at the branch {branch.parent!r}. Only a branch that begins "
-                "at the main history can be published."
-            )
-        tip = self._writes.open(object_id, None, None, name)
-        if tip.version == branch.version:
-            raise Refused(f"the branch {name!r} of {object_id} has no version of its own to publish")
-
-        def act(dataset: Any) -> Any:
-            if dataset.version != branch.version:
-                raise Refused(
-                    f"the main history of {object_id} is at version {dataset.version}, and the branch {name!r} begins "
-                    f"at version {branch.version}. Create a branch from the latest version, write the rows again, and "
-                    "publish that branch."
-                )
-            return self._engine.structure.fast_forward(dataset, tip)
-
-        def check(_: Any, rules: Rules) -> None:
-            check_stream(self._engine.rows.updated(tip, {}, None, columns_of(rules)), rules)
-
-        return self._change(object_id, None, act, exactly=True, checks=check)
 
     # -- indexes ------------------------------------------------------------------------------------------------
 
@@ -353,23 +283,15 @@ class TableStructure:
         return self._change(object_id, branch, act), found
 
     def _change(
-        self,
-        object_id: ObjectId,
-        branch: str | None,
-        act: Callable[[Any], Any],
-        *,
-        exactly: bool = False,
-        checks: Callable[[Any, Rules], None] | None = None,
-        indexes: bool = False,
+        self, object_id: ObjectId, branch: str | None, act: Callable[[Any], Any], *, indexes: bool = False
     ) -> Changed:
-        made: list[str | None] = []
+        return change_table(self._writes, self._engine, object_id, act, branch, indexes=indexes)
 
-        def acted(dataset: Any) -> Any:
-            changed = act(dataset)
-            made.append(self._engine.structure.transaction(changed))
-            return changed
+    if not TYPE_CHECKING:  # a type checker rejects the deprecated names
 
-        committed = self._writes.commit_change(
-            object_id, acted, branch=branch, exactly=exactly, checks=checks, indexes=indexes
-        )
-        return Changed(committed.version, made[-1] if made else None)
+        def __getattr__(self, name: str) -> object:
+            """Return a method of `Branches` by its former, deprecated name."""
+            if name not in _OF_BRANCHES:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            warn_of_move(f"structure.{name}", f"Catalog.branches.{_OF_BRANCHES[name]}")
+            return getattr(Branches(self._writes, self._engine), _OF_BRANCHES[name])

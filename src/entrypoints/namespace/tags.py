@@ -59,7 +59,7 @@ class TagOperations(Operations):
     @operation
     def list_table_branches(self, request: api.ListTableBranchesRequest) -> api.ListTableBranchesResponse:
         """List branches by name; the page token is the last name of a page."""
-        branches, token = _page(self._catalog.structure.branches(id_of(request)), request)
+        branches, token = _page(self._catalog.branches.list(id_of(request)), request)
         return api.ListTableBranchesResponse(
             branches={
                 name: BranchContents(
@@ -79,12 +79,12 @@ class TagOperations(Operations):
         if request.name in ("", MAIN):
             raise InvalidInput(f"{request.name!r} is no name of a branch; {MAIN!r} is the main history")
         source = None if request.from_branch in (None, "", MAIN) else request.from_branch
-        self._catalog.structure.create_branch(id_of(request), request.name, source, request.from_version)
+        self._catalog.branches.create(id_of(request), request.name, source, request.from_version)
         return api.CreateTableBranchResponse()
 
     @operation
     def delete_table_branch(self, request: api.DeleteTableBranchRequest) -> api.DeleteTableBranchResponse:
-        self._catalog.structure.delete_branch(id_of(request), request.name)
+        self._catalog.branches.delete(id_of(request), request.name)
         return api.DeleteTableBranchResponse()
 
 

@@ -52,7 +52,7 @@ class Branch:
     def create(self, version: int) -> None:
         if not self.exists:
             with suppress(BranchAlreadyExists):  # created concurrently
-                self.catalog.structure.create_branch(self.table, self.name, None, version)
+                self.catalog.branches.create(self.table, self.name, None, version)
 
     def commit(self, plan: WritePlan, fragments: Sequence[str], *, exactly: bool = False) -> None:
         """Commit the fragments of a write as one version of the branch.

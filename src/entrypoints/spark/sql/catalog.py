@@ -198,7 +198,7 @@ class SqlCatalog(ViewCatalog):
         if table.names != (DATASET,):
             return False
         try:
-            self._catalog.partitioned()
+            self._catalog.partitions.open()
         except NamespaceNotFound:
             return False
         return True
@@ -275,7 +275,7 @@ class SqlCatalog(ViewCatalog):
             try:
                 return self._catalog.open(table, tag=version)
             except TagNotFound:
-                if version not in self._catalog.structure.branches(table):
+                if version not in self._catalog.branches.list(table):
                     raise
                 return self._catalog.open(table, branch=version)
         except VersionNotFound as error:

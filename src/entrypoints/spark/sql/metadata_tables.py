@@ -86,13 +86,13 @@ def _tags(catalog: Catalog, table: ObjectId, _: Any) -> Iterator[Row]:
 
 
 def _branches(catalog: Catalog, table: ObjectId, _: Any) -> Iterator[Row]:
-    for name, branch in sorted(catalog.structure.branches(table).items()):
+    for name, branch in sorted(catalog.branches.list(table).items()):
         yield name, branch.parent or _MAIN, branch.version, datetime.fromtimestamp(branch.created, UTC)
 
 
 def _refs(catalog: Catalog, table: ObjectId, _: Any) -> Iterator[Row]:
     yield _MAIN, "BRANCH", _MAIN, catalog.open(table).version
-    for name in sorted(catalog.structure.branches(table)):
+    for name in sorted(catalog.branches.list(table)):
         yield name, "BRANCH", name, catalog.open(table, branch=name).version
     for name, branch, version in _tags(catalog, table, None):
         yield name, "TAG", branch, version

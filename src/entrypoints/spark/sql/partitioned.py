@@ -51,7 +51,7 @@ class PartitionedTable(Relation):
         self._jvm = jvm
         self._name = name
         self._catalog = catalog
-        self._namespace = catalog.partitioned()
+        self._namespace = catalog.partitions.open()
         self._columns = spark_schema(self._namespace.schema)
         self._schema = jvm.struct(self._columns)
 

@@ -170,17 +170,17 @@ def _drop_tag(call: Call) -> Iterable[Row]:
 
 
 def _create_branch(call: Call) -> Iterable[Row]:
-    call.catalog.structure.create_branch(call.table, call["branch"], None, call["version"])
-    yield call["branch"], call.catalog.structure.branches(call.table)[call["branch"]].version
+    call.catalog.branches.create(call.table, call["branch"], None, call["version"])
+    yield call["branch"], call.catalog.branches.list(call.table)[call["branch"]].version
 
 
 def _drop_branch(call: Call) -> Iterable[Row]:
-    call.catalog.structure.delete_branch(call.table, call["branch"])
+    call.catalog.branches.delete(call.table, call["branch"])
     yield (call["branch"],)
 
 
 def _fast_forward(call: Call) -> Iterable[Row]:
-    yield call["branch"], call.catalog.structure.fast_forward(call.table, call["branch"]).version
+    yield call["branch"], call.catalog.branches.fast_forward(call.table, call["branch"]).version
 
 
 # -- rows -----------------------------------------------------------------------------------------------------------

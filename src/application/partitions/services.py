@@ -1,0 +1,17 @@
+"""The protocol of the service for partitions, of a directory and of a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from lancekeep.application.partitions.namespace import PartitionedNamespace
+from lancekeep.domain.partitioning import PartitionBy
+
+
+class PartitionService(Protocol):
+    """The partitions of a catalog; `Partitions` describes the methods."""
+
+    def create(self, schema: Any, by: Iterable[PartitionBy]) -> PartitionedNamespace: ...
+
+    def open(self) -> PartitionedNamespace: ...
