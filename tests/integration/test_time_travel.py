@@ -42,7 +42,7 @@ def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[lancekee
     with lancekeep.connect(str(tmp_path / "lake"), commit_store=store) as catalog:
         for number in range(VERSIONS):
             catalog.write("t", pa.table({"a": [number]}), "append" if number else "create")
-        catalog.structure.create_branch("t", "side", None, 5)
+        catalog.branches.create("t", "side", None, 5)
         catalog.open("t", branch="side").insert(pa.table({"a": [100]}))
         uri = table_of(catalog)
         set_times(uri, {version: nanos_of(moment(version)) for version in range(1, VERSIONS + 1)})
